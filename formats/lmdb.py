@@ -1,0 +1,250 @@
+"""LMDB: one key per sample in `data.mdb`.
+
+Key: the row as 8 bytes, big-endian. Value: an 8-byte header `<2sBBI` (b"IO", layout 1, codec
+0 = none or 1 = lz4 frame, payload bytes), then the payload: the fields of the sample in schema
+order, each as it lies in memory (little-endian, C order). The key b"schema" holds the fields
+as JSON, so that the file explains itself.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import lmdb
+import lz4.frame
+import numpy as np
+import numpy.typing as npt
+
+from formats._base import (
+    Array,
+    Batch,
+    CorruptArtifact,
+    Format,
+    Reader,
+    Schema,
+    corrupt,
+    option,
+    raw_bytes,
+)
+
+HEADER = struct.Struct("<2sBBI")
+MAGIC, LAYOUT = b"IO", 1
+CODECS: dict[str | None, int] = {None: 0, "lz4": 1}
+SCHEMA_KEY = b"schema"
+KEY = struct.Struct(">Q")
+PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Lmdb(Format):
+    """One LMDB environment, one key per sample."""
+
+    name: ClassVar[str] = "lmdb"
+    summary: ClassVar[str] = "one LMDB environment, one key per sample"
+    library: ClassVar[str] = "lmdb"
+
+    codec: str | None = option(None, "what each sample is packed with", choices=(None, "lz4"))
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write the environment, growing its map as it fills."""
+        env = lmdb.open(str(path), map_size=self.size_bound(schema), lock=False, sync=False)
+        with env:
+            start = 0
+            for batch in batches:
+                values = self._values(schema, batch)
+                self._append(env, [(KEY.pack(start + i), v) for i, v in enumerate(values)])
+                start += len(values)
+            self._append(env, [(SCHEMA_KEY, _describe(schema))])
+            env.sync(True)
+
+    def open(self, path: Path, schema: Schema) -> LmdbReader:
+        """A reader, after the size of the file, the number of keys and the first value were checked."""
+        return LmdbReader(path, schema, CODECS[self.codec])
+
+    def size_bound(self, schema: Schema) -> int:
+        """Pages for the values: several to a leaf page if small, whole pages of their own if not."""
+        value = HEADER.size + schema.sample_bytes + 32 + (schema.sample_bytes // 200 + 32)
+        node = value + 32
+        if node <= PAGE_BYTES // 2:
+            pages = schema.samples // (PAGE_BYTES // node) + 1
+        else:
+            pages = schema.samples * ((value + PAGE_BYTES) // PAGE_BYTES + 1)
+        return pages * PAGE_BYTES * 17 // 16 + (8 << 20)
+
+    def _values(self, schema: Schema, batch: Batch) -> list[bytes]:
+        columns = [raw_bytes(batch[f.name]) for f in schema.fields]
+        widths = [f.sample_bytes for f in schema.fields]
+        values = []
+        for i in range(len(batch[schema.fields[0].name])):
+            payload = b"".join(c[i * w : (i + 1) * w] for c, w in zip(columns, widths, strict=True))
+            if self.codec == "lz4":
+                payload = lz4.frame.compress(payload)
+            values.append(HEADER.pack(MAGIC, LAYOUT, CODECS[self.codec], len(payload)) + payload)
+        return values
+
+    @staticmethod
+    def _append(env: lmdb.Environment, items: list[tuple[bytes, bytes]]) -> None:
+        """Put items whose keys come after all others, so that pages fill without splitting."""
+        while True:
+            try:
+                with env.begin(write=True) as txn:
+                    for key, value in items:
+                        txn.put(key, value, append=True)
+                return
+            except lmdb.MapFullError:
+                env.set_mapsize(2 * env.info()["map_size"])
+
+
+class LmdbReader(Reader):
+    """One read transaction per call, values seen through buffers and copied once."""
+
+    def __init__(self, path: Path, schema: Schema, codec: int) -> None:
+        super().__init__(schema)
+        self._path = path / "data.mdb"
+        self._codec = codec
+        self._env: lmdb.Environment | None = _Environments.open(path, self._path)
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    def sample(self, row: int) -> Batch:
+        """One sample in fresh arrays."""
+        with self._values() as txn:
+            payload = self._payload(row, txn.get(KEY.pack(row)))
+            return _unpack(self.schema, bytes(payload))
+
+    def close(self) -> None:
+        """Close the environment once its last reader in this process is closed."""
+        if self._env is not None:
+            self._env = None
+            _Environments.close(self._path.parent)
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        with self._values() as txn, txn.cursor() as cursor:
+            if not cursor.set_key(KEY.pack(start)):
+                raise corrupt(self._path, f"sample {start}", "no such key")
+            values = cursor.iternext(keys=False, values=True)
+            self._fill(zip(range(start, stop), values), stop - start, out)
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        with self._values() as txn:
+            pack, get = KEY.pack, txn.get
+            self._fill(((row, get(pack(row))) for row in rows.tolist()), len(rows), out)
+
+    def _fill(self, values: Iterable[tuple[int, Any]], count: int, out: Mapping[str, Array]) -> None:
+        """Copy the payload of each (row, value) into its place in every array of `out`."""
+        parts, offset = [], 0
+        for field in self.schema.fields:
+            if field.name in out:
+                parts.append((raw_bytes(out[field.name]), offset, field.sample_bytes))
+            offset += field.sample_bytes
+        filled = 0
+        for row, value in values:
+            payload = self._payload(row, value)
+            for target, begin, width in parts:
+                target[filled * width : (filled + 1) * width] = payload[begin : begin + width]
+            filled += 1
+        if filled != count:
+            raise corrupt(self._path, f"{count} samples in a row", filled)
+
+    def _payload(self, row: int, value: Any) -> Any:
+        """The sample's bytes behind the header, decoded; a wrong length is a CorruptArtifact."""
+        if value is None:
+            raise corrupt(self._path, f"sample {row}", "no such key")
+        payload = value[HEADER.size :]
+        if self._codec:
+            try:
+                payload = lz4.frame.decompress(payload)
+            except RuntimeError as error:
+                raise corrupt(self._path, f"sample {row} as an lz4 frame", error) from error
+        if len(payload) != self.schema.sample_bytes:
+            raise corrupt(
+                self._path, f"sample {row} of {self.schema.sample_bytes} bytes", len(payload)
+            )
+        return payload
+
+    @contextmanager
+    def _values(self) -> Iterator[Any]:
+        if self._env is None:
+            raise ValueError("this reader is closed")
+        try:
+            with self._env.begin(buffers=True) as txn:
+                yield txn
+        except lmdb.Error as error:
+            raise corrupt(self._path, "readable pages", error) from error
+
+    def _check(self) -> None:
+        with self._values() as txn:
+            found = txn.stat()["entries"]
+            if found != self.schema.samples + 1:
+                raise corrupt(self._path, f"{self.schema.samples} samples", f"{found - 1}")
+            described = bytes(txn.get(SCHEMA_KEY) or b"")
+            if described != _describe(self.schema):
+                raise corrupt(self._path, _describe(self.schema).decode(), described[:200])
+            value = bytes(txn.get(KEY.pack(0)) or b"")
+            if value[:4] != HEADER.pack(MAGIC, LAYOUT, self._codec, 0)[:4]:
+                raise corrupt(self._path, f"layout {LAYOUT}, codec {self._codec}", value[:4])
+
+
+class _Environments:
+    """The environments open in this process: LMDB refuses to open one twice."""
+
+    _open: ClassVar[dict[tuple[int, str], tuple[lmdb.Environment, int]]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    @classmethod
+    def open(cls, path: Path, data: Path) -> lmdb.Environment:
+        key = (os.getpid(), str(path.resolve()))
+        with cls._lock:
+            env, users = cls._open.get(key) or (_open(path, data), 0)
+            cls._open[key] = (env, users + 1)
+            return env
+
+    @classmethod
+    def close(cls, path: Path) -> None:
+        key = (os.getpid(), str(path.resolve()))
+        with cls._lock:
+            env, users = cls._open.pop(key)
+            if users > 1:
+                cls._open[key] = (env, users - 1)
+            else:
+                env.close()
+
+
+def _open(path: Path, data: Path) -> lmdb.Environment:
+    try:
+        env = lmdb.open(str(path), readonly=True, create=False, lock=False)
+        pages = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+    except lmdb.Error as error:
+        raise corrupt(data, "an LMDB environment", error) from error
+    size = data.stat().st_size
+    if size < pages:  # reading past the end of a mapped file would kill the process
+        env.close()
+        raise corrupt(data, f"at least {pages} bytes", f"{size} bytes")
+    return env
+
+
+def _describe(schema: Schema) -> bytes:
+    return json.dumps([asdict(field) for field in schema.fields]).encode()
+
+
+def _unpack(schema: Schema, payload: bytes) -> Batch:
+    sample, offset = {}, 0
+    for field in schema.fields:
+        flat = np.frombuffer(payload, field.dtype, field.elements, offset)
+        sample[field.name] = flat.reshape(field.shape)
+        offset += field.sample_bytes
+    return sample
+
+
+__all__ = ["CorruptArtifact", "Lmdb", "LmdbReader"]
