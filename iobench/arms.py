@@ -1,0 +1,85 @@
+"""Arms: the combinations under test, variant × loader × settings."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from iobench.errors import InvalidSettings
+from iobench.order import ORDERS
+
+LOADERS = ("dataloader", "native")
+FETCHES = ("sample", "batch")
+START_METHODS = ("fork", "spawn", "forkserver")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How batches are drawn and carried; what a loader cannot use does not enter its arm."""
+
+    batch_size: int = 256
+    order: str = "sequential"
+    fetch: str = "sample"
+    num_workers: int = 0
+    prefetch_factor: int | None = None  # torch's default: 2 batches a worker
+    start_method: str | None = None  # Python's default on this platform
+    pin_memory: bool | None = None  # on where the device is CUDA
+    non_blocking: bool | None = None  # follows pin_memory
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, known in (("order", ORDERS), ("fetch", FETCHES), ("start_method", (None, *START_METHODS))):
+            if getattr(self, name) not in known:
+                shown = ", ".join(str(word) for word in known)
+                raise InvalidSettings(f"{name} {getattr(self, name)!r} is not one of {shown}")
+        for name, least in (("batch_size", 1), ("num_workers", 0), ("seed", 0)):
+            if getattr(self, name) < least:
+                raise InvalidSettings(f"{name} {getattr(self, name)} is below {least}")
+        if self.num_workers == 0 and (self.prefetch_factor, self.start_method) != (None, None):
+            raise InvalidSettings("prefetch_factor and start_method need workers: give --num-workers")
+        if self.prefetch_factor is not None and self.prefetch_factor < 1:
+            raise InvalidSettings(f"prefetch_factor {self.prefetch_factor} is below 1")
+
+    def on(self, device: str) -> Settings:
+        """The same with pinning and non-blocking copies decided for a device."""
+        cuda = device.startswith("cuda")
+        if not cuda and (self.pin_memory or self.non_blocking):
+            raise InvalidSettings(f"pinned memory and non-blocking copies need CUDA, not --device {device}")
+        pin = cuda if self.pin_memory is None else self.pin_memory
+        non_blocking = pin if self.non_blocking is None else self.non_blocking
+        return replace(self, pin_memory=pin, non_blocking=non_blocking)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One combination under test."""
+
+    variant: str
+    loader: str
+    settings: Settings
+
+    @property
+    def label(self) -> str:
+        """The arm in a few words: what sets it apart from the others of its run."""
+        return f"{self.variant} · {self.loader_label}"
+
+    @property
+    def loader_label(self) -> str:
+        """The loader with the settings that only it has."""
+        if self.loader != "dataloader":
+            return self.loader
+        workers = self.settings.num_workers
+        return f"{self.loader}, {self.settings.fetch} fetch" + (f", {workers} workers" if workers else "")
+
+    def as_dict(self) -> dict[str, Any]:
+        """For records: variant, loader and settings side by side."""
+        return {"variant": self.variant, "loader": self.loader, "label": self.label, **asdict(self.settings)}
+
+
+def arm(variant: str, loader: str, settings: Settings) -> Arm:
+    """The arm of a variant and a loader, without the settings it has no use for."""
+    if loader not in LOADERS:
+        raise InvalidSettings(f"unknown loader {loader!r}; known: {', '.join(LOADERS)}, all")
+    if loader == "native":
+        settings = replace(settings, fetch="batch", num_workers=0, prefetch_factor=None, start_method=None)
+    return Arm(variant, loader, settings)

@@ -1,0 +1,206 @@
+"""The page cache: what makes a run cold or warm, and what proves it.
+
+Pages that a live process maps survive every way of dropping them: close readers and workers first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import mmap
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from iobench.errors import ColdCacheUnavailable
+
+COLD_LIMIT = 0.01  # residency above this is not cold
+WARM_LIMIT = 0.99  # residency below this is not warm
+PIECE_BYTES = 8 << 20
+DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+PAGE = mmap.PAGESIZE
+
+_CACHESTAT = 451  # the same number on every architecture; Linux 6.5
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module has no name for it
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Unverifiable(Exception):
+    """The kernel does not tell this user which pages of a file are cached."""
+
+
+class _Range(ctypes.Structure):
+    _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
+
+
+class _Stat(ctypes.Structure):
+    _fields_ = tuple(
+        (name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")
+    )
+
+
+def residency(files: Sequence[Path]) -> float:
+    """The fraction of the pages of all files that is in the page cache, 0 to 1.
+
+    Asks cachestat(2), else mincore(2). Unverifiable where the kernel would not tell the truth:
+    both answer only for files that one owns or may write.
+    """
+    cached = pages = 0
+    for path in files:
+        size = path.stat().st_size
+        if size:
+            pages += -(-size // PAGE)
+            cached += _cached_pages(path, size)
+    return cached / pages if pages else 0.0
+
+
+def evict(files: Sequence[Path], sudo: bool = False) -> str:
+    """Empty the page cache of these files, prove it, and return the way that was used.
+
+    As root, or with `sudo` through `sudo -n`, the whole cache is dropped; else each file is
+    synced and given to posix_fadvise(DONTNEED). ColdCacheUnavailable where more than 1 % stays,
+    or where nobody can tell.
+    """
+    reached = 1.0
+    for _ in range(4):  # pages in flight stay: try again
+        method = _drop_all(sudo) if sudo or os.access(DROP_CACHES, os.W_OK) else ""
+        for path in files:
+            _drop_file(path)
+        try:
+            reached = residency(files)
+        except Unverifiable as error:
+            raise ColdCacheUnavailable(f"--cache cold: {error}; run as the owner of the files") from error
+        if reached <= COLD_LIMIT:
+            return method or "posix_fadvise"
+    raise ColdCacheUnavailable(
+        f"--cache cold: {reached:.1%} of the pages of {files[0].parent} stay in memory; "
+        + (holders(files) or "no process maps them, so the file system may keep them there (tmpfs does)")
+    )
+
+
+def warm(files: Sequence[Path]) -> float:
+    """Read all files through in order, and return their residency afterwards.
+
+    What is not fully resident is evicted and read again in large pieces, because pages that
+    were brought in one by one stay small and are slower to copy from.
+    """
+    try:
+        if residency(files) < WARM_LIMIT:
+            for path in files:
+                _drop_file(path)
+            prefault(int(1.2 * sum(path.stat().st_size for path in files)))
+        read_through(files)
+        return residency(files)
+    except Unverifiable:
+        return float("nan")
+
+
+def read_through(files: Sequence[Path]) -> None:
+    """Read every byte of the files, in order, in pieces of 8 MiB."""
+    buffer = bytearray(PIECE_BYTES)
+    for path in files:
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def prefault(count: int) -> None:
+    """Make the host back `count` bytes of memory (at most half of what is free), then free them.
+
+    In a virtual machine that returns free pages, the first touch of each costs more than
+    reading it from disk; paid here, it is not paid inside a round.
+    """
+    count = min(count, psutil.virtual_memory().available // 2) // PAGE * PAGE
+    if count == 0:
+        return
+    with mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        for advice in (getattr(mmap, "MADV_HUGEPAGE", None), _MADV_POPULATE_WRITE):
+            try:
+                if advice is not None:
+                    memory.madvise(advice)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # an older kernel: touch the pages by hand
+                    raise
+                memory[::PAGE] = bytes(len(range(0, count, PAGE)))
+
+
+def holders(files: Sequence[Path]) -> str:
+    """Which processes map one of the files, in words; empty where none is seen."""
+    wanted = {str(path.resolve()) for path in files}
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(line.path in wanted for line in process.memory_maps()):
+                found.append(f"{process.pid} ({process.name()})")
+        except (psutil.Error, OSError):
+            continue
+    return f"process {', '.join(found)} maps them: close it" if found else ""
+
+
+def read_ahead_kib(path: Path) -> int | None:
+    """The read-ahead setting of the disk under `path`, in KiB; None where it has none."""
+    device = os.stat(path).st_dev
+    link = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
+    for folder in (link, link / ".."):
+        setting = folder / "queue" / "read_ahead_kb"
+        if setting.exists():
+            return int(setting.read_text())
+    return None
+
+
+def _drop_all(sudo: bool) -> str:
+    os.sync()
+    if os.access(DROP_CACHES, os.W_OK):
+        try:
+            DROP_CACHES.write_text("3\n")
+            return "drop_caches"
+        except OSError as error:
+            if not sudo:
+                return ""  # root in a container whose /proc/sys is read-only
+            raise ColdCacheUnavailable(f"--cache cold: {DROP_CACHES}: {error.strerror}") from error
+    command = ["sudo", "-n", "sh", "-c", f"echo 3 > {DROP_CACHES}"]
+    if shutil.which("sudo") is None:
+        raise ColdCacheUnavailable("--sudo: there is no sudo here; run as root, or without --sudo")
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
+    if done.returncode:
+        reason = (done.stderr.strip().splitlines() or ["refused"])[-1]
+        raise ColdCacheUnavailable(f"--sudo: {reason}; run 'sudo -v' first, or run without --sudo")
+    return "sudo drop_caches"
+
+
+def _drop_file(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())  # dirty pages stay otherwise
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _cached_pages(path: Path, size: int) -> int:
+    with open(path, "rb") as file:
+        span, stat = _Range(0, size), _Stat()
+        failed = _libc.syscall(_CACHESTAT, file.fileno(), ctypes.byref(span), ctypes.byref(stat), 0)
+        if not failed:
+            return int(stat.cache)
+        if ctypes.get_errno() not in (errno.ENOSYS, errno.EOPNOTSUPP):
+            raise Unverifiable(f"{path}: the kernel does not tell you which of its pages are in memory")
+        return _mincore(path, file.fileno(), size)
+
+
+def _mincore(path: Path, descriptor: int, size: int) -> int:
+    if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
+        raise Unverifiable(f"{path}: mincore answers only for files that you own or may write")
+    _libc.mmap.restype = ctypes.c_void_p
+    _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+    if address == ctypes.c_void_p(-1).value:
+        raise Unverifiable(f"{path}: cannot be mapped")
+    try:
+        vector = (ctypes.c_ubyte * -(-size // PAGE))()
+        if _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), vector):
+            raise Unverifiable(f"{path}: mincore failed")
+        return sum(page & 1 for page in bytes(vector))
+    finally:
+        _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))

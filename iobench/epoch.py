@@ -1,0 +1,90 @@
+"""One epoch of one arm, from opening the artifact to closing it, under meter and counters."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+
+from formats import Rows
+from iobench import order
+from iobench.arms import Arm
+from iobench.counters import Counters, Counts
+from iobench.errors import WrongContent
+from iobench.feed import DeviceBatch, Feed
+from iobench.loaders import Loader, open_loader
+from iobench.manifest import Opener
+from iobench.meter import Meter
+
+Consumer = Callable[[DeviceBatch], None]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one epoch took; times in seconds, sizes in bytes."""
+
+    samples: int
+    logical_bytes: int
+    open_s: float  # until the loader could be asked for its first batch
+    epoch_s: float  # from then until the device had finished the last batch
+    first_batch_s: float
+    wait_s: float  # blocked in next(), all batches together
+    wait_p50_s: float
+    wait_p99_s: float
+    disk_bytes: int
+    cpu_s: float
+    major_faults: int
+    memory_bytes: int
+
+
+def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer) -> Measured:
+    """Run epoch `number` of an arm, hand each batch on the device to `consume`, and time it.
+
+    The epoch's clock stops after the device is synchronised; closing is not timed. WrongContent
+    where other than all samples came out.
+    """
+    schema, settings = opener.schema, arm.settings
+    rows = order.batches(schema.samples, settings.batch_size, settings.order, settings.seed, number)
+    counters, opening, epoch = Counters(), Meter(), Meter()
+    gc.collect()
+    with _counting(counters) as counts:
+        with opening:
+            loader = open_loader(arm, opener, feed.device)
+        with closing(loader):
+            with epoch:
+                samples = _drain(loader, rows, feed, epoch, consume)
+                feed.synchronize()
+            counters.note_memory()
+    if samples != schema.samples:
+        raise WrongContent(f"{arm.label}: {samples} samples came out of {schema.samples}")
+    return Measured(
+        samples=samples,
+        logical_bytes=schema.logical_bytes,
+        open_s=opening.elapsed_s,
+        epoch_s=epoch.elapsed_s,
+        first_batch_s=epoch.first_wait_s,
+        wait_s=epoch.wait_s,
+        wait_p50_s=epoch.wait_quantile_s(0.50),
+        wait_p99_s=epoch.wait_quantile_s(0.99),
+        **vars(counts[0]),
+    )
+
+
+def _drain(loader: Loader, rows: list[Rows], feed: Feed, epoch: Meter, consume: Consumer) -> int:
+    first, samples = loader.opener.schema.fields[0].name, 0
+    for batch in epoch.over(map(feed.move, loader.epoch(rows))):
+        samples += len(batch[first])
+        consume(batch)
+    return samples
+
+
+@contextmanager
+def _counting(counters: Counters) -> Iterator[list[Counts]]:
+    """Counts of the block, in the list once it has ended: by then workers were reaped."""
+    counts: list[Counts] = []
+    counters.start()
+    try:
+        yield counts
+    finally:
+        counts.append(counters.stop())

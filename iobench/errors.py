@@ -1,0 +1,55 @@
+"""The errors of iobench; each message is one line that says what was asked, found, and what to do.
+
+BenchError
+├ SourceError          + ValueError          the data to be prepared cannot be
+├ ManifestError        + ValueError          a dataset folder is missing, damaged or not ours
+├ PrepareError         + OSError             the disk or the folder refused
+├ InvalidSettings      + ValueError          settings of a run that do not go together
+├ DeviceUnavailable    + RuntimeError        no such device here
+├ ColdCacheUnavailable + RuntimeError        residency reached, and what holds the pages
+├ LoaderFailed         + RuntimeError        a worker died
+├ WrongContent         + RuntimeError        expected and found checksum
+└ RecordError          + ValueError          a file of records cannot be written or read
+"""
+
+from __future__ import annotations
+
+
+class BenchError(Exception):
+    """Any failure of iobench that the user can do something about."""
+
+
+class SourceError(BenchError, ValueError):
+    """The data to be prepared is missing, unreadable or of a kind that cannot be stored."""
+
+
+class ManifestError(BenchError, ValueError):
+    """A dataset folder is missing, damaged, of a newer iobench, or points outside itself."""
+
+
+class PrepareError(BenchError, OSError):
+    """The disk or the folder refused what prepare asked of it."""
+
+
+class InvalidSettings(BenchError, ValueError):
+    """Settings of a run that do not go together."""
+
+
+class DeviceUnavailable(BenchError, RuntimeError):
+    """The device that was asked for is not on this machine."""
+
+
+class ColdCacheUnavailable(BenchError, RuntimeError):
+    """The page cache could not be emptied of a dataset, or nobody can prove that it was."""
+
+
+class LoaderFailed(BenchError, RuntimeError):
+    """A loader or one of its workers died."""
+
+
+class WrongContent(BenchError, RuntimeError):
+    """What was read is not what the manifest says was written."""
+
+
+class RecordError(BenchError, ValueError):
+    """A file of records cannot be written or read."""

@@ -1,0 +1,20 @@
+"""How batches reach host memory: one module per loader, named as on the command line."""
+
+from __future__ import annotations
+
+import torch
+
+from iobench.arms import Arm
+from iobench.loaders._base import HostBatch, Loader
+from iobench.loaders.dataloader import TorchDataLoader
+from iobench.loaders.native import Native
+from iobench.manifest import Opener
+
+__all__ = ["HostBatch", "Loader", "open_loader"]
+
+_LOADERS: dict[str, type[Loader]] = {"dataloader": TorchDataLoader, "native": Native}
+
+
+def open_loader(arm: Arm, opener: Opener, device: torch.device) -> Loader:
+    """The arm's loader over an artifact, opened in this process unless workers will open it."""
+    return _LOADERS[arm.loader](opener, arm.settings, device)

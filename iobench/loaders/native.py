@@ -1,0 +1,44 @@
+"""Batched reads in the main process, the way each format's own library advises.
+
+For memmap that is a tensorclass: slices in sequential order, indices in random order, then
+`.to(device)`. For the others, one read per batch into fresh arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from formats import Rows
+from iobench.arms import Settings
+from iobench.loaders._base import HostBatch, Loader
+from iobench.manifest import Opener
+
+
+class Native(Loader):
+    """Reads through one reader, one batch at a time."""
+
+    def __init__(self, opener: Opener, settings: Settings, device: torch.device) -> None:
+        super().__init__(opener, settings, device)
+        self._reader = opener()
+
+    def epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+        """One `reader.native` a batch, pinned if the settings say so."""
+        for rows in batches:
+            batch = self._reader.native(rows)
+            if isinstance(batch, dict):
+                batch = {name: torch.from_numpy(array) for name, array in batch.items()}
+            elif isinstance(rows, slice) and self.device.type == "cpu":
+                batch = batch.clone()  # a slice of a map has read nothing, and on the CPU nothing else will
+            yield _pinned(batch) if self.settings.pin_memory else batch
+
+    def close(self) -> None:
+        """Close the reader."""
+        self._reader.close()
+
+
+def _pinned(batch: HostBatch) -> HostBatch:
+    if isinstance(batch, dict):
+        return {name: tensor.pin_memory() for name, tensor in batch.items()}
+    return batch.pin_memory()

@@ -1,0 +1,57 @@
+"""Times a stretch and each `next()` within it; the clock is injected."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import numpy as np
+
+T = TypeVar("T")
+Clock = Callable[[], int]  # nanoseconds
+
+
+class Meter:
+    """A stretch of time between `with` and its end, and how long the consumer waited within it."""
+
+    def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
+        self._clock = clock
+        self._waits = array("q")
+        self._started = self._stopped = 0
+
+    def __enter__(self) -> Meter:
+        self._started = self._clock()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stopped = self._clock()
+
+    def over(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items; how long the consumer was blocked for each is noted."""
+        clock, note = self._clock, self._waits.append
+        before = clock()
+        for item in items:
+            note(clock() - before)
+            yield item
+            before = clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of the whole stretch."""
+        return (self._stopped - self._started) / 1e9
+
+    @property
+    def first_wait_s(self) -> float:
+        """Seconds until the first item, what `iter()` starts included; 0 without items."""
+        return self._waits[0] / 1e9 if self._waits else 0.0
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds blocked, all items together."""
+        return sum(self._waits) / 1e9
+
+    def wait_quantile_s(self, quantile: float) -> float:
+        """The wait in seconds that this fraction of the items did not exceed; 0 without items."""
+        return float(np.quantile(self._waits, quantile)) / 1e9 if self._waits else 0.0

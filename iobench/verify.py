@@ -1,0 +1,78 @@
+"""Rereading artifacts against the manifest."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+
+from formats import Batch, FormatError
+from iobench.checksum import Checksum
+from iobench.errors import BenchError, WrongContent
+from iobench.manifest import Manifest, Opener
+from iobench.sources import BATCH_BYTES
+
+READER_BYTES = 256 << 20  # read through one reader: its mapped pages count as memory until it closes
+
+Progress = Callable[[str, int, int], None]  # (what, bytes done, bytes in all)
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def verify(
+    manifest: Manifest,
+    variants: Sequence[str] = (),
+    *,
+    progress: Progress = silent,
+) -> dict[str, str | None]:
+    """What is wrong with each artifact (all of them by default): None where it is intact."""
+    found: dict[str, str | None] = {}
+    for variant in variants or list(manifest.artifacts):
+        try:
+            verify_artifact(manifest, variant, progress)
+            found[variant] = None
+        except (FormatError, BenchError) as error:
+            found[variant] = str(error)
+    return found
+
+
+def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silent) -> None:
+    """Reread an artifact in order; WrongContent or CorruptArtifact where it differs from the manifest."""
+    opener = manifest.opener(variant)
+    found = content_of(opener, lambda done, total: progress(f"verifying {variant}", done, total))
+    compare(manifest, variant, found)
+
+
+def content_of(opener: Opener, report: Callable[[int, int], None]) -> Checksum:
+    """The checksum of an artifact, read back in order through its reader."""
+    check, done, total = Checksum(opener.schema), 0, opener.schema.logical_bytes
+    report(0, total)
+    for batch in read_back(opener):
+        check.add_in_order(batch)
+        done += sum(array.nbytes for array in batch.values())
+        report(done, total)
+    return check
+
+
+def compare(manifest: Manifest, variant: str, found: Checksum) -> None:
+    """Raise WrongContent where a checksum in order is not the manifest's."""
+    if (found.content, found.ordered) == (manifest.content, manifest.ordered):
+        return
+    what = "samples in another order" if found.content == manifest.content else "other content"
+    raise WrongContent(
+        f"{manifest.path_of(variant)}: {what}: expected checksum {manifest.content:016x}, "
+        f"found {found.content:016x}; write it again with 'iobench prepare --overwrite'"
+    )
+
+
+def read_back(opener: Opener) -> Iterator[Batch]:
+    """All samples in order, in fresh arrays; reopens the reader now and then to give mapped pages back."""
+    schema = opener.schema
+    rows = schema.batch_rows(BATCH_BYTES)
+    starts = iter(range(0, schema.samples, rows))
+    per_reader = max(1, READER_BYTES // (rows * schema.sample_bytes))
+    while some := list(itertools.islice(starts, per_reader)):
+        with opener() as reader:
+            for start in some:
+                yield reader.batch(slice(start, start + rows))
