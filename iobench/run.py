@@ -45,6 +45,19 @@ class Run:
     failures: dict[str, str] = field(default_factory=dict)
     interrupted: bool = False
 
+    def as_dict(self) -> dict[str, Any]:
+        """Everything but the records themselves, for JSON."""
+        return {
+            "dataset": self.manifest.name,
+            "device": self.device,
+            "cache": self.cache,
+            "model": self.model,
+            "rounds": self.rounds,
+            "records": str(self.path),
+            "failures": self.failures,
+            "interrupted": self.interrupted,
+        }
+
 
 def run(
     manifest: Manifest,

@@ -1,0 +1,145 @@
+"""Manifests, records and summaries → terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from formats import Schema
+from iobench.manifest import Manifest
+from iobench.prepare import Prepared
+from iobench.record import Record
+from iobench.stats import Estimate
+from iobench.summary import ArmSummary, Summary
+from iobench.units import bytes_text, rate_text, seconds_text, three_digits
+
+MIB = 2**20
+
+
+def dataset_line(manifest: Manifest) -> str:
+    """The dataset in one line: name, elements, samples and bytes."""
+    schema = manifest.schema
+    return (
+        f"dataset {manifest.name}: {schema.elements:,} elements, {schema.samples:,} samples "
+        f"of {bytes_text(schema.sample_bytes)} ({_fields(schema)}), {bytes_text(schema.logical_bytes)}"
+    )
+
+
+def prepared_table(rows: Sequence[Prepared]) -> Table:
+    """What prepare wrote: format, options, stored bytes, ratio, times and speed, verified."""
+    table = _table("format", "options", "stored", "ratio", "write", "MiB/s", "read back", "verified", left=2)
+    for row in rows:
+        name, _, options = row.variant.partition(":")
+        artifact = row.artifact
+        table.add_row(
+            name,
+            options or "default",
+            bytes_text(artifact.stored_bytes),
+            f"{row.ratio:.2f}",
+            seconds_text(artifact.write_s),
+            three_digits(row.logical_bytes / artifact.write_s / MIB),
+            seconds_text(artifact.verify_s),
+            {"written": "yes", "present": "yes, was there", "repaired": "yes, was damaged"}[row.state],
+        )
+    return table
+
+
+def round_line(record: Record, rounds: int) -> str:
+    """One round in one line."""
+    speed = f"{three_digits(record.bytes_per_s / MIB)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
+    return f"round {record.round}/{rounds}  {record.arm['label']}: {speed}, {seconds_text(record.epoch_s)}"
+
+
+def run_lines(records: Sequence[Record], rounds: int) -> list[str]:
+    """What all arms of a run have in common, in two lines."""
+    first = records[0]
+    arm, cache, machine = first.arm, first.cache, first.machine
+    pinned = f", {'pinned' if arm['pin_memory'] else 'pageable'} memory" if first.device != "cpu" else ""
+    gpu = f", {machine['gpu']['name']}" if machine["gpu"] else ""
+    disk = machine["disk"]
+    drive = f"{disk['file_system']} on {disk['model'] or disk['device']}"
+    return [
+        f"{first.device}, {cache['mode']} cache ({cache['method']}), batch {arm['batch_size']}, "
+        f"{arm['order']} order, {rounds} rounds, model {first.model}{pinned}",
+        f"{machine['cpu']}, {machine['usable_cores']} cores, {bytes_text(machine['memory_bytes'])}{gpu}; "
+        f"{drive}, read-ahead {disk['read_ahead_kib']} KiB",
+    ]
+
+
+def run_tables(summary: Summary, width: int) -> list[Table]:
+    """One line per arm, fastest first: one table, or speed and cost apart where it is too wide."""
+    whole = _run_table(summary, _SPEED + _COST)
+    if Console(width=1000).measure(whole).maximum <= width:
+        return [whole]
+    return [_run_table(summary, _SPEED), _run_table(summary, _COST)]
+
+
+_Column = tuple[str, Callable[[ArmSummary], str | None]]  # no column where every arm has None
+
+_SPEED: list[_Column] = [
+    ("samples/s", lambda arm: rate_text(arm.samples_per_s.median)),
+    ("95 %", lambda arm: _interval(arm.samples_per_s)),
+    ("MiB/s", lambda arm: three_digits(arm.bytes_per_s.median / MIB)),
+    ("95 %", lambda arm: _interval(arm.bytes_per_s, MIB)),
+    ("waiting", lambda arm: None if arm.loss is None else f"{arm.wait_share:.0%}"),
+    ("loss", lambda arm: None if arm.loss is None else f"{arm.loss:.9g}"),
+]
+_COST: list[_Column] = [
+    ("open", lambda arm: seconds_text(arm.open_s)),
+    ("first batch", lambda arm: seconds_text(arm.first_batch_s)),
+    ("wait p50", lambda arm: seconds_text(arm.wait_p50_s)),
+    ("p99", lambda arm: seconds_text(arm.wait_p99_s)),
+    ("CPU s/GiB", lambda arm: f"{arm.cpu_s_per_gib:.2f}"),
+    ("disk", lambda arm: bytes_text(arm.disk_bytes)),
+    ("× data", lambda arm: f"{arm.read_amplification:.2f}"),
+    ("memory", lambda arm: bytes_text(arm.memory_bytes)),
+    ("GPU alloc", lambda arm: _optional_bytes(arm.gpu_allocated_bytes)),
+    ("reserved", lambda arm: _optional_bytes(arm.gpu_reserved_bytes)),
+]
+
+
+def _run_table(summary: Summary, columns: Sequence[_Column]) -> Table:
+    cells = [(title, [show(arm) for arm in summary.arms]) for title, show in columns]
+    shown = [(title, column) for title, column in cells if any(cell is not None for cell in column)]
+    table = _table("format", "loader", *(title for title, _ in shown), left=2)
+    for number, arm in enumerate(summary.arms):
+        variant, _, loader = arm.label.partition(" · ")
+        table.add_row(variant, loader, *(column[number] or "" for _, column in shown))
+    return table
+
+
+def formats_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """The formats, whether they can be used here, and their options."""
+    table = _table("format", "what it is", "usable here", "option", "default", "meaning", left=6)
+    for row in rows:
+        options = row["options"] or [{"name": "", "default": "", "help": ""}]
+        for number, option in enumerate(options):
+            head = [row["name"], row["summary"], row["usable"]] if number == 0 else ["", "", ""]
+            table.add_row(*head, option["name"], str(option["default"]), option["help"])
+    return table
+
+
+def _table(*columns: str, left: int) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+    for number, name in enumerate(columns):
+        table.add_column(Text(name), justify="left" if number < left else "right", no_wrap=True)
+    return table
+
+
+def _fields(schema: Schema) -> str:
+    return ", ".join(f"{f.name} {f.dtype} {'x'.join(map(str, f.shape)) or 'scalar'}" for f in schema.fields)
+
+
+def _interval(estimate: Estimate, unit: int = 1) -> str:
+    if estimate.low is None or estimate.high is None:
+        return "–"
+    show = three_digits if unit > 1 else rate_text
+    return f"{show(estimate.low / unit)} – {show(estimate.high / unit)}"
+
+
+def _optional_bytes(count: int | None) -> str | None:
+    return None if count is None else bytes_text(count)

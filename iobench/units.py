@@ -1,0 +1,69 @@
+"""Sizes and figures as people write and read them."""
+
+from __future__ import annotations
+
+import math
+import re
+from decimal import Decimal, InvalidOperation
+
+_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_BYTES |= {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+
+
+def parse_elements(text: str, item_bytes: int) -> int:
+    """How many elements a size means: a plain number is elements, one with a unit is bytes.
+
+    `1e7`, `2_000_000`, `4GiB`. ValueError, in words, for what is not a positive whole number.
+    """
+    match = re.fullmatch(r"\s*([0-9_.eE+-]+)\s*([A-Za-z]*)\s*", text)
+    unit = match[2] if match else ""
+    if match is None or (unit and unit not in _BYTES):
+        raise ValueError(f"{text!r} is not a size; write elements like 1e7, or bytes like 4GiB or 500MB")
+    try:
+        number = Decimal(match[1])
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is not a number; write elements like 1e7 or bytes like 4GiB") from None
+    if unit:
+        number *= _BYTES[unit]
+    if number <= 0 or number != int(number):
+        raise ValueError(f"{text!r} is not a positive whole number of {'bytes' if unit else 'elements'}")
+    if unit and number < item_bytes:
+        raise ValueError(f"{text!r} is less than one element of {item_bytes} bytes")
+    return int(number) // item_bytes if unit else int(number)
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """The shape written as `128`, `3x224x224` or `3,224,224`; ValueError where it is none."""
+    parts = re.split(r"[x,]", text.strip())
+    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
+        raise ValueError(f"{text!r} is not a shape; write it like 128 or 3x224x224")
+    return tuple(int(part) for part in parts)
+
+
+def bytes_text(count: float) -> str:
+    """A number of bytes with the IEC unit that suits it: `512 B`, `38.1 MiB`."""
+    if count < 1024:
+        return f"{count:.0f} B"
+    power = min(4, int(math.log(count, 1024)))
+    return f"{three_digits(count / 1024**power)} {'KMGT'[power - 1]}iB"
+
+
+def seconds_text(seconds: float) -> str:
+    """A time with the unit that suits it: `12 µs`, `3.40 ms`, `1.25 s`."""
+    for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):
+        if seconds < limit:
+            return f"{three_digits(seconds * factor)} {unit}"
+    return f"{three_digits(seconds)} s"
+
+
+def rate_text(per_second: float) -> str:
+    """A rate with k, M or G in place of zeros: `950`, `16.2 k`, `1.42 M`."""
+    for factor, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if per_second >= factor:
+            return f"{three_digits(per_second / factor)}{unit}"
+    return three_digits(per_second)
+
+
+def three_digits(value: float) -> str:
+    """A number rounded to about three significant digits, without an exponent."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

@@ -1,0 +1,184 @@
+"""Hold iobench's arms against minimal loops written by hand over the same libraries and data.
+
+Run:  .venv/bin/python scripts/minimal_loops.py [--order random] [--data-dir data] [--name NAME]
+
+Each loop is what somebody would write who wants one epoch of batches from one format and nothing
+else: no checks, no meter, no options. Loops and arms take turns, warm, and the table gives the
+arm's samples/s as a fraction of the loop's (medians). Loops know only what the default dataset
+holds: one field, `x`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import struct
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import h5py
+import lmdb
+import numpy as np
+import torch
+from tensordict import TensorDict, tensorclass
+from torch.utils.data import DataLoader, Dataset
+
+from iobench import cache, find_dataset, order
+from iobench.arms import Settings, arm
+from iobench.epoch import measure
+from iobench.feed import Feed
+from iobench.manifest import Manifest
+
+warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
+
+
+@tensorclass
+class Samples:
+    x: torch.Tensor
+
+
+class Rows(Dataset[torch.Tensor]):
+    """A map-style Dataset out of a function that opens and one that gets a sample."""
+
+    def __init__(self, count: int, get: Callable[[int], torch.Tensor]) -> None:
+        self.count, self.get = count, get
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        return {"x": self.get(row)}
+
+
+def npy_native(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
+    x = np.load(path / "x.npy", mmap_mode="r")
+    for rows in batches:
+        yield torch.from_numpy(np.array(x[rows]))
+
+
+def npy_sample(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
+    x = np.asarray(np.load(path / "x.npy", mmap_mode="r"))
+    yield from _dataloader(len(x), lambda row: torch.from_numpy(x[row]), batches)
+
+
+def hdf5_native(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
+    with h5py.File(path / "data.h5", "r") as file:
+        x = file["x"]
+        for rows in batches:
+            if isinstance(rows, slice):
+                yield torch.from_numpy(x[rows])
+            elif x.chunks:
+                yield torch.from_numpy(np.stack([x[row] for row in rows]))
+            else:
+                ranks = np.argsort(rows)
+                batch = np.empty((len(rows), *x.shape[1:]), x.dtype)
+                batch[ranks] = x[rows[ranks]]
+                yield torch.from_numpy(batch)
+
+
+def hdf5_sample(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
+    with h5py.File(path / "data.h5", "r") as file:
+        x = file["x"]
+        yield from _dataloader(len(x), lambda row: torch.from_numpy(x[row]), batches)
+
+
+def lmdb_native(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
+    key = struct.Struct(">Q")
+    with lmdb.open(str(path), readonly=True, lock=False) as env:
+        for rows in batches:
+            rows = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+            batch = np.empty((len(rows), *field.shape), field.dtype)
+            with env.begin(buffers=True) as txn:
+                for slot, row in enumerate(rows):
+                    value = np.frombuffer(txn.get(key.pack(row)), field.dtype, offset=8)
+                    batch[slot] = value.reshape(field.shape)
+            yield torch.from_numpy(batch)
+
+
+def lmdb_sample(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
+    key = struct.Struct(">Q")
+    with lmdb.open(str(path), readonly=True, lock=False) as env:
+
+        def get(row: int) -> torch.Tensor:
+            with env.begin() as txn:
+                value = np.frombuffer(txn.get(key.pack(row)), field.dtype, offset=8)
+            return torch.from_numpy(value.reshape(field.shape))
+
+        yield from _dataloader(env.stat()["entries"] - 1, get, batches)
+
+
+def memmap_native(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
+    samples = Samples.from_tensordict(TensorDict.load_memmap(path))
+    for rows in batches:
+        batch = samples[rows].clone() if isinstance(rows, slice) else samples[torch.from_numpy(rows)]
+        yield batch.x
+
+
+def memmap_sample(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
+    x = TensorDict.load_memmap(path)["x"]
+    yield from _dataloader(len(x), lambda row: x[row], batches)
+
+
+def _dataloader(
+    count: int, get: Callable[[int], torch.Tensor], batches: list[Any]
+) -> Iterator[torch.Tensor]:
+    sampler = [range(r.start, r.stop) if isinstance(r, slice) else r.tolist() for r in batches]
+    for batch in DataLoader(Rows(count, get), batch_sampler=sampler):
+        yield batch["x"]
+
+
+def loop_rate(loop: Any, manifest: Manifest, variant: str, batches: list[Any]) -> float:
+    """Samples/s of one epoch of a minimal loop."""
+    field = manifest.schema.fields[0]
+    started = time.perf_counter()
+    count = sum(len(batch) for batch in loop(manifest.path_of(variant), batches, field))
+    return count / (time.perf_counter() - started)
+
+
+def compare(manifest: Manifest, variant: str, loader: str, settings: Settings, rounds: int) -> float:
+    """The arm's samples/s over the loop's: the ratio of medians over alternating warm epochs."""
+    suffix = "native" if loader == "native" else "sample"
+    loop = globals()[f"{variant.partition(':')[0]}_{suffix}"]
+    one, feed = arm(variant, loader, settings.on("cpu")), Feed(torch.device("cpu"), False)
+    rates: dict[str, list[float]] = {"loop": [], "arm": []}
+    for number in range(rounds + 1):
+        cache.warm(manifest.files_of(variant))
+        batches = order.batches(
+            manifest.schema.samples, settings.batch_size, settings.order, settings.seed, number
+        )
+        measured = measure(one, manifest.opener(variant), feed, number, lambda batch: None)
+        if number:  # the first epoch of each warms up
+            rates["loop"].append(loop_rate(loop, manifest, variant, batches))
+            rates["arm"].append(measured.samples / (measured.epoch_s + measured.open_s))
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    ratio = medians["arm"] / medians["loop"]
+    print(
+        f"{variant:24} {loader:10} {settings.order:10} loop {medians['loop']:12,.0f}/s  "
+        f"arm {medians['arm']:12,.0f}/s  {ratio:5.2f}"
+    )
+    return ratio
+
+
+def main() -> None:
+    """Compare every prepared variant whose container a loop knows."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--name")
+    parser.add_argument("--order", choices=order.ORDERS, default="sequential")
+    parser.add_argument("--batch-size", type=int, default=256)
+    parser.add_argument("--rounds", type=int, default=7)
+    options = parser.parse_args()
+    manifest = find_dataset(options.data_dir, options.name)
+    settings = Settings(batch_size=options.batch_size, order=options.order)
+    for variant in manifest.artifacts:
+        if "codec" in variant:
+            continue
+        for loader in ("native", "dataloader"):
+            compare(manifest, variant, loader, settings, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
