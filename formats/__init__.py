@@ -40,6 +40,7 @@ __all__ = [
     "Rows",
     "Schema",
     "UnknownFormat",
+    "describe",
     "get",
     "names",
     "parse",
@@ -69,7 +70,7 @@ def type_of(name: str) -> type[Format]:
     found: type[Format] = next(
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Format) and vars(value).get("name") == name
+        if isinstance(value, type) and vars(value).get("name") == name
     )
     return found
 
@@ -97,6 +98,23 @@ def parse(variant: str) -> Format:
             raise InvalidOption(f"{variant}: {pair!r} is not OPTION=VALUE")
         options[key] = _value(f"{name}: {key}", value, hints.get(key, str))
     return get(name, **options)
+
+
+def describe() -> list[dict[str, Any]]:
+    """Name, summary, usability here and options of every format, as plain data."""
+    return [_description(name) for name in names()]
+
+
+def _description(name: str) -> dict[str, Any]:
+    try:
+        cls = type_of(name)
+    except MissingDependency as error:
+        return {"name": name, "summary": "", "usable": str(error), "options": []}
+    options = [
+        {"name": spec.name, "default": "none" if spec.default is None else spec.default, **spec.metadata}
+        for spec in dataclasses.fields(cls)
+    ]
+    return {"name": name, "summary": cls.summary, "usable": "yes", "options": options}
 
 
 def _value(what: str, text: str, hint: Any) -> Any:

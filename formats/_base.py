@@ -11,6 +11,7 @@ FormatError
 from __future__ import annotations
 
 import dataclasses
+import keyword
 import math
 import re
 from abc import ABC, abstractmethod
@@ -26,10 +27,10 @@ Array: TypeAlias = npt.NDArray[Any]
 Batch: TypeAlias = dict[str, Array]
 Rows: TypeAlias = "slice | npt.NDArray[np.int64]"
 
-DTYPES = (
-    "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64".split()
-)
+DTYPES = "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64".split()
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+# A tensorclass has no attribute `class`; TensorDict's meta.json keeps its own `shape` and `device`.
+RESERVED_NAMES = {*keyword.kwlist, "shape", "device"}
 
 
 class FormatError(Exception):
@@ -59,8 +60,7 @@ class CorruptArtifact(FormatError, ValueError):
 def corrupt(path: Path, expected: object, found: object) -> CorruptArtifact:
     """The CorruptArtifact that names a file, what it should hold and what it holds."""
     return CorruptArtifact(
-        f"{path}: expected {expected}, found {found}; "
-        "write it again with 'iobench prepare --overwrite'"
+        f"{path}: expected {expected}, found {found}; write it again with 'iobench prepare --overwrite'"
     )
 
 
@@ -78,6 +78,8 @@ class Field:
     def __post_init__(self) -> None:
         if not FIELD_NAME.fullmatch(self.name):
             raise ValueError(f"field name {self.name!r} is not a letter followed by letters, digits or _")
+        if self.name in RESERVED_NAMES:
+            raise ValueError(f"field name {self.name!r} is reserved")
         if self.dtype not in DTYPES:
             raise ValueError(f"field {self.name}: dtype {self.dtype} is not one of {', '.join(DTYPES)}")
         if any(n < 1 for n in self.shape):
@@ -164,8 +166,10 @@ class Format(ABC):
             if known is not None and value not in known:
                 shown = ", ".join(_word(choice) for choice in known)
                 raise InvalidOption(f"{self.name}: {spec.name}={_word(value)} is not one of {shown}")
-            if least is not None and value < least:
-                raise InvalidOption(f"{self.name}: {spec.name}={value} is below {least}")
+            if least is not None and not (isinstance(value, int) and value >= least):
+                raise InvalidOption(
+                    f"{self.name}: {spec.name}={_word(value)} is not a whole number from {least} up"
+                )
 
     @property
     def options(self) -> dict[str, Any]:

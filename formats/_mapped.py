@@ -29,7 +29,7 @@ class MappedReader(Reader):
 
     def sample(self, row: int) -> Batch:
         """One sample as read-only views of the map; negative rows count from the end, as NumPy's do."""
-        return {name: array[row] for name, array in self._mapped().items()}
+        return {name: array[row, ...] for name, array in self._mapped().items()}
 
     def close(self) -> None:
         """Drop the maps; they go when the last view of them does."""

@@ -29,6 +29,10 @@ from formats._base import (
 CHUNK_CACHE_BYTES = 64 << 20
 
 
+# What h5py raises for damaged metadata, a missing dataset, or a group in the place of one.
+DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
+
+
 @dataclass(frozen=True)
 class Hdf5(Format):
     """One file, `data.h5`, with one dataset per field, chunked along the samples or contiguous."""
@@ -164,18 +168,18 @@ def _gather_chunked(
 
 
 def _dataset(file: h5py.File, path: Path, field: Field, samples: int) -> h5py.Dataset:
-    dataset = file.get(field.name)
-    expected = ((samples, *field.shape), np.dtype(field.dtype))
-    if not isinstance(dataset, h5py.Dataset):
-        raise corrupt(path, f"a dataset {field.name!r}", sorted(file))
-    if (dataset.shape, dataset.dtype) != expected:
-        raise corrupt(path, f"{field.name}: {expected}", (dataset.shape, dataset.dtype))
+    expected = f"{field.name}: {field.dtype} {(samples, *field.shape)}"
+    try:
+        dataset = file[field.name]
+        found = f"{field.name}: {dataset.dtype} {dataset.shape}"
+    except DAMAGE as error:
+        raise corrupt(path, expected, str(error).splitlines()[0]) from error
+    if found != expected:
+        raise corrupt(path, expected, found)
     return dataset
 
 
-def _extents(
-    path: Path, schema: Schema, datasets: dict[str, h5py.Dataset]
-) -> dict[str, Extent] | None:
+def _extents(path: Path, schema: Schema, datasets: dict[str, h5py.Dataset]) -> dict[str, Extent] | None:
     offsets = {name: dataset.id.get_offset() for name, dataset in datasets.items()}
     if any(offset is None for offset in offsets.values()):
         return None

@@ -119,6 +119,8 @@ class LmdbReader(Reader):
 
     def sample(self, row: int) -> Batch:
         """One sample in fresh arrays."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         with self._values() as txn:
             payload = self._payload(row, txn.get(KEY.pack(row)))
             return _unpack(self.schema, bytes(payload))
@@ -126,15 +128,15 @@ class LmdbReader(Reader):
     def close(self) -> None:
         """Close the environment once its last reader in this process is closed."""
         if self._env is not None:
-            self._env = None
-            _Environments.close(self._path.parent)
+            env, self._env = self._env, None
+            _Environments.close(env)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         with self._values() as txn, txn.cursor() as cursor:
             if not cursor.set_key(KEY.pack(start)):
                 raise corrupt(self._path, f"sample {start}", "no such key")
             values = cursor.iternext(keys=False, values=True)
-            self._fill(zip(range(start, stop), values), stop - start, out)
+            self._fill(zip(range(start, stop), values, strict=False), stop - start, out)
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         with self._values() as txn:
@@ -168,9 +170,7 @@ class LmdbReader(Reader):
             except RuntimeError as error:
                 raise corrupt(self._path, f"sample {row} as an lz4 frame", error) from error
         if len(payload) != self.schema.sample_bytes:
-            raise corrupt(
-                self._path, f"sample {row} of {self.schema.sample_bytes} bytes", len(payload)
-            )
+            raise corrupt(self._path, f"sample {row} of {self.schema.sample_bytes} bytes", len(payload))
         return payload
 
     @contextmanager
@@ -197,24 +197,28 @@ class LmdbReader(Reader):
 
 
 class _Environments:
-    """The environments open in this process: LMDB refuses to open one twice."""
+    """The environments open in this process, by file: LMDB refuses to open one twice."""
 
-    _open: ClassVar[dict[tuple[int, str], tuple[lmdb.Environment, int]]] = {}
+    _open: ClassVar[dict[tuple[int, int, int], tuple[lmdb.Environment, int]]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
     def open(cls, path: Path, data: Path) -> lmdb.Environment:
-        key = (os.getpid(), str(path.resolve()))
+        try:
+            file = data.stat()
+        except OSError as error:
+            raise corrupt(data, "an LMDB environment", error) from error
+        key = (os.getpid(), file.st_dev, file.st_ino)
         with cls._lock:
             env, users = cls._open.get(key) or (_open(path, data), 0)
             cls._open[key] = (env, users + 1)
             return env
 
     @classmethod
-    def close(cls, path: Path) -> None:
-        key = (os.getpid(), str(path.resolve()))
+    def close(cls, env: lmdb.Environment) -> None:
         with cls._lock:
-            env, users = cls._open.pop(key)
+            key = next(key for key, (known, _) in cls._open.items() if known is env)
+            _, users = cls._open.pop(key)
             if users > 1:
                 cls._open[key] = (env, users - 1)
             else:

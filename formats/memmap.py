@@ -60,6 +60,8 @@ class MemmapReader(MappedReader):
     def __init__(self, path: Path, schema: Schema, loaded: TensorDict) -> None:
         arrays: dict[str, Array] = {}
         for field in schema.fields:
+            if field.name not in loaded.keys():  # noqa: SIM118 - iterating a TensorDict yields rows
+                raise corrupt(path / "meta.json", f"a tensor {field.name}", sorted(loaded.keys()))
             # the plain tensor, because each index of a MemoryMappedTensor costs 7 µs more
             arrays[field.name] = loaded[field.name].as_subclass(torch.Tensor).numpy()
             expected, found = ((schema.samples, *field.shape), field.dtype), arrays[field.name]

@@ -6,12 +6,16 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import ClassVar
 
 import numpy as np
 
 from formats._base import Array, Batch, Extent, Field, Format, Schema, corrupt, raw_bytes
 from formats._mapped import MappedReader
+
+# The header is Python source, and a damaged one fails in any way that source can.
+DAMAGE = (OSError, ValueError, SyntaxError, TypeError, OverflowError, TokenError)
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,13 @@ def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:
     """The file as a read-only array, and the offset of its first byte of data."""
     expected = (samples, *field.shape)
     try:
-        mapped = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        mapped = np.lib.format.open_memmap(file, mode="r")  # unlike np.load, neither archives nor pickles
+    except DAMAGE as error:
         raise corrupt(file, f"{field.dtype} {expected}", str(error).splitlines()[0]) from error
-    if not isinstance(mapped, np.memmap) or (mapped.shape, mapped.dtype) != (expected, field.dtype):
-        found = f"{mapped.dtype} {mapped.shape}" if hasattr(mapped, "dtype") else "an archive"
-        raise corrupt(file, f"{field.dtype} {expected}", found)
+    if (mapped.shape, mapped.dtype) != (expected, np.dtype(field.dtype)):
+        raise corrupt(file, f"{field.dtype} {expected}", f"{mapped.dtype} {mapped.shape}")
+    if not mapped.flags.c_contiguous:
+        raise corrupt(file, "C order", "Fortran order")
     size = file.stat().st_size
     if size != mapped.offset + mapped.nbytes:
         raise corrupt(file, f"{mapped.offset + mapped.nbytes} bytes", f"{size} bytes")

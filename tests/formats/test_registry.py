@@ -1,0 +1,134 @@
+"""Finding, building and naming formats, and who may import whom."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from format_cases import variants
+
+import formats
+from formats import Field, InvalidOption, MissingDependency, UnknownFormat
+
+FOLDER = Path(formats.__file__).parent
+LIBRARIES = {"torch", "tensordict", "h5py", "lmdb", "lz4"}
+
+
+def test_names_are_the_modules_beside_the_package():
+    assert formats.names() == sorted(f.stem for f in FOLDER.glob("*.py") if not f.name.startswith("_"))
+    assert {"npy", "hdf5", "lmdb", "memmap"} <= set(formats.names())
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_every_format_says_what_it_is(name):
+    fmt = formats.get(name)
+    assert type(fmt) is formats.type_of(name)
+    assert fmt.name == fmt.variant == name
+    assert fmt.summary
+    assert fmt.library
+
+
+@pytest.mark.parametrize("name", ["parquet", "", "_base", "npy.py", "HDF5"])
+def test_an_unknown_format_lists_the_known_ones(name):
+    for find in (formats.type_of, formats.get, formats.parse):
+        with pytest.raises(UnknownFormat, match=", ".join(formats.names())) as error:
+            find(name)
+        assert isinstance(error.value, LookupError)
+
+
+@pytest.mark.parametrize("fmt", variants(), ids=lambda fmt: fmt.variant)
+def test_a_variant_is_the_format_in_one_word(fmt):
+    assert formats.parse(fmt.variant) == fmt
+    assert formats.get(fmt.name, **fmt.options) == fmt
+    assert not set(fmt.variant) & set(" /\\\n")
+
+
+@pytest.mark.parametrize(
+    ("written", "canonical"),
+    [
+        ("hdf5", "hdf5"),
+        ("hdf5:", "hdf5"),
+        ("hdf5:chunk_bytes=1048576", "hdf5"),
+        ("hdf5:compression=none", "hdf5"),
+        ("hdf5:compression=gzip,chunk_bytes=4096", "hdf5:chunk_bytes=4096,compression=gzip"),
+        ("lmdb:codec=lz4", "lmdb:codec=lz4"),
+    ],
+)
+def test_parse_makes_a_variant_canonical(written, canonical):
+    assert formats.parse(written).variant == canonical
+
+
+@pytest.mark.parametrize(
+    ("variant", "names"),
+    [
+        ("hdf5:level=3", "level.*chunk_bytes, compression"),
+        ("npy:level=3", "level.*no options"),
+        ("hdf5:compression=zip", "zip.*none, lzf, gzip"),
+        ("hdf5:compression=", "none, lzf, gzip"),
+        ("hdf5:chunk_bytes=many", "many"),
+        ("hdf5:chunk_bytes=none", "none"),
+        ("hdf5:chunk_bytes=-1", "-1"),
+        ("hdf5:chunk_bytes", "OPTION=VALUE"),
+        ("hdf5:chunk_bytes=0,compression=gzip", "chunk_bytes=0"),
+    ],
+)
+def test_an_invalid_option_says_what_there_is(variant, names):
+    with pytest.raises(InvalidOption, match=names) as error:
+        formats.parse(variant)
+    assert isinstance(error.value, ValueError)
+
+
+@pytest.mark.parametrize("value", [None, "4096", 0.5])
+def test_a_number_option_takes_only_whole_numbers(value):
+    with pytest.raises(InvalidOption, match="chunk_bytes"):
+        formats.get("hdf5", chunk_bytes=value)
+
+
+def test_a_missing_library_gives_the_pip_command(monkeypatch):
+    monkeypatch.delitem(sys.modules, "formats.hdf5", raising=False)
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(MissingDependency, match="pip install h5py") as error:
+        formats.get("hdf5")
+    assert isinstance(error.value, ImportError)
+    assert formats.get("npy").name == "npy"
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", "..", "_type", "é", "class", "shape", "device"])
+def test_a_field_name_that_some_format_cannot_hold_is_refused(name):
+    with pytest.raises(ValueError, match="field name"):
+        Field(name, (), "uint8")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((0,), "uint8"), ((2, -1), "uint8"), ((), "object"), ((), "<U4")]
+)
+def test_a_field_without_elements_or_of_another_dtype_is_refused(shape, dtype):
+    with pytest.raises(ValueError, match="field x"):
+        Field("x", shape, dtype)
+
+
+def imported(file):
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("file", sorted(FOLDER.rglob("*.py")), ids=lambda file: file.stem)
+def test_formats_know_nothing_of_iobench(file):
+    roots = {name.partition(".")[0] for name in imported(file)}
+    assert not roots & {"iobench", "typer", "rich"}
+
+
+def test_importing_formats_loads_no_library():
+    code = "import sys, formats; formats.names(); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & LIBRARIES
+
+
+def test_a_format_loads_only_its_own_library():
+    code = "import sys, formats; formats.get('npy'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & LIBRARIES
