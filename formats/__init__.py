@@ -10,6 +10,7 @@ from typing import Any
 
 from formats._base import (
     DTYPES,
+    RESERVED_NAMES,
     ArtifactExists,
     Batch,
     CorruptArtifact,
@@ -27,6 +28,7 @@ from formats._base import (
 
 __all__ = [
     "DTYPES",
+    "RESERVED_NAMES",
     "ArtifactExists",
     "Batch",
     "CorruptArtifact",

@@ -15,7 +15,7 @@ import keyword
 import math
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
@@ -26,11 +26,13 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[Any]
 Batch: TypeAlias = dict[str, Array]
 Rows: TypeAlias = "slice | npt.NDArray[np.int64]"
+Convert: TypeAlias = Callable[[Array], Any]
 
 DTYPES = "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64".split()
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-# A tensorclass has no attribute `class`; TensorDict's meta.json keeps its own `shape` and `device`.
-RESERVED_NAMES = {*keyword.kwlist, "shape", "device"}
+# A tensorclass has no attribute `class`, and its own methods by these names are needed; TensorDict's
+# meta.json keeps its own `shape` and `device`.
+RESERVED_NAMES = {*keyword.kwlist, "shape", "device", "to", "clone", "items", "pin_memory"}
 
 
 class FormatError(Exception):
@@ -143,6 +145,11 @@ class Extent:
     stride: int
 
 
+def same(array: Array) -> Array:
+    """The array itself."""
+    return array
+
+
 def option(
     default: Any, help: str, *, choices: tuple[Any, ...] | None = None, minimum: int | None = None
 ) -> Any:
@@ -242,12 +249,13 @@ class Reader(ABC):
         self.read(rows, out)
         return out
 
-    def sample(self, row: int) -> Batch:
-        """One sample, without the leading axis, as a map-style Dataset returns it.
+    @abstractmethod
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample, each field without the leading axis and passed through `convert`.
 
-        May be a read-only view of the file: no byte has moved until it is copied.
+        For map-style Datasets, which call it once per sample: `row` is the caller's promise to be
+        in 0..len-1, and an array may be a read-only view of the file, of which no byte has moved.
         """
-        return {name: array[0] for name, array in self.batch(slice(row, row + 1)).items()}
 
     def native(self, rows: Rows) -> Any:
         """One batch the way the format's own library advises; fresh arrays unless overridden."""

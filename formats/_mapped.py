@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from formats._base import Array, Batch, Extent, Reader, Schema
+from formats._base import Array, Batch, Convert, Extent, Reader, Schema, same
 
 # One copy of 12 MiB or more out of a cold map runs from its tail and defeats the kernel's
 # readahead (2.5 GB/s becomes 0.8), so slices are copied in smaller pieces.
@@ -20,6 +21,7 @@ class MappedReader(Reader):
     def __init__(self, schema: Schema, arrays: Batch, extents: dict[str, Extent]) -> None:
         super().__init__(schema)
         self._arrays: Batch | None = arrays
+        self._columns = tuple(arrays.items())
         self._extents = extents
 
     @property
@@ -27,13 +29,18 @@ class MappedReader(Reader):
         """Each field's place in its own file."""
         return self._extents
 
-    def sample(self, row: int) -> Batch:
-        """One sample as read-only views of the map; negative rows count from the end, as NumPy's do."""
-        return {name: array[row, ...] for name, array in self._mapped().items()}
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample as read-only views of the map."""
+        if self._arrays is None:
+            raise ValueError("this reader is closed")
+        sample = {}
+        for name, array in self._columns:
+            sample[name] = convert(array[row, ...])
+        return sample
 
     def close(self) -> None:
         """Drop the maps; they go when the last view of them does."""
-        self._arrays = None
+        self._arrays, self._columns = None, ()
 
     def _mapped(self) -> Batch:
         if self._arrays is None:

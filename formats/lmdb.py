@@ -12,7 +12,7 @@ import json
 import os
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,13 +26,14 @@ import numpy.typing as npt
 from formats._base import (
     Array,
     Batch,
-    CorruptArtifact,
+    Convert,
     Format,
     Reader,
     Schema,
     corrupt,
     option,
     raw_bytes,
+    same,
 )
 
 HEADER = struct.Struct("<2sBBI")
@@ -110,6 +111,9 @@ class LmdbReader(Reader):
         super().__init__(schema)
         self._path = path / "data.mdb"
         self._codec = codec
+        first = 0 if codec else HEADER.size  # a decoded payload has left its header behind
+        self._columns = _columns(schema, first)
+        self._size = first + schema.sample_bytes
         self._env: lmdb.Environment | None = _Environments.open(path, self._path)
         try:
             self._check()
@@ -117,13 +121,22 @@ class LmdbReader(Reader):
             self.close()
             raise
 
-    def sample(self, row: int) -> Batch:
-        """One sample in fresh arrays."""
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample in fresh arrays; IndexError out of range."""
+        if self._env is None:
+            raise ValueError("this reader is closed")
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
-        with self._values() as txn:
-            payload = self._payload(row, txn.get(KEY.pack(row)))
-            return _unpack(self.schema, bytes(payload))
+        try:
+            with self._env.begin() as txn:
+                value = txn.get(KEY.pack(row))
+        except lmdb.Error as error:
+            raise corrupt(self._path, "readable pages", error) from error
+        decoded = self._decoded(row, value)
+        sample = {}
+        for name, dtype, shape, elements, offset in self._columns:
+            sample[name] = convert(np.frombuffer(decoded, dtype, elements, offset).reshape(shape))
+        return sample
 
     def close(self) -> None:
         """Close the environment once its last reader in this process is closed."""
@@ -132,49 +145,47 @@ class LmdbReader(Reader):
             _Environments.close(env)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        with self._values() as txn, txn.cursor() as cursor:
+        with self._transaction() as txn, txn.cursor() as cursor:
             if not cursor.set_key(KEY.pack(start)):
                 raise corrupt(self._path, f"sample {start}", "no such key")
-            values = cursor.iternext(keys=False, values=True)
-            self._fill(zip(range(start, stop), values, strict=False), stop - start, out)
+            self._copy(range(start, stop), cursor.iternext(keys=False), out)
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
-        with self._values() as txn:
-            pack, get = KEY.pack, txn.get
-            self._fill(((row, get(pack(row))) for row in rows.tolist()), len(rows), out)
+        with self._transaction() as txn:
+            wanted = rows.tolist()
+            self._copy(wanted, map(txn.get, map(KEY.pack, wanted)), out)
 
-    def _fill(self, values: Iterable[tuple[int, Any]], count: int, out: Mapping[str, Array]) -> None:
-        """Copy the payload of each (row, value) into its place in every array of `out`."""
-        parts, offset = [], 0
-        for field in self.schema.fields:
-            if field.name in out:
-                parts.append((raw_bytes(out[field.name]), offset, field.sample_bytes))
-            offset += field.sample_bytes
-        filled = 0
-        for row, value in values:
-            payload = self._payload(row, value)
-            for target, begin, width in parts:
-                target[filled * width : (filled + 1) * width] = payload[begin : begin + width]
-            filled += 1
-        if filled != count:
-            raise corrupt(self._path, f"{count} samples in a row", filled)
+    def _copy(self, rows: Sequence[int], values: Iterable[Any], out: Mapping[str, Array]) -> None:
+        """Copy the values of these rows into their places in every array of `out`."""
+        parts = [
+            (raw_bytes(out[name]), offset, self.schema.field(name).sample_bytes)
+            for name, _, _, _, offset in self._columns
+            if name in out
+        ]
+        slot = -1
+        for slot, (row, value) in enumerate(zip(rows, values, strict=False)):
+            if self._codec or value is None or len(value) != self._size:
+                value = self._decoded(row, value)
+            for target, offset, width in parts:
+                target[slot * width : (slot + 1) * width] = value[offset : offset + width]
+        if slot + 1 != len(rows):
+            raise corrupt(self._path, f"{len(rows)} samples in a row", slot + 1)
 
-    def _payload(self, row: int, value: Any) -> Any:
-        """The sample's bytes behind the header, decoded; a wrong length is a CorruptArtifact."""
+    def _decoded(self, row: int, value: Any) -> Any:
+        """The payload of a packed value, or a raw value as it is; a wrong length is a CorruptArtifact."""
         if value is None:
             raise corrupt(self._path, f"sample {row}", "no such key")
-        payload = value[HEADER.size :]
         if self._codec:
             try:
-                payload = lz4.frame.decompress(payload)
+                value = lz4.frame.decompress(value[HEADER.size :])
             except RuntimeError as error:
                 raise corrupt(self._path, f"sample {row} as an lz4 frame", error) from error
-        if len(payload) != self.schema.sample_bytes:
-            raise corrupt(self._path, f"sample {row} of {self.schema.sample_bytes} bytes", len(payload))
-        return payload
+        if len(value) != self._size:
+            raise corrupt(self._path, f"sample {row} of {self._size} bytes", f"{len(value)} bytes")
+        return value
 
     @contextmanager
-    def _values(self) -> Iterator[Any]:
+    def _transaction(self) -> Iterator[Any]:
         if self._env is None:
             raise ValueError("this reader is closed")
         try:
@@ -184,7 +195,7 @@ class LmdbReader(Reader):
             raise corrupt(self._path, "readable pages", error) from error
 
     def _check(self) -> None:
-        with self._values() as txn:
+        with self._transaction() as txn:
             found = txn.stat()["entries"]
             if found != self.schema.samples + 1:
                 raise corrupt(self._path, f"{self.schema.samples} samples", f"{found - 1}")
@@ -242,13 +253,10 @@ def _describe(schema: Schema) -> bytes:
     return json.dumps([asdict(field) for field in schema.fields]).encode()
 
 
-def _unpack(schema: Schema, payload: bytes) -> Batch:
-    sample, offset = {}, 0
+def _columns(schema: Schema, offset: int) -> list[tuple[str, str, tuple[int, ...], int, int]]:
+    """Each field's name, dtype, shape, elements and offset, the first field's being given."""
+    columns = []
     for field in schema.fields:
-        flat = np.frombuffer(payload, field.dtype, field.elements, offset)
-        sample[field.name] = flat.reshape(field.shape)
+        columns.append((field.name, field.dtype, field.shape, field.elements, offset))
         offset += field.sample_bytes
-    return sample
-
-
-__all__ = ["CorruptArtifact", "Lmdb", "LmdbReader"]
+    return columns

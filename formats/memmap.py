@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -82,6 +83,7 @@ class MemmapReader(MappedReader):
         self._samples = None
 
 
+@functools.cache
 def sample_class(schema: Schema) -> Any:
     """A tensorclass with one tensor per field."""
     annotations = {field.name: torch.Tensor for field in schema.fields}

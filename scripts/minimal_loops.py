@@ -122,9 +122,7 @@ def memmap_sample(path: Path, batches: list[Any], field: Any) -> Iterator[torch.
     yield from _dataloader(len(x), lambda row: x[row], batches)
 
 
-def _dataloader(
-    count: int, get: Callable[[int], torch.Tensor], batches: list[Any]
-) -> Iterator[torch.Tensor]:
+def _dataloader(count: int, get: Callable[[int], torch.Tensor], batches: list[Any]) -> Iterator[torch.Tensor]:
     sampler = [range(r.start, r.stop) if isinstance(r, slice) else r.tolist() for r in batches]
     for batch in DataLoader(Rows(count, get), batch_sampler=sampler):
         yield batch["x"]

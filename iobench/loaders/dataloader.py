@@ -36,7 +36,7 @@ class SampleDataset(Dataset[dict[str, torch.Tensor]]):
         return self._opener.schema.samples
 
     def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        return {name: torch.from_numpy(array) for name, array in self.reader.sample(row).items()}
+        return (self._reader or self.reader).sample(row, torch.from_numpy)
 
     def close(self) -> None:
         """Close this process's reader."""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from formats import DTYPES, Batch, Field, Schema
+from formats import DTYPES, RESERVED_NAMES, Batch, Field, Schema
 from iobench.errors import SourceError
 
 BATCH_BYTES = 8 << 20
@@ -104,7 +104,7 @@ def _field(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) 
 
 def _field_name(original: str) -> str:
     name = re.sub(r"[^A-Za-z0-9_]+", "_", original).strip("_")
-    return name if name[:1].isalpha() else f"f_{name}"
+    return name if name[:1].isalpha() and name not in RESERVED_NAMES else f"f_{name}"
 
 
 def ahead(batches: Iterator[Batch], depth: int = 2) -> Generator[Batch, None, None]:
