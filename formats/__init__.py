@@ -13,6 +13,7 @@ from formats._base import (
     RESERVED_NAMES,
     ArtifactExists,
     Batch,
+    Convert,
     CorruptArtifact,
     Extent,
     Field,
@@ -24,6 +25,7 @@ from formats._base import (
     Rows,
     Schema,
     UnknownFormat,
+    corrupt,
 )
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "RESERVED_NAMES",
     "ArtifactExists",
     "Batch",
+    "Convert",
     "CorruptArtifact",
     "Extent",
     "Field",
@@ -42,6 +45,7 @@ __all__ = [
     "Rows",
     "Schema",
     "UnknownFormat",
+    "corrupt",
     "describe",
     "get",
     "names",

@@ -211,6 +211,7 @@ class Reader(ABC):
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
+        self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields}
 
     def __len__(self) -> int:
         return self.schema.samples
@@ -228,25 +229,15 @@ class Reader(ABC):
         a subset of the fields. IndexError outside 0..len-1 (negative indices included),
         ValueError where an array has the wrong shape, dtype or layout.
         """
-        if isinstance(rows, slice):
-            start, stop, step = rows.indices(len(self))
-            if step == 1:
-                stop = max(start, stop)
-                self._check_out(stop - start, out)
-                if start < stop:
-                    self._read_slice(start, stop, out)
-                return
-            rows = np.arange(start, stop, step)
-        rows = self._check_rows(rows)
-        self._check_out(len(rows), out)
-        if len(rows):
-            self._read_rows(rows, out)
+        checked, count = self._checked(rows)
+        self._check_out(count, out)
+        self._fill(checked, out)
 
     def batch(self, rows: Rows) -> Batch:
-        """These rows in fresh arrays."""
-        count = len(range(*rows.indices(len(self)))) if isinstance(rows, slice) else len(rows)
-        out = self.schema.empty(count)
-        self.read(rows, out)
+        """These rows in fresh arrays; IndexError outside 0..len-1."""
+        checked, count = self._checked(rows)
+        out = {name: np.empty((count, *shape), dtype) for name, (shape, dtype) in self._specs.items()}
+        self._fill(checked, out)
         return out
 
     @abstractmethod
@@ -278,22 +269,35 @@ class Reader(ABC):
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         """Read checked, non-empty `rows` into checked `out`."""
 
-    def _check_rows(self, rows: Any) -> npt.NDArray[np.int64]:
+    def _fill(self, rows: Rows, out: Mapping[str, Array]) -> None:
+        if not isinstance(rows, slice):
+            if len(rows):
+                self._read_rows(rows, out)
+        elif rows.start < rows.stop:
+            self._read_slice(rows.start, rows.stop, out)
+
+    def _checked(self, rows: Any) -> tuple[Rows, int]:
+        """The rows as a slice of step 1 or as int64 in range, and how many they are."""
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if step == 1:
+                return slice(start, stop), max(0, stop - start)
+            rows = np.arange(start, stop, step)
         index = np.asarray(rows)
         if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
             raise ValueError(f"rows must be one axis of integers, not {index.dtype} {index.shape}")
         index = index.astype(np.int64, copy=False)
         if index.size and (int(index.min()) < 0 or int(index.max()) >= len(self)):
             raise IndexError(f"rows {index.min()}..{index.max()} are not all in 0..{len(self) - 1}")
-        return index
+        return index, len(index)
 
     def _check_out(self, count: int, out: Mapping[str, Array]) -> None:
         for name, array in out.items():
-            field = self.schema.field(name)
-            if array.shape != (count, *field.shape) or array.dtype != field.dtype:
+            self.schema.field(name)  # KeyError lists the known ones
+            shape, dtype = self._specs[name]
+            if array.shape != (count, *shape) or array.dtype != dtype:
                 raise ValueError(
-                    f"out[{name!r}] is {array.dtype} {array.shape}, "
-                    f"these rows are {field.dtype} {(count, *field.shape)}"
+                    f"out[{name!r}] is {array.dtype} {array.shape}, these rows are {dtype} {(count, *shape)}"
                 )
             if not array.flags.c_contiguous:
                 raise ValueError(f"out[{name!r}] is not C-contiguous")

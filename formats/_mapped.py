@@ -23,6 +23,7 @@ class MappedReader(Reader):
         self._arrays: Batch | None = arrays
         self._columns = tuple(arrays.items())
         self._extents = extents
+        self._pieces = {f.name: max(1, PIECE_BYTES // f.sample_bytes) for f in schema.fields}
 
     @property
     def extents(self) -> dict[str, Extent]:
@@ -50,10 +51,10 @@ class MappedReader(Reader):
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         arrays = self._mapped()
         for name, target in out.items():
-            step = max(1, PIECE_BYTES // self.schema.field(name).sample_bytes)
+            array, step = arrays[name], self._pieces[name]
             for low in range(start, stop, step):
                 high = min(low + step, stop)
-                target[low - start : high - start] = arrays[name][low:high]
+                target[low - start : high - start] = array[low:high]
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         arrays = self._mapped()

@@ -56,6 +56,12 @@ class Lmdb(Format):
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the environment, growing its map as it fills."""
+        try:
+            self._write(path, schema, batches)
+        except lmdb.Error as error:  # a write cut short by a full disk is an "Input/output error" to LMDB
+            raise OSError(f"{error} (is the disk full?)") from error
+
+    def _write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         env = lmdb.open(str(path), map_size=self.size_bound(schema), lock=False, sync=False)
         with env:
             start = 0
@@ -96,9 +102,8 @@ class Lmdb(Format):
         """Put items whose keys come after all others, so that pages fill without splitting."""
         while True:
             try:
-                with env.begin(write=True) as txn:
-                    for key, value in items:
-                        txn.put(key, value, append=True)
+                with env.begin(write=True) as txn, txn.cursor() as cursor:
+                    cursor.putmulti(items, append=True)
                 return
             except lmdb.MapFullError:
                 env.set_mapsize(2 * env.info()["map_size"])
@@ -125,7 +130,7 @@ class LmdbReader(Reader):
         """One sample in fresh arrays; IndexError out of range."""
         if self._env is None:
             raise ValueError("this reader is closed")
-        if not 0 <= row < len(self):
+        if not 0 <= row < self.schema.samples:
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         try:
             with self._env.begin() as txn:

@@ -10,6 +10,7 @@ from iobench.order import ORDERS
 
 LOADERS = ("dataloader", "native")
 FETCHES = ("sample", "batch")
+MOST_SEED = 2**63 - 1
 START_METHODS = ("fork", "spawn", "forkserver")
 
 
@@ -35,6 +36,8 @@ class Settings:
         for name, least in (("batch_size", 1), ("num_workers", 0), ("seed", 0)):
             if getattr(self, name) < least:
                 raise InvalidSettings(f"{name} {getattr(self, name)} is below {least}")
+        if self.seed > MOST_SEED:
+            raise InvalidSettings(f"seed {self.seed} is above {MOST_SEED}, the most that torch takes")
         if self.num_workers == 0 and (self.prefetch_factor, self.start_method) != (None, None):
             raise InvalidSettings("prefetch_factor and start_method need workers: give --num-workers")
         if self.prefetch_factor is not None and self.prefetch_factor < 1:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import math
 import mmap
 import os
 import shutil
@@ -22,6 +23,9 @@ COLD_LIMIT = 0.01  # residency above this is not cold
 WARM_LIMIT = 0.99  # residency below this is not warm
 PIECE_BYTES = 8 << 20
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+OWN_GROUPS = Path("/proc/self/cgroup")
+LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
 PAGE = mmap.PAGESIZE
 
 _CACHESTAT = 451  # the same number on every architecture; Linux 6.5
@@ -82,8 +86,8 @@ def evict(files: Sequence[Path], sudo: bool = False) -> str:
     )
 
 
-def warm(files: Sequence[Path]) -> float:
-    """Read all files through in order, and return their residency afterwards.
+def warm(files: Sequence[Path]) -> float | None:
+    """Read all files through in order, and return their residency afterwards; None where nobody can tell.
 
     What is not fully resident is evicted and read again in large pieces, because pages that
     were brought in one by one stay small and are slower to copy from.
@@ -96,7 +100,8 @@ def warm(files: Sequence[Path]) -> float:
         read_through(files)
         return residency(files)
     except Unverifiable:
-        return float("nan")
+        read_through(files)
+        return None
 
 
 def read_through(files: Sequence[Path]) -> None:
@@ -109,12 +114,13 @@ def read_through(files: Sequence[Path]) -> None:
 
 
 def prefault(count: int) -> None:
-    """Make the host back `count` bytes of memory (at most half of what is free), then free them.
+    """Make the host back `count` bytes of memory (at most half of what we may have), then free them.
 
     In a virtual machine that returns free pages, the first touch of each costs more than
     reading it from disk; paid here, it is not paid inside a round.
     """
-    count = min(count, psutil.virtual_memory().available // 2) // PAGE * PAGE
+    most = min(psutil.virtual_memory().available, _memory_limit())
+    count = int(min(count, most // 2)) // PAGE * PAGE
     if count == 0:
         return
     with mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
@@ -152,6 +158,18 @@ def read_ahead_kib(path: Path) -> int | None:
     return None
 
 
+def _memory_limit() -> float:
+    """The smallest memory limit of the control groups that hold this process: a container has one."""
+    limits = []
+    for line in OWN_GROUPS.read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers in ("", "memory"):
+            folder = CONTROL_GROUPS / controllers / path.lstrip("/")
+            files = [above / name for above in (folder, *folder.parents) for name in LIMIT_FILES]
+            limits += [file.read_text().strip() for file in files if file.is_file()]
+    return min((int(limit) for limit in limits if limit.isdecimal()), default=math.inf)
+
+
 def _drop_all(sudo: bool) -> str:
     os.sync()
     if os.access(DROP_CACHES, os.W_OK):
@@ -182,11 +200,7 @@ def _cached_pages(path: Path, size: int) -> int:
     with open(path, "rb") as file:
         span, stat = _Range(0, size), _Stat()
         failed = _libc.syscall(_CACHESTAT, file.fileno(), ctypes.byref(span), ctypes.byref(stat), 0)
-        if not failed:
-            return int(stat.cache)
-        if ctypes.get_errno() not in (errno.ENOSYS, errno.EOPNOTSUPP):
-            raise Unverifiable(f"{path}: the kernel does not tell you which of its pages are in memory")
-        return _mincore(path, file.fileno(), size)
+        return _mincore(path, file.fileno(), size) if failed else int(stat.cache)
 
 
 def _mincore(path: Path, descriptor: int, size: int) -> int:

@@ -58,9 +58,8 @@ class Checksum:
         """Count every sample of a batch, wherever its arrays live; leaves them there."""
         hashes = self._hash(batch)
         self.samples += len(hashes)
-        self._content = self._content + hashes.sum()
-        if isinstance(self._content, np.integer):
-            self._content = int(self._content) & MASK
+        total = hashes.sum()
+        self._content = self._content + (int(total) if isinstance(total, np.integer) else total)
 
     def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> None:
         """Count every sample of a NumPy batch that continues where the last one ended."""
@@ -120,6 +119,8 @@ def _words(array: Any) -> Any:
     flat_t = array.contiguous().reshape(count, -1).view(torch.uint8)
     if flat_t.shape[1] % 8:
         flat_t = torch.nn.functional.pad(flat_t, (0, -flat_t.shape[1] % 8))
+    elif flat_t.storage_offset() % 8:
+        flat_t = flat_t.clone()
     return flat_t.view(torch.int64)
 
 

@@ -160,6 +160,7 @@ def run(
     """Measure how fast each format reaches the device, in interleaved rounds."""
     from iobench import display, tables
     from iobench.manifest import find_dataset
+    from iobench.record import plain
     from iobench.run import run as measure
     from iobench.summary import summarise
 
@@ -192,7 +193,7 @@ def run(
         on_record=lambda record: display.note(tables.round_line(record, rounds)),
     )
     if as_json:
-        print(json.dumps({**found.as_dict(), **summarise(found.records).as_dict()}, indent=2))
+        print(json.dumps(plain({**found.as_dict(), **summarise(found.records).as_dict()}), indent=2))
     else:
         display.run(found)
     for label, reason in found.failures.items():

@@ -73,9 +73,10 @@ def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer
 
 def _drain(loader: Loader, rows: list[Rows], feed: Feed, epoch: Meter, consume: Consumer) -> int:
     first, samples = loader.opener.schema.fields[0].name, 0
-    for batch in epoch.over(map(feed.move, loader.epoch(rows))):
-        samples += len(batch[first])
-        consume(batch)
+    with closing(loader.epoch(rows)) as batches:
+        for batch in epoch.over(map(feed.move, batches)):
+            samples += batch[first].shape[0]
+            consume(batch)
     return samples
 
 

@@ -15,8 +15,8 @@ def pick_device(name: str) -> torch.device:
 
     InvalidSettings where it is not auto, cpu, cuda or cuda:N; DeviceUnavailable where it is not here.
     """
-    kind, _, index = name.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
+    kind, colon, index = name.partition(":")
+    if kind not in ("auto", "cpu", "cuda") or (colon and (kind != "cuda" or not index.isdecimal())):
         raise InvalidSettings(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:0, cuda:1, …")
     count = torch.cuda.device_count()
     if kind == "auto":

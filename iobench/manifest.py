@@ -8,17 +8,22 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import formats
-from formats import CorruptArtifact, Field, Format, Reader, Schema
+from formats import Field, Format, Reader, Schema, corrupt
 from iobench.errors import ManifestError
+from iobench.staging import sync_directory
+
+Stored = TypeVar("Stored", "Schema", "FileStamp", "Artifact")
 
 VERSION = 1
 FILE_NAME = "manifest.json"
 DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]*")
+VARIANT = re.compile(r"[a-z][A-Za-z0-9._:=,+-]*")
+AGAIN = "write it again with 'iobench prepare --overwrite'"
 
 
 @dataclass(frozen=True)
@@ -96,15 +101,17 @@ class Manifest:
             size = file.stat().st_size if file.is_file() else None
             if size != stamp.bytes:
                 found = "no such file" if size is None else f"{size} bytes"
-                raise CorruptArtifact(
-                    f"{file}: expected {stamp.bytes} bytes, found {found}; "
-                    "write it again with 'iobench prepare --overwrite'"
-                )
+                raise corrupt(file, f"{stamp.bytes} bytes", found)
         return Opener(formats.parse(variant), self.path_of(variant), self.schema)
 
     def unchanged(self, variant: str) -> bool:
         """Whether every file of a prepared variant has the size and time it was verified with."""
-        return stamps(self.path_of(variant)) == self.artifacts[variant].files
+        return self.stamps_now(variant) == self.artifacts[variant].files
+
+    def stamps_now(self, variant: str) -> dict[str, FileStamp]:
+        """Size and time of change, now, of those files of a prepared variant that are there."""
+        recorded = self.artifacts[variant].files
+        return {name: s for name, s in stamps(self.path_of(variant)).items() if name in recorded}
 
     def save(self) -> None:
         """Replace the manifest file in one step, synced to disk."""
@@ -118,11 +125,14 @@ class Manifest:
             "artifacts": {variant: asdict(a) for variant, a in self.artifacts.items()},
         }
         temporary = self.root / f".{FILE_NAME}.tmp"
-        with open(temporary, "w") as file:
-            json.dump(body, file, indent=2)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(self.root / FILE_NAME)
+        try:
+            with open(temporary, "w") as file:
+                json.dump(body, file, indent=2)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.root / FILE_NAME)
+        finally:
+            temporary.unlink(missing_ok=True)
         sync_directory(self.root)
 
     @classmethod
@@ -137,36 +147,46 @@ class Manifest:
             body = json.loads(path.read_text())
         except FileNotFoundError:
             raise ManifestError(f"{root}: no dataset there; make one with 'iobench prepare'") from None
-        except (OSError, ValueError) as error:
-            raise ManifestError(f"{path}: not a manifest ({error}); prepare it again") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise ManifestError(f"{path}: not a manifest ({error}); {AGAIN}") from error
         version = body.get("manifest_version") if isinstance(body, dict) else None
-        if not isinstance(version, int):
-            raise ManifestError(f"{path}: not a manifest of iobench: it has no manifest_version")
+        if type(version) is not int or version < 1:
+            raise ManifestError(f"{path}: not a manifest of iobench: it has no manifest_version; {AGAIN}")
         if version > VERSION:
             raise ManifestError(
                 f"{path}: manifest version {version}, this iobench reads up to {VERSION}; upgrade iobench"
             )
         try:
             return cls._from_body(root, body)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise ManifestError(f"{path}: damaged manifest ({error}); prepare it again") from error
+        except KeyError as error:
+            raise ManifestError(f"{path}: damaged manifest (it has no {error}); {AGAIN}") from error
+        except (TypeError, ValueError, AttributeError, RuntimeError) as error:
+            raise ManifestError(f"{path}: damaged manifest ({error}); {AGAIN}") from error
 
     @classmethod
     def _from_body(cls, root: Path, body: dict[str, Any]) -> Manifest:
-        fields = tuple(Field(f["name"], tuple(f["shape"]), f["dtype"]) for f in body["fields"])
+        schema = Schema(
+            body["samples"], tuple(Field(f["name"], tuple(f["shape"]), f["dtype"]) for f in body["fields"])
+        )
+        lengths = [n for f in schema.fields for n in (_typed(schema).samples, *f.shape)]
+        if not lengths or any(type(n) is not int or n < 1 for n in lengths):
+            raise ValueError(f"{schema.samples} samples of {schema.fields}")
         manifest = cls(
             root=root,
-            schema=Schema(int(body["samples"]), fields),
+            schema=schema,
             source=dict(body["source"]),
             content=int(body["checksum"]["content"], 16),
             ordered=int(body["checksum"]["ordered"], 16),
             created=str(body["created"]),
         )
         for variant, entry in body["artifacts"].items():
-            stamped = {name: FileStamp(**stamp) for name, stamp in entry["files"].items()}
-            for name in [variant, *(f"{variant}/{file}" for file in stamped)]:
-                _check_inside(root, name)
-            manifest.artifacts[variant] = Artifact(**{**entry, "files": stamped})
+            if not VARIANT.fullmatch(variant):
+                raise ValueError(f"{variant!r} is no variant")
+            _check_inside(root, variant)
+            for name in entry["files"]:
+                _check_inside(root / variant, name)
+            stamped = {name: _typed(FileStamp(**stamp)) for name, stamp in entry["files"].items()}
+            manifest.artifacts[variant] = _typed(Artifact(**{**entry, "files": stamped}))
         return manifest
 
 
@@ -204,18 +224,20 @@ def stored_bytes(folder: Path) -> int:
     return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if path.is_file())
 
 
-def sync_directory(folder: Path) -> None:
-    """Put a directory's entries on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def _check_inside(folder: Path, name: str) -> None:
+    inside = (folder / name).resolve().is_relative_to(folder.resolve())
+    if not inside or not Path(name).parts or ".." in Path(name).parts:
+        raise ValueError(f"{name!r} points outside {folder.name}")
 
 
-def _check_inside(root: Path, name: str) -> None:
-    if not (root / name).resolve().is_relative_to(root.resolve()) or name.startswith(("/", ".")):
-        raise ValueError(f"{name!r} points outside the dataset folder")
+def _typed(made: Stored) -> Stored:
+    """The same, if each number is a number and each text a text, else TypeError."""
+    kinds = {"int": (int,), "float": (int, float), "str": (str,)}
+    for spec in fields(made):
+        value = getattr(made, spec.name)
+        if type(value) not in kinds.get(str(spec.type), (type(value),)):
+            raise TypeError(f"{spec.name} is {value!r}")
+    return made
 
 
 def _hex(value: int | None) -> str | None:

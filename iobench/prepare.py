@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -25,13 +23,20 @@ from iobench.manifest import (
     check_name,
     stamps,
     stored_bytes,
-    sync_directory,
 )
-from iobench.sources import Source, ahead
+from iobench.sources import Source, ahead, checked
+from iobench.staging import (
+    in_place,
+    locked,
+    os_errors,
+    remove_leftovers,
+    sync,
+    temporary,
+    writing_back,
+)
 from iobench.verify import Progress, compare, content_of, read_back, silent, verify_artifact
 
 DEFAULT_FORMATS = ("npy", "hdf5", "lmdb", "memmap")
-TEMPORARY = ".tmp-"
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,11 @@ def prepare(
     other data and `overwrite` is not given; PrepareError where disk or folder refuse;
     WrongContent where what is read back differs.
     """
+    root = Path(data_dir) / check_name(source.name if name is None else name)
     wanted = list(dict.fromkeys(formats.parse(v).variant for v in variants))
-    root = Path(data_dir) / check_name(name or source.name)
-    with _os_errors(root):
+    with os_errors(root):
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root):
+        with locked(root):
             manifest, stale = _manifest_for(root, source, overwrite)
             return manifest, _Writer(source, manifest, stale, overwrite, progress).write_all(wanted)
 
@@ -96,7 +101,10 @@ class _Writer:
 
     def _state(self, variant: str) -> str:
         """Whether the variant is present and intact, or has to be written or repaired."""
-        if self.overwrite or variant not in self.manifest.artifacts:
+        if self.overwrite:
+            return "written"
+        if variant not in self.manifest.artifacts:
+            _check_free(self.manifest.path_of(variant))
             return "written"
         if self.manifest.unchanged(variant):
             return "present"
@@ -104,28 +112,33 @@ class _Writer:
             verify_artifact(self.manifest, variant, self.progress)
         except (FormatError, BenchError):
             return "repaired"
-        files = stamps(self.manifest.path_of(variant))
-        self._record(variant, Artifact(**{**vars(self.manifest.artifacts[variant]), "files": files}))
+        self._record(
+            variant, replace(self.manifest.artifacts[variant], files=self.manifest.stamps_now(variant))
+        )
         return "present"
 
     @contextlib.contextmanager
     def _staged(self, missing: list[str]) -> Iterator[Callable[[], Iterator[Batch]]]:
         """The source's batches; those that had to be decoded are kept in files until all is written."""
         if not (self.source.decodes and missing):
-            yield self.source.batches
+            yield lambda: checked(self.source)
             return
         stage, schema = formats.get("npy"), self.source.schema
-        with _temporary(self.manifest.root) as folder:
-            stage.write(folder, schema, self._counted("decoding", self.source.batches()))
+        with temporary(self.manifest.root) as folder:
+            with contextlib.closing(self._counted("decoding", checked(self.source))) as decoded:
+                stage.write(folder, schema, decoded)
             yield lambda: (batch for batch in read_back(Opener(stage, folder, schema)))
 
     def _write(self, form: Format, batches: Callable[[], Iterator[Batch]]) -> None:
         variant, schema = form.variant, self.manifest.schema
-        with _temporary(self.manifest.root) as folder:
+        with temporary(self.manifest.root) as folder:
             check = Checksum(schema)
             started = time.perf_counter()
-            form.write(folder, schema, self._counted(f"writing {variant}", _hashed(batches(), check)))
-            _sync(folder)
+            hashed = _hashed(batches(), check)
+            counting = contextlib.closing(self._counted(f"writing {variant}", hashed))
+            with writing_back(folder), counting as counted:
+                form.write(folder, schema, counted)
+            sync(folder)
             written = time.perf_counter()
             self._compare_source(check)
             self._verify(Opener(form, folder, schema), f"verifying {variant}", variant)
@@ -137,8 +150,8 @@ class _Writer:
                 verify_s=time.perf_counter() - written,
                 library=f"{form.library} {metadata.version(form.library)}",
             )
-            _swap(folder, self.manifest.path_of(variant))
-        self._record(variant, artifact)
+            with in_place(folder, self.manifest.path_of(variant)):
+                self._record(variant, artifact)
 
     def _compare_source(self, check: Checksum) -> None:
         if self.manifest.content is None:
@@ -161,7 +174,7 @@ class _Writer:
             if path != self.manifest.path_of(variant):
                 shutil.rmtree(path, ignore_errors=True)
 
-    def _counted(self, what: str, batches: Iterator[Batch]) -> Iterator[Batch]:
+    def _counted(self, what: str, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
         done, total = 0, self.manifest.schema.logical_bytes
         self.progress(what, 0, total)
         with contextlib.closing(ahead(batches)) as produced:
@@ -179,7 +192,7 @@ def _hashed(batches: Iterator[Batch], check: Checksum) -> Iterator[Batch]:
 
 def _manifest_for(root: Path, source: Source, overwrite: bool) -> tuple[Manifest, list[Path]]:
     """The manifest to extend or begin, and the artifacts of other data that it will replace."""
-    _remove_leftovers(root)
+    remove_leftovers(root)
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     fresh = Manifest(root, source.schema, source.description, created=now)
     if not (root / FILE_NAME).exists():
@@ -205,6 +218,13 @@ def _summary(schema: Schema, source: dict[str, object]) -> str:
     return f"{schema.samples} samples, {shown}"
 
 
+def _check_free(path: Path) -> None:
+    if path.exists():
+        raise ArtifactExists(
+            f"{path} is there, but no manifest lists it; move it away, or use --overwrite to replace it"
+        )
+
+
 def _check_space(manifest: Manifest, source: Source, missing: list[str]) -> None:
     needed = sum(formats.parse(v).size_bound(manifest.schema) for v in missing)
     if source.decodes and missing:
@@ -215,58 +235,3 @@ def _check_space(manifest: Manifest, source: Source, missing: list[str]) -> None
             f"{manifest.root}: {', '.join(missing)} may need {needed / 2**30:.2f} GiB, "
             f"{free / 2**30:.2f} GiB are free; use a smaller --size, fewer formats or another --data-dir"
         )
-
-
-@contextlib.contextmanager
-def _locked(root: Path) -> Iterator[None]:
-    with open(root / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise PrepareError(f"{root}: another 'iobench prepare' is writing there; wait for it") from None
-        yield
-
-
-@contextlib.contextmanager
-def _temporary(root: Path) -> Iterator[Path]:
-    """A path for a new folder that is gone afterwards, unless it was renamed."""
-    folder = root / f"{TEMPORARY}{os.getpid()}-{time.monotonic_ns()}"
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_leftovers(root: Path) -> None:
-    for path in root.glob(f"{TEMPORARY}*"):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    for path in [p for p in folder.rglob("*") if p.is_file()]:
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
-    sync_directory(folder)
-
-
-def _swap(folder: Path, target: Path) -> None:
-    """Give a finished folder its name, in place of an older one."""
-    if target.exists():
-        with _temporary(target.parent) as old:
-            target.rename(old)
-            folder.rename(target)
-    else:
-        folder.rename(target)
-    sync_directory(target.parent)
-
-
-@contextlib.contextmanager
-def _os_errors(root: Path) -> Iterator[None]:
-    """Whatever the operating system refuses, as one line about the folder it happened in."""
-    try:
-        yield
-    except (BenchError, FormatError):
-        raise
-    except OSError as error:
-        reason = error.strerror or str(error).splitlines()[0]
-        raise PrepareError(f"{error.filename or root}: {reason}; nothing half-written was kept") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -55,9 +56,16 @@ class Record:
         return self.logical_bytes / self.epoch_s
 
 
+def check_writable(path: Path) -> None:
+    """RecordError, before anything is measured, where `append` could not write there."""
+    folder = next(above for above in path.absolute().parents if above.exists())
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK) or not folder.is_dir():
+        raise RecordError(f"records cannot be written to {path}; name a file in a folder of yours with --out")
+
+
 def append(path: Path, record: Record) -> None:
-    """Add one line to a file of records, on disk when this returns; RecordError if it cannot be."""
-    line = json.dumps({k: _plain(v) for k, v in asdict(record).items()}, allow_nan=False)
+    """Add one line to a file of records; RecordError where it cannot be written."""
+    line = json.dumps(plain(asdict(record)), allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a") as file:
@@ -93,8 +101,10 @@ def read(path: Path) -> list[Record]:
     return records
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """The same with None in place of what JSON has no number for."""
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -14,7 +14,7 @@ import numpy as np
 
 import formats
 from formats import FormatError
-from iobench import cache, record
+from iobench import cache, interrupts, record
 from iobench.arms import LOADERS, Arm, Settings, arm
 from iobench.checksum import Checksum
 from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RecordError, WrongContent
@@ -81,8 +81,8 @@ def run(
     manifest; an arm that fails is not timed and is named in `Run.failures`. Records are
     appended to `out` (default: a new file in the `results` folder beside the dataset) as each
     round ends, so that Ctrl-C keeps them: it sets `Run.interrupted` and returns.
-    InvalidSettings, DeviceUnavailable, ManifestError or ColdCacheUnavailable where the run
-    cannot be had as asked.
+    InvalidSettings, DeviceUnavailable, ManifestError, ColdCacheUnavailable or RecordError where
+    the run cannot be had as asked.
     """
     from iobench.feed import Feed, pick_device
 
@@ -91,11 +91,14 @@ def run(
     settings = (settings or Settings()).on(target.type)
     arms = _arms(manifest, variants, loaders, settings)
     path = out or _new_path(manifest)
+    record.check_writable(path)
     result = Run(manifest, arms, str(target), cache_mode, model, rounds, path)
-    session = _Session(result, Feed(target, bool(settings.non_blocking)), sudo, on_status, on_record)
+    feed = Feed(target, bool(settings.non_blocking))
     try:
-        session.prove_all(warmup)
-        session.time_all()
+        with interrupts.deferred() as check:
+            session = _Session(result, feed, sudo, on_status, on_record, check)
+            session.prove_all(warmup)
+            session.time_all()
     except KeyboardInterrupt:
         result.interrupted = True
     return result
@@ -110,6 +113,7 @@ class _Session:
     sudo: bool
     on_status: Callable[[str], None]
     on_record: Callable[[Record], None]
+    check_interrupt: interrupts.Check
 
     def __post_init__(self) -> None:
         from iobench import machine
@@ -186,6 +190,7 @@ class _Session:
 
     def _set_cache(self, one: Arm) -> dict[str, Any]:
         """Make the arm's files cold or warm, and say how and how far."""
+        self.run.manifest.opener(one.variant)  # complains about files that have gone or changed in size
         files = self.run.manifest.files_of(one.variant)
         state: dict[str, Any] = {"mode": self.run.cache, "read_ahead_kib": cache.read_ahead_kib(files[0])}
         if self.run.cache == "warm":
@@ -203,7 +208,11 @@ class _Session:
     def _measure(self, one: Arm, number: int, consume: Consumer) -> Measured:
         from iobench.epoch import measure
 
-        return measure(one, self.run.manifest.opener(one.variant), self.feed, number, consume)
+        def step(batch: DeviceBatch) -> None:
+            self.check_interrupt()
+            consume(batch)
+
+        return measure(one, self.run.manifest.opener(one.variant), self.feed, number, step)
 
     def _training(self, trainer: Trainer) -> Consumer:
         def step(batch: DeviceBatch) -> None:
@@ -232,7 +241,7 @@ class _Session:
         return {
             "name": manifest.name,
             "samples": manifest.schema.samples,
-            "fields": [asdict(f) for f in manifest.schema.fields],
+            "fields": [record.plain(asdict(f)) for f in manifest.schema.fields],
             "source": manifest.source,
             "content": f"{manifest.content or 0:016x}",
             "stored_bytes": manifest.artifacts[one.variant].stored_bytes,
@@ -264,6 +273,8 @@ def _arms(
         if variant not in every:
             manifest.opener(variant)  # raises what to do about it
     loaders = LOADERS if "all" in loaders else loaders
+    if not (named and loaders):
+        raise InvalidSettings(f"no arm to measure in dataset {manifest.name}: name a format and a loader")
     return [
         arm(variant, loader, settings)
         for variant in dict.fromkeys(named)

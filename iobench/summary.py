@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -129,7 +128,7 @@ def _largest(values: Sequence[int | None]) -> int | None:
 
 def _extreme_residency(rounds: Sequence[Record]) -> float | None:
     values: list[float | None] = [r.cache["residency"] for r in rounds]
-    known = [value for value in values if value is not None and not math.isnan(value)]
+    known = [value for value in values if value is not None]
     if len(known) < len(values):
         return None
     return min(known) if rounds[0].cache["mode"] == "warm" else max(known)

@@ -17,12 +17,12 @@ LEARNING_RATE = 0.01
 class Trainer:
     """A small network with the same weights for the same seed, and one SGD step per batch.
 
-    The input is the largest field, scaled to 0..1 if it holds integers. The target is the first
-    scalar integer field, modulo 1000 classes; without one, the mean of the input.
+    The input is the field with the most elements, scaled to 0..1 if it holds integers. The target
+    is the first scalar integer field, modulo 1000 classes; without one, the mean of the input.
     """
 
     def __init__(self, model: str, schema: Schema, device: torch.device, seed: int) -> None:
-        self._input = max(schema.fields, key=lambda field: field.sample_bytes)
+        self._input = max(schema.fields, key=lambda field: field.elements)
         labels = [f for f in schema.fields if not f.shape and "int" in f.dtype and f != self._input]
         self._label = labels[0].name if labels else None
         outputs = CLASSES if self._label else 1
@@ -61,6 +61,8 @@ def _as_input(tensor: torch.Tensor, field: Field) -> torch.Tensor:
     values = tensor.to(torch.float32, copy=True)
     if "int" in field.dtype:
         values = values / torch.iinfo(tensor.dtype).max
+    if not field.shape:
+        return values[:, None]
     return values if _channels_first(field) or len(field.shape) < 3 else values.movedim(-1, 1)
 
 

@@ -9,6 +9,8 @@ from decimal import Decimal, InvalidOperation
 _BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _BYTES |= {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
+MAX_DIGITS = 18
+
 
 def parse_elements(text: str, item_bytes: int) -> int:
     """How many elements a size means: a plain number is elements, one with a unit is bytes.
@@ -25,6 +27,8 @@ def parse_elements(text: str, item_bytes: int) -> int:
         raise ValueError(f"{text!r} is not a number; write elements like 1e7 or bytes like 4GiB") from None
     if unit:
         number *= _BYTES[unit]
+    if number.adjusted() > MAX_DIGITS:
+        raise ValueError(f"{text!r} is more than any disk holds")
     if number <= 0 or number != int(number):
         raise ValueError(f"{text!r} is not a positive whole number of {'bytes' if unit else 'elements'}")
     if unit and number < item_bytes:

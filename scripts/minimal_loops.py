@@ -65,13 +65,16 @@ def npy_sample(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Ten
 
 
 def hdf5_native(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
-    with h5py.File(path / "data.h5", "r") as file:
+    with h5py.File(path / "data.h5", "r", rdcc_nbytes=64 << 20) as file:
         x = file["x"]
         for rows in batches:
             if isinstance(rows, slice):
                 yield torch.from_numpy(x[rows])
             elif x.chunks:
-                yield torch.from_numpy(np.stack([x[row] for row in rows]))
+                batch = np.empty((len(rows), *x.shape[1:]), x.dtype)
+                for slot in np.argsort(rows):
+                    batch[slot] = x[rows[slot]]
+                yield torch.from_numpy(batch)
             else:
                 ranks = np.argsort(rows)
                 batch = np.empty((len(rows), *x.shape[1:]), x.dtype)
@@ -80,7 +83,7 @@ def hdf5_native(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Te
 
 
 def hdf5_sample(path: Path, batches: list[Any], field: Any) -> Iterator[torch.Tensor]:
-    with h5py.File(path / "data.h5", "r") as file:
+    with h5py.File(path / "data.h5", "r", rdcc_nbytes=64 << 20) as file:
         x = file["x"]
         yield from _dataloader(len(x), lambda row: torch.from_numpy(x[row]), batches)
 
@@ -168,12 +171,11 @@ def main() -> None:
     parser.add_argument("--order", choices=order.ORDERS, default="sequential")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--format", action="append", help="a prepared variant; default: all")
     options = parser.parse_args()
     manifest = find_dataset(options.data_dir, options.name)
     settings = Settings(batch_size=options.batch_size, order=options.order)
-    for variant in manifest.artifacts:
-        if "codec" in variant:
-            continue
+    for variant in options.format or [v for v in manifest.artifacts if "codec" not in v]:
         for loader in ("native", "dataloader"):
             compare(manifest, variant, loader, settings, options.rounds)
 

@@ -12,7 +12,7 @@ from iobench.manifest import Opener
 
 __all__ = ["HostBatch", "Loader", "open_loader"]
 
-_LOADERS: dict[str, type[Loader]] = {"dataloader": TorchDataLoader, "native": Native}
+_LOADERS: dict[str, type[Loader]] = {loader.name: loader for loader in (TorchDataLoader, Native)}
 
 
 def open_loader(arm: Arm, opener: Opener, device: torch.device) -> Loader:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
 import torch
+from torch import from_numpy
 from torch.utils.data import DataLoader, Dataset
 
-from formats import FormatError, Reader, Rows
+from formats import Convert, Reader, Rows
 from iobench.arms import Settings
-from iobench.errors import BenchError, LoaderFailed
 from iobench.loaders._base import HostBatch, Loader
 from iobench.manifest import Opener
+
+Sample = Callable[[int, Convert], dict[str, torch.Tensor]]
 
 
 class SampleDataset(Dataset[dict[str, torch.Tensor]]):
@@ -23,12 +28,13 @@ class SampleDataset(Dataset[dict[str, torch.Tensor]]):
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
         self._reader: Reader | None = None
+        self._sample: Sample = self._first_sample
 
-    @property
-    def reader(self) -> Reader:
-        """This process's reader."""
+    def open(self) -> Reader:
+        """This process's reader, opened on the first call."""
         if self._reader is None:
             self._reader = self._opener()
+            self._sample = self._reader.sample  # spares every later sample the question above
             _silence_read_only_warning()
         return self._reader
 
@@ -36,13 +42,16 @@ class SampleDataset(Dataset[dict[str, torch.Tensor]]):
         return self._opener.schema.samples
 
     def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        return (self._reader or self.reader).sample(row, torch.from_numpy)
+        return self._sample(row, from_numpy)
 
     def close(self) -> None:
         """Close this process's reader."""
         if self._reader is not None:
             self._reader.close()
-            self._reader = None
+            self._reader, self._sample = None, self._first_sample
+
+    def _first_sample(self, row: int, convert: Convert) -> dict[str, torch.Tensor]:
+        return self.open().sample(row, convert)
 
 
 class BatchDataset(SampleDataset):
@@ -50,19 +59,21 @@ class BatchDataset(SampleDataset):
 
     def __getitems__(self, rows: Rows) -> dict[str, torch.Tensor]:
         """The batch of these rows."""
-        return {name: torch.from_numpy(array) for name, array in self.reader.batch(rows).items()}
+        return {name: from_numpy(array) for name, array in self.open().batch(rows).items()}
 
 
 class TorchDataLoader(Loader):
     """A new DataLoader for each epoch, as torch's own default has it: its workers live one epoch."""
 
+    name = "dataloader"
+
     def __init__(self, opener: Opener, settings: Settings, device: torch.device) -> None:
         super().__init__(opener, settings, device)
         self._dataset = (SampleDataset if settings.fetch == "sample" else BatchDataset)(opener)
         if not settings.num_workers:
-            _ = self._dataset.reader
+            self._dataset.open()
 
-    def epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
         """What DataLoader yields for these rows."""
         settings = self.settings
         loader: DataLoader[Any] = DataLoader(
@@ -74,12 +85,9 @@ class TorchDataLoader(Loader):
             multiprocessing_context=settings.start_method,
             pin_memory=bool(settings.pin_memory),
         )
-        try:
-            yield from loader
-        except (FormatError, BenchError) as error:
-            raise _without_traceback(error) from error
-        except (RuntimeError, OSError) as error:
-            raise LoaderFailed(f"dataloader over {self.opener.path}: {_first_line(error)}") from error
+        with _interrupts_blocked():
+            workers = iter(loader)
+        yield from workers
 
     def _sampler(self, batches: Sequence[Rows]) -> Any:
         if self.settings.fetch == "batch":
@@ -95,17 +103,15 @@ def _as_it_is(batch: Any) -> Any:
     return batch
 
 
-def _without_traceback(error: Exception) -> Exception:
-    """The same error without the worker's traceback that torch puts into its message."""
-    lines = str(error).strip().splitlines()
-    if len(lines) < 2:
-        return error
-    return type(error)(lines[-1].partition(": ")[2] or lines[-1])
-
-
-def _first_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return lines[-1] if "Original Traceback" in str(error) else lines[0]
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes started in here never see Ctrl-C: their parent, who sees it afterwards, ends them."""
+    resource_tracker.ensure_running()  # here, because starting it unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _silence_read_only_warning() -> None:

@@ -19,11 +19,13 @@ from iobench.manifest import Opener
 class Native(Loader):
     """Reads through one reader, one batch at a time."""
 
+    name = "native"
+
     def __init__(self, opener: Opener, settings: Settings, device: torch.device) -> None:
         super().__init__(opener, settings, device)
         self._reader = opener()
 
-    def epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
         """One `reader.native` a batch, pinned if the settings say so."""
         for rows in batches:
             batch = self._reader.native(rows)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from iobench.errors import SourceError
-from iobench.sources._base import BATCH_BYTES, Source, ahead
+from iobench.sources._base import BATCH_BYTES, Source, ahead, checked
 from iobench.sources.synthetic import Synthetic
 
-__all__ = ["BATCH_BYTES", "Source", "Synthetic", "ahead", "open_source"]
+__all__ = ["BATCH_BYTES", "Source", "Synthetic", "ahead", "checked", "open_source"]
 
 
 def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Source:
@@ -17,6 +17,13 @@ def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Sour
     `sample_shape` is the shape images are resized and cropped to; other sources have their own.
     SourceError where there is nothing, or nothing that can be stored.
     """
+    try:
+        return _open(path, sample_shape)
+    except OSError as error:
+        raise SourceError(f"--source {error.filename or path}: {error.strerror or error}") from error
+
+
+def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
     if not path.exists():
         raise SourceError(f"--source {path}: there is no such file or folder")
     if path.is_dir():

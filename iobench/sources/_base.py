@@ -59,7 +59,24 @@ class FileSource(Source):
 
 def default_name(path: Path) -> str:
     """A dataset name out of a file name: letters, digits, dots, dashes and underscores."""
-    return re.sub(r"[^A-Za-z0-9._-]+", "_", path.resolve().stem).strip("._") or "dataset"
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", path.resolve().stem).strip("._-")
+    return "dataset" if name in ("", "results") else name
+
+
+def checked(source: Source) -> Iterator[Batch]:
+    """The batches of a source; SourceError where they are not what its schema promises."""
+    schema, found = source.schema, 0
+    for batch in source.batches():
+        count = len(next(iter(batch.values())))
+        expected = {f.name: ((count, *f.shape), f.dtype) for f in schema.fields}
+        if not count or {n: (a.shape, a.dtype.name) for n, a in batch.items()} != expected:
+            raise SourceError(f"--source {source.name}: its arrays changed while they were read; try again")
+        found += count
+        yield batch
+    if found != schema.samples:
+        raise SourceError(
+            f"--source {source.name}: {schema.samples} samples were promised, {found} came; try again"
+        )
 
 
 def schema_of(path: Path, arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> Schema:

@@ -12,6 +12,9 @@ from formats import Batch
 from iobench.errors import SourceError
 from iobench.sources._base import BATCH_BYTES, FileSource, native_dtype, schema_of
 
+# What h5py raises for damaged metadata, damaged chunks and kinds of number that NumPy has not.
+DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError)
+
 
 class Hdf5File(FileSource):
     """All datasets of the file, nested ones named by their path; they share one leading axis."""
@@ -21,9 +24,12 @@ class Hdf5File(FileSource):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._keys: list[str] = []
-        with self._open() as file:
-            file.visititems(self._collect)
-            shapes = {key: (file[key].shape or (), file[key].dtype) for key in self._keys}
+        try:
+            with h5py.File(path, "r", locking=False) as file:
+                file.visititems(self._collect)
+                shapes = {key: (file[key].shape or (), file[key].dtype) for key in self._keys}
+        except DAMAGE as error:
+            raise _unreadable(path, error) from error
         self.schema = schema_of(path, shapes)
 
     def batches(self) -> Iterator[Batch]:
@@ -31,19 +37,17 @@ class Hdf5File(FileSource):
         rows = self.schema.batch_rows(BATCH_BYTES)
         named = list(zip(self.schema.fields, self._keys, strict=True))
         try:
-            with self._open() as file:
+            with h5py.File(self.path, "r", locking=False) as file:
                 for start in range(0, self.schema.samples, rows):
                     pieces = {field.name: file[key][start : start + rows] for field, key in named}
                     yield {n: np.ascontiguousarray(a, native_dtype(a.dtype)) for n, a in pieces.items()}
-        except OSError as error:
-            raise SourceError(f"--source {self.path}: {str(error).splitlines()[0]}") from error
-
-    def _open(self) -> h5py.File:
-        try:
-            return h5py.File(self.path, "r", locking=False)
-        except OSError as error:
-            raise SourceError(f"--source {self.path}: {str(error).splitlines()[0]}") from error
+        except DAMAGE as error:
+            raise _unreadable(self.path, error) from error
 
     def _collect(self, name: str, item: object) -> None:
         if isinstance(item, h5py.Dataset):
             self._keys.append(name)
+
+
+def _unreadable(path: Path, error: Exception) -> SourceError:
+    return SourceError(f"--source {path}: cannot be read as HDF5: {str(error).splitlines()[0]}")

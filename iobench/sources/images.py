@@ -40,7 +40,7 @@ class ImageFolder(Source):
         self.labels = sorted(entry.name for entry in path.iterdir() if _is_label(entry))
         if not self.labels:
             raise SourceError(f"--source {path}: no subfolder; images go into one subfolder per label")
-        suffixes = Image.registered_extensions()
+        suffixes = {suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN}
         self._files = [
             (file, number)
             for number, label in enumerate(self.labels)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from tokenize import TokenError
 from typing import IO, Any
 
 import numpy as np
@@ -13,6 +16,12 @@ import numpy as np
 from formats import Batch
 from iobench.errors import SourceError
 from iobench.sources._base import BATCH_BYTES, FileSource, native_dtype, schema_of
+
+# What a damaged file raises: its header is Python source, its members may be packed or locked.
+DAMAGE = (
+    *(OSError, ValueError, EOFError, SyntaxError, TypeError, OverflowError, TokenError),
+    *(RuntimeError, zipfile.BadZipFile, zlib.error, struct.error),
+)
 
 
 class Npy(FileSource):
@@ -34,12 +43,9 @@ class Npy(FileSource):
 
     def _map(self) -> np.ndarray[Any, Any]:
         try:
-            mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
-            raise SourceError(f"--source {self.path}: {_one_line(error)}") from error
-        if not isinstance(mapped, np.ndarray):
-            raise SourceError(f"--source {self.path}: an archive of arrays; name it .npz")
-        return mapped
+            return np.lib.format.open_memmap(self.path, mode="r")  # unlike np.load, it never unpickles
+        except DAMAGE as error:
+            raise _unreadable(self.path, error) from error
 
 
 class Npz(FileSource):
@@ -53,8 +59,8 @@ class Npz(FileSource):
             with zipfile.ZipFile(path) as archive:
                 members = [m for m in archive.namelist() if m.endswith(".npy")]
                 headers = {m: _header(archive, m) for m in members}
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-            raise SourceError(f"--source {path}: {_one_line(error)}") from error
+        except DAMAGE as error:
+            raise _unreadable(path, error) from error
         for member, (_, fortran, _) in headers.items():
             if fortran:
                 raise SourceError(
@@ -62,7 +68,7 @@ class Npz(FileSource):
                 )
         shapes = {m.removesuffix(".npy"): (shape, dtype) for m, (shape, _, dtype) in headers.items()}
         self.schema = schema_of(path, shapes)
-        self._members = dict(zip(members, self.schema.fields, strict=True))
+        self._members = dict(zip(headers, self.schema.fields, strict=True))
         self._dtypes = {m: dtype for m, (_, _, dtype) in headers.items()}
 
     def batches(self) -> Iterator[Batch]:
@@ -79,8 +85,8 @@ class Npz(FileSource):
                         field.name: self._rows(streams[member], member, count)
                         for member, field in self._members.items()
                     }
-        except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-            raise SourceError(f"--source {self.path}: {_one_line(error)}") from error
+        except DAMAGE as error:
+            raise _unreadable(self.path, error) from error
 
     def _rows(self, stream: IO[bytes], member: str, count: int) -> np.ndarray[Any, Any]:
         field, dtype = self._members[member], self._dtypes[member]
@@ -103,5 +109,6 @@ def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any
     return read(stream)
 
 
-def _one_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__
+def _unreadable(path: Path, error: Exception) -> SourceError:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return SourceError(f"--source {path}: cannot be read as {path.suffix}: {reason}")

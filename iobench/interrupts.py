@@ -1,0 +1,39 @@
+"""Ctrl-C, taken where it does no harm: between two batches."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+Check = Callable[[], None]
+
+
+@contextmanager
+def deferred() -> Iterator[Check]:
+    """Note the first Ctrl-C, for the function that this yields to raise; a second one acts at once.
+
+    Raised just anywhere it can get lost in a callback, or leave a worker in the middle of a message
+    to complain of that.
+    """
+    if threading.current_thread() is not threading.main_thread():  # which alone is told of Ctrl-C
+        yield lambda: None
+        return
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
+        signal.signal(signal.SIGINT, before)
+
+    def check() -> None:
+        if came:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)

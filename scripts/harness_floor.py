@@ -1,0 +1,79 @@
+"""Print what the harness itself costs per batch: meter, feed and DataLoader over a null format.
+
+Run:  .venv/bin/python scripts/harness_floor.py
+
+The null format fills nothing, so all the time is ours (native) or torch's and ours (dataloader).
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from formats import Batch, Field, Format, Reader, Rows, Schema
+from iobench.arms import Settings, arm
+from iobench.epoch import measure
+from iobench.feed import Feed
+from iobench.manifest import Opener
+
+BATCH_SIZE, BATCHES, ROUNDS = 256, 20_000, 7
+
+
+class NullReader(Reader):
+    """Hands over the same memory again and again."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema)
+        self._whole = schema.empty(BATCH_SIZE)
+
+    def batch(self, rows: Rows) -> Batch:
+        """The batch that is there."""
+        return self._whole
+
+    def sample(self, row: int, convert: Callable[[Any], Any]) -> dict[str, Any]:
+        """The first row of it."""
+        return {name: convert(array[0]) for name, array in self._whole.items()}
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Any]) -> None:
+        """Fill nothing."""
+
+    def _read_rows(self, rows: Any, out: Mapping[str, Any]) -> None:
+        """Fill nothing."""
+
+
+@dataclass(frozen=True)
+class Null(Format):
+    """Holds nothing."""
+
+    name: ClassVar[str] = "null"
+    summary: ClassVar[str] = "holds nothing"
+    library: ClassVar[str] = "numpy"
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write nothing."""
+
+    def open(self, path: Path, schema: Schema) -> Reader:
+        """A reader that fills nothing."""
+        return NullReader(schema)
+
+
+def floor_us(loader: str, settings: Settings) -> float:
+    """Microseconds per batch, median of the rounds."""
+    schema = Schema(BATCH_SIZE * BATCHES, (Field("x", (128,), "float32"),))
+    opener, feed = Opener(Null(), Path("."), schema), Feed(torch.device("cpu"), False)
+    one = arm("null", loader, settings.on("cpu"))
+    rounds = [measure(one, opener, feed, n, lambda batch: None).epoch_s for n in range(ROUNDS)]
+    return statistics.median(rounds) / BATCHES * 1e6
+
+
+if __name__ == "__main__":
+    print(f"native                    {floor_us('native', Settings()):6.2f} µs per batch")
+    print(f"dataloader, batch fetch   {floor_us('dataloader', Settings(fetch='batch')):6.2f} µs per batch")

@@ -1,0 +1,170 @@
+"""Datasets to run on, the command line as a process, and what its errors look like."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import formats
+import iobench
+from formats import DTYPES
+from iobench import cache
+from iobench.cli import main
+
+SAMPLES = 203  # no multiple of a batch
+
+
+def image_arrays(samples=SAMPLES):
+    """Small images with labels, as one would have them before any of our formats."""
+    rng = np.random.default_rng(5)
+    images = rng.integers(0, 256, (samples, 3, 16, 16), dtype=np.uint8)
+    return {"x": images, "y": rng.integers(0, 10, samples)}
+
+
+def every_dtype_arrays(samples=29):
+    """One vector and one scalar field of each dtype."""
+    rng = np.random.default_rng(6)
+    fields = {}
+    for dtype in map(np.dtype, DTYPES):
+        numbers = rng.integers(0, 2 if dtype.kind == "b" else 100, (samples, 4)).astype(dtype)
+        fields |= {f"{dtype}_vector": numbers[:, :3], f"{dtype}_scalar": numbers[:, 3]}
+    return fields
+
+
+def prepared(folder, arrays, variants=()):
+    """The manifest of these arrays in every format."""
+    np.savez(folder / "arrays.npz", **arrays)
+    source = iobench.open_source(folder / "arrays.npz")
+    return iobench.prepare(source, variants or formats.names(), data_dir=folder / "data")[0]
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory):
+    """Images with labels in every format; not to be changed."""
+    return prepared(tmp_path_factory.mktemp("images"), image_arrays())
+
+
+@pytest.fixture
+def own_images(images, tmp_path):
+    """A copy of `images` for a test that damages it."""
+    shutil.copytree(images.root, tmp_path / "data" / images.name)
+    return iobench.find_dataset(tmp_path / "data")
+
+
+@pytest.fixture(scope="session")
+def every_dtype(tmp_path_factory):
+    """A dataset with all dtypes in every format."""
+    return prepared(tmp_path_factory.mktemp("dtypes"), every_dtype_arrays())
+
+
+@pytest.fixture(scope="session")
+def floats(tmp_path_factory):
+    """16 MiB of generated vectors in every format: large enough to see them come from disk."""
+    folder = tmp_path_factory.mktemp("floats")
+    return iobench.prepare(iobench.Synthetic(1 << 22), formats.names(), data_dir=folder / "data")[0]
+
+
+@pytest.fixture
+def by_file(monkeypatch, tmp_path):
+    """Cold by posix_fadvise, file by file, so that a test leaves the rest of the page cache alone."""
+    require_disk(tmp_path)
+    monkeypatch.setattr(cache, "DROP_CACHES", tmp_path / "no-such-file")
+
+
+def require_disk(path):
+    """Skip where files live in memory: nothing makes them cold."""
+    parts = [p for p in psutil.disk_partitions(all=True) if Path(path).is_relative_to(p.mountpoint)]
+    if max(parts, key=lambda part: len(part.mountpoint)).fstype in ("tmpfs", "ramfs"):
+        pytest.skip(f"{path} is in memory, not on a disk: set TMPDIR to one")
+
+
+def damage(path):
+    """Change the middle byte of a file and leave its size and its time as they were."""
+    stat = path.stat()
+    with open(path, "r+b") as file:
+        file.seek(stat.st_size // 2)
+        byte = file.read(1)
+        file.seek(stat.st_size // 2)
+        file.write(bytes([byte[0] ^ 1]))
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def command(*arguments):
+    """The command line that runs iobench with these arguments."""
+    return [sys.executable, "-m", "iobench", *map(str, arguments)]
+
+
+def call(*arguments, **options):
+    """iobench in a process of its own, to its end."""
+    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.fixture
+def inside(monkeypatch, capfd):
+    """As `call`, but in this process: the same code and streams without the seconds that imports take."""
+
+    def inside(*arguments):
+        monkeypatch.setattr(sys, "argv", ["iobench", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        return subprocess.CompletedProcess(arguments, end.value.code or 0, *capfd.readouterr())
+
+    return inside
+
+
+def complaint(done, code):
+    """The one line about what is wrong, which is all that a failing command has to say about it."""
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    complaints = [line for line in done.stderr.splitlines() if line.startswith("iobench: ")]
+    assert len(complaints) == 1, done.stderr
+    assert done.stderr.endswith(complaints[0] + "\n")
+    return complaints[0]
+
+
+class Arrays(iobench.Source):
+    """Arrays in memory as a source, given in batches of `rows`."""
+
+    def __init__(self, rows=50, **arrays):
+        self.arrays, self.rows, self.name = arrays, rows, "arrays"
+        samples = len(next(iter(arrays.values())))
+        self.schema = formats.Schema(
+            samples, tuple(formats.Field(n, a.shape[1:], a.dtype.name) for n, a in arrays.items())
+        )
+
+    @property
+    def description(self):
+        return {"kind": "test", "sum": float(sum(a.sum(dtype="float64") for a in self.arrays.values()))}
+
+    def batches(self):
+        for start in range(0, self.schema.samples, self.rows):
+            yield {name: a[start : start + self.rows].copy() for name, a in self.arrays.items()}
+
+
+def numbers(samples=203, seed=0):
+    """A small source with a label, whose data differs with the seed."""
+    rng = np.random.default_rng(seed)
+    return Arrays(x=rng.random((samples, 5), np.float32), y=rng.integers(0, 10, samples))
+
+
+def tree(folder):
+    """Every file below a folder with its bytes, without the lock that prepare leaves."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != ".lock")
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 4 MiB in memory, and a way to make it read-only; skips where mounting is not allowed."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True)
+    if done.returncode:
+        pytest.skip("mounting a small disk needs root: " + done.stderr.decode().strip())
+    yield disk
+    subprocess.run(["umount", "--lazy", disk], check=True)

@@ -1,0 +1,61 @@
+"""What only a CUDA device can show; `pytest -m gpu` on a machine that has one."""
+
+import math
+
+import pytest
+import torch
+
+import formats
+import iobench
+from iobench import Settings
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+]
+
+PINNING = [{}, {"pin_memory": False}, {"pin_memory": True, "non_blocking": False}]
+
+
+def run(manifest, tmp_path, **options):
+    found = iobench.run(manifest, device="cuda", rounds=1, out=tmp_path / "r.jsonl", **options)
+    assert not found.failures
+    assert len(found.records) == 2 * len(formats.names())
+    return found.records
+
+
+@pytest.mark.parametrize("pinning", PINNING)
+@pytest.mark.parametrize("order", ["sequential", "random"])
+@pytest.mark.parametrize("fetch", ["sample", "batch"])
+def test_every_arm_brings_the_right_content_to_the_device(images, tmp_path, pinning, order, fetch):
+    settings = Settings(batch_size=32, order=order, fetch=fetch, **pinning)
+    records = run(images, tmp_path, settings=settings)
+    assert {record.device for record in records} == {"cuda:0"}
+    assert {record.arm["pin_memory"] for record in records} == {pinning.get("pin_memory", True)}
+    assert all(record.gpu_reserved_bytes >= record.gpu_allocated_bytes > 0 for record in records)
+
+
+def test_large_batches_arrive_whole_while_copies_overlap(floats, tmp_path):
+    run(floats, tmp_path, settings=Settings(batch_size=2048, fetch="batch"))
+
+
+def test_every_dtype_arrives(every_dtype, tmp_path):
+    run(every_dtype, tmp_path)
+
+
+def test_workers_feed_the_device(images, tmp_path):
+    run(images, tmp_path, settings=Settings(batch_size=32, num_workers=2, fetch="batch"))
+
+
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_every_arm_trains_to_the_same_loss(images, tmp_path, model):
+    losses = {record.loss for record in run(images, tmp_path, model=model)}
+    assert len(losses) == 1
+    assert math.isfinite(losses.pop())
+
+
+def test_the_gpu_is_in_the_record(images, tmp_path):
+    gpu = run(images, tmp_path)[0].machine["gpu"]
+    assert gpu["name"] == torch.cuda.get_device_name()
+    assert gpu["memory_bytes"] > 0
+    assert gpu["driver"]

@@ -1,0 +1,246 @@
+"""iobench prepare, verify and formats as a user calls them: results on stdout, one line on trouble."""
+
+import json
+import os
+import re
+import subprocess
+
+import h5py
+import numpy as np
+import pytest
+from conftest import call, command, complaint, damage, tree
+from PIL import Image
+
+from formats import DTYPES
+
+PROGRESS = re.compile(r"(writing|verifying) \S+|decoding|in .*; next: iobench run --name \S+")
+
+
+def prepare(folder, *arguments):
+    return call("prepare", "--data-dir", folder / "data", *arguments)
+
+
+def refused(folder, code, *arguments):
+    """The one line with which prepare refuses, after it left nothing that opens."""
+    done = prepare(folder, *arguments)
+    line = complaint(done, code)
+    assert done.stdout == ""
+    assert all(PROGRESS.fullmatch(other) for other in done.stderr.splitlines()[:-1]), done.stderr
+    assert not any(name.endswith("manifest.json") for name in tree(folder))
+    return line
+
+
+def rows(done):
+    """The table that prepare printed: variant and what it says of it."""
+    assert done.returncode == 0, done.stderr
+    assert all(PROGRESS.fullmatch(line) for line in done.stderr.splitlines()), done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory):
+    """A folder with a dataset in every format, made through the command line."""
+    folder = tmp_path_factory.mktemp("cli")
+    done = prepare(folder, "--size", "2_000_000", "--sample-shape", "10x10", "--seed", "3")
+    return folder, done
+
+
+class TestHappyPaths:
+    def test_a_first_prepare_prints_its_table(self, ready):
+        _, done = ready
+        text = rows(done)
+        assert "dataset float32-10x10-20000: 2,000,000 elements, 20,000 samples" in text
+        for words in ("npy", "hdf5", "lmdb", "memmap", "stored", "ratio", "MiB/s", "verified", "yes"):
+            assert words in text
+        assert "next: iobench run --name float32-10x10-20000" in done.stderr
+
+    def test_a_second_prepare_skips(self, ready):
+        folder, _ = ready
+        before = tree(folder)
+        again = prepare(folder, "--size", "2e6", "--sample-shape", "10,10", "--seed", "3")
+        assert rows(again).count("yes, was there") == 4
+        assert tree(folder) == before
+
+    def test_verify_names_what_is_intact(self, ready):
+        folder, _ = ready
+        done = call(
+            "verify", "--data-dir", folder / "data", "--name", "float32-10x10-20000", "--format", "npy"
+        )
+        assert (done.returncode, done.stdout) == (0, "npy: intact\n")
+
+    def test_verify_names_what_is_not(self, tmp_path):
+        rows(prepare(tmp_path, "--size", "1MiB", "--name", "d", "--format", "npy", "--format", "lmdb"))
+        file = tmp_path / "data" / "d" / "npy" / "x.npy"
+        damage(file)
+        done = call("verify", "--data-dir", tmp_path / "data")
+        assert done.stdout == "lmdb: intact\n"
+        assert str(file.parent) in complaint(done, 1)
+
+    @pytest.mark.parametrize(("size", "elements"), [("1e4", 9984), ("20_000", 19968), ("1MiB", 262144)])
+    def test_sizes_are_elements_or_bytes(self, tmp_path, size, elements):
+        assert f" {elements:,} elements" in rows(prepare(tmp_path, "--size", size, "--format", "npy"))
+
+    def test_variants_and_options_go_through(self, tmp_path):
+        arguments = ("--size=1e5", "--dtype=int16", "--compressibility=0.9", "--format=lmdb:codec=lz4")
+        text = rows(prepare(tmp_path, *arguments, "--format", "hdf5:chunk_bytes=4096,compression=gzip"))
+        assert "codec=lz4" in text
+        assert "chunk_bytes=4096,compression=gzip" in text
+        body = json.loads((tmp_path / "data/int16-128-781/manifest.json").read_text())
+        assert body["source"] == {
+            "kind": "generated",
+            "generator": "PCG64",
+            "seed": 0,
+            "compressibility": 0.9,
+        }
+
+    def test_a_file_and_a_folder_of_images_go_in(self, tmp_path):
+        with h5py.File(tmp_path / "my data.h5", "w") as file:
+            file["images"], file["labels"] = np.zeros((9, 4, 4), np.uint8), np.arange(9)
+        assert "dataset my_data" in rows(
+            prepare(tmp_path, "--source", tmp_path / "my data.h5", "--format=npy")
+        )
+        (tmp_path / "pets" / "cat").mkdir(parents=True)
+        Image.new("RGB", (20, 30)).save(tmp_path / "pets/cat/1.png")
+        text = rows(prepare(tmp_path, "--source", tmp_path / "pets", "--sample-shape=3x8x8", "--format=npy"))
+        assert "1 samples" in text
+
+    def test_formats_lists_them(self):
+        done = call("formats")
+        assert done.returncode == 0
+        for words in ("npy", "hdf5", "lmdb", "memmap", "chunk_bytes", "compression", "codec"):
+            assert words in done.stdout
+        listed = json.loads(call("formats", "--json").stdout)
+        assert {"hdf5", "lmdb", "memmap", "npy"} <= {entry["name"] for entry in listed}
+
+    def test_version_and_help(self):
+        assert re.fullmatch(r"iobench \d+\.\d+\.\d+\n", call("--version").stdout)
+        for name in ((), ("prepare",), ("verify",), ("formats",)):
+            done = call(*name, "--help")
+            assert (done.returncode, done.stderr) == (0, "")
+            assert "Usage" in done.stdout
+
+
+class TestUsage:
+    @pytest.mark.parametrize("size", ["0", "-1", "1.5", "many", "", "0GiB", "1e99", "nan"])
+    def test_a_size_that_is_none(self, tmp_path, size):
+        assert repr(size) in refused(tmp_path, 2, f"--size={size}")
+
+    @pytest.mark.parametrize(
+        ("arguments", "words"),
+        [
+            (["--size", "127"], "less than one sample of 128"),
+            (["--dtype", "complex64"], ", ".join(DTYPES)),
+            (["--dtype", "object"], "object"),
+            (["--sample-shape", "0"], "not a shape"),
+            (["--sample-shape", "3xy"], "not a shape"),
+            (["--compressibility", "1.5"], "between 0 and 1"),
+            (["--compressibility", "half"], "compressibility"),
+            (["--seed", "-1"], "negative"),
+            (["--seed", "x"], "seed"),
+            (["--format", "zarr"], "known: hdf5, lmdb, memmap, npy"),
+            (["--format", "hdf5:zip=1"], "has no option 'zip'"),
+            (["--format", "hdf5:compression=zip"], "none, lzf, gzip"),
+            (["--format", "hdf5:chunk_bytes=-1"], "whole number"),
+            (["--format", "hdf5:compression"], "OPTION=VALUE"),
+            (["--name", "../x"], "dataset name"),
+            (["--name", ""], "dataset name"),
+            (["--frmat", "npy"], "--frmat"),
+            (["more"], "more"),
+        ],
+    )
+    def test_an_argument_that_cannot_be(self, tmp_path, arguments, words):
+        code = (
+            1
+            if words in ("dataset name", "less than one sample of 128", "between 0 and 1", "negative")
+            else 2
+        )
+        assert words in refused(tmp_path, code, *arguments)
+
+    def test_generated_data_and_a_source_exclude_each_other(self, tmp_path):
+        line = refused(tmp_path, 2, "--source", tmp_path, "--size", "1e7", "--seed", "1")
+        assert "--size, --seed: for generated data only" in line
+
+    def test_an_unknown_command(self):
+        assert "prepar" in complaint(call("prepar"), 2)
+
+    def test_verify_of_an_unknown_format(self, ready):
+        folder, _ = ready
+        assert "zarr" in complaint(call("verify", "--data-dir", folder / "data", "--format", "zarr"), 2)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda path: path.with_name("missing.npy"),
+            lambda path: [path.write_bytes(b""), path][1],
+            lambda path: [path.write_bytes(b"hello"), path][1],
+            lambda path: [np.save(path, np.zeros((0, 3))), path][1],
+            lambda path: [np.save(path, np.float32(3)), path][1],
+            lambda path: [np.save(path, np.array([[1], [2, 3]], object), allow_pickle=True), path][1],
+        ],
+        ids=["missing", "empty file", "not npy", "no samples", "0-d", "ragged"],
+    )
+    def test_a_source_that_cannot_be_stored(self, tmp_path, make):
+        source = make(tmp_path / "a.npy")
+        assert f"--source {source}" in refused(tmp_path, 1, "--source", source)
+
+    def test_fields_of_different_lengths(self, tmp_path):
+        np.savez(tmp_path / "a.npz", x=np.zeros(3), y=np.zeros(4))
+        assert "x has 3, y has 4" in refused(tmp_path, 1, "--source", tmp_path / "a.npz")
+
+    def test_an_unreadable_image(self, tmp_path):
+        (tmp_path / "pets/cat").mkdir(parents=True)
+        Image.new("L", (8, 8)).save(tmp_path / "pets/cat/1.png")
+        (tmp_path / "pets/cat/2.png").write_text("not a picture")
+        assert "cat/2.png" in refused(
+            tmp_path, 1, "--source", tmp_path / "pets", "--sample-shape=8x8", "--format=npy"
+        )
+
+    def test_more_than_the_disk_holds(self, tmp_path):
+        assert "GiB are free" in refused(tmp_path, 1, "--size=1e15", "--format=npy")
+
+    def test_other_data_in_the_folder(self, tmp_path):
+        rows(prepare(tmp_path, "--size", "1e4", "--format", "npy", "--name", "d"))
+        before = tree(tmp_path)
+        done = prepare(tmp_path, "--size", "1e4", "--seed", "1", "--format", "npy", "--name", "d")
+        assert "--overwrite" in complaint(done, 1)
+        assert tree(tmp_path) == before
+        rows(prepare(tmp_path, "--size", "1e4", "--seed=1", "--format=npy", "--name=d", "--overwrite"))
+
+    @pytest.mark.parametrize("text", ["{", '{"manifest_version": 99}', "[]"])
+    def test_a_manifest_that_is_none(self, tmp_path, text):
+        (tmp_path / "data" / "d").mkdir(parents=True)
+        (tmp_path / "data" / "d" / "manifest.json").write_text(text)
+        for arguments in (["verify"], ["prepare", "--format=npy"]):
+            done = call(*arguments, "--data-dir", tmp_path / "data", "--name", "d")
+            assert "manifest.json" in complaint(done, 1)
+
+    def test_nothing_prepared(self, tmp_path):
+        assert "run 'iobench prepare" in complaint(call("verify", "--data-dir", tmp_path), 1)
+
+    def test_a_file_in_the_place_of_the_data_folder(self, tmp_path):
+        (tmp_path / "data").write_text("mine")
+        complaint(prepare(tmp_path, "--format=npy"), 1)
+        assert (tmp_path / "data").read_text() == "mine"
+
+    def test_a_read_only_folder(self, small_disk):
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+        assert "Read-only file system" in complaint(prepare(small_disk, "--size=1e4", "--format=npy"), 1)
+
+    def test_a_disk_that_is_too_small(self, small_disk):
+        assert "GiB are free" in refused(small_disk, 1, "--size=1e7", "--format=npy")
+
+    def test_a_path_that_is_too_long(self, tmp_path):
+        assert "too long" in refused(tmp_path, 1, "--source", "x" * 300 + ".npy")
+
+    def test_ctrl_c_leaves_nothing(self, tmp_path):
+        """The signal comes while the first artifact is being written."""
+        run = command("prepare", "--data-dir", tmp_path, "--size", "1e8", "--format", "npy", "--name", "d")
+        with subprocess.Popen(run, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr.readline() == "writing npy\n"
+            process.send_signal(2)
+            rest = process.stderr.read()
+        assert process.returncode == 130
+        assert "Traceback" not in rest
+        assert os.listdir(tmp_path / "d") == [".lock"]

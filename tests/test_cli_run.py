@@ -1,0 +1,187 @@
+"""`iobench run` as a user meets it: a process, its two streams and its exit code."""
+
+import json
+import os
+import signal
+import subprocess
+
+import numpy as np
+import psutil
+import pytest
+from conftest import call, command, complaint, damage, prepared, require_disk
+
+import formats
+from iobench import record
+from iobench.record import VERSION
+
+
+def run(manifest, *arguments, by=call):
+    data_dir = ("--data-dir", manifest.root.parent)
+    return by("run", *data_dir, "--device", "cpu", "--rounds", "3", *arguments)
+
+
+def test_every_arm_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
+    out = tmp_path / "r.jsonl"
+    done = run(images, "--format", "all", "--loader", "all", "--out", out)
+    assert done.returncode == 0, done.stderr
+    for name in formats.names():
+        for loader in ("native", "dataloader, sample fetch"):
+            assert any(line.startswith(name) and loader in line for line in done.stdout.splitlines())
+    assert done.stdout.splitlines()[-1].startswith(("Fastest: ", "Equally fast", "Inconclusive"))
+    for word in ("cpu, warm cache", "samples/s", "95 %", "first batch", "p99", "CPU s/GiB", "disk"):
+        assert word in done.stdout
+    assert len(record.read(out)) == 3 * 2 * len(formats.names())
+    assert f"dataset {images.name}" in done.stderr
+    assert "(the newest in" in done.stderr
+    assert f"records: {out}" in done.stderr
+
+
+def test_json_is_all_there_is_on_stdout(images, tmp_path):
+    options = ("--model", "mlp", "--name", images.name, "--format", "npy", "--loader", "native", "--json")
+    done = run(images, *options, "--out", tmp_path / "r.jsonl", "--order", "random", "--seed", "7")
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    (one,) = found["arms"]
+    assert (found["dataset"], found["device"], found["verdict"]["outcome"]) == (images.name, "cpu", "single")
+    assert (one["rounds"], one["arm"]["order"], one["arm"]["seed"]) == (3, "random", 7)
+    assert one["loss"] > 0
+    assert 0 < one["wait_share"] <= 1
+    assert "newest" not in done.stderr
+
+
+def test_json_has_null_where_it_has_no_number(inside, tmp_path):
+    manifest = prepared(tmp_path, {"x": np.full((8, 4), np.nan, np.float32)}, ["npy"])
+    done = run(manifest, "--model", "mlp", "--loader", "native", "--json", by=inside)
+    assert json.loads(done.stdout, parse_constant=pytest.fail)["arms"][0]["loss"] is None
+
+
+def test_cold_is_proved_and_said(floats, tmp_path):
+    require_disk(floats.root)
+    done = run(floats, "--cache", "cold", "--format", "memmap", "--loader", "native", "--out", tmp_path / "r")
+    assert done.returncode == 0, done.stderr
+    assert "cold cache (" in done.stdout
+    assert all(one.cache["residency"] <= 0.01 for one in record.read(tmp_path / "r"))
+    assert all(one.disk_bytes > 0.9 * floats.schema.logical_bytes for one in record.read(tmp_path / "r"))
+
+
+def test_an_arm_that_is_wrong_is_named_and_the_others_are_measured(own_images):
+    damage(own_images.files_of("npy")[0])
+    done = run(own_images, "--format", "npy", "--format", "lmdb", "--loader", "native")
+    assert "npy · native: wrong content" in complaint(done, 1)
+    assert "lmdb" in done.stdout
+    assert list((own_images.root.parent / "results").glob("*.jsonl"))
+
+
+def test_workers_under_spawn_start_from_the_command_line(images, tmp_path):
+    workers = ("--num-workers", "1", "--start-method", "spawn", "--prefetch-factor", "1")
+    arm = ("--format", "npy", "--loader", "dataloader", "--fetch", "batch", "--batch-size", "64")
+    done = run(images, *arm, *workers, "--rounds", "1", "--out", tmp_path / "r.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "dataloader, batch fetch, 1 workers" in done.stdout
+
+
+USAGE = [
+    (("--format", "parquet"), "unknown format 'parquet'; known: "),
+    (("--format", "hdf5:speed=1"), "has no option 'speed'"),
+    (("--format", "hdf5:compression=zip"), "compression=zip is not one of"),
+    (("--loader", "fast"), "unknown loader 'fast'; known: "),
+    (("--device", "tpu"), "unknown device 'tpu'; known: "),
+    (("--cache", "tepid"), "cache 'tepid' is not one of warm, cold"),
+    (("--order", "backwards"), "order 'backwards' is not one of"),
+    (("--fetch", "all"), "fetch 'all' is not one of"),
+    (("--model", "gpt"), "model 'gpt' is not one of"),
+    (("--batch-size", "0"), "batch_size 0 is below 1"),
+    (("--batch-size", "many"), "--batch-size"),
+    (("--rounds", "0"), "rounds 0 is below 1"),
+    (("--warmup", "0"), "warmup 0 is below 1"),
+    (("--num-workers", "-1"), "num_workers -1 is below 0"),
+    (("--prefetch-factor", "2"), "need workers"),
+    (("--seed", "-1"), "seed -1 is below 0"),
+    (("--pin-memory",), "need CUDA"),
+    (("--speed", "9"), "--speed"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), USAGE)
+def test_what_cannot_be_asked_is_a_usage_error(images, inside, arguments, said):
+    done = run(images, *arguments, by=inside)
+    assert said in complaint(done, 2)
+    assert done.stdout == ""
+
+
+def test_a_model_that_does_not_fit_the_data_is_a_usage_error(floats, inside):
+    assert "use --model mlp" in complaint(run(floats, "--model", "cnn", by=inside), 2)
+
+
+def test_a_device_that_is_not_here_is_an_error(images, inside):
+    assert "--device cuda:99: there is" in complaint(run(images, "--device", "cuda:99", by=inside), 1)
+
+
+def test_a_variant_that_is_not_prepared_is_an_error_with_the_command(images, inside):
+    done = run(images, "--format", "hdf5:chunk_bytes=0", by=inside)
+    assert f"iobench prepare --name {images.name} --format hdf5:chunk_bytes=0" in complaint(done, 1)
+
+
+def test_without_a_dataset_the_command_to_make_one_is_named(tmp_path, inside):
+    done = inside("run", "--data-dir", tmp_path / "nothing")
+    assert "run 'iobench prepare --size 1e7' first" in complaint(done, 1)
+    assert not (tmp_path / "nothing").exists()
+    assert "no dataset there" in complaint(inside("run", "--data-dir", tmp_path, "--name", "other"), 1)
+    assert "dataset name '../x'" in complaint(inside("run", "--data-dir", tmp_path, "--name", "../x"), 1)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("{", "not a manifest"),
+        ("[]", "not a manifest"),
+        ('{"manifest_version": 99}', "upgrade iobench"),
+        (f'{{"manifest_version": {VERSION}}}', "damaged manifest"),
+    ],
+)
+def test_a_manifest_that_is_none_is_an_error(tmp_path, inside, body, said):
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "manifest.json").write_text(body)
+    assert said in complaint(inside("run", "--data-dir", tmp_path), 1)
+
+
+def test_a_missing_file_is_an_error_with_what_to_do(own_images, inside):
+    path = own_images.files_of("npy")[0]
+    path.unlink()
+    done = run(own_images, "--format", "npy", "--loader", "native", by=inside)
+    assert f"{path}: expected" in complaint(done, 1)
+    assert "prepare --overwrite" in complaint(done, 1)
+    assert done.stdout == ""
+
+
+def test_records_that_cannot_be_written_are_an_error(images, inside, tmp_path):
+    done = run(images, "--out", tmp_path, by=inside)
+    assert f"records cannot be written to {tmp_path};" in complaint(done, 1)
+
+
+def test_cold_through_sudo_that_is_not_here_is_an_error(by_file, images, inside, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = run(images, "--cache", "cold", "--sudo", by=inside)
+    assert "--sudo: there is no sudo here" in complaint(done, 1)
+
+
+def test_an_interrupt_prints_what_was_measured_and_leaves_no_process(images, tmp_path):
+    dataset = ("--data-dir", images.root.parent, "--format", "npy", "--loader", "dataloader")
+    settings = ("--device", "cpu", "--num-workers", 2, "--rounds", 9999, "--out", tmp_path / "r.jsonl")
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command("run", *dataset, *settings), start_new_session=True, **streams) as process:
+        while not process.stderr.readline().startswith("round 2/"):
+            assert process.poll() is None
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
+        out, said = process.communicate(timeout=60)
+    assert complaint(subprocess.CompletedProcess((), process.returncode, out, said), 130).endswith("is kept")
+    assert any(line.startswith("npy") for line in out.splitlines())
+    assert len(record.read(tmp_path / "r.jsonl")) >= 2
+    left = [p for p in psutil.process_iter() if session_of(p) == process.pid]
+    assert not psutil.wait_procs(left, timeout=10)[1]
+
+
+def session_of(process):
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return None

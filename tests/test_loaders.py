@@ -1,0 +1,206 @@
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from conftest import SAMPLES, every_dtype_arrays, image_arrays
+
+import formats
+from formats import CorruptArtifact
+from formats._base import corrupt
+from iobench import cache, order
+from iobench.arms import FETCHES, LOADERS, Settings, arm
+from iobench.checksum import Checksum
+from iobench.counters import Counters
+from iobench.errors import LoaderFailed
+from iobench.loaders import open_loader
+
+CPU = torch.device("cpu")
+ROWS = {kind: order.batches(SAMPLES, 32, kind, 0, 1) for kind in order.ORDERS}
+every_format = pytest.mark.parametrize("name", formats.names())
+
+
+def epoch(manifest, name, loader="dataloader", rows=ROWS["sequential"], **settings):
+    """All batches of an epoch, from a loader that is closed afterwards."""
+    one = arm(name, loader, Settings(**settings))
+    opened = open_loader(one, manifest.opener(name), CPU)
+    try:
+        return [dict(batch.items()) for batch in opened.epoch(rows)]
+    finally:
+        opened.close()
+
+
+def maps():
+    return Path("/proc/self/maps").read_text().splitlines()
+
+
+def in_use(root):
+    """The files below a folder that this process has open or mapped."""
+    opened = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    mapped = [line.split(maxsplit=5)[-1] for line in maps()]
+    return {path for path in opened + mapped if path.startswith(f"{root.resolve()}/")}
+
+
+def assert_epoch(batches, manifest, rows):
+    """The batches hold these rows of the source, and with that everything the manifest promises."""
+    source, check = image_arrays(), Checksum(manifest.schema)
+    assert len(batches) == len(rows)
+    for batch, wanted in zip(batches, rows, strict=True):
+        for field in manifest.schema.fields:
+            assert type(batch[field.name]) is torch.Tensor
+            np.testing.assert_array_equal(batch[field.name].numpy(), source[field.name][wanted])
+        check.add(batch)
+    assert (check.content, check.samples) == (manifest.content, SAMPLES)
+
+
+@every_format
+@pytest.mark.parametrize("kind", order.ORDERS)
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("fetch", FETCHES)
+def test_dataloader_gives_every_sample_once_and_lets_go(images, name, kind, workers, fetch):
+    forked = {"num_workers": 2, "start_method": "fork"} if workers else {}
+    assert_epoch(epoch(images, name, rows=ROWS[kind], fetch=fetch, **forked), images, ROWS[kind])
+    assert not in_use(images.root)
+
+
+@every_format
+@pytest.mark.parametrize("fetch", FETCHES)
+def test_dataloader_works_in_workers_that_inherit_nothing(images, name, fetch):
+    rows = ROWS["random"]
+    found = epoch(images, name, rows=rows, fetch=fetch, num_workers=1, start_method="spawn")
+    assert_epoch(found, images, rows)
+
+
+@every_format
+@pytest.mark.parametrize("kind", order.ORDERS)
+def test_native_gives_every_sample_once_and_lets_go(images, name, kind):
+    assert_epoch(epoch(images, name, "native", rows=ROWS[kind]), images, ROWS[kind])
+    assert not in_use(images.root)
+
+
+@every_format
+@pytest.mark.parametrize(("loader", "fetch"), [("native", "batch"), *(("dataloader", f) for f in FETCHES)])
+def test_every_dtype_comes_through(every_dtype, name, loader, fetch):
+    (batch,) = epoch(every_dtype, name, loader, rows=[slice(0, 29)], fetch=fetch)
+    for field, expected in every_dtype_arrays().items():
+        np.testing.assert_array_equal(batch[field].numpy(), expected, strict=True)
+
+
+@every_format
+@pytest.mark.parametrize("loader", LOADERS)
+@pytest.mark.parametrize("kind", order.ORDERS)
+def test_bytes_really_move(by_file, floats, name, loader, kind):
+    files = floats.files_of(name)
+    cache.evict(files)
+    rows = order.batches(floats.schema.samples, 4096, kind, 0, 1)
+    counters = Counters()
+    counters.start()
+    epoch(floats, name, loader, rows=rows, fetch="batch")
+    assert counters.stop().disk_bytes > 0.99 * sum(file.stat().st_size for file in files)
+
+
+@every_format
+@pytest.mark.parametrize("loader", LOADERS)
+def test_batches_are_no_views_of_a_file(images, name, loader):
+    for batch in epoch(images, name, loader, fetch="sample"):
+        for tensor in batch.values():
+            assert not any(low <= tensor.data_ptr() < high for low, high in file_maps(images.root))
+            tensor.zero_()  # a view of a map opened read-only would end the process here
+
+
+def file_maps(root):
+    lines = [line.split(maxsplit=5) for line in maps()]
+    spans = [line[0].split("-") for line in lines if line[-1].startswith(str(root.resolve()))]
+    return [(int(low, 16), int(high, 16)) for low, high in spans]
+
+
+def first_read(monkeypatch, manifest, action):
+    """Do something else when row 100 is asked for."""
+    reader = type(manifest.opener("npy")())
+    original = reader.sample
+
+    def sample(self, row, convert):
+        if row == 100:
+            action()
+        return original(self, row, convert)
+
+    monkeypatch.setattr(reader, "sample", sample)
+
+
+def workers_alive():
+    return [child for child in psutil.Process().children() if child.name() == "pt_data_worker"]
+
+
+FORKED = {"num_workers": 2, "start_method": "fork"}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS, signal.SIGTERM])
+def test_a_worker_that_is_killed_is_one_line_and_no_hang(images, monkeypatch, number):
+    first_read(monkeypatch, images, lambda: os.kill(os.getpid(), number))
+    with pytest.raises(LoaderFailed, match=r"npy: DataLoader worker .*pid") as caught:
+        epoch(images, "npy", **FORKED)
+    assert "\n" not in str(caught.value)
+    assert not workers_alive()
+
+
+@pytest.mark.timeout(60)
+def test_a_worker_that_exits_is_one_line_and_no_hang(images, monkeypatch):
+    first_read(monkeypatch, images, lambda: os._exit(3))
+    with pytest.raises(LoaderFailed, match=r"npy: DataLoader worker .*exited") as caught:
+        epoch(images, "npy", **FORKED)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [{}, FORKED])
+def test_a_corrupt_artifact_is_named_as_one(images, monkeypatch, workers):
+    def fail():
+        raise corrupt(Path("x.npy"), "8: bytes", "none")
+
+    first_read(monkeypatch, images, fail)
+    with pytest.raises(CorruptArtifact) as caught:
+        epoch(images, "npy", **workers)
+    assert not workers_alive()
+    assert str(caught.value) == str(corrupt(Path("x.npy"), "8: bytes", "none"))
+
+
+@pytest.mark.parametrize("workers", [{}, FORKED])
+@pytest.mark.parametrize(
+    "error", [OSError(5, "Input/output error"), RuntimeError("deep\ntrouble"), MemoryError()]
+)
+def test_whatever_else_a_worker_meets_is_one_line(images, monkeypatch, workers, error):
+    def fail():
+        raise error
+
+    first_read(monkeypatch, images, fail)
+    with pytest.raises(LoaderFailed, match=f"dataloader over {images.root}/npy: .") as caught:
+        epoch(images, "npy", **workers)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
+def test_what_native_meets_is_one_line(images, monkeypatch, error):
+    def fail(self, rows):
+        raise error
+
+    monkeypatch.setattr(type(images.opener("npy")()), "native", fail)
+    with pytest.raises(LoaderFailed, match=f"native over {images.root}/npy: ."):
+        epoch(images, "npy", "native")
+
+
+@pytest.mark.parametrize("loader", LOADERS)
+def test_a_loader_is_closed_twice_without_harm(images, loader):
+    opened = open_loader(arm("npy", loader, Settings()), images.opener("npy"), CPU)
+    opened.close()
+    opened.close()
+
+
+def test_a_loader_left_in_the_middle_ends_its_workers(images):
+    opened = open_loader(arm("npy", "dataloader", Settings(**FORKED)), images.opener("npy"), CPU)
+    batches = opened.epoch(ROWS["sequential"])
+    next(batches)
+    batches.close()
+    assert not workers_alive()

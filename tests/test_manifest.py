@@ -1,0 +1,232 @@
+"""The manifest: what it refuses to believe, and which dataset is meant."""
+
+import json
+import os
+import pickle
+
+import pytest
+from conftest import Arrays, numbers
+
+import iobench
+from formats import CorruptArtifact
+from iobench.errors import ManifestError
+from iobench.manifest import Manifest, check_name, find_dataset
+
+
+@pytest.fixture
+def manifest(tmp_path):
+    return iobench.prepare(numbers(), ["npy", "lmdb"], data_dir=tmp_path, name="d")[0]
+
+
+@pytest.fixture
+def edit(manifest):
+    """Change the manifest's JSON by a function."""
+
+    def edit(change):
+        path = manifest.root / "manifest.json"
+        body = json.loads(path.read_text())
+        change(body)
+        path.write_text(json.dumps(body))
+
+    return edit
+
+
+def refusal(manifest):
+    """The one line with which the manifest is refused."""
+    with pytest.raises(ManifestError) as error:
+        Manifest.load(manifest.root)
+    assert str(manifest.root / "manifest.json") in str(error.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_what_was_saved_is_loaded(manifest):
+    assert Manifest.load(manifest.root) == manifest
+    manifest.save()
+    assert Manifest.load(manifest.root) == manifest
+    assert sorted(path.name for path in manifest.root.iterdir()) == [".lock", "lmdb", "manifest.json", "npy"]
+
+
+def test_an_opener_travels_and_opens(manifest):
+    opener = pickle.loads(pickle.dumps(manifest.opener("npy")))
+    with opener() as reader:
+        assert reader.batch(slice(0, 3))["x"].tobytes() == numbers().arrays["x"][:3].tobytes()
+
+
+def test_an_opener_of_what_is_not_there_names_the_command(manifest):
+    with pytest.raises(ManifestError, match=r"there is npy, lmdb.*iobench prepare --name d --format hdf5"):
+        manifest.opener("hdf5")
+
+
+@pytest.mark.parametrize("text", ["", "hello", "{", "[" * 100_000, '{"manifest_version": 1', "\0"])
+def test_what_is_not_json_is_refused(manifest, text):
+    (manifest.root / "manifest.json").write_text(text)
+    assert "not a manifest" in refusal(manifest)
+
+
+def test_what_is_not_text_is_refused(manifest):
+    (manifest.root / "manifest.json").write_bytes(b"\xff\xfe\x00")
+    assert "not a manifest" in refusal(manifest)
+
+
+def test_a_folder_in_its_place_is_refused(manifest):
+    (manifest.root / "manifest.json").unlink()
+    (manifest.root / "manifest.json").mkdir()
+    assert "not a manifest" in refusal(manifest)
+
+
+@pytest.mark.parametrize(
+    "body", [[], 3, None, "text", {}, {"manifest_version": "1"}, {"manifest_version": True}]
+)
+def test_json_of_something_else_is_refused(manifest, body):
+    (manifest.root / "manifest.json").write_text(json.dumps(body))
+    assert "no manifest_version" in refusal(manifest)
+
+
+def test_a_newer_version_asks_for_an_upgrade(manifest, edit):
+    edit(lambda body: body.update(manifest_version=2))
+    assert "manifest version 2, this iobench reads up to 1; upgrade" in refusal(manifest)
+
+
+@pytest.mark.parametrize("key", ["created", "samples", "fields", "source", "checksum", "artifacts"])
+def test_a_missing_key_is_named(manifest, edit, key):
+    edit(lambda body: body.pop(key))
+    assert f"it has no '{key}'" in refusal(manifest)
+
+
+@pytest.mark.parametrize("key", ["files", "stored_bytes", "write_s", "library"])
+def test_a_missing_key_of_an_artifact_is_refused(manifest, edit, key):
+    edit(lambda body: body["artifacts"]["npy"].pop(key))
+    assert key in refusal(manifest)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (["samples"], "203"),
+        (["samples"], 203.0),
+        (["samples"], 0),
+        (["samples"], -3),
+        (["samples"], True),
+        (["fields"], {}),
+        (["fields"], [3]),
+        (["fields", 0, "name"], 3),
+        (["fields", 0, "name"], "../x"),
+        (["fields", 0, "dtype"], "object"),
+        (["fields", 0, "dtype"], ["float32"]),
+        (["fields", 0, "shape"], 5),
+        (["fields", 0, "shape"], [5.0]),
+        (["fields", 0, "shape"], ["5"]),
+        (["fields", 0, "shape"], [-5]),
+        (["source"], "here"),
+        (["checksum"], "0"),
+        (["checksum", "content"], None),
+        (["checksum", "ordered"], 12),
+        (["checksum", "content"], "xyz"),
+        (["artifacts"], []),
+        (["artifacts", "npy"], None),
+        (["artifacts", "npy", "files"], ["x.npy"]),
+        (["artifacts", "npy", "files", "x.npy"], 7),
+        (["artifacts", "npy", "files", "x.npy", "bytes"], "7"),
+        (["artifacts", "npy", "files", "x.npy", "mtime_ns"], None),
+        (["artifacts", "npy", "write_s"], "fast"),
+        (["artifacts", "npy", "stored_bytes"], 1.5),
+        (["artifacts", "npy", "library"], 3),
+        (["artifacts", "npy", "more"], 3),
+    ],
+)
+def test_a_wrong_type_is_refused(manifest, edit, path, value):
+    def change(body):
+        for key in path[:-1]:
+            body = body[key]
+        body[path[-1]] = value
+
+    edit(change)
+    assert "damaged manifest" in refusal(manifest)
+
+
+@pytest.mark.parametrize(
+    "name", ["/etc/passwd", "../secret", "../../secret", "a/../../lmdb", "", ".", "..", "link"]
+)
+def test_a_file_outside_its_artifact_is_refused(manifest, edit, tmp_path, name):
+    (tmp_path / "secret").write_text("secret")
+    (manifest.root / "npy" / "link").symlink_to(tmp_path / "secret")
+    edit(lambda body: body["artifacts"]["npy"]["files"].update({name: {"bytes": 6, "mtime_ns": 0}}))
+    assert "points outside" in refusal(manifest)
+
+
+@pytest.mark.parametrize(
+    "variant", ["/etc", "..", "../other", "", ".", "npy/..", "npy/../../other", ".hidden"]
+)
+def test_an_artifact_outside_its_dataset_is_refused(manifest, edit, tmp_path, variant):
+    (tmp_path / "other").mkdir()
+    edit(lambda body: body["artifacts"].update({variant: body["artifacts"].pop("npy")}))
+    assert "is no variant" in refusal(manifest)
+
+
+def test_an_artifact_that_is_a_link_to_elsewhere_is_refused(manifest, tmp_path):
+    (manifest.root / "npy").rename(tmp_path / "elsewhere")
+    (manifest.root / "npy").symlink_to(tmp_path / "elsewhere")
+    assert "points outside" in refusal(manifest)
+
+
+def test_a_dataset_folder_may_be_a_link(manifest, tmp_path):
+    manifest.root.rename(tmp_path / "disk2")
+    (tmp_path / "d").symlink_to(tmp_path / "disk2")
+    with find_dataset(tmp_path, "d").opener("npy")() as reader:
+        assert len(reader) == 203
+
+
+def test_links_that_go_round_are_refused(manifest):
+    (manifest.root / "npy" / "x.npy").unlink()
+    (manifest.root / "npy" / "x.npy").symlink_to(manifest.root / "npy" / "x.npy")
+    with pytest.raises((ManifestError, CorruptArtifact)):
+        Manifest.load(manifest.root).opener("npy")
+
+
+@pytest.mark.parametrize("size", [None, 0, 10])
+def test_a_file_of_another_size_does_not_open(manifest, size):
+    file = manifest.root / "npy" / "x.npy"
+    if size is None:
+        file.unlink()
+    else:
+        os.truncate(file, size)
+    found = "no such file" if size is None else f"found {size} bytes"
+    with pytest.raises(CorruptArtifact, match=found):
+        manifest.opener("npy")
+
+
+class TestFindDataset:
+    def test_names_the_command_where_there_is_none(self, tmp_path):
+        for folder in (tmp_path, tmp_path / "missing"):
+            with pytest.raises(ManifestError, match=r"nothing is prepared in .*; run 'iobench prepare"):
+                find_dataset(folder)
+
+    def test_names_the_folder_of_a_missing_one(self, manifest, tmp_path):
+        with pytest.raises(ManifestError, match=f"{tmp_path}/other: no dataset there"):
+            find_dataset(tmp_path, "other")
+
+    def test_takes_the_newest(self, tmp_path):
+        for name in ("b", "c", "a"):
+            iobench.prepare(numbers(), ["npy"], data_dir=tmp_path, name=name)
+        assert find_dataset(tmp_path).name == "a"
+        os.utime(tmp_path / "b" / "manifest.json", (2**33, 2**33))
+        assert find_dataset(tmp_path).name == "b"
+
+    def test_passes_over_folders_without_a_manifest(self, manifest, tmp_path):
+        (tmp_path / "results").mkdir()
+        (tmp_path / "unfinished" / "npy").mkdir(parents=True)
+        assert find_dataset(tmp_path) == manifest
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", ".hidden", "a/b", "/tmp", "results", "-x", "a b", "a\n", "a:b", "é"]
+)
+def test_a_name_that_is_no_folder_inside_is_refused(tmp_path, name):
+    with pytest.raises(ManifestError, match="dataset name"):
+        check_name(name)
+    with pytest.raises(ManifestError, match="dataset name"):
+        find_dataset(tmp_path, name)
+    with pytest.raises(ManifestError, match="dataset name"):
+        iobench.prepare(Arrays(x=numbers().arrays["x"]), data_dir=tmp_path, name=name)
+    assert not list(tmp_path.iterdir())

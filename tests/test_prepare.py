@@ -1,0 +1,447 @@
+"""Prepare: all or nothing, never a wrong artifact, never a file of the user's."""
+
+import errno
+import fcntl
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+
+import numpy as np
+import pytest
+from conftest import Arrays, complaint, damage, numbers, tree
+from PIL import Image
+
+import formats
+import iobench
+from formats import ArtifactExists, CorruptArtifact
+from iobench import staging
+from iobench.errors import ManifestError, PrepareError, SourceError, WrongContent
+from iobench.manifest import Manifest
+from iobench.prepare import DEFAULT_FORMATS
+from iobench.verify import read_back
+
+VARIANTS = [*DEFAULT_FORMATS, "hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
+
+PREPARE = importlib.import_module("iobench.prepare")  # its name in the package is the function's
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def prepare(folder, variants=("npy", "lmdb"), source=None, **options):
+    return iobench.prepare(source or numbers(), variants, data_dir=folder, name="d", **options)
+
+
+def states(rows):
+    return {row.variant: row.state for row in rows}
+
+
+def flip_a_bit(file, sample):
+    """Change one bit of a sample, wherever the file holds it."""
+    raw = file.read_bytes()
+    assert sample in raw
+    file.write_bytes(raw.replace(sample, bytes([sample[0] ^ 16]) + sample[1:]))
+
+
+def stored(manifest, variant):
+    """All samples of an artifact."""
+    batches = list(read_back(manifest.opener(variant)))
+    return {f.name: np.concatenate([b[f.name] for b in batches]) for f in manifest.schema.fields}
+
+
+def assert_holds(manifest, source=None):
+    """Every artifact listed holds the source, on disk as in memory, and nothing else lies around."""
+    source = source or numbers()
+    assert Manifest.load(manifest.root) == manifest
+    for variant in manifest.artifacts:
+        for name, array in stored(manifest, variant).items():
+            assert array.tobytes() == source.arrays[name].tobytes()
+    assert_tidy(manifest.root, manifest.artifacts)
+
+
+def assert_tidy(root, variants=()):
+    """The dataset folder holds these artifacts, and nothing half-written."""
+    expected = {".lock", *variants, *(["manifest.json"] if variants else [])}
+    assert {path.name for path in root.iterdir()} == expected
+
+
+class Changing(Arrays):
+    """A source whose data are others each time they are read."""
+
+    def batches(self):
+        self.arrays["x"][3] += 1
+        return super().batches()
+
+
+@pytest.fixture
+def break_in(monkeypatch):
+    """Let a format fail while it writes, after the first batch."""
+
+    def break_in(name, error):
+        original = formats.type_of(name).write
+
+        def write(self, path, schema, batches):
+            def broken():
+                yield next(iter(batches))
+                raise error
+
+            original(self, path, schema, broken())
+
+        monkeypatch.setattr(formats.type_of(name), "write", write)
+
+    return break_in
+
+
+class TestWriting:
+    def test_every_variant_holds_the_source(self, tmp_path, capfd):
+        manifest, rows = prepare(tmp_path, VARIANTS)
+        assert list(manifest.artifacts) == [row.variant for row in rows] == VARIANTS
+        assert set(states(rows).values()) == {"written"}
+        assert_holds(manifest)
+        assert capfd.readouterr() == ("", "")
+
+    def test_rows_say_what_is_on_disk(self, tmp_path):
+        source = iobench.Synthetic(1 << 20, compressibility=0.5)
+        manifest, rows = prepare(tmp_path, ["npy", "lmdb:codec=lz4"], source)
+        assert [row.ratio for row in rows] == pytest.approx([1, 1.6], rel=0.1)
+        for row in rows:
+            files = manifest.files_of(row.variant)
+            assert row.logical_bytes == 4 << 20
+            assert row.artifact.stored_bytes == sum(512 * file.stat().st_blocks for file in files)
+            assert row.artifact.write_s > 0 < row.artifact.verify_s
+            assert row.artifact.library.split()[0] == formats.parse(row.variant).library
+
+    def test_the_default_is_the_four_formats(self, tmp_path):
+        manifest, _ = iobench.prepare(iobench.Synthetic(1000), data_dir=tmp_path)
+        assert list(manifest.artifacts) == ["npy", "hdf5", "lmdb", "memmap"]
+        assert manifest.root == tmp_path / "float32-128-7"
+
+    def test_a_variant_asked_for_twice_is_written_once(self, tmp_path):
+        _, rows = prepare(tmp_path, ["hdf5", "hdf5:compression=none", "hdf5"])
+        assert states(rows) == {"hdf5": "written"}
+
+    def test_a_folder_of_images_goes_into_every_format(self, tmp_path):
+        for number in range(12):
+            folder = tmp_path / "pets" / ("cat" if number % 3 else "dog")
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng(number).integers(0, 256, (9, 12, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / f"{number:02}.png")
+        manifest, _ = prepare(tmp_path / "data", source=iobench.open_source(tmp_path / "pets", (9, 12, 3)))
+        for variant in manifest.artifacts:
+            found = stored(manifest, variant)
+            assert found["y"].tolist() == [0] * 8 + [1] * 4
+            np.testing.assert_array_equal(found["x"][-1], pixels if number % 3 == 0 else found["x"][-1])
+        assert_tidy(manifest.root, manifest.artifacts)
+
+    def test_progress_tells_of_writing_and_reading_back(self, tmp_path):
+        seen = {}
+        manifest, _ = prepare(
+            tmp_path, progress=lambda what, done, total: seen.setdefault(what, []).append(done)
+        )
+        assert list(seen) == ["writing npy", "verifying npy", "writing lmdb", "verifying lmdb"]
+        for done in seen.values():
+            assert done == sorted(done)
+            assert (done[0], done[-1]) == (0, manifest.schema.logical_bytes)
+
+
+class TestASecondCall:
+    def test_skips_what_is_there(self, tmp_path):
+        manifest, _ = prepare(tmp_path)
+        before = tree(manifest.root)
+        again, rows = prepare(tmp_path)
+        assert states(rows) == {"npy": "present", "lmdb": "present"}
+        assert tree(manifest.root) == before
+        assert again == manifest
+
+    def test_adds_what_is_missing(self, tmp_path):
+        prepare(tmp_path)
+        manifest, rows = prepare(tmp_path, ["npy", "memmap", "lmdb:codec=lz4"])
+        assert states(rows) == {"npy": "present", "memmap": "written", "lmdb:codec=lz4": "written"}
+        assert list(manifest.artifacts) == ["npy", "lmdb", "memmap", "lmdb:codec=lz4"]
+        assert_holds(manifest)
+
+    def test_keeps_and_stamps_what_was_only_touched(self, tmp_path):
+        manifest, _ = prepare(tmp_path)
+        os.utime(manifest.files_of("npy")[0], (1, 1))
+        before = tree(manifest.root / "npy")
+        again, rows = prepare(tmp_path)
+        assert states(rows)["npy"] == "present"
+        assert tree(manifest.root / "npy") == before
+        assert again.unchanged("npy")
+        assert_holds(again)
+
+    def test_leaves_what_others_put_beside_the_data(self, tmp_path):
+        """LMDB's own tools leave a lock file, and a run must not miss it when it is gone."""
+        manifest, _ = prepare(tmp_path)
+        lock = manifest.root / "lmdb" / "lock.mdb"
+        lock.touch()
+        os.utime(manifest.root / "lmdb" / "data.mdb")
+        again, rows = prepare(tmp_path)
+        assert (states(rows)["lmdb"], lock.exists()) == ("present", True)
+        lock.unlink()
+        again.opener("lmdb")
+
+    @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
+    @pytest.mark.parametrize("harm", ["bit", "truncated", "missing file", "missing folder"])
+    def test_repairs_what_is_damaged(self, tmp_path, variant, harm):
+        manifest, _ = prepare(tmp_path, [variant])
+        file = max(manifest.files_of(variant), key=lambda path: path.stat().st_size)
+        if harm == "bit":
+            flip_a_bit(file, numbers().arrays["x"][100].tobytes())
+        elif harm == "truncated":
+            os.truncate(file, 100)
+        elif harm == "missing file":
+            file.unlink()
+        else:
+            shutil.rmtree(manifest.path_of(variant))
+        again, rows = prepare(tmp_path, [variant])
+        assert states(rows) == {variant: "repaired"}
+        assert_holds(again)
+
+    def test_overwrite_writes_again_and_keeps_the_rest(self, tmp_path):
+        prepare(tmp_path)
+        manifest, rows = prepare(tmp_path, ["npy"], overwrite=True)
+        assert states(rows) == {"npy": "written"}
+        assert list(manifest.artifacts) == ["npy", "lmdb"]
+        assert_holds(manifest)
+
+    def test_removes_what_a_killed_one_left(self, tmp_path):
+        (tmp_path / "d" / ".tmp-1-1").mkdir(parents=True)
+        (tmp_path / "d" / ".tmp-1-1" / "x.npy").write_bytes(b"half")
+        assert_holds(prepare(tmp_path)[0])
+
+
+class TestOtherData:
+    def test_are_kept_without_overwrite(self, tmp_path):
+        manifest, _ = prepare(tmp_path)
+        before = tree(tmp_path)
+        with pytest.raises(ArtifactExists, match=r"holds other data .*--overwrite .*--name"):
+            prepare(tmp_path, source=numbers(seed=1))
+        assert tree(tmp_path) == before
+        assert_holds(manifest)
+
+    def test_are_replaced_with_overwrite(self, tmp_path):
+        prepare(tmp_path, ["npy", "lmdb", "hdf5"])
+        manifest, _ = prepare(tmp_path, ["npy"], numbers(seed=1), overwrite=True)
+        assert list(manifest.artifacts) == ["npy"]
+        assert_holds(manifest, numbers(seed=1))
+
+    def test_a_file_of_the_users_stays(self, tmp_path):
+        prepare(tmp_path)
+        notes = [tmp_path / "d" / "notes.txt", tmp_path / "d" / "plots" / "a.png", tmp_path / "mine.npy"]
+        notes[1].parent.mkdir()
+        for file in notes:
+            file.write_text("mine")
+        prepare(tmp_path, ["memmap"], numbers(seed=1), overwrite=True)
+        assert [file.read_text() for file in notes] == ["mine"] * 3
+
+    def test_a_folder_that_no_manifest_lists_stays(self, tmp_path):
+        """The user's own folder may have a format's name, and even be the source."""
+        mine = tmp_path / "d" / "npy" / "x.npy"
+        mine.parent.mkdir(parents=True)
+        np.save(mine, np.arange(50))
+        with pytest.raises(ArtifactExists, match=r"d/npy is there, but no manifest lists it; .*--overwrite"):
+            prepare(tmp_path, ["lmdb", "npy"], iobench.open_source(mine))
+        assert np.load(mine).tolist() == list(range(50))
+
+    def test_a_damaged_manifest_needs_overwrite(self, tmp_path):
+        manifest, _ = prepare(tmp_path)
+        (manifest.root / "manifest.json").write_text("{")
+        with pytest.raises(ManifestError, match="--overwrite"):
+            prepare(tmp_path)
+        assert_holds(prepare(tmp_path, overwrite=True)[0])
+
+    def test_a_source_that_changes_between_two_variants_is_caught(self, tmp_path):
+        source = Changing(**numbers().arrays)
+        with pytest.raises(WrongContent, match="gives other data"):
+            prepare(tmp_path, source=source)
+        assert list(Manifest.load(tmp_path / "d").artifacts) == ["npy"]
+        assert_tidy(tmp_path / "d", ["npy"])
+
+
+class TestFailure:
+    """Whatever goes wrong: nothing half-written opens, and what was there is there."""
+
+    ERRORS = (
+        (OSError(errno.ENOSPC, "No space left on device"), PrepareError, "No space left on device"),
+        (SourceError("--source x: unreadable"), SourceError, "unreadable"),
+        (KeyboardInterrupt(), KeyboardInterrupt, None),
+        (ZeroDivisionError(), ZeroDivisionError, None),
+    )
+
+    @pytest.mark.parametrize("name", DEFAULT_FORMATS)
+    @pytest.mark.parametrize(("error", "expected", "words"), ERRORS)
+    def test_in_the_first_write_leaves_nothing(self, tmp_path, break_in, name, error, expected, words):
+        break_in(name, error)
+        with pytest.raises(expected, match=words):
+            prepare(tmp_path, [name])
+        assert_tidy(tmp_path / "d")
+        with pytest.raises(ManifestError):
+            iobench.find_dataset(tmp_path)
+
+    @pytest.mark.parametrize("overwrite", [False, True])
+    @pytest.mark.parametrize(("error", "expected", "words"), ERRORS)
+    def test_in_a_later_write_keeps_the_rest(self, tmp_path, break_in, error, expected, words, overwrite):
+        prepare(tmp_path, ["npy", "hdf5"] if overwrite else ["npy"])
+        before = tree(tmp_path)
+        break_in("hdf5", error)
+        with pytest.raises(expected, match=words):
+            prepare(tmp_path, ["hdf5", "memmap"], overwrite=overwrite)
+        assert tree(tmp_path) == before
+        assert_holds(iobench.find_dataset(tmp_path))
+
+    @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
+    @pytest.mark.parametrize("point", [(PREPARE, "sync"), (staging, "sync_directory")])
+    def test_of_a_sync_keeps_what_was_there(self, tmp_path, monkeypatch, error, point):
+        prepare(tmp_path, ["npy"])
+        before = tree(tmp_path)
+
+        def fail(path):
+            raise error
+
+        monkeypatch.setattr(*point, fail)
+        with pytest.raises((PrepareError, KeyboardInterrupt)):
+            prepare(tmp_path, ["npy", "lmdb"], numbers(seed=1), overwrite=True)
+        assert tree(tmp_path) == before
+
+    @pytest.mark.parametrize("seed", [0, 1], ids=["same data", "other data"])
+    def test_to_write_the_manifest_keeps_what_was_there(self, tmp_path, monkeypatch, seed):
+        prepare(tmp_path, ["npy"])
+        before = tree(tmp_path)
+
+        def fail(descriptor):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", fail)
+        monkeypatch.setattr(PREPARE, "sync", lambda folder: None)
+        monkeypatch.setattr(staging, "sync_directory", lambda folder: None)
+        with pytest.raises(PrepareError, match="No space left on device"):
+            prepare(tmp_path, ["npy", "lmdb"], numbers(seed=seed), overwrite=True)
+        assert tree(tmp_path) == before
+        assert_tidy(tmp_path / "d", ["npy"])
+
+    def test_to_read_back_what_was_written_is_caught(self, tmp_path, monkeypatch):
+        npy = formats.type_of("npy")
+        original = npy.write
+
+        def write(self, path, schema, batches):
+            original(self, path, schema, batches)
+            damage(path / "x.npy")
+
+        monkeypatch.setattr(npy, "write", write)
+        with pytest.raises(WrongContent, match="other content"):
+            prepare(tmp_path, ["lmdb", "npy"])
+        assert_holds(iobench.find_dataset(tmp_path))
+
+    def test_of_a_format_to_write_everything_is_caught(self, tmp_path, monkeypatch):
+        npy = formats.type_of("npy")
+        original = npy.write
+        monkeypatch.setattr(npy, "write", lambda self, path, schema, _: original(self, path, schema, []))
+        with pytest.raises((WrongContent, CorruptArtifact)):
+            prepare(tmp_path, ["npy"])
+        assert_tidy(tmp_path / "d")
+
+    def test_by_a_kill_leaves_nothing_that_opens(self, tmp_path):
+        script = (
+            "import os, sys, iobench, formats\n"
+            "formats.type_of('hdf5').open = lambda *_: os.kill(os.getpid(), 9)\n"
+            "iobench.prepare(iobench.Synthetic(9999), ['npy', 'hdf5'], data_dir=sys.argv[1], name='d')\n"
+        )
+        assert subprocess.run([sys.executable, "-c", script, tmp_path]).returncode == -9
+        assert list(iobench.find_dataset(tmp_path).artifacts) == ["npy"]
+        manifest, rows = prepare(tmp_path, ["npy", "hdf5"], iobench.Synthetic(9999))
+        assert states(rows) == {"npy": "present", "hdf5": "written"}
+        assert_tidy(manifest.root, manifest.artifacts)
+
+
+class TestFolderAndDisk:
+    def test_two_at_once_are_kept_apart(self, tmp_path):
+        manifest, _ = prepare(tmp_path)
+        with open(manifest.root / ".lock") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            with pytest.raises(PrepareError, match="another 'iobench prepare' is writing there"):
+                prepare(tmp_path)
+        prepare(tmp_path)
+
+    def test_one_within_another_is_refused(self, tmp_path):
+        class Nested(Arrays):
+            def batches(self):
+                with pytest.raises(PrepareError, match="another"):
+                    prepare(tmp_path)
+                return super().batches()
+
+        assert_holds(prepare(tmp_path, source=Nested(**numbers().arrays))[0])
+
+    def test_too_little_space_is_said_before_anything_is_written(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 0, 100_000))
+        with pytest.raises(
+            PrepareError, match=r"npy, lmdb may need .* GiB, .* GiB are free; use a smaller --size"
+        ):
+            prepare(tmp_path)
+        assert_tidy(tmp_path / "d")
+
+    def test_no_space_is_needed_for_what_is_there(self, tmp_path, monkeypatch):
+        prepare(tmp_path)
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 0, 0))
+        assert set(states(prepare(tmp_path)[1]).values()) == {"present"}
+
+    @pytest.mark.parametrize("variant", VARIANTS)
+    def test_a_full_disk_is_one_line(self, small_disk, variant):
+        """In a process of its own, which a library may take down when its writes are refused."""
+        prepare(small_disk, ["npy"])
+        before = tree(small_disk)
+        script = (
+            "import shutil, sys\n"
+            "from types import SimpleNamespace\n"
+            "from iobench.cli import main\n"
+            "shutil.disk_usage = lambda path: SimpleNamespace(free=1 << 40)\n"
+            "main()\n"
+        )
+        arguments = ["prepare", "--size=2e6", "--name=large", "--format", variant, "--data-dir", small_disk]
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+        assert complaint(done, 1).endswith("; nothing half-written was kept")
+        assert done.stderr.splitlines()[:-1] in ([], [f"writing {variant}"])
+        assert tree(small_disk) == before
+        assert_tidy(small_disk / "large")
+
+    def test_a_read_only_folder_is_one_line(self, small_disk):
+        manifest, _ = prepare(small_disk, ["npy"])
+        subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+        for source in (numbers(), numbers(seed=1)):
+            with pytest.raises(PrepareError, match="Read-only file system"):
+                prepare(small_disk, source=source, overwrite=True)
+        with pytest.raises(PrepareError, match="Read-only file system"):
+            iobench.prepare(numbers(), data_dir=small_disk, name="new")
+        assert_holds(manifest)
+
+    def test_a_file_in_the_place_of_the_folder_stays(self, tmp_path):
+        (tmp_path / "d").write_text("mine")
+        with pytest.raises(PrepareError, match="File exists"):
+            prepare(tmp_path)
+        with pytest.raises(PrepareError, match="Not a directory"):
+            iobench.prepare(numbers(), data_dir=tmp_path / "d" / "e")
+        assert (tmp_path / "d").read_text() == "mine"
+
+
+def test_memory_does_not_grow_with_the_data(tmp_path):
+    """200 MB in every format, in a process whose memory before is known.
+
+    A reader's mapped pages count as memory, so that the smaller its share, the clearer the figure.
+    """
+    script = (
+        "import importlib, resource, sys, iobench\n"
+        "from pathlib import Path\n"
+        "importlib.import_module('iobench.verify').READER_BYTES = 32 << 20\n"
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
+        "def prepare(size): iobench.prepare(iobench.Synthetic(size), data_dir=Path(sys.argv[1]))\n"
+        "prepare(1000)\n"
+        "before = peak()\n"
+        "prepare(50_000_000)\n"
+        "print(peak() - before)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True
+    )
+    assert int(done.stdout) < 150

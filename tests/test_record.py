@@ -1,0 +1,138 @@
+import dataclasses
+import json
+import math
+
+import pytest
+
+from iobench import record
+from iobench.errors import RecordError
+from iobench.record import Record
+
+EXAMPLE = Record(
+    run="a1",
+    time="2026-01-02T03:04:05.678+00:00",
+    round=1,
+    dataset={"name": "d", "samples": 10, "fields": [{"name": "x", "shape": [3], "dtype": "uint8"}]},
+    arm={"variant": "npy", "loader": "native", "label": "npy · native"},
+    device="cpu",
+    cache={"mode": "warm", "residency": 1.0},
+    model="none",
+    machine={"cpu": "z80", "disk": {"read_ahead_kib": None}},
+    samples=10,
+    logical_bytes=30,
+    open_s=0.1,
+    epoch_s=2.0,
+    first_batch_s=0.2,
+    wait_s=1.0,
+    wait_p50_s=0.1,
+    wait_p99_s=0.2,
+    cpu_s=1.5,
+    disk_bytes=0,
+    major_faults=0,
+    memory_bytes=1,
+    gpu_allocated_bytes=None,
+    gpu_reserved_bytes=None,
+    loss=None,
+)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "results" / "r.jsonl"
+
+
+def with_loss(loss):
+    return dataclasses.replace(EXAMPLE, loss=loss)
+
+
+def test_what_was_appended_is_read_back(path):
+    records = [with_loss(float(number)) for number in range(3)]
+    for one in records:
+        record.append(path, one)
+    assert record.read(path) == records
+
+
+def test_each_record_is_one_line_of_json_with_its_version(path):
+    record.append(path, EXAMPLE)
+    record.append(path, EXAMPLE)
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["record_version"] for line in lines] == [record.VERSION] * 2
+
+
+def test_rates_are_per_second_of_the_epoch():
+    assert (EXAMPLE.samples_per_s, EXAMPLE.bytes_per_s) == (5, 15)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_json_has_no_number_for_becomes_null(path, value):
+    record.append(path, dataclasses.replace(with_loss(value), machine={"a": [{"b": value}]}))
+    (found,) = record.read(path)
+    assert found.loss is None
+    assert found.machine == {"a": [{"b": None}]}
+
+
+def test_a_last_line_that_was_cut_off_is_left_out(path):
+    record.append(path, EXAMPLE)
+    whole = path.read_text()
+    for length in (1, len(whole) // 2, len(whole) - 1):
+        path.write_text(whole + whole[:length])
+        assert record.read(path) == [EXAMPLE]
+
+
+def test_an_empty_file_has_no_records(path):
+    path.parent.mkdir()
+    path.write_text("")
+    assert record.read(path) == []
+
+
+def test_unknown_keys_are_passed_over(path):
+    path.parent.mkdir()
+    path.write_text(json.dumps({**dataclasses.asdict(EXAMPLE), "of_a_later_release": 1}) + "\n")
+    assert record.read(path) == [EXAMPLE]
+
+
+def test_a_newer_version_is_refused_with_the_line_and_what_to_do(path):
+    path.parent.mkdir()
+    path.write_text(json.dumps({**dataclasses.asdict(EXAMPLE), "record_version": 99, "run": {}}) + "\n")
+    with pytest.raises(RecordError, match=r"line 1: record version 99.*upgrade iobench"):
+        record.read(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"hello\n",
+        b"[]\n",
+        b"3\n",
+        b"null\n",
+        b"{}\n",
+        b'{"record_version": "1"}\n',
+        b'{"record_version": 1}\n',
+        b"\xff\n",
+    ],
+)
+def test_a_file_of_something_else_is_refused(path, content):
+    path.parent.mkdir()
+    path.write_bytes(content)
+    with pytest.raises(RecordError, match=r"r\.jsonl") as caught:
+        record.read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_is_refused(path):
+    with pytest.raises(RecordError, match="cannot be read"):
+        record.read(path)
+
+
+def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path, tmp_path / "file" / "r.jsonl"):
+        with pytest.raises(RecordError, match=f"{path}; name a file"):
+            record.check_writable(path)
+        with pytest.raises(RecordError, match=f"{path}: "):
+            record.append(path, EXAMPLE)
+
+
+def test_a_place_that_can_be_written_to_is_left_as_it_was(tmp_path):
+    record.check_writable(tmp_path / "new" / "r.jsonl")
+    assert not any(tmp_path.iterdir())

@@ -1,0 +1,100 @@
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import every_dtype_arrays, prepared
+
+import formats
+import iobench
+from formats import DTYPES, Field, Schema
+from iobench.errors import InvalidSettings
+from iobench.training import Trainer
+
+CPU = torch.device("cpu")
+
+
+def train(schema, batches, model="mlp", seed=0):
+    trainer = Trainer(model, schema, CPU, seed)
+    for batch in batches:
+        trainer.step({name: torch.from_numpy(array) for name, array in batch.items()})
+    return trainer.loss
+
+
+def schema_of(arrays):
+    fields = (Field(name, array.shape[1:], str(array.dtype)) for name, array in arrays.items())
+    return Schema(len(next(iter(arrays.values()))), tuple(fields))
+
+
+@pytest.mark.parametrize(("model", "order"), [("mlp", "sequential"), ("cnn", "random")])
+def test_every_arm_trains_to_the_same_loss(images, tmp_path, model, order):
+    settings = iobench.Settings(order=order, batch_size=32)
+    found = iobench.run(images, settings=settings, model=model, device="cpu", rounds=1, out=tmp_path / "r")
+    assert not found.failures
+    assert len(found.records) == 2 * len(formats.names())
+    assert len({record.loss for record in found.records}) == 1
+    assert math.isfinite(found.records[0].loss)
+
+
+def test_the_loss_depends_on_the_seed_and_on_the_data():
+    rng = np.random.default_rng(1)
+    batches = [{"x": rng.random((8, 5), np.float32)} for _ in range(3)]
+    schema = schema_of(batches[0])
+    assert train(schema, batches) == train(schema, batches)
+    assert train(schema, batches) != train(schema, batches, seed=1)
+    assert train(schema, batches) != train(schema, batches[:2])
+
+
+def test_training_leaves_the_random_state_alone():
+    before = torch.get_rng_state()
+    train(Schema(1, (Field("x", (5,), "float32"),)), [], seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_training_does_not_change_the_batch():
+    batch = {"x": np.ones((4, 5), np.float32), "y": np.arange(4)}
+    train(schema_of(batch), [batch])
+    np.testing.assert_array_equal(batch["x"], 1)
+    np.testing.assert_array_equal(batch["y"], range(4))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_inputs_of_every_dtype_train(dtype):
+    batch = {"x": np.ones((4, 6), dtype), "y": np.ones(4, "int64")}
+    assert math.isfinite(train(schema_of(batch), [batch]))
+
+
+@pytest.mark.parametrize("dtype", [d for d in DTYPES if "int" in d])
+def test_labels_of_every_integer_dtype_train(dtype):
+    batch = {"x": np.ones((4, 6), "float32"), "y": np.array([0, 1, 2, np.iinfo(dtype).max], dtype)}
+    assert math.isfinite(train(schema_of(batch), [batch]))
+
+
+def test_all_dtypes_at_once_train(every_dtype):
+    assert math.isfinite(train(every_dtype.schema, [every_dtype_arrays()]))
+
+
+@pytest.mark.parametrize("shape", [(3, 16, 16), (16, 16, 3), (16, 16), (1, 16, 16), (1, 1)])
+def test_the_cnn_takes_images_of_either_layout(shape):
+    batch = {"x": np.ones((4, *shape), "uint8"), "y": np.arange(4)}
+    assert math.isfinite(train(schema_of(batch), [batch], "cnn"))
+
+
+@pytest.mark.parametrize("shape", [(), (8,), (2, 2, 2, 2)])
+def test_the_cnn_refuses_what_is_no_image_and_says_what_to_do(shape):
+    with pytest.raises(InvalidSettings, match=r"x has shape .*; use --model mlp"):
+        Trainer("cnn", Schema(4, (Field("x", shape, "float32"),)), CPU, 0)
+
+
+def test_scalars_alone_train():
+    batch = {"x": np.ones(4, "float32")}
+    assert math.isfinite(train(schema_of(batch), [batch]))
+
+
+def test_a_loss_that_is_no_number_is_null_in_the_record(tmp_path):
+    arrays = {"x": np.full((8, 4), np.nan, np.float32)}
+    manifest = prepared(tmp_path, arrays, ["npy", "lmdb"])
+    found = iobench.run(manifest, loaders=["native"], model="mlp", device="cpu", rounds=1)
+    assert not found.failures
+    assert [json.loads(line)["loss"] for line in found.path.read_text().splitlines()] == [None, None]

@@ -1,0 +1,109 @@
+"""Sizes as people write them, and figures as people read them."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from iobench.units import bytes_text, parse_elements, parse_shape, rate_text, seconds_text
+
+
+@pytest.mark.parametrize(
+    ("text", "item_bytes", "elements"),
+    [
+        ("1e7", 4, 10_000_000),
+        ("2_000_000", 4, 2_000_000),
+        ("1", 8, 1),
+        ("2.5e3", 4, 2500),
+        ("1E+3", 4, 1000),
+        (" 7 ", 4, 7),
+        ("4GiB", 4, 1 << 30),
+        ("1MiB", 8, 131_072),
+        ("1 MiB", 1, 1 << 20),
+        ("1.5KiB", 2, 768),
+        ("500MB", 4, 125_000_000),
+        ("10B", 4, 2),
+    ],
+)
+def test_a_size_is_elements_or_with_a_unit_bytes(text, item_bytes, elements):
+    assert parse_elements(text, item_bytes) == elements
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "-1",
+        "1.5",
+        "0GiB",
+        "-4GiB",
+        "",
+        "many",
+        "nan",
+        "inf",
+        "1e",
+        "4EiB",
+        "4gb",
+        "1e7 1",
+        "1e-3",
+        "--",
+        "3B",
+    ],
+)
+def test_what_is_no_size_is_refused_in_words(text):
+    with pytest.raises(ValueError, match=r"is not a|is less than") as error:
+        parse_elements(text, 4)
+    assert repr(text) in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["1e19", "1e999999999", "9e99TiB"])
+def test_a_size_beyond_all_disks_is_refused_at_once(text):
+    with pytest.raises(ValueError, match="more than any disk"):
+        parse_elements(text, 4)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet="0123456789.eE+-_ kKMGTiB", max_size=12))
+def test_every_text_is_a_positive_whole_number_or_a_value_error(text):
+    try:
+        elements = parse_elements(text, 4)
+    except ValueError:
+        return
+    assert type(elements) is int
+    assert elements > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"),
+    [("128", (128,)), ("3x224x224", (3, 224, 224)), ("3,4", (3, 4)), (" 3 x 4 ", (3, 4))],
+)
+def test_a_shape_is_written_with_x_or_commas(text, shape):
+    assert parse_shape(text) == shape
+
+
+@pytest.mark.parametrize("text", ["", "0", "3x0", "x3", "3x", "-3", "3.5", "3x4y", "9" * 5000])
+def test_what_is_no_shape_is_refused_in_words(text):
+    with pytest.raises(ValueError):
+        parse_shape(text)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (40_000_000, "38.1 MiB"), (5 << 40, "5.00 TiB")],
+)
+def test_bytes_have_iec_units(count, text):
+    assert bytes_text(count) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(12e-6, "12.0 µs"), (3.4e-3, "3.40 ms"), (0.5, "500 ms"), (1.25, "1.25 s"), (4000, "4,000 s")],
+)
+def test_seconds_have_the_unit_that_suits_them(seconds, text):
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(0, "0.00"), (950, "950"), (16_200, "16.2 k"), (1.42e6, "1.42 M"), (3e9, "3.00 G")]
+)
+def test_rates_are_short(rate, text):
+    assert rate_text(rate) == text
