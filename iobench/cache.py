@@ -14,11 +14,14 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from iobench.errors import ColdCacheUnavailable
 
+MODES = ("warm", "cold")
+PREFAULT = 1.2  # of the bytes to be read
 COLD_LIMIT = 0.01  # residency above this is not cold
 WARM_LIMIT = 0.99  # residency below this is not warm
 PIECE_BYTES = 8 << 20
@@ -45,6 +48,25 @@ class _Stat(ctypes.Structure):
     _fields_ = tuple(
         (name, ctypes.c_uint64) for name in ("cache", "dirty", "writeback", "evicted", "recently_evicted")
     )
+
+
+def establish(mode: str, files: Sequence[Path], logical_bytes: int, sudo: bool = False) -> dict[str, Any]:
+    """Make files cold or warm, and return how and how far, for the record of a round.
+
+    ColdCacheUnavailable where they do not get cold or do not stay so.
+    """
+    state: dict[str, Any] = {"mode": mode, "read_ahead_kib": read_ahead_kib(files[0])}
+    if mode == "warm":
+        return {**state, "method": "read through in order", "residency": warm(files)}
+    method = evict(files, sudo)
+    prefault(int(PREFAULT * logical_bytes))
+    reached = residency(files)
+    if reached > COLD_LIMIT:
+        raise ColdCacheUnavailable(
+            f"--cache cold: {reached:.1%} of {files[0].parent} came back into memory before the round; "
+            "stop what else reads it"
+        )
+    return {**state, "method": method, "residency": reached}
 
 
 def residency(files: Sequence[Path]) -> float:
@@ -96,7 +118,7 @@ def warm(files: Sequence[Path]) -> float | None:
         if residency(files) < WARM_LIMIT:
             for path in files:
                 _drop_file(path)
-            prefault(int(1.2 * sum(path.stat().st_size for path in files)))
+            prefault(int(PREFAULT * sum(path.stat().st_size for path in files)))
         read_through(files)
         return residency(files)
     except Unverifiable:

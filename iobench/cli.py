@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -38,7 +39,10 @@ def main() -> None:
         _fail(str(error), 2)
     except (BenchError, FormatError) as error:
         _fail(str(error), 1)
-    except (typer.Abort, KeyboardInterrupt):
+    except BrokenPipeError:  # whoever read the results has gone; spare Python's own complaint at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    if code == 130:  # Ctrl-C, which typer turns into this
         _fail("interrupted", 130)
     sys.exit(code)
 

@@ -18,13 +18,14 @@ class Counts:
     """Differences over a measured stretch, and the peak of its memory.
 
     `memory_bytes` is anonymous and shared memory by PSS, so that what workers share with their
-    parent counts once; pages of the page cache that are merely mapped do not count.
+    parent counts once; pages of the page cache that are merely mapped do not count. None, for
+    it and for `disk_bytes`, where the kernel keeps no such account.
     """
 
-    disk_bytes: int
+    disk_bytes: int | None
     cpu_s: float
     major_faults: int
-    memory_bytes: int
+    memory_bytes: int | None
 
 
 class Counters:
@@ -32,28 +33,36 @@ class Counters:
     burned becomes their parent's only then."""
 
     def __init__(self) -> None:
-        self._before = (0, 0.0, 0)
-        self._peak = 0
+        self._disk: int | None = None
+        self._used = (0.0, 0)
+        self._looks: list[int] = []
         self._done = threading.Event()
         self._sampler: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin counting, with a thread that looks at memory twice a second."""
-        self._before = _totals()
+        self._disk, self._used = _disk_bytes(), _used()
         self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
         self._sampler.start()
 
     def note_memory(self) -> None:
-        """Look at memory now: while the workers still live."""
-        self._peak = max(self._peak, memory_bytes())
+        """Look at memory now."""
+        if (seen := memory_bytes()) is not None:
+            self._looks.append(seen)
 
     def stop(self) -> Counts:
         """End counting."""
         self._done.set()
         if self._sampler is not None:
             self._sampler.join()
-        disk, cpu, faults = (now - then for now, then in zip(_totals(), self._before, strict=True))
-        return Counts(int(disk), cpu, int(faults), self._peak)
+        disk = _disk_bytes()
+        cpu, faults = (now - then for now, then in zip(_used(), self._used, strict=True))
+        return Counts(
+            disk_bytes=None if disk is None or self._disk is None else disk - self._disk,
+            cpu_s=cpu,
+            major_faults=int(faults),
+            memory_bytes=max(self._looks, default=None),
+        )
 
     def _watch(self) -> None:
         pause = FIRST_LOOK_S
@@ -62,33 +71,34 @@ class Counters:
             pause = NEXT_LOOK_S
 
 
-def memory_bytes() -> int:
-    """Anonymous and shared memory of this process and its children, by PSS."""
-    processes = [os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))]
-    return sum(_pss(pid) for pid in processes)
+def memory_bytes() -> int | None:
+    """Anonymous and shared memory of this process and its children, by PSS; None where untold."""
+    own = _pss(os.getpid())
+    if own is None:
+        return None
+    children = (_pss(child.pid) for child in psutil.Process().children(recursive=True))
+    return own + sum(child or 0 for child in children)  # one of them may just have ended
 
 
-def _pss(pid: int) -> int:
+def _pss(pid: int) -> int | None:
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:  # it has just ended
-        return 0
+    except OSError:
+        return None
     kib = [int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
-    return 1024 * sum(kib)
+    return 1024 * sum(kib) if kib else None
 
 
-def _totals() -> tuple[int, float, int]:
+def _used() -> tuple[float, int]:
+    """Processor seconds and major faults of this process and its reaped children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return (
-        _read_bytes(),
-        sum(u.ru_utime + u.ru_stime for u in used),
-        sum(u.ru_majflt for u in used),
-    )
+    return sum(u.ru_utime + u.ru_stime for u in used), sum(u.ru_majflt for u in used)
 
 
-def _read_bytes() -> int:
+def _disk_bytes() -> int | None:
     """Bytes the kernel fetched from disk for this process and its reaped children."""
-    for line in Path("/proc/self/io").read_text().splitlines():
-        if line.startswith("read_bytes:"):
-            return int(line.split()[1])
-    return 0
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)

@@ -7,11 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
+import torch
+
 from formats import Rows
 from iobench import order
 from iobench.arms import Arm
 from iobench.counters import Counters, Counts
-from iobench.errors import WrongContent
+from iobench.errors import LoaderFailed, WrongContent
 from iobench.feed import DeviceBatch, Feed
 from iobench.loaders import Loader, open_loader
 from iobench.manifest import Opener
@@ -32,10 +34,10 @@ class Measured:
     wait_s: float  # blocked in next(), all batches together
     wait_p50_s: float
     wait_p99_s: float
-    disk_bytes: int
+    disk_bytes: int | None  # None where the kernel keeps no account
     cpu_s: float
     major_faults: int
-    memory_bytes: int
+    memory_bytes: int | None
 
 
 def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer) -> Measured:
@@ -54,7 +56,6 @@ def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer
         with closing(loader):
             with epoch:
                 samples = _drain(loader, rows, feed, epoch, consume)
-                feed.synchronize()
             counters.note_memory()
     if samples != schema.samples:
         raise WrongContent(f"{arm.label}: {samples} samples came out of {schema.samples}")
@@ -72,11 +73,17 @@ def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer
 
 
 def _drain(loader: Loader, rows: list[Rows], feed: Feed, epoch: Meter, consume: Consumer) -> int:
+    """Samples that reached the device, all of them by the time this returns."""
     first, samples = loader.opener.schema.fields[0].name, 0
-    with closing(loader.epoch(rows)) as batches:
-        for batch in epoch.over(map(feed.move, batches)):
-            samples += batch[first].shape[0]
-            consume(batch)
+    try:
+        with closing(loader.epoch(rows)) as batches:
+            for batch in epoch.over(map(feed.move, batches)):
+                samples += batch[first].shape[0]
+                consume(batch)
+        feed.synchronize()
+    except torch.OutOfMemoryError as error:
+        reason = str(error).partition(". ")[0]
+        raise LoaderFailed(f"{loader.opener.path}: {reason}; use a smaller --batch-size") from error
     return samples
 
 

@@ -76,21 +76,28 @@ def _cpu_model() -> str:
 def _gpu(device: str) -> dict[str, Any] | None:
     if not device.startswith("cuda"):
         return None
-    import pynvml
     import torch
 
     properties = torch.cuda.get_device_properties(device)
-    pynvml.nvmlInit()
-    try:
-        driver = pynvml.nvmlSystemGetDriverVersion()
-    finally:
-        pynvml.nvmlShutdown()
     return {
         "name": properties.name,
         "memory_bytes": properties.total_memory,
         "cuda": torch.version.cuda,
-        "driver": driver if isinstance(driver, str) else driver.decode(),
+        "driver": _driver(),
     }
+
+
+def _driver() -> str | None:
+    """The version of the GPU's driver; None where its management library is not there."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        version = pynvml.nvmlSystemGetDriverVersion()
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+    return version.decode() if isinstance(version, bytes) else str(version)
 
 
 @functools.lru_cache

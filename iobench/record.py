@@ -37,9 +37,9 @@ class Record:
     wait_p50_s: float
     wait_p99_s: float
     cpu_s: float
-    disk_bytes: int
+    disk_bytes: int | None  # None where the kernel keeps no account, as for the next but one
     major_faults: int
-    memory_bytes: int  # peak, anonymous and shared, workers included
+    memory_bytes: int | None  # peak, anonymous and shared, workers included
     gpu_allocated_bytes: int | None
     gpu_reserved_bytes: int | None
     loss: float | None  # of the last step

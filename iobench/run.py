@@ -20,14 +20,12 @@ from iobench.checksum import Checksum
 from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RecordError, WrongContent
 from iobench.manifest import Manifest
 from iobench.record import Record
+from iobench.verify import verify_artifact
 
 if TYPE_CHECKING:  # torch is loaded when a run starts, not when the command line is parsed
     from iobench.epoch import Consumer, Measured
     from iobench.feed import DeviceBatch, Feed
     from iobench.training import Trainer
-
-CACHES = ("warm", "cold")
-PREFAULT = 1.2  # of the bytes to be read
 
 
 @dataclass
@@ -121,8 +119,7 @@ class _Session:
         root = self.run.manifest.root
         self._machine = machine.describe(root, self.run.device)
         self._id = uuid.uuid4().hex[:12]
-        if self.run.model != "none":
-            self._trainer()  # a model that does not fit the data fails before anything is measured
+        self._trainer()  # a model that does not fit the data fails before anything is measured
 
     def prove_all(self, warmup: int) -> None:
         """The untimed rounds; the first of each arm hashes every sample on the device."""
@@ -131,7 +128,7 @@ class _Session:
             with self._collecting_failures(one):
                 self._prove(one)
                 for _ in range(warmup - 1):
-                    self._measure(one, 0, _untouched)
+                    self._measure(one, 0, self._consumer(self._trainer()))
 
     def time_all(self) -> None:
         """The timed rounds, interleaved, each cycle in an order of its own."""
@@ -154,6 +151,8 @@ class _Session:
             self.run.failures[one.label] = str(error)
 
     def _prove(self, one: Arm) -> None:
+        if not self.run.manifest.unchanged(one.variant):  # a library may abort on damaged pages
+            verify_artifact(self.run.manifest, one.variant)
         check, expected = Checksum(self.run.manifest.schema), self.run.manifest.content or 0
         self._measure(one, 0, check.add)
         if check.content != expected:
@@ -163,10 +162,13 @@ class _Session:
             )
 
     def _time(self, one: Arm, number: int) -> None:
-        state = self._set_cache(one)
-        trainer = self._trainer() if self.run.model != "none" else None
+        manifest = self.run.manifest
+        manifest.opener(one.variant)  # complains about files that have gone or changed in size
+        files = manifest.files_of(one.variant)
+        state = cache.establish(self.run.cache, files, manifest.schema.logical_bytes, self.sudo)
+        trainer = self._trainer()
         self.feed.reset_peak()
-        measured = self._measure(one, number, self._training(trainer) if trainer else _untouched)
+        measured = self._measure(one, number, self._consumer(trainer))
         allocated, reserved = self.feed.peak_bytes() or (None, None)
         made = Record(
             run=self._id,
@@ -188,23 +190,6 @@ class _Session:
         self.on_record(made)
         self._compare_loss(made)
 
-    def _set_cache(self, one: Arm) -> dict[str, Any]:
-        """Make the arm's files cold or warm, and say how and how far."""
-        self.run.manifest.opener(one.variant)  # complains about files that have gone or changed in size
-        files = self.run.manifest.files_of(one.variant)
-        state: dict[str, Any] = {"mode": self.run.cache, "read_ahead_kib": cache.read_ahead_kib(files[0])}
-        if self.run.cache == "warm":
-            return {**state, "method": "read through in order", "residency": cache.warm(files)}
-        method = cache.evict(files, self.sudo)
-        cache.prefault(int(PREFAULT * self.run.manifest.schema.logical_bytes))
-        reached = cache.residency(files)
-        if reached > cache.COLD_LIMIT:
-            raise ColdCacheUnavailable(
-                f"--cache cold: {reached:.1%} of {files[0].parent} came back into memory before the round; "
-                "stop what else reads it"
-            )
-        return {**state, "method": method, "residency": reached}
-
     def _measure(self, one: Arm, number: int, consume: Consumer) -> Measured:
         from iobench.epoch import measure
 
@@ -214,16 +199,21 @@ class _Session:
 
         return measure(one, self.run.manifest.opener(one.variant), self.feed, number, step)
 
-    def _training(self, trainer: Trainer) -> Consumer:
+    def _consumer(self, trainer: Trainer | None) -> Consumer:
+        if trainer is None:
+            return lambda batch: None
+
         def step(batch: DeviceBatch) -> None:
             trainer.step(batch)
             self.feed.synchronize()  # so that the next wait is for data, not for the device
 
         return step
 
-    def _trainer(self) -> Trainer:
+    def _trainer(self) -> Trainer | None:
         from iobench.training import Trainer
 
+        if self.run.model == "none":
+            return None
         seed = self.run.arms[0].settings.seed
         return Trainer(self.run.model, self.run.manifest.schema, self.feed.device, seed)
 
@@ -248,10 +238,6 @@ class _Session:
         }
 
 
-def _untouched(batch: DeviceBatch) -> None:
-    """Let the batch go: it has reached the device."""
-
-
 def _check(rounds: int, warmup: int, cache_mode: str, model: str) -> None:
     from iobench.training import MODELS
 
@@ -259,7 +245,7 @@ def _check(rounds: int, warmup: int, cache_mode: str, model: str) -> None:
         raise InvalidSettings(f"rounds {rounds} is below 1")
     if warmup < 1:
         raise InvalidSettings(f"warmup {warmup} is below 1: the first untimed round proves the content")
-    for what, value, known in (("cache", cache_mode, CACHES), ("model", model, MODELS)):
+    for what, value, known in (("cache", cache_mode, cache.MODES), ("model", model, MODELS)):
         if value not in known:
             raise InvalidSettings(f"{what} {value!r} is not one of {', '.join(known)}")
 

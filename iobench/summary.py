@@ -28,9 +28,9 @@ class ArmSummary:
     wait_p99_s: float
     wait_share: float  # of the epoch, blocked in next()
     cpu_s_per_gib: float
-    disk_bytes: float
-    read_amplification: float  # disk bytes per logical byte
-    memory_bytes: int  # the most of all rounds
+    disk_bytes: float | None  # None, as the two below, where the kernel keeps no account
+    read_amplification: float | None  # disk bytes per logical byte
+    memory_bytes: int | None  # the most of all rounds
     gpu_allocated_bytes: int | None
     gpu_reserved_bytes: int | None
     residency: float | None  # the lowest before a round if warm, the highest if cold
@@ -100,6 +100,7 @@ def _arm(rounds: Sequence[Record]) -> ArmSummary:
     def median(name: str) -> float:
         return float(statistics.median(getattr(record, name) for record in rounds))
 
+    disk_bytes = None if last.disk_bytes is None else median("disk_bytes")
     return ArmSummary(
         label=last.arm["label"],
         arm=last.arm,
@@ -112,9 +113,9 @@ def _arm(rounds: Sequence[Record]) -> ArmSummary:
         wait_p99_s=median("wait_p99_s"),
         wait_share=statistics.median(r.wait_s / r.epoch_s for r in rounds),
         cpu_s_per_gib=median("cpu_s") / (last.logical_bytes / 2**30),
-        disk_bytes=median("disk_bytes"),
-        read_amplification=median("disk_bytes") / last.logical_bytes,
-        memory_bytes=max(r.memory_bytes for r in rounds),
+        disk_bytes=disk_bytes,
+        read_amplification=None if disk_bytes is None else disk_bytes / last.logical_bytes,
+        memory_bytes=_largest([r.memory_bytes for r in rounds]),
         gpu_allocated_bytes=_largest([r.gpu_allocated_bytes for r in rounds]),
         gpu_reserved_bytes=_largest([r.gpu_reserved_bytes for r in rounds]),
         residency=_extreme_residency(rounds),

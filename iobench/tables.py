@@ -94,9 +94,9 @@ _COST: list[_Column] = [
     ("wait p50", lambda arm: seconds_text(arm.wait_p50_s)),
     ("p99", lambda arm: seconds_text(arm.wait_p99_s)),
     ("CPU s/GiB", lambda arm: f"{arm.cpu_s_per_gib:.2f}"),
-    ("disk", lambda arm: bytes_text(arm.disk_bytes)),
-    ("× data", lambda arm: f"{arm.read_amplification:.2f}"),
-    ("memory", lambda arm: bytes_text(arm.memory_bytes)),
+    ("disk", lambda arm: _optional_bytes(arm.disk_bytes)),
+    ("× data", lambda arm: None if arm.read_amplification is None else f"{arm.read_amplification:.2f}"),
+    ("memory", lambda arm: _optional_bytes(arm.memory_bytes)),
     ("GPU alloc", lambda arm: _optional_bytes(arm.gpu_allocated_bytes)),
     ("reserved", lambda arm: _optional_bytes(arm.gpu_reserved_bytes)),
 ]
@@ -141,5 +141,5 @@ def _interval(estimate: Estimate, unit: int = 1) -> str:
     return f"{show(estimate.low / unit)} – {show(estimate.high / unit)}"
 
 
-def _optional_bytes(count: int | None) -> str | None:
+def _optional_bytes(count: float | None) -> str | None:
     return None if count is None else bytes_text(count)

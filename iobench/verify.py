@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import itertools
 import multiprocessing
 import os
@@ -86,6 +87,7 @@ def _content_in_child(opener: Opener, report: Report) -> Checksum:
 
 def _discard_stderr() -> None:
     """Keep what a library says before it aborts off the terminal: the error says it in one line."""
+    faulthandler.disable()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
