@@ -202,8 +202,11 @@ class Format(ABC):
         """Write all batches, in order, into the new directory `path`."""
 
     @abstractmethod
-    def open(self, path: Path, schema: Schema) -> Reader:
-        """A reader of what `write` left in `path`; CorruptArtifact where it is not `schema`."""
+    def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
+        """A reader of what `write` left in `path`; CorruptArtifact where it is not `schema`.
+
+        `random` announces that rows will be asked for in random order; any order can be read.
+        """
 
 
 class Reader(ABC):

@@ -72,7 +72,7 @@ class Lmdb(Format):
             self._append(env, [(SCHEMA_KEY, _describe(schema))])
             env.sync(True)
 
-    def open(self, path: Path, schema: Schema) -> LmdbReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> LmdbReader:
         """A reader, after the size of the file, the number of keys and the first value were checked."""
         return LmdbReader(path, schema, CODECS[self.codec])
 

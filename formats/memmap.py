@@ -41,7 +41,7 @@ class Memmap(Format):
                 for name, file in files.items():
                     file.write(raw_bytes(batch[name]))
 
-    def open(self, path: Path, schema: Schema) -> MemmapReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> MemmapReader:
         """A read-only reader, after keys and file sizes were checked.
 
         The check comes first because tensordict drops a missing key silently and, opened for

@@ -43,7 +43,7 @@ class Npy(Format):
                 for name, file in files.items():
                     file.write(raw_bytes(batch[name]))
 
-    def open(self, path: Path, schema: Schema) -> MappedReader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> MappedReader:
         """A reader over read-only maps, after each file's header and size were checked."""
         arrays, extents = {}, {}
         for field in schema.fields:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -52,7 +52,8 @@ def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer
     gc.collect()
     with _counting(counters) as counts:
         with opening:
-            loader = open_loader(arm, opener, feed.device)
+            ordered = replace(opener, random=settings.order == "random")
+            loader = open_loader(arm, ordered, feed.device)
         with closing(loader):
             with epoch:
                 samples = _drain(loader, rows, feed, epoch, consume)

@@ -53,10 +53,11 @@ class Opener:
     format: Format
     path: Path
     schema: Schema
+    random: bool = False  # rows will be asked for in random order
 
     def __call__(self) -> Reader:
         """A new reader of the artifact."""
-        return self.format.open(self.path, self.schema)
+        return self.format.open(self.path, self.schema, self.random)
 
 
 @dataclass

@@ -60,7 +60,7 @@ class Null(Format):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write nothing."""
 
-    def open(self, path: Path, schema: Schema) -> Reader:
+    def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
         """A reader that fills nothing."""
         return NullReader(schema)
 

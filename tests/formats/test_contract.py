@@ -236,6 +236,13 @@ def test_sample_is_one_row_of_every_field(artifact, reader):
         assert_rows(sample, artifact.source, row)
 
 
+@pytest.mark.parametrize("rows", [slice(4, 10), INDICES], ids=["slice", "indices"])
+def test_announcing_random_order_changes_no_content(artifact, rows):
+    with artifact.format.open(artifact.path, artifact.schema, random=True) as reader:
+        assert_rows(reader.batch(rows), artifact.source, rows)
+        assert_rows(reader.sample(3), artifact.source, 3)
+
+
 def test_sample_past_the_end_is_an_index_error(reader):
     with pytest.raises(IndexError):
         reader.sample(SAMPLES)
