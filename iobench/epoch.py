@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -18,26 +18,9 @@ from iobench.feed import DeviceBatch, Feed
 from iobench.loaders import Loader, open_loader
 from iobench.manifest import Opener
 from iobench.meter import Meter
+from iobench.record import Measured
 
 Consumer = Callable[[DeviceBatch], None]
-
-
-@dataclass(frozen=True)
-class Measured:
-    """What one epoch took; times in seconds, sizes in bytes."""
-
-    samples: int
-    logical_bytes: int
-    open_s: float  # until the loader could be asked for its first batch
-    epoch_s: float  # from then until the device had finished the last batch
-    first_batch_s: float
-    wait_s: float  # blocked in next(), all batches together
-    wait_p50_s: float
-    wait_p99_s: float
-    disk_bytes: int | None  # None where the kernel keeps no account
-    cpu_s: float
-    major_faults: int
-    memory_bytes: int | None
 
 
 def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer) -> Measured:

@@ -14,19 +14,9 @@ from iobench.errors import RecordError
 VERSION = 1
 
 
-@dataclass(frozen=True)
-class Record:
-    """One timed round of one arm; times in seconds, sizes in bytes."""
-
-    run: str  # what the rounds of one call have in common
-    time: str  # ISO 8601, UTC, when the round ended
-    round: int  # from 1
-    dataset: dict[str, Any]  # name, samples, fields, source, content checksum, stored bytes
-    arm: dict[str, Any]  # variant, loader, label and settings
-    device: str
-    cache: dict[str, Any]  # mode, how it was emptied, residency before the round
-    model: str
-    machine: dict[str, Any]
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What one epoch took; times in seconds, sizes in bytes."""
 
     samples: int
     logical_bytes: int
@@ -40,6 +30,21 @@ class Record:
     disk_bytes: int | None  # None where the kernel keeps no account, as for the next but one
     major_faults: int
     memory_bytes: int | None  # peak, anonymous and shared, workers included
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record(Measured):
+    """One timed round of one arm, and where and how it was measured."""
+
+    run: str  # what the rounds of one call have in common
+    time: str  # ISO 8601, UTC, when the round ended
+    round: int  # from 1
+    dataset: dict[str, Any]  # name, samples, fields, source, content checksum, stored bytes
+    arm: dict[str, Any]  # variant, loader, label and settings
+    device: str
+    cache: dict[str, Any]  # mode, how it was emptied, residency before the round
+    model: str
+    machine: dict[str, Any]
     gpu_allocated_bytes: int | None
     gpu_reserved_bytes: int | None
     loss: float | None  # of the last step

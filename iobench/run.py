@@ -19,11 +19,11 @@ from iobench.arms import LOADERS, Arm, Settings, arm
 from iobench.checksum import Checksum
 from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RecordError, WrongContent
 from iobench.manifest import Manifest
-from iobench.record import Record
+from iobench.record import Measured, Record
 from iobench.verify import verify_artifact
 
 if TYPE_CHECKING:  # torch is loaded when a run starts, not when the command line is parsed
-    from iobench.epoch import Consumer, Measured
+    from iobench.epoch import Consumer
     from iobench.feed import DeviceBatch, Feed
     from iobench.training import Trainer
 
