@@ -11,16 +11,26 @@ from rich.progress import (
     BarColumn,
     DownloadColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeRemainingColumn,
-    TransferSpeedColumn,
 )
+from rich.text import Text
 
 from iobench import summary, tables
 from iobench.run import Run
+from iobench.units import bytes_text
 from iobench.verify import Progress as Report
 
 WIDE = 240  # for files and pipes, which have no width
+
+
+class _Speed(ProgressColumn):
+    """Bytes per second in the units of every other figure; rich's own are decimal."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{bytes_text(task.speed)}/s" if task.speed else "")
 
 
 def note(text: str) -> None:
@@ -60,7 +70,7 @@ def progress() -> Iterator[Report]:
         TextColumn("{task.description:32}"),
         BarColumn(),
         DownloadColumn(binary_units=True),
-        TransferSpeedColumn(),
+        _Speed(),
         TimeRemainingColumn(compact=True),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
