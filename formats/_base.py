@@ -62,7 +62,8 @@ class CorruptArtifact(FormatError, ValueError):
 def corrupt(path: Path, expected: object, found: object) -> CorruptArtifact:
     """The CorruptArtifact that names a file, what it should hold and what it holds."""
     return CorruptArtifact(
-        f"{path}: expected {expected}, found {found}; write it again with 'iobench prepare --overwrite'"
+        f"{path}: expected {expected}, found {found}; "
+        "prepare it again, as it was first prepared, to repair it"
     )
 
 

@@ -19,7 +19,7 @@ from iobench.order import ORDERS
 if TYPE_CHECKING:
     from iobench.sources import Source
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 USAGE_ERRORS = (InvalidSettings, InvalidOption, UnknownFormat)
 # typer exports BadParameter, but not the class that all complaints about usage share
@@ -49,6 +49,7 @@ def main() -> None:
 
 @app.callback(invoke_without_command=True)
 def _iobench(
+    context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
 ) -> None:
     """Which on-disk format feeds your training fastest, on your disk, your data and your GPU."""
@@ -57,6 +58,8 @@ def _iobench(
 
         print(f"iobench {metadata.version('iobench')}")
         raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
 @app.command()

@@ -53,6 +53,9 @@ def run(found: Run) -> None:
     result(*tables.run_lines(found.records, found.rounds), "")
     for table in tables.run_tables(described, _console().width):
         result(table, "")
+    measured = {arm.label for arm in described.arms}
+    if missing := [arm.label for arm in found.arms if arm.label not in measured]:
+        note(f"not measured: {'; '.join(missing)}")
     for warning in summary.warnings(found.records):
         note(f"warning: {warning}")
     if described.verdict is not None:

@@ -154,11 +154,17 @@ class _Session:
         if not self.run.manifest.unchanged(one.variant):  # a library may abort on damaged pages
             verify_artifact(self.run.manifest, one.variant)
         check, expected = Checksum(self.run.manifest.schema), self.run.manifest.content or 0
-        self._measure(one, 0, check.add)
+        train = self._consumer(self._trainer())  # so that no timed round pays for the first steps
+
+        def consume(batch: DeviceBatch) -> None:
+            check.add(batch)
+            train(batch)
+
+        self._measure(one, 0, consume)
         if check.content != expected:
             raise WrongContent(
                 f"{one.label}: wrong content on the device: expected checksum {expected:016x}, "
-                f"found {check.content:016x}; write it again with 'iobench prepare --overwrite'"
+                f"found {check.content:016x}; prepare it again, as it was first prepared, to repair it"
             )
 
     def _time(self, one: Arm, number: int) -> None:

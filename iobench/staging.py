@@ -15,7 +15,7 @@ from pathlib import Path
 from formats import FormatError
 from iobench.errors import BenchError, PrepareError
 
-TEMPORARY = ".tmp-"
+LOCK, TEMPORARY = ".lock", ".tmp-"
 WRITE_BACK_EVERY_S = 0.03
 
 _WRITE = 2  # SYNC_FILE_RANGE_WRITE
@@ -25,12 +25,22 @@ _libc = ctypes.CDLL(None)
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
     """Keep every other prepare out of a dataset folder; PrepareError where one is at work."""
-    with open(root / ".lock", "w") as lock:
+    with open(root / LOCK, "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise PrepareError(f"{root}: another 'iobench prepare' is writing there; wait for it") from None
-        yield
+        try:
+            yield
+        finally:
+            _remove_if_unused(root)
+
+
+def _remove_if_unused(root: Path) -> None:
+    """Remove a folder in which nothing was prepared, so that a refusal leaves none behind."""
+    if [path.name for path in root.iterdir()] == [LOCK]:
+        (root / LOCK).unlink()
+        root.rmdir()
 
 
 @contextlib.contextmanager

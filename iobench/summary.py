@@ -11,6 +11,7 @@ from iobench import stats
 from iobench.cache import WARM_LIMIT
 from iobench.record import Record
 from iobench.stats import Estimate, Verdict
+from iobench.units import bytes_text
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,10 @@ def sentence(verdict: Verdict) -> str:
         return f"Fastest: {verdict.fastest}, {figures} as fast as {verdict.runner_up}."
     if verdict.outcome == "equivalent":
         return f"Equally fast within 5 %: {verdict.fastest} and {verdict.runner_up}, {figures}."
-    return (
-        f"Inconclusive between {verdict.fastest} and {verdict.runner_up}: {figures}; "
-        "more --rounds or a larger dataset may decide it."
-    )
+    advice = "more --rounds or a larger dataset may decide it"
+    if ratio.low is None:
+        advice = f"give --rounds {stats.FEWEST} or more"
+    return f"Inconclusive between {verdict.fastest} and {verdict.runner_up}: {figures}; {advice}."
 
 
 def warnings(records: Sequence[Record]) -> list[str]:
@@ -90,6 +91,11 @@ def warnings(records: Sequence[Record]) -> list[str]:
             found.append(
                 f"{arm.label}: only {arm.residency:.0%} of its files was in memory before a round, so it was "
                 "not warm; free memory or prepare less data."
+            )
+        elif mode == "warm" and (arm.read_amplification or 0) > 1 - WARM_LIMIT:
+            found.append(
+                f"{arm.label}: a round read {bytes_text(arm.disk_bytes or 0)} from disk although its files were "
+                "in memory before it; something takes pages out of memory."
             )
     return found
 

@@ -64,31 +64,35 @@ def run_lines(records: Sequence[Record], rounds: int) -> list[str]:
     drive = f"{disk['file_system']} on {disk['model'] or disk['device']}"
     return [
         f"{first.device}, {cache['mode']} cache ({cache['method']}), batch {arm['batch_size']}, "
-        f"{arm['order']} order, {rounds} rounds, model {first.model}{pinned}",
+        f"{arm['order']} order, {rounds} round{'s' * (rounds != 1)}, model {first.model}{pinned}",
         f"{machine['cpu']}, {machine['usable_cores']} cores, {bytes_text(machine['memory_bytes'])}{gpu}; "
         f"{drive}, read-ahead {disk['read_ahead_kib']} KiB",
     ]
 
 
 def run_tables(summary: Summary, width: int) -> list[Table]:
-    """One line per arm, fastest first: one table, or speed and cost apart where it is too wide."""
-    whole = _run_table(summary, _SPEED + _COST)
-    if Console(width=1000).measure(whole).maximum <= width:
-        return [whole]
-    return [_run_table(summary, _SPEED), _run_table(summary, _COST)]
+    """One line per arm, fastest first, in as many tables as the width asks for."""
+    tables: list[Table] = []
+    columns = [(title, [show(arm) for arm in summary.arms]) for title, show in _COLUMNS]
+    columns = [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
+    while columns:
+        count = len(columns)
+        while count > 1 and _width(_run_table(summary, columns[:count])) > width:
+            count -= 1
+        tables.append(_run_table(summary, columns[:count]))
+        columns = columns[count:]
+    return tables
 
 
 _Column = tuple[str, Callable[[ArmSummary], str | None]]  # no column where every arm has None
 
-_SPEED: list[_Column] = [
+_COLUMNS: list[_Column] = [
     ("samples/s", lambda arm: rate_text(arm.samples_per_s.median)),
     ("95 %", lambda arm: _interval(arm.samples_per_s)),
     ("MiB/s", lambda arm: three_digits(arm.bytes_per_s.median / MIB)),
     ("95 %", lambda arm: _interval(arm.bytes_per_s, MIB)),
     ("waiting", lambda arm: None if arm.loss is None else f"{arm.wait_share:.0%}"),
     ("loss", lambda arm: None if arm.loss is None else f"{arm.loss:.9g}"),
-]
-_COST: list[_Column] = [
     ("open", lambda arm: seconds_text(arm.open_s)),
     ("first batch", lambda arm: seconds_text(arm.first_batch_s)),
     ("wait p50", lambda arm: seconds_text(arm.wait_p50_s)),
@@ -102,19 +106,19 @@ _COST: list[_Column] = [
 ]
 
 
-def _run_table(summary: Summary, columns: Sequence[_Column]) -> Table:
-    cells = [(title, [show(arm) for arm in summary.arms]) for title, show in columns]
-    shown = [(title, column) for title, column in cells if any(cell is not None for cell in column)]
-    table = _table("format", "loader", *(title for title, _ in shown), left=2)
+def _run_table(summary: Summary, columns: Sequence[tuple[str, list[str | None]]]) -> Table:
+    table = _table("format", "loader", *(title for title, _ in columns), left=2)
     for number, arm in enumerate(summary.arms):
         variant, _, loader = arm.label.partition(" · ")
-        table.add_row(variant, loader, *(column[number] or "" for _, column in shown))
+        table.add_row(variant, loader, *(cells[number] or "" for _, cells in columns))
     return table
 
 
 def formats_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The formats, whether they can be used here, and their options."""
     table = _table("format", "what it is", "usable here", "option", "default", "meaning", left=6)
+    for text in (1, 2, 5):
+        table.columns[text].no_wrap = False
     for row in rows:
         options = row["options"] or [{"name": "", "default": "", "help": ""}]
         for number, option in enumerate(options):
@@ -128,6 +132,10 @@ def _table(*columns: str, left: int) -> Table:
     for number, name in enumerate(columns):
         table.add_column(Text(name), justify="left" if number < left else "right", no_wrap=True)
     return table
+
+
+def _width(table: Table) -> int:
+    return Console(width=1000).measure(table).maximum
 
 
 def _fields(schema: Schema) -> str:

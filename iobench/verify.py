@@ -98,7 +98,7 @@ def compare(manifest: Manifest, variant: str, found: Checksum) -> None:
     what = "samples in another order" if found.content == manifest.content else "other content"
     raise WrongContent(
         f"{manifest.path_of(variant)}: {what}: expected checksum {manifest.content:016x}, "
-        f"found {found.content:016x}; write it again with 'iobench prepare --overwrite'"
+        f"found {found.content:016x}; prepare it again, as it was first prepared, to repair it"
     )
 
 

@@ -149,7 +149,7 @@ def test_a_missing_file_is_an_error_with_what_to_do(own_images, inside):
     path.unlink()
     done = run(own_images, "--format", "npy", "--loader", "native", by=inside)
     assert f"{path}: expected" in complaint(done, 1)
-    assert "prepare --overwrite" in complaint(done, 1)
+    assert "prepare it again" in complaint(done, 1)
     assert done.stdout == ""
 
 

@@ -107,7 +107,7 @@ def test_wrong_content_is_a_failure_and_never_timed(own_images, measure, name):
     assert set(labels(found)) == {f"{other} · native"}
     assert list(found.failures) == [f"{name} · native"]
     assert "\n" not in found.failures[f"{name} · native"]
-    assert "prepare --overwrite" in found.failures[f"{name} · native"]
+    assert "prepare it again" in found.failures[f"{name} · native"]
 
 
 def test_wrong_content_names_both_checksums(own_images, measure):

@@ -18,7 +18,7 @@ try:
     from PIL import Image, UnidentifiedImageError
 except ImportError as error:
     raise MissingDependency(
-        "a folder of images needs Pillow, which is not installed: pip install 'iobench[images]'"
+        "a folder of images needs Pillow, which is not installed: pip install pillow"
     ) from error
 
 
