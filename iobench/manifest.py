@@ -23,7 +23,7 @@ VERSION = 1
 FILE_NAME = "manifest.json"
 DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]*")
 VARIANT = re.compile(r"[a-z][A-Za-z0-9._:=,+-]*")
-AGAIN = "prepare it again, as it was first prepared, to repair it"
+AGAIN = "write it again with 'iobench prepare --overwrite'"
 
 
 @dataclass(frozen=True)

@@ -94,8 +94,8 @@ def warnings(records: Sequence[Record]) -> list[str]:
             )
         elif mode == "warm" and (arm.read_amplification or 0) > 1 - WARM_LIMIT:
             found.append(
-                f"{arm.label}: a round read {bytes_text(arm.disk_bytes or 0)} from disk although its files were "
-                "in memory before it; something takes pages out of memory."
+                f"{arm.label}: a round read {bytes_text(arm.disk_bytes or 0)} from disk although its files "
+                "were in memory before it; something takes pages out of memory."
             )
     return found
 
