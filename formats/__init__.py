@@ -11,6 +11,7 @@ from typing import Any
 from formats._base import (
     DTYPES,
     RESERVED_NAMES,
+    Array,
     ArtifactExists,
     Batch,
     Convert,
@@ -26,11 +27,14 @@ from formats._base import (
     Schema,
     UnknownFormat,
     corrupt,
+    raw_bytes,
+    same,
 )
 
 __all__ = [
     "DTYPES",
     "RESERVED_NAMES",
+    "Array",
     "ArtifactExists",
     "Batch",
     "Convert",
@@ -50,6 +54,8 @@ __all__ = [
     "get",
     "names",
     "parse",
+    "raw_bytes",
+    "same",
     "type_of",
 ]
 

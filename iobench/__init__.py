@@ -3,6 +3,8 @@
 The command line is a thin face over these functions, which return data and print nothing.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from iobench.arms import Settings
 from iobench.manifest import Manifest, find_dataset
 from iobench.prepare import prepare
@@ -11,11 +13,15 @@ from iobench.sources import Source, Synthetic, open_source
 from iobench.summary import Summary, summarise
 from iobench.verify import verify
 
+if TYPE_CHECKING:
+    from iobench.stream import StreamLoader
+
 __all__ = [
     "Manifest",
     "Run",
     "Settings",
     "Source",
+    "StreamLoader",
     "Summary",
     "Synthetic",
     "find_dataset",
@@ -25,3 +31,12 @@ __all__ = [
     "summarise",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """StreamLoader, imported when it is asked for, because it brings torch along."""
+    if name == "StreamLoader":
+        from iobench.stream import StreamLoader
+
+        return StreamLoader
+    raise AttributeError(f"module 'iobench' has no attribute {name!r}")

@@ -5,13 +5,24 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from formats import Schema
 from iobench.errors import InvalidSettings
-from iobench.order import ORDERS
+from iobench.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, Order, blocks_of
 
-LOADERS = ("dataloader", "native")
+LOADERS = ("dataloader", "native", "stream")
 FETCHES = ("sample", "batch")
 MOST_SEED = 2**63 - 1
 START_METHODS = ("fork", "spawn", "forkserver")
+
+_LEAST = {
+    "batch_size": 1,
+    "num_workers": 0,
+    "prefetch_factor": 1,
+    "threads": 1,
+    "block_bytes": 1,
+    "window_bytes": 1,
+    "seed": 0,
+}
 
 
 @dataclass(frozen=True)
@@ -26,6 +37,10 @@ class Settings:
     start_method: str | None = None  # Python's default on this platform
     pin_memory: bool | None = None  # on where the device is CUDA
     non_blocking: bool | None = None  # follows pin_memory
+    threads: int | None = None  # of stream: as many as the way of reading is worth
+    direct: bool | None = None  # of stream: past the page cache, where data would not stay in it
+    block_bytes: int = BLOCK_BYTES
+    window_bytes: int = WINDOW_BYTES
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -33,15 +48,19 @@ class Settings:
             if getattr(self, name) not in known:
                 shown = ", ".join(str(word) for word in known)
                 raise InvalidSettings(f"{name} {getattr(self, name)!r} is not one of {shown}")
-        for name, least in (("batch_size", 1), ("num_workers", 0), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InvalidSettings(f"{name} {getattr(self, name)} is below {least}")
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InvalidSettings(f"{name} {value} is below {least}")
         if self.seed > MOST_SEED:
             raise InvalidSettings(f"seed {self.seed} is above {MOST_SEED}, the most that torch takes")
         if self.num_workers == 0 and (self.prefetch_factor, self.start_method) != (None, None):
             raise InvalidSettings("prefetch_factor and start_method need workers: give --num-workers")
-        if self.prefetch_factor is not None and self.prefetch_factor < 1:
-            raise InvalidSettings(f"prefetch_factor {self.prefetch_factor} is below 1")
+
+    def row_order(self, schema: Schema) -> Order:
+        """How an epoch over such samples goes."""
+        block_rows, window = blocks_of(schema, self.batch_size, self.block_bytes, self.window_bytes)
+        return Order(self.order, self.batch_size, self.seed, block_rows, window)
 
     def on(self, device: str) -> Settings:
         """The same with pinning and non-blocking copies decided for a device."""
@@ -69,6 +88,8 @@ class Arm:
     @property
     def loader_label(self) -> str:
         """The loader with the settings that only it has."""
+        if self.loader == "stream" and self.settings.direct:
+            return "stream, direct"
         if self.loader != "dataloader":
             return self.loader
         workers = self.settings.num_workers
@@ -83,6 +104,8 @@ def arm(variant: str, loader: str, settings: Settings) -> Arm:
     """The arm of a variant and a loader, without the settings it has no use for."""
     if loader not in LOADERS:
         raise InvalidSettings(f"unknown loader {loader!r}; known: {', '.join(LOADERS)}, all")
-    if loader == "native":
+    if loader != "dataloader":
         settings = replace(settings, fetch="batch", num_workers=0, prefetch_factor=None, start_method=None)
+    if loader != "stream":
+        settings = replace(settings, threads=None, direct=None)
     return Arm(variant, loader, settings)

@@ -6,7 +6,6 @@ Pages that a live process maps survive every way of dropping them: close readers
 from __future__ import annotations
 
 import ctypes
-import errno
 import math
 import mmap
 import os
@@ -19,6 +18,7 @@ from typing import Any
 import psutil
 
 from iobench.errors import ColdCacheUnavailable
+from iobench.memory import PAGE, touched_map
 
 MODES = ("warm", "cold")
 PREFAULT = 1.2  # of the bytes to be read
@@ -29,10 +29,8 @@ DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
 LIMIT_FILES = ("memory.max", "memory.limit_in_bytes")  # of version 2 and of version 1
-PAGE = mmap.PAGESIZE
 
 _CACHESTAT = 451  # the same number on every architecture; Linux 6.5
-_MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module has no name for it
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -141,19 +139,15 @@ def prefault(count: int) -> None:
     In a virtual machine that returns free pages, the first touch of each costs more than
     reading it from disk; paid here, it is not paid inside a round.
     """
-    most = min(psutil.virtual_memory().available, _memory_limit())
-    count = int(min(count, most // 2)) // PAGE * PAGE
+    count = int(min(count, free_memory() // 2)) // PAGE * PAGE
     if count == 0:
         return
-    with mmap.mmap(-1, count, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        for advice in (getattr(mmap, "MADV_HUGEPAGE", None), _MADV_POPULATE_WRITE):
-            try:
-                if advice is not None:
-                    memory.madvise(advice)
-            except OSError as error:
-                if error.errno != errno.EINVAL:  # an older kernel: touch the pages by hand
-                    raise
-                memory[::PAGE] = bytes(len(range(0, count, PAGE)))
+    touched_map(count).close()
+
+
+def free_memory() -> float:
+    """Bytes that this process may still have, by the machine and by its control groups."""
+    return min(psutil.virtual_memory().available, _memory_limit())
 
 
 def holders(files: Sequence[Path]) -> str:

@@ -151,8 +151,23 @@ def run(
     non_blocking: Annotated[
         bool | None, typer.Option("--non-blocking/--no-non-blocking", help="[default: as --pin-memory]")
     ] = None,
+    direct: Annotated[
+        bool | None,
+        typer.Option(
+            "--direct/--no-direct",
+            help="stream reads past the page cache, or never. [default: data that would not stay there]",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Of stream. [default: by format and cores]", show_default=False)
+    ] = None,
+    block_size: Annotated[str, typer.Option(help="Bytes in a block of block order.")] = "1MiB",
+    window_size: Annotated[str, typer.Option(help="Bytes that block order shuffles at a time.")] = "64MiB",
     fetch: Annotated[str, typer.Option(help=f"DataLoader's unit: {' or '.join(FETCHES)}.")] = "sample",
     model: Annotated[str, typer.Option(help="Train on each batch: none, mlp or cnn.")] = "none",
+    limits: Annotated[
+        bool, typer.Option("--limits/--no-limits", help="Measure what the hardware can do beside each arm.")
+    ] = True,
     seed: Annotated[int, typer.Option(help="Of random order, of the order of arms and of the model.")] = 0,
     data_dir: DataDir = Path("data"),
     name: Name = None,
@@ -180,6 +195,10 @@ def run(
         start_method=start_method,
         pin_memory=pin_memory,
         non_blocking=non_blocking,
+        direct=direct,
+        threads=threads,
+        block_bytes=_bytes("--block-size", block_size),
+        window_bytes=_bytes("--window-size", window_size),
         seed=seed,
     )
     manifest = find_dataset(data_dir, name)
@@ -195,6 +214,7 @@ def run(
         rounds=rounds,
         warmup=warmup,
         model=model,
+        limits=limits,
         out=out,
         on_status=display.note,
         on_record=lambda record: display.note(tables.round_line(record, rounds)),
@@ -208,6 +228,33 @@ def run(
     if found.interrupted:
         _fail("interrupted; what had been measured is kept", 130)
     raise typer.Exit(1 if found.failures else 0)
+
+
+@app.command()
+def limits(
+    batch_size: Annotated[int, typer.Option(help="Samples in a batch: the size of a slot of memory.")] = 256,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")] = "auto",
+    seconds: Annotated[float, typer.Option(help="For each way to a limit.")] = 0.5,
+    data_dir: DataDir = Path("data"),
+    name: Name = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure what this disk, this memory and this device can do at most."""
+    from iobench import display, tables
+    from iobench.ceilings import survey
+    from iobench.feed import pick_device
+    from iobench.manifest import find_dataset
+
+    for option, value in (("--batch-size", batch_size), ("--seconds", seconds)):
+        if value <= 0:
+            raise InvalidSettings(f"{option} {value} is not above 0")
+    manifest = find_dataset(data_dir, name)
+    display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
+    found = survey(manifest, pick_device(device), batch_size, seconds, on_status=display.note)
+    if as_json:
+        print(json.dumps(found.as_dict(), indent=2))
+    else:
+        display.result(tables.limits_table(found.limits), *found.remarks)
 
 
 @app.command()
@@ -275,6 +322,15 @@ def _source(source: Path | None, sample_shape: str | None, generated: Mapping[st
         if isinstance(error, BenchError):
             raise
         raise InvalidSettings(str(error)) from None
+
+
+def _bytes(option: str, text: str) -> int:
+    from iobench import units
+
+    try:
+        return units.parse_elements(text, item_bytes=1)
+    except ValueError as error:
+        raise InvalidSettings(f"{option}: {error}") from None
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import psutil
 
-FIRST_LOOK_S, NEXT_LOOK_S = 0.05, 0.5  # a look costs some 4 ms of one core
+LOOK_S = 0.5  # a look costs some 4 ms of one core
+EARLY_LOOK_S = 0.05  # for workers, which end with a short epoch
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,8 @@ class Counters:
     """Counts between `start` and `stop`. Let workers be reaped before `stop`: what they read and
     burned becomes their parent's only then."""
 
-    def __init__(self) -> None:
+    def __init__(self, early_look: bool = False) -> None:
+        self._pause = EARLY_LOOK_S if early_look else LOOK_S
         self._disk: int | None = None
         self._used = (0.0, 0)
         self._looks: list[int] = []
@@ -65,10 +67,9 @@ class Counters:
         )
 
     def _watch(self) -> None:
-        pause = FIRST_LOOK_S
-        while not self._done.wait(pause):
+        while not self._done.wait(self._pause):
             self.note_memory()
-            pause = NEXT_LOOK_S
+            self._pause = LOOK_S
 
 
 def memory_bytes() -> int | None:

@@ -10,7 +10,6 @@ from dataclasses import replace
 import torch
 
 from formats import Rows
-from iobench import order
 from iobench.arms import Arm
 from iobench.counters import Counters, Counts
 from iobench.errors import LoaderFailed, WrongContent
@@ -30,12 +29,12 @@ def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer
     where other than all samples came out.
     """
     schema, settings = opener.schema, arm.settings
-    rows = order.batches(schema.samples, settings.batch_size, settings.order, settings.seed, number)
-    counters, opening, epoch = Counters(), Meter(), Meter()
+    rows = settings.row_order(schema).batches(schema.samples, number)
+    counters, opening, epoch = Counters(early_look=settings.num_workers > 0), Meter(), Meter()
     gc.collect()
     with _counting(counters) as counts:
         with opening:
-            ordered = replace(opener, random=settings.order == "random")
+            ordered = replace(opener, random=settings.order != "sequential")
             loader = open_loader(arm, ordered, feed.device)
         with closing(loader):
             with epoch:

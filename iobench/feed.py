@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any, TypeAlias
+
 import torch
 
 from iobench.errors import DeviceUnavailable, InvalidSettings
-from iobench.loaders import HostBatch
 
+HostBatch: TypeAlias = Any  # dict[str, Tensor], or a tensorclass of the same fields
 DeviceBatch = dict[str, torch.Tensor]
 
 

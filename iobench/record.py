@@ -48,12 +48,19 @@ class Record(Measured):
     gpu_allocated_bytes: int | None
     gpu_reserved_bytes: int | None
     loss: float | None  # of the last step
+    limit: dict[str, Any] | None = None  # the lowest on the arm's way: name and logical bytes_per_s
+    shuffledness: float | None = None  # of block order: see iobench.order
     record_version: int = VERSION
 
     @property
     def samples_per_s(self) -> float:
         """Samples on the device per second of the epoch."""
         return self.samples / self.epoch_s
+
+    @property
+    def limit_share(self) -> float | None:
+        """The rate as a fraction of the lowest limit on the way; None where that was not measured."""
+        return self.bytes_per_s / self.limit["bytes_per_s"] if self.limit else None
 
     @property
     def bytes_per_s(self) -> float:

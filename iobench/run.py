@@ -19,6 +19,7 @@ from iobench.arms import LOADERS, Arm, Settings, arm
 from iobench.checksum import Checksum
 from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RecordError, WrongContent
 from iobench.manifest import Manifest
+from iobench.order import shuffledness
 from iobench.record import Measured, Record
 from iobench.verify import verify_artifact
 
@@ -69,6 +70,7 @@ def run(
     rounds: int = 5,
     warmup: int = 1,
     model: str = "none",
+    limits: bool = True,
     out: Path | None = None,
     on_status: Callable[[str], None] = lambda text: None,
     on_record: Callable[[Record], None] = lambda record: None,
@@ -94,7 +96,7 @@ def run(
     feed = Feed(target, bool(settings.non_blocking))
     try:
         with interrupts.deferred() as check:
-            session = _Session(result, feed, sudo, on_status, on_record, check)
+            session = _Session(result, feed, sudo, limits, on_status, on_record, check)
             session.prove_all(warmup)
             session.time_all()
     except KeyboardInterrupt:
@@ -109,14 +111,17 @@ class _Session:
     run: Run
     feed: Feed
     sudo: bool
+    limits: bool
     on_status: Callable[[str], None]
     on_record: Callable[[Record], None]
     check_interrupt: interrupts.Check
 
     def __post_init__(self) -> None:
         from iobench import machine
+        from iobench.ceilings import Ceilings
 
         root = self.run.manifest.root
+        self._ceilings = Ceilings(self.run.manifest, self.feed.device, self.run.cache)
         self._machine = machine.describe(root, self.run.device)
         self._id = uuid.uuid4().hex[:12]
         self._trainer()  # a model that does not fit the data fails before anything is measured
@@ -171,11 +176,14 @@ class _Session:
         manifest = self.run.manifest
         manifest.opener(one.variant)  # complains about files that have gone or changed in size
         files = manifest.files_of(one.variant)
+        limit = self._ceilings.of(one) if self.limits else None
         state = cache.establish(self.run.cache, files, manifest.schema.logical_bytes, self.sudo)
         trainer = self._trainer()
         self.feed.reset_peak()
         measured = self._measure(one, number, self._consumer(trainer))
         allocated, reserved = self.feed.peak_bytes() or (None, None)
+        if limit and measured.logical_bytes > limit.bytes_per_s * measured.epoch_s:  # then it is no limit
+            limit = self._ceilings.again(one)
         made = Record(
             run=self._id,
             time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -189,6 +197,8 @@ class _Session:
             gpu_allocated_bytes=allocated,
             gpu_reserved_bytes=reserved,
             loss=trainer.loss if trainer else None,
+            limit=asdict(limit) if limit else None,
+            shuffledness=self._shuffledness(one),
             **asdict(measured),
         )
         record.append(self.run.path, made)
@@ -222,6 +232,14 @@ class _Session:
             return None
         seed = self.run.arms[0].settings.seed
         return Trainer(self.run.model, self.run.manifest.schema, self.feed.device, seed)
+
+    def _shuffledness(self, one: Arm) -> float | None:
+        if one.settings.order != "block":
+            return None
+        samples, order = self.run.manifest.schema.samples, one.settings.row_order(self.run.manifest.schema)
+        batches = order.batches(samples, 1)
+        some = batches[:: max(1, len(batches) // 100)]
+        return shuffledness(some, order.block_rows, samples)
 
     def _compare_loss(self, made: Record) -> None:
         """The same rows in the same order must train to the same loss, whatever the arm."""

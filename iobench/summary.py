@@ -36,6 +36,10 @@ class ArmSummary:
     gpu_reserved_bytes: int | None
     residency: float | None  # the lowest before a round if warm, the highest if cold
     loss: float | None  # of the last round
+    limit: str | None  # the lowest on its way, None where none was measured
+    limit_bytes_per_s: float | None  # the highest found in any round
+    limit_share: float | None  # the rate over that
+    shuffledness: float | None  # of block order
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,11 @@ def warnings(records: Sequence[Record]) -> list[str]:
                 f"{arm.label}: a round read {bytes_text(arm.disk_bytes or 0)} from disk although its files "
                 "were in memory before it; something takes pages out of memory."
             )
+        if (arm.limit_share or 0) > 1:
+            found.append(
+                f"{arm.label}: faster than the limit measured for it ({arm.limit}), also when that was "
+                "measured again, so the true limit is higher; give more --rounds."
+            )
     return found
 
 
@@ -106,6 +115,7 @@ def _arm(rounds: Sequence[Record]) -> ArmSummary:
     def median(name: str) -> float:
         return float(statistics.median(getattr(record, name) for record in rounds))
 
+    limit = max((r.limit for r in rounds if r.limit), key=lambda found: found["bytes_per_s"], default=None)
     disk_bytes = None if last.disk_bytes is None else median("disk_bytes")
     return ArmSummary(
         label=last.arm["label"],
@@ -126,6 +136,10 @@ def _arm(rounds: Sequence[Record]) -> ArmSummary:
         gpu_reserved_bytes=_largest([r.gpu_reserved_bytes for r in rounds]),
         residency=_extreme_residency(rounds),
         loss=last.loss,
+        limit=limit["name"] if limit else None,
+        limit_bytes_per_s=limit["bytes_per_s"] if limit else None,
+        limit_share=median("bytes_per_s") / limit["bytes_per_s"] if limit else None,
+        shuffledness=last.shuffledness,
     )
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from formats import Schema
+from iobench.limits import Limit
 from iobench.manifest import Manifest
 from iobench.prepare import Prepared
 from iobench.record import Record
@@ -91,6 +92,9 @@ _COLUMNS: list[_Column] = [
     ("95 %", lambda arm: _interval(arm.samples_per_s)),
     ("MiB/s", lambda arm: three_digits(arm.bytes_per_s.median / MIB)),
     ("95 %", lambda arm: _interval(arm.bytes_per_s, MIB)),
+    ("limit", lambda arm: _limit(arm)),
+    ("reached", lambda arm: None if arm.limit_share is None else f"{arm.limit_share:.0%}"),
+    ("shuffled", lambda arm: None if arm.shuffledness is None else f"{arm.shuffledness:.0%}"),
     ("waiting", lambda arm: None if arm.loss is None else f"{arm.wait_share:.0%}"),
     ("loss", lambda arm: None if arm.loss is None else f"{arm.loss:.9g}"),
     ("open", lambda arm: seconds_text(arm.open_s)),
@@ -111,6 +115,15 @@ def _run_table(summary: Summary, columns: Sequence[tuple[str, list[str | None]]]
     for number, arm in enumerate(summary.arms):
         variant, _, loader = arm.label.partition(" · ")
         table.add_row(variant, loader, *(cells[number] or "" for _, cells in columns))
+    return table
+
+
+def limits_table(found: Sequence[Limit]) -> Table:
+    """What the hardware can do."""
+    table = _table("limit", "how", "MiB/s", "reads/s", left=2)
+    for limit in found:
+        reads = "" if limit.reads_per_s is None else rate_text(limit.reads_per_s)
+        table.add_row(limit.name, limit.how, three_digits(limit.bytes_per_s / MIB), reads)
     return table
 
 
@@ -147,6 +160,12 @@ def _interval(estimate: Estimate, unit: int = 1) -> str:
         return "–"
     show = three_digits if unit > 1 else rate_text
     return f"{show(estimate.low / unit)} – {show(estimate.high / unit)}"
+
+
+def _limit(arm: ArmSummary) -> str | None:
+    if arm.limit is None or arm.limit_bytes_per_s is None:
+        return None
+    return f"{arm.limit} {three_digits(arm.limit_bytes_per_s / MIB)}"
 
 
 def _optional_bytes(count: float | None) -> str | None:

@@ -26,7 +26,7 @@ import torch
 from tensordict import TensorDict, tensorclass
 from torch.utils.data import DataLoader, Dataset
 
-from iobench import cache, find_dataset, order
+from iobench import cache, find_dataset
 from iobench.arms import Settings, arm
 from iobench.epoch import measure
 from iobench.feed import Feed
@@ -152,9 +152,7 @@ def compare(manifest: Manifest, variant: str, loader: str, settings: Settings, r
     rates: dict[str, list[float]] = {"loop": [], "arm": []}
     for number in range(rounds + 1):
         cache.warm(manifest.files_of(variant))
-        batches = order.batches(
-            manifest.schema.samples, settings.batch_size, settings.order, settings.seed, number
-        )
+        batches = settings.row_order(manifest.schema).batches(manifest.schema.samples, number)
         measured = measure(one, manifest.opener(variant), feed, number, lambda batch: None)
         if number:  # the first epoch of each warms up
             rates["loop"].append(loop_rate(loop, manifest, variant, batches))
@@ -173,7 +171,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--name")
-    parser.add_argument("--order", choices=order.ORDERS, default="sequential")
+    parser.add_argument("--order", choices=("sequential", "random"), default="sequential")
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--format", action="append", help="a prepared variant; default: all")

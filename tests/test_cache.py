@@ -192,19 +192,13 @@ def asked_for(monkeypatch):
     counts = []
 
     class Memory:
-        def __init__(self, descriptor, count, flags):
+        def __init__(self, count):
             counts.append(count)
 
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *exc):
+        def close(self):
             pass
 
-        def madvise(self, advice):
-            pass
-
-    monkeypatch.setattr(mmap, "mmap", Memory)
+    monkeypatch.setattr(cache, "touched_map", Memory)
     return counts
 
 
@@ -232,11 +226,6 @@ def test_prefault_takes_half_of_what_its_container_may_have_at_most(
     monkeypatch.setattr(cache, "OWN_GROUPS", tmp_path / "own")
     cache.prefault(1 << 60)
     assert asked_for == [MIB]
-
-
-def test_prefault_works_on_kernels_without_populate(monkeypatch):
-    monkeypatch.setattr(cache, "_MADV_POPULATE_WRITE", 9999)
-    cache.prefault(MIB)
 
 
 def test_read_ahead_is_that_of_the_disk(tmp_path):

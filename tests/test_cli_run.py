@@ -25,12 +25,12 @@ def test_every_arm_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
     done = run(images, "--format", "all", "--loader", "all", "--out", out)
     assert done.returncode == 0, done.stderr
     for name in formats.names():
-        for loader in ("native", "dataloader, sample fetch"):
+        for loader in ("native", "dataloader, sample fetch", "stream"):
             assert any(line.startswith(name) and loader in line for line in done.stdout.splitlines())
     assert done.stdout.splitlines()[-1].startswith(("Fastest: ", "Equally fast", "Inconclusive"))
     for word in ("cpu, warm cache", "samples/s", "95 %", "first batch", "p99", "CPU s/GiB", "disk"):
         assert word in done.stdout
-    assert len(record.read(out)) == 3 * 2 * len(formats.names())
+    assert len(record.read(out)) == 3 * 3 * len(formats.names())
     assert f"dataset {images.name}" in done.stderr
     assert "(the newest in" in done.stderr
     assert f"records: {out}" in done.stderr

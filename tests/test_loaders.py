@@ -19,13 +19,15 @@ from iobench.errors import LoaderFailed
 from iobench.loaders import open_loader
 
 CPU = torch.device("cpu")
-ROWS = {kind: order.batches(SAMPLES, 32, kind, 0, 1) for kind in order.ORDERS}
+ROWS = {
+    kind: order.Order(kind, 32, block_rows=10, window_batches=2).batches(SAMPLES, 1) for kind in order.ORDERS
+}
 every_format = pytest.mark.parametrize("name", formats.names())
 
 
 def epoch(manifest, name, loader="dataloader", rows=ROWS["sequential"], **settings):
     """All batches of an epoch, from a loader that is closed afterwards."""
-    one = arm(name, loader, Settings(**settings))
+    one = arm(name, loader, Settings(**{"batch_size": 32, **settings}))
     opened = open_loader(one, manifest.opener(name), CPU)
     try:
         return [dict(batch.items()) for batch in opened.epoch(rows)]
@@ -95,10 +97,10 @@ def test_every_dtype_comes_through(every_dtype, name, loader, fetch):
 def test_bytes_really_move(by_file, floats, name, loader, kind):
     files = floats.files_of(name)
     cache.evict(files)
-    rows = order.batches(floats.schema.samples, 4096, kind, 0, 1)
+    rows = order.Order(kind, 4096, block_rows=512).batches(floats.schema.samples, 1)
     counters = Counters()
     counters.start()
-    epoch(floats, name, loader, rows=rows, fetch="batch")
+    epoch(floats, name, loader, rows=rows, fetch="batch", batch_size=4096)
     assert counters.stop().disk_bytes > 0.99 * sum(file.stat().st_size for file in files)
 
 

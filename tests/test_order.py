@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.order import ORDERS, batches
+from iobench.order import ORDERS, Order
 
 EPOCHS = {
     "samples": st.integers(1, 300),
@@ -20,14 +20,14 @@ def rows_of(found, samples):
 @settings(deadline=None)
 @given(**EPOCHS)
 def test_each_row_comes_exactly_once(samples, batch_size, order, seed, epoch):
-    found = batches(samples, batch_size, order, seed, epoch)
+    found = Order(order, batch_size, seed).batches(samples, epoch)
     assert sorted(rows_of(found, samples)) == list(range(samples))
 
 
 @settings(deadline=None)
 @given(**EPOCHS)
 def test_only_the_last_batch_is_smaller(samples, batch_size, order, seed, epoch):
-    sizes = [len(np.arange(samples)[rows]) for rows in batches(samples, batch_size, order, seed, epoch)]
+    sizes = [len(np.arange(samples)[rows]) for rows in Order(order, batch_size, seed).batches(samples, epoch)]
     assert set(sizes[:-1]) <= {batch_size}
     assert 1 <= sizes[-1] <= batch_size
 
@@ -36,7 +36,7 @@ def test_only_the_last_batch_is_smaller(samples, batch_size, order, seed, epoch)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 9))
 def test_random_rows_are_the_same_for_a_seed_and_differ_by_epoch(seed, epoch):
     def rows(*which):
-        return rows_of(batches(100, 7, "random", *which), 100).tolist()
+        return rows_of(Order("random", 7, which[0]).batches(100, which[1]), 100).tolist()
 
     assert rows(seed, epoch) == rows(seed, epoch)
     assert rows(seed, epoch) != rows(seed, epoch + 1)
@@ -44,9 +44,9 @@ def test_random_rows_are_the_same_for_a_seed_and_differ_by_epoch(seed, epoch):
 
 
 def test_sequential_rows_are_slices_and_random_rows_int64():
-    assert batches(5, 2, "sequential", 0, 1) == [slice(0, 2), slice(2, 4), slice(4, 5)]
-    assert {rows.dtype for rows in batches(5, 2, "random", 0, 1)} == {np.dtype(np.int64)}
+    assert Order("sequential", 2).batches(5, 1) == [slice(0, 2), slice(2, 4), slice(4, 5)]
+    assert {rows.dtype for rows in Order("random", 2).batches(5, 1)} == {np.dtype(np.int64)}
 
 
 def test_random_rows_are_equal_on_every_machine():
-    assert rows_of(batches(10, 4, "random", 3, 1), 10).tolist() == [4, 1, 2, 8, 5, 0, 7, 9, 6, 3]
+    assert rows_of(Order("random", 4, 3).batches(10, 1), 10).tolist() == [4, 1, 2, 8, 5, 0, 7, 9, 6, 3]

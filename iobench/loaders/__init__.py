@@ -5,14 +5,15 @@ from __future__ import annotations
 import torch
 
 from iobench.arms import Arm
-from iobench.loaders._base import HostBatch, Loader
+from iobench.loaders._base import Loader
 from iobench.loaders.dataloader import TorchDataLoader
 from iobench.loaders.native import Native
+from iobench.loaders.stream import Stream
 from iobench.manifest import Opener
 
-__all__ = ["HostBatch", "Loader", "open_loader"]
+__all__ = ["Loader", "open_loader"]
 
-_LOADERS: dict[str, type[Loader]] = {loader.name: loader for loader in (TorchDataLoader, Native)}
+_LOADERS: dict[str, type[Loader]] = {loader.name: loader for loader in (TorchDataLoader, Native, Stream)}
 
 
 def open_loader(arm: Arm, opener: Opener, device: torch.device) -> Loader:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import ClassVar
 
 import torch
 
 from formats import FormatError, Rows
 from iobench.arms import Settings
 from iobench.errors import BenchError, LoaderFailed
+from iobench.feed import HostBatch
 from iobench.manifest import Opener
-
-HostBatch: TypeAlias = Any  # dict[str, Tensor], or a tensorclass of the same fields
 
 
 class Loader(ABC):

@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from formats import Convert, Reader, Rows
 from iobench.arms import Settings
-from iobench.loaders._base import HostBatch, Loader
+from iobench.feed import HostBatch
+from iobench.loaders._base import Loader
 from iobench.manifest import Opener
 
 Sample = Callable[[int, Convert], dict[str, torch.Tensor]]

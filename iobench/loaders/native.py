@@ -12,7 +12,8 @@ import torch
 
 from formats import Rows
 from iobench.arms import Settings
-from iobench.loaders._base import HostBatch, Loader
+from iobench.feed import HostBatch
+from iobench.loaders._base import Loader
 from iobench.manifest import Opener
 
 

@@ -8,6 +8,7 @@ import torch
 import formats
 import iobench
 from iobench import Settings
+from iobench.arms import LOADERS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,7 +21,7 @@ PINNING = [{}, {"pin_memory": False}, {"pin_memory": True, "non_blocking": False
 def run(manifest, tmp_path, **options):
     found = iobench.run(manifest, device="cuda", rounds=1, out=tmp_path / "r.jsonl", **options)
     assert not found.failures
-    assert len(found.records) == 2 * len(formats.names())
+    assert len(found.records) == len(LOADERS) * len(formats.names())
     return found.records
 
 

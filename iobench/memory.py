@@ -1,0 +1,39 @@
+"""Memory that is there: anonymous, in huge pages where the kernel gives them, every page touched."""
+
+from __future__ import annotations
+
+import errno
+import mmap
+
+import numpy as np
+import numpy.typing as npt
+
+PAGE = mmap.PAGESIZE
+HUGE_PAGE = 2 << 20
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module has no name for it
+
+
+def touched_map(count: int) -> mmap.mmap:
+    """An anonymous map of `count` bytes, page-aligned and backed.
+
+    A fresh page costs more than filling it (up to 13 µs each in a virtual machine whose host has
+    to find it first), and a disk reads faster past the cache into huge pages, because a request
+    of many small ones is cut in pieces: 2.9 GB/s against 2.1 in 4 MiB reads.
+    """
+    memory = mmap.mmap(-1, max(count, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for advice in (getattr(mmap, "MADV_HUGEPAGE", None), _MADV_POPULATE_WRITE):
+        try:
+            if advice is not None:
+                memory.madvise(advice)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # an older kernel: touch the pages by hand
+                raise
+            memory[::PAGE] = bytes(len(range(0, len(memory), PAGE)))
+    return memory
+
+
+def touched_array(count: int) -> npt.NDArray[np.uint8]:
+    """`count` bytes of touched memory; the map goes when the array and its views do."""
+    whole = -(-count // HUGE_PAGE) * HUGE_PAGE if count > HUGE_PAGE // 2 else count
+    return np.frombuffer(touched_map(whole), np.uint8)[:count]

@@ -1,0 +1,159 @@
+"""Rows read through the page cache, which is filled ahead of them where it is not full."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from formats import Array, Extent, Schema, corrupt
+from formats._mapped import MappedReader
+from iobench.memory import PAGE, touched_array
+
+# Reads of this size fill the cache at the speed of the disk even where the kernel's own
+# read-ahead is short, and with large folios, which are fast to copy from afterwards.
+PIECE_BYTES = 8 << 20
+LARGE_ROW_BYTES = 32 << 10  # reads of this size at random are about as fast as in order
+
+Index = npt.NDArray[np.int64]
+
+
+class CachedReader(MappedReader):
+    """Copies rows out of maps; of cold files, `read_ahead` brings them into the cache before."""
+
+    def __init__(self, schema: Schema, extents: Mapping[str, Extent], cold: bool) -> None:
+        maps = {extent.path: _map(extent.path, cold) for extent in extents.values()}
+        arrays = {
+            f.name: np.frombuffer(
+                maps[extents[f.name].path], f.dtype, schema.samples * f.elements, extents[f.name].offset
+            ).reshape(schema.samples, *f.shape)
+            for f in schema.fields
+        }
+        super().__init__(schema, arrays, dict(extents))
+        self._cold = cold
+        self._ahead: _Ahead | None = None
+
+    def read_ahead(self, rows: slice, in_order: bool) -> None:
+        """Begin to read these rows into the cache; `in_order` promises that they come as they are stored."""
+        if self._cold:
+            self._ahead = _Ahead(self.schema, self._extents, rows, in_order)
+
+    def close(self) -> None:
+        """End reading ahead and drop the maps."""
+        if self._ahead is not None:
+            self._ahead.stop()
+        super().close()
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        if self._ahead is not None:
+            self._ahead.wait_for(stop)
+        super()._read_slice(start, stop, out)
+
+    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
+        if self._ahead is not None:
+            self._ahead.fetch(rows, list(out))
+        super()._read_rows(rows, out)
+
+
+class _Ahead:
+    """A thread that reads rows into the page cache, in the order in which they are stored."""
+
+    def __init__(self, schema: Schema, extents: Mapping[str, Extent], rows: slice, in_order: bool) -> None:
+        self._places, self._rows, self._in_order = extents, rows, in_order
+        self._step = max(1, PIECE_BYTES // max(e.stride for e in extents.values()))
+        self._reached = rows.start
+        self._error: Exception | None = None
+        self._stopping = self._asked = self.finished = False
+        self._changed = threading.Condition()
+        with ExitStack() as stack:
+            self._files = {}
+            for path in {e.path for e in extents.values()}:
+                self._files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, self._files[path])
+            self._closing = stack.pop_all()
+        self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
+        self._thread.start()
+
+    def wait_for(self, row: int) -> None:
+        """Wait until the rows before this one were read; an error of the thread is raised."""
+        if self._in_order:
+            self._wait(lambda: self._reached >= row or self.finished)
+
+    def fetch(self, rows: Index, names: Sequence[str]) -> None:
+        """See to it that rows out of order are in the cache, or on their way.
+
+        Large rows are asked for one by one, beside the thread, and so is the first batch. Small
+        ones are waited for: reading on in order brings them sooner, by up to 50 times.
+        """
+        large = [name for name in names if self._places[name].stride >= LARGE_ROW_BYTES]
+        first, self._asked = not self._asked, True
+        if self.finished:
+            return
+        for name in names if first else large:
+            self._ask_for(name, rows)
+        if not first and len(large) < len(names):
+            self._wait(lambda: self.finished)
+
+    def _ask_for(self, name: str, rows: Index) -> None:
+        """Have the kernel fetch the pages of these rows, all at once and without waiting."""
+        place = self._places[name]
+        starts = np.sort(place.offset + rows * place.stride)
+        low, high = starts // PAGE * PAGE, -(-(starts + place.stride) // PAGE) * PAGE
+        first = np.flatnonzero(np.concatenate(([True], low[1:] > high[:-1])))
+        last = np.append(first[1:], len(rows)) - 1
+        file = self._files[place.path]
+        for offset, end in zip(low[first].tolist(), high[last].tolist(), strict=True):
+            os.posix_fadvise(file, offset, end - offset, os.POSIX_FADV_WILLNEED)
+
+    def _wait(self, reached: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(reached)
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the thread and close its files."""
+        self._stopping = True
+        self._thread.join()
+        self._closing.close()
+
+    def _work(self) -> None:
+        try:
+            scratch = touched_array(self._step * max(e.stride for e in self._places.values()))
+            for row in range(self._rows.start, self._rows.stop, self._step):
+                if self._stopping:
+                    break
+                for place in self._places.values():
+                    self._read(place, row, min(row + self._step, self._rows.stop), scratch)
+                with self._changed:
+                    self._reached = row + self._step
+                    self._changed.notify_all()
+        except Exception as error:  # noqa: BLE001 - whoever waits for rows is told
+            self._error = error
+        with self._changed:
+            self.finished = True
+            self._changed.notify_all()
+
+    def _read(self, place: Extent, start: int, stop: int, scratch: npt.NDArray[np.uint8]) -> None:
+        offset, end = place.offset + start * place.stride, place.offset + stop * place.stride
+        while offset < end:
+            got = os.preadv(
+                self._files[place.path], [scratch[: min(end - offset, len(scratch))].data], offset
+            )
+            if got == 0:
+                raise corrupt(place.path, f"at least {end} bytes", f"{offset} bytes")
+            offset += got
+
+
+def _map(path: Path, cold: bool) -> mmap.mmap:
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    if cold:  # a fault must not start a stream of its own beside the one that reads ahead
+        mapped.madvise(mmap.MADV_RANDOM)
+    return mapped

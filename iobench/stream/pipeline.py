@@ -1,0 +1,146 @@
+"""Batches read by threads ahead of whoever consumes them, and handed over in order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain, count, repeat
+
+import numpy as np
+import torch
+
+from formats import Batch, Rows, Schema
+from iobench.errors import LoaderFailed
+from iobench.order import Order
+from iobench.stream.ring import Ring
+from iobench.stream.source import Source
+from iobench.stream.transfer import Tensors, Transfer
+
+Transform = Callable[[Tensors], Tensors]
+
+GROUP_BYTES = 4 << 20  # small batches share a slot of this size: handing one over costs 20 µs
+
+
+class Pipeline:
+    """A source opened for epochs of one order, the threads that read it and the memory they fill."""
+
+    def __init__(
+        self,
+        source: Source,
+        schema: Schema,
+        order: Order,
+        transfer: Transfer,
+        transform: Transform | None = None,
+    ) -> None:
+        self._source, self._transfer, self._transform = source, transfer, transform
+        # past the cache, a window is read as a whole, so that no block is read twice
+        self._window = order.window_batches if source.direct and order.kind == "block" else None
+        batch_bytes = min(order.batch_size, schema.samples) * schema.sample_bytes
+        self._most = self._window or max(1, GROUP_BYTES // batch_bytes)
+        self._ahead = 1 if self._window else source.threads + 1
+        samples = min(self._most * order.batch_size, schema.samples)
+        self._rings = {
+            f.name: Ring(samples * f.sample_bytes, self._ahead + 2, transfer.allocate) for f in schema.fields
+        }  # one per field, so that a label that is kept keeps no image
+        self._fields = schema.fields
+
+    def run(self, batches: Sequence[Rows], start: int = 0) -> Generator[Tensors, None, None]:
+        """An epoch's batches in order, from number `start` on; its threads end with it.
+
+        What goes wrong in a thread is raised in its turn. LoaderFailed where a fork took the
+        generator along.
+        """
+        process, pending = os.getpid(), deque[Future[list[Tensors]]]()
+        pool = ThreadPoolExecutor(self._source.threads, "iobench-stream")
+        try:
+            self._source.start(batches[start:])
+            for group in _grouped(batches, start, self._sizes(start)):
+                pending.append(pool.submit(self._fill, group))
+                if len(pending) > self._ahead:
+                    yield from self._hand_over(pending.popleft(), process)
+            while pending:
+                yield from self._hand_over(pending.popleft(), process)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def close(self) -> None:
+        """Close the source, and let go of all memory that no batch holds."""
+        self._source.reader.close()
+        for ring in self._rings.values():
+            ring.close()
+
+    def _sizes(self, start: int) -> Iterator[int]:
+        """Batches to a group: whole windows, or 1, 2, 4, … so that the first one comes soon."""
+        if self._window:
+            return chain([self._window - start % self._window], repeat(self._window))
+        return (min(1 << number, self._most) for number in count())
+
+    def _hand_over(self, future: Future[list[Tensors]], process: int) -> Iterator[Tensors]:
+        if os.getpid() != process:
+            raise LoaderFailed(
+                f"this epoch was begun in process {process} and cannot go on in its child {os.getpid()}, "
+                "which has none of its threads; begin one there"
+            )
+        for batch in future.result():
+            self._transfer.hand_over(batch)
+            yield batch
+
+    def _fill(self, group: list[Rows]) -> list[Tensors]:
+        """Read a group of batches into one slot and send it on its way; runs in a thread."""
+        self._source.unchanged.check()
+        sizes = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for rows in group]
+        rows = _joined(group)
+        slot = self._take(sum(sizes), rows)
+        self._source.reader.read(rows, slot)
+        whole = {name: torch.from_numpy(array) for name, array in slot.items()}
+        if self._transform is None:
+            return _split(self._transfer.send([whole])[0], sizes)
+        return self._transfer.send([self._transformed(batch) for batch in _split(whole, sizes)])
+
+    def _take(self, samples: int, rows: Rows) -> Batch:
+        """Room for that many samples."""
+        slot = {}
+        for f in self._fields:
+            memory = self._rings[f.name].take(samples * f.sample_bytes, self._source.phase(f.name, rows))
+            slot[f.name] = memory.view(f.dtype).reshape(samples, *f.shape)
+        return slot
+
+    def _transformed(self, batch: Tensors) -> Tensors:
+        assert self._transform is not None
+        made = self._transform(batch)
+        if not isinstance(made, dict) or not all(isinstance(value, torch.Tensor) for value in made.values()):
+            raise LoaderFailed(f"transform returned {_kind(made)}, expected a dict of tensors")
+        return made
+
+
+def _grouped(batches: Sequence[Rows], start: int, sizes: Iterator[int]) -> Iterator[list[Rows]]:
+    """The batches from `start` on, in groups of these sizes."""
+    while start < len(batches):
+        size = next(sizes)
+        yield list(batches[start : start + size])
+        start += size
+
+
+def _joined(group: list[Rows]) -> Rows:
+    first, last = group[0], group[-1]
+    if isinstance(first, slice) and isinstance(last, slice):
+        return slice(first.start, last.stop)
+    return (
+        first if len(group) == 1 else np.concatenate([rows for rows in group if not isinstance(rows, slice)])
+    )
+
+
+def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:
+    if len(sizes) == 1:
+        return [whole]
+    parts = zip(*(torch.split(tensor, sizes) for tensor in whole.values()), strict=True)
+    return [dict(zip(whole, part, strict=True)) for part in parts]
+
+
+def _kind(made: object) -> str:
+    if not isinstance(made, dict):
+        return type(made).__name__
+    wrong = next(key for key, value in made.items() if not isinstance(value, torch.Tensor))
+    return f"a dict whose {wrong!r} is {type(made[wrong]).__name__}"

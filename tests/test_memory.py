@@ -1,0 +1,51 @@
+import mmap
+import os
+
+import numpy as np
+import pytest
+
+from iobench import memory
+from iobench.memory import HUGE_PAGE, PAGE, touched_array, touched_map
+
+
+@pytest.mark.parametrize("count", [1, PAGE, PAGE + 1, HUGE_PAGE, 3 * HUGE_PAGE + 5])
+def test_an_array_has_its_bytes_on_whole_pages_and_can_be_written(count):
+    array = touched_array(count)
+    assert (array.shape, array.dtype) == ((count,), np.uint8)
+    assert array.ctypes.data % PAGE == 0
+    array[:] = 7
+    assert int(array.sum(dtype=np.int64)) == 7 * count
+
+
+def resident_bytes():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def test_its_pages_are_there_before_they_are_used_and_go_with_the_last_view():
+    before = resident_bytes()
+    view = touched_array(64 << 20)[5:10]
+    assert resident_bytes() - before > 60 << 20
+    del view
+    assert resident_bytes() - before < 8 << 20
+
+
+def test_kernels_without_populate_have_their_pages_touched_by_hand(monkeypatch):
+    monkeypatch.setattr(memory, "_MADV_POPULATE_WRITE", 9999)
+    before = resident_bytes()
+    kept = touched_map(64 << 20)
+    assert resident_bytes() - before > 60 << 20
+    kept.close()
+
+
+def test_what_a_kernel_refuses_for_another_reason_is_an_error(monkeypatch):
+    class Refusing:
+        def __init__(self, *arguments, **options):
+            pass
+
+        def madvise(self, advice):
+            raise OSError(12, "no memory")
+
+    monkeypatch.setattr(mmap, "mmap", Refusing)
+    with pytest.raises(OSError, match="no memory"):
+        touched_map(PAGE)
