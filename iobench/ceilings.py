@@ -49,6 +49,14 @@ class Ceilings:
             self._known[key] = now if now.bytes_per_s > limit.bytes_per_s else limit
         return self._lowest(arm, SECONDS)
 
+    def below(self) -> list[str]:
+        """A sentence on whether a layer below this kernel caches; none where nobody can tell."""
+        files = [file for variant in self._manifest.artifacts for file in self._manifest.files_of(variant)]
+        try:
+            return [limits.below(max(files, key=_size)).sentence]
+        except (DirectUnavailable, OSError):
+            return []
+
     def _lowest(self, arm: Arm, seconds: float) -> Limit | None:
         found = []
         for key, factor, measure in self._on_the_way(arm):

@@ -56,6 +56,8 @@ def run(found: Run) -> None:
     measured = {arm.label for arm in described.arms}
     if missing := [arm.label for arm in found.arms if arm.label not in measured]:
         note(f"not measured: {'; '.join(missing)}")
+    for remark in found.remarks:
+        note(remark)
     for warning in summary.warnings(found.records):
         note(f"warning: {warning}")
     if described.verdict is not None:

@@ -31,7 +31,10 @@ if TYPE_CHECKING:  # torch is loaded when a run starts, not when the command lin
 
 @dataclass
 class Run:
-    """What a run measured. `failures` maps an arm's label to what is wrong with it."""
+    """What a run measured.
+
+    `failures` maps an arm's label to what is wrong with it; `remarks` are sentences about where it ran.
+    """
 
     manifest: Manifest
     arms: list[Arm]
@@ -42,6 +45,7 @@ class Run:
     path: Path
     records: list[Record] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
     interrupted: bool = False
 
     def as_dict(self) -> dict[str, Any]:
@@ -54,6 +58,7 @@ class Run:
             "rounds": self.rounds,
             "records": str(self.path),
             "failures": self.failures,
+            "remarks": self.remarks,
             "interrupted": self.interrupted,
         }
 
@@ -137,6 +142,8 @@ class _Session:
 
     def time_all(self) -> None:
         """The timed rounds, interleaved, each cycle in an order of its own."""
+        if self.limits and self.run.cache == "cold":
+            self.run.remarks += self._ceilings.below()
         shuffle = np.random.Generator(np.random.PCG64(self.run.arms[0].settings.seed))
         for number in range(1, self.run.rounds + 1):
             for index in shuffle.permutation(len(self.run.arms)):

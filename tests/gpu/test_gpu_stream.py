@@ -1,0 +1,65 @@
+"""StreamLoader on a CUDA device."""
+
+import numpy as np
+import pytest
+import torch
+from conftest import SAMPLES, image_arrays
+
+import formats
+from iobench import StreamLoader, ceilings
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
+]
+
+
+def stream(manifest, **options):
+    return StreamLoader(manifest.root, **{"format": "npy", "batch_size": 32, "device": "cuda", **options})
+
+
+@pytest.mark.parametrize("name", formats.names())
+@pytest.mark.parametrize("order", ["sequential", "random", "block"])
+def test_every_sample_reaches_the_device_once(images, name, order):
+    batches = list(stream(images, format=name, order=order))
+    assert all(batch["x"].is_cuda and batch["y"].is_cuda for batch in batches)
+    found = torch.cat([batch["x"] for batch in batches]).cpu().numpy().reshape(SAMPLES, -1)
+    expected = image_arrays()["x"].reshape(SAMPLES, -1)
+    order_of = [np.lexsort(rows.T) for rows in (found, expected)]
+    np.testing.assert_array_equal(found[order_of[0]], expected[order_of[1]])
+
+
+def test_held_batches_never_change_while_others_are_copied_and_computed_on(floats):
+    loader = stream(floats, batch_size=512, order="random")
+    kept, sums = [], []
+    for batch in loader:
+        kept.append(batch["x"])
+        sums.append(batch["x"].double().sum())
+        torch.cuda._sleep(1_000_000)  # work that is behind when the next batch is asked for
+    torch.cuda.synchronize()
+    for tensor, total in zip(kept, sums, strict=True):
+        assert float(tensor.double().sum()) == float(total)
+    whole = torch.cat(kept).cpu().numpy().sum(dtype=np.float64)
+    assert whole == pytest.approx(np.load(floats.files_of("npy")[0]).sum(dtype=np.float64))
+
+
+def test_batches_dropped_at_once_are_not_overwritten_before_their_kernels_ran(floats):
+    totals = []
+    for batch in stream(floats, batch_size=512):
+        torch.cuda._sleep(1_000_000)
+        totals.append(batch["x"].double().sum())
+        del batch
+    found = float(torch.stack(totals).sum())
+    assert found == pytest.approx(np.load(floats.files_of("npy")[0]).sum(dtype=np.float64))
+
+
+def test_a_transform_may_change_shapes_before_the_copy(images):
+    batches = list(stream(images, transform=lambda batch: {"mean": batch["x"].float().mean((2, 3))}))
+    assert {tuple(batch["mean"].shape[1:]) for batch in batches} == {(3,)}
+    assert all(batch["mean"].is_cuda for batch in batches)
+
+
+def test_the_limits_of_the_way_to_the_device_are_measured(images):
+    found = ceilings.survey(images, torch.device("cuda:0"), 32, 0.01)
+    directions = [limit.name for limit in found.limits if "device" in limit.name]
+    assert directions == ["host to device"] * 2 + ["device to host"] * 2
