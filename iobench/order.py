@@ -80,12 +80,14 @@ class Order:
         generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, epoch])))
         if self.kind == "random":
             start, stop = self._share(samples)
-            shuffled: Index = generator.permutation(samples)[self.rank :: self.world_size]
-            return shuffled[: stop - start]
+            # 32 bits halve the time of the shuffle, whose draws they do not change
+            every = np.arange(samples, dtype=np.int32 if samples < 2**31 else np.int64)
+            generator.shuffle(every)
+            return every[self.rank :: self.world_size][: stop - start].astype(np.int64)
         blocks = generator.permutation(-(-samples // self.block_rows)) * self.block_rows
-        every = (blocks[:, None] + np.arange(self.block_rows)).reshape(-1)
+        rows: Index = (blocks[:, None] + np.arange(self.block_rows)).reshape(-1)
         start, stop = self._share(samples)
-        rows: Index = every[every < samples][start:stop]
+        rows = rows[rows < samples][start:stop]
         window = self.window_batches * self.batch_size
         own = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, epoch, self.rank])))
         for low in range(0, len(rows), window):

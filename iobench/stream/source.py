@@ -82,8 +82,10 @@ def open_source(opener: Opener, schema: Schema, threads: int | None, direct: boo
         return Source(reader, threads or 1, unchanged)
     reader.close()
     places = {field.name: extents[field.name] for field in schema.fields}
-    several = threads or min(MOST_THREADS, len(os.sched_getaffinity(0)))
-    return Source(_placed(schema, places, direct), several, unchanged)
+    reader = _placed(schema, places, direct)
+    # past the cache one thread copies rows while the others wait for the disk
+    cores = len(os.sched_getaffinity(0)) + isinstance(reader, DirectReader)
+    return Source(reader, threads or min(MOST_THREADS, cores), unchanged)
 
 
 def _placed(schema: Schema, places: dict[str, Extent], direct: bool | None) -> Reader:
