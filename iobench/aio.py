@@ -96,6 +96,8 @@ class Queue:
         until the next is asked for. They are fewer than asked for where the file ends. Offsets and
         lengths are multiples of the page. OSError where the disk fails.
         """
+        if not self.depth:
+            raise ValueError("this queue is closed")
         if into is None and not self._slots:
             self._slots = np.split(touched_array(self.depth * self._piece_bytes), self.depth)
         free, in_flight = list(range(self.depth)), dict[int, tuple[int, Bytes]]()
@@ -103,18 +105,16 @@ class Queue:
         try:
             while submitted < count or in_flight:
                 numbers = range(submitted, min(submitted + len(free), count))
-                slots = [free.pop() for _ in numbers]
-                for slot, number in zip(slots, numbers, strict=True):
-                    place = self._slots[slot] if into is None else into[number]
-                    in_flight[slot] = (number, place[: lengths[number]])
-                if slots:
-                    self._flight.submit(
-                        descriptor,
-                        slots,
-                        [in_flight[s][1] for s in slots],
-                        offsets[numbers.start : numbers.stop],
-                    )
-                    submitted = numbers.stop
+                places = [
+                    (self._slots[free[-1 - i]] if into is None else into[n])[: lengths[n]]
+                    for i, n in enumerate(numbers)
+                ]
+                taken = self._flight.submit(
+                    descriptor, free[: -1 - len(numbers) : -1], places, offsets[submitted:]
+                )
+                for number, place in zip(numbers[:taken], places, strict=False):
+                    in_flight[free.pop()] = (number, place)
+                submitted += taken
                 for slot, number, place, result in self._collected(in_flight):
                     if result < 0:
                         raise OSError(-result, os.strerror(-result))
@@ -130,8 +130,9 @@ class Queue:
         return [(slot, *in_flight.pop(slot), result) for slot, result in self._flight.collect(least)]
 
     def close(self) -> None:
-        """Give the kernel's queue back; a second call does nothing."""
+        """Give the kernel's queue back; a second call does nothing, a later read is a ValueError."""
         self._flight.close()
+        self.depth = 0
 
 
 class _KernelFlight:
@@ -148,16 +149,17 @@ class _KernelFlight:
         self._places = (self._requests.ctypes.data + _REQUEST.itemsize * np.arange(depth)).astype("u8")
         self._events = np.zeros(depth, _EVENT)
 
-    def submit(self, descriptor: int, slots: list[int], places: list[Bytes], offsets: Index) -> None:
+    def submit(self, descriptor: int, slots: list[int], places: list[Bytes], offsets: Index) -> int:
+        """How many reads, the first ones, are in flight now; OSError where not even one can be."""
+        if not slots:
+            return 0
         requests = self._requests
         requests["descriptor"] = descriptor
-        requests["offset"][slots] = offsets
+        requests["offset"][slots] = offsets[: len(slots)]
         requests["length"][slots] = [len(place) for place in places]
         requests["address"][slots] = [address_of(place) for place in places]
-        pointers, done = self._places[slots], 0
-        while done < len(slots):
-            left, start = ctypes.c_long(len(slots) - done), pointers.ctypes.data + 8 * done
-            done += self._call(3, self._context, left, ctypes.c_void_p(start))
+        pointers = self._places[slots]
+        return self._call(3, self._context, ctypes.c_long(len(slots)), ctypes.c_void_p(pointers.ctypes.data))
 
     def collect(self, least: int) -> list[tuple[int, int]]:
         """Slot and result of at least so many reads; a negative result is an error number."""
@@ -190,9 +192,10 @@ class _ThreadFlight:
         self._pool = ThreadPoolExecutor(min(THREADS, depth), "iobench-direct")
         self._futures: dict[Future[int], int] = {}
 
-    def submit(self, descriptor: int, slots: list[int], places: list[Bytes], offsets: Index) -> None:
-        for slot, place, offset in zip(slots, places, offsets.tolist(), strict=True):
+    def submit(self, descriptor: int, slots: list[int], places: list[Bytes], offsets: Index) -> int:
+        for slot, place, offset in zip(slots, places, offsets[: len(slots)].tolist(), strict=True):
             self._futures[self._pool.submit(os.preadv, descriptor, [place.data], offset)] = slot
+        return len(slots)
 
     def collect(self, least: int) -> list[tuple[int, int]]:
         done, _ = wait(self._futures, return_when=FIRST_COMPLETED)

@@ -9,10 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from formats import Schema
+from formats import FormatError, Schema
 from iobench import cache, limits
 from iobench.aio import DirectUnavailable
 from iobench.arms import Arm
+from iobench.errors import LoaderFailed, ManifestError
 from iobench.limits import Limit
 from iobench.manifest import Manifest
 from iobench.memory import PAGE
@@ -51,10 +52,9 @@ class Ceilings:
 
     def below(self) -> list[str]:
         """A sentence on whether a layer below this kernel caches; none where nobody can tell."""
-        files = [file for variant in self._manifest.artifacts for file in self._manifest.files_of(variant)]
         try:
-            return [limits.below(max(files, key=_size)).sentence]
-        except (DirectUnavailable, OSError):
+            return [limits.below(_largest_file(self._manifest)).sentence]
+        except (DirectUnavailable, OSError, FormatError):
             return []
 
     def _lowest(self, arm: Arm, seconds: float) -> Limit | None:
@@ -63,7 +63,7 @@ class Ceilings:
             try:
                 if key not in self._known:
                     self._known[key] = measure(seconds)
-            except DirectUnavailable:
+            except (DirectUnavailable, OSError):  # a disk that fails is the arm's to complain of
                 continue
             found.append(replace(self._known[key], bytes_per_s=self._known[key].bytes_per_s * factor))
         return min(found, key=lambda limit: limit.bytes_per_s, default=None)
@@ -105,6 +105,17 @@ def _page_cache(file: Path, slot_bytes: int, slots: int, seconds: float) -> Limi
     return max(found, key=lambda limit: limit.bytes_per_s)
 
 
+def _largest_file(manifest: Manifest) -> Path:
+    """The largest file of the dataset; ManifestError where it has none, CorruptArtifact where one is gone."""
+    for variant in manifest.artifacts:
+        manifest.opener(variant)
+    if not manifest.artifacts:
+        raise ManifestError(
+            f"dataset {manifest.name} has no artifact to read; add one with 'iobench prepare'"
+        )
+    return max((f for variant in manifest.artifacts for f in manifest.files_of(variant)), key=_size)
+
+
 def _size(file: Path) -> int:
     return file.stat().st_size
 
@@ -130,21 +141,26 @@ def survey(
 ) -> Survey:
     """Every limit that an arm over this dataset can run into, each measured for `seconds` a way."""
     found, schema = Survey(), manifest.schema
-    file = max((f for variant in manifest.artifacts for f in manifest.files_of(variant)), key=_size)
+    file = _largest_file(manifest)
     slot_bytes = max(1, min(batch_size, schema.samples) * schema.sample_bytes)
     sizes = sorted({PAGE, schema.sample_bytes})
     disk: list[Measure] = [partial(limits.sequential_read, file)]
     disk += [partial(limits.random_read, file, size) for size in sizes]
     on_status("reading past the page cache")
     try:
-        found.limits += [measure(seconds) for measure in disk]
-        found.remarks.append(limits.below(file).sentence)
-    except DirectUnavailable as error:
-        found.remarks.append(f"no limit of the disk: {error}")
-    on_status("copying memory")
-    for threads in sorted({1, len(os.sched_getaffinity(0))}):
-        found.limits.append(limits.page_cache(file, slot_bytes, STREAM_SLOTS, threads, seconds))
-        found.limits.append(limits.memory_copy(slot_bytes, STREAM_SLOTS, threads, seconds))
+        try:
+            found.limits += [measure(seconds) for measure in disk]
+            found.remarks.append(limits.below(file).sentence)
+        except DirectUnavailable as error:
+            found.remarks.append(f"no limit of the disk: {error}")
+        on_status("copying memory")
+        for threads in sorted({1, len(os.sched_getaffinity(0))}):
+            found.limits.append(limits.page_cache(file, slot_bytes, STREAM_SLOTS, threads, seconds))
+            found.limits.append(limits.memory_copy(slot_bytes, STREAM_SLOTS, threads, seconds))
+    except OSError as error:
+        raise LoaderFailed(
+            f"{file}: cannot be read: {error.strerror}; see what is wrong with the disk"
+        ) from error
     if device.type == "cuda":
         on_status("copying to the device and back")
         found.limits += [

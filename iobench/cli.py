@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -246,8 +247,8 @@ def limits(
     from iobench.manifest import find_dataset
 
     for option, value in (("--batch-size", batch_size), ("--seconds", seconds)):
-        if value <= 0:
-            raise InvalidSettings(f"{option} {value} is not above 0")
+        if not 0 < value < math.inf:
+            raise InvalidSettings(f"{option} {value} is not above 0, or not a number")
     manifest = find_dataset(data_dir, name)
     display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
     found = survey(manifest, pick_device(device), batch_size, seconds, on_status=display.note)

@@ -1,52 +1,200 @@
+from dataclasses import replace
+
 import numpy as np
-from hypothesis import given, settings
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iobench.order import ORDERS, Order
+from formats import Field, Schema
+from iobench import Settings
+from iobench.errors import InvalidSettings
+from iobench.order import ORDERS, Order, blocks_of, shuffledness
 
-EPOCHS = {
-    "samples": st.integers(1, 300),
-    "batch_size": st.integers(1, 400),
-    "order": st.sampled_from(ORDERS),
-    "seed": st.integers(0, 2**40),
-    "epoch": st.integers(0, 9),
-}
+ORDER = st.builds(
+    Order,
+    st.sampled_from(ORDERS),
+    batch_size=st.one_of(st.integers(1, 9), st.integers(1, 400)),
+    seed=st.integers(0, 2**40),
+    block_rows=st.integers(1, 50),
+    window_batches=st.integers(1, 9),
+)
+EPOCHS = {"samples": st.integers(1, 300), "order": ORDER, "epoch": st.integers(0, 9)}
 
 
 def rows_of(found, samples):
-    return np.concatenate([np.arange(samples)[rows] for rows in found])
+    return np.concatenate([np.arange(0), *(np.arange(samples)[rows] for rows in found)])
+
+
+def sizes_of(found):
+    return [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for rows in found]
+
+
+def ranks(order, world_size):
+    return [replace(order, rank=rank, world_size=world_size) for rank in range(world_size)]
 
 
 @settings(deadline=None)
 @given(**EPOCHS)
-def test_each_row_comes_exactly_once(samples, batch_size, order, seed, epoch):
-    found = Order(order, batch_size, seed).batches(samples, epoch)
-    assert sorted(rows_of(found, samples)) == list(range(samples))
+def test_each_row_comes_exactly_once(samples, order, epoch):
+    assert sorted(rows_of(order.batches(samples, epoch), samples)) == list(range(samples))
 
 
 @settings(deadline=None)
 @given(**EPOCHS)
-def test_only_the_last_batch_is_smaller(samples, batch_size, order, seed, epoch):
-    sizes = [len(np.arange(samples)[rows]) for rows in Order(order, batch_size, seed).batches(samples, epoch)]
-    assert set(sizes[:-1]) <= {batch_size}
-    assert 1 <= sizes[-1] <= batch_size
+def test_only_the_last_batch_is_smaller(samples, order, epoch):
+    sizes = sizes_of(order.batches(samples, epoch))
+    assert set(sizes[:-1]) <= {order.batch_size}
+    assert 1 <= sizes[-1] <= order.batch_size
 
 
+@settings(deadline=None)
+@given(**EPOCHS)
+def test_a_smaller_last_batch_can_be_left_out(samples, order, epoch):
+    whole = order.batches(samples, epoch)
+    dropped = replace(order, drop_last=True).batches(samples, epoch)
+    assert sizes_of(dropped) == [order.batch_size] * (samples // order.batch_size)
+    for kept, rows in zip(dropped, whole, strict=False):
+        np.testing.assert_array_equal(np.arange(samples)[kept], np.arange(samples)[rows])
+
+
+@settings(deadline=None)
+@given(**EPOCHS, world_size=st.integers(1, 9))
+@example(samples=5, order=Order("sequential", 2), epoch=0, world_size=2)  # 3 rows and 2: one batch more
+@example(samples=5, order=Order("block", 2, block_rows=3), epoch=0, world_size=2)
+def test_over_all_ranks_each_row_comes_once_in_equally_many_batches(samples, order, epoch, world_size):
+    every = ranks(order, world_size)
+    most = -(-samples // world_size)
+    if -(-most // order.batch_size) > samples // world_size:  # a rank would have an empty batch
+        for one in every:
+            with pytest.raises(InvalidSettings, match=f"dealt out to {world_size} ranks"):
+                one.batches(samples, epoch)
+        return
+    found = [one.batches(samples, epoch) for one in every]
+    assert sorted(np.concatenate([rows_of(own, samples) for own in found])) == list(range(samples))
+    assert {len(own) for own in found} == {order.length(most)}
+    assert {one.length(samples) for one in every} == {order.length(most)}
+    sizes = [sizes_of(own) for own in found]
+    assert all(1 <= size <= order.batch_size for own in sizes for size in own)
+    assert all(set(own[:-2]) <= {order.batch_size} for own in sizes)
+    shares = [sum(own) for own in sizes]
+    assert max(shares) - min(shares) <= 1
+
+
+@settings(deadline=None)
+@given(**EPOCHS, world_size=st.integers(1, 9))
+def test_ranks_that_drop_the_last_have_full_batches_of_different_rows(samples, order, epoch, world_size):
+    every = [replace(one, drop_last=True) for one in ranks(order, world_size)]
+    found = [one.batches(samples, epoch) for one in every]
+    count = samples // world_size // order.batch_size
+    assert [sizes_of(own) for own in found] == [[order.batch_size] * count] * world_size
+    rows = np.concatenate([rows_of(own, samples) for own in found])
+    assert len(set(rows.tolist())) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("samples", "world_size", "batch_size", "advice"),
+    [(3, 2, 1, "use drop_last"), (11, 3, 1, "use drop_last"), (1, 2, 256, "use fewer ranks")],
+)
+def test_ranks_that_cannot_have_equally_many_batches_are_told_what_to_do(
+    samples, world_size, batch_size, advice
+):
+    with pytest.raises(InvalidSettings, match=f"{samples} samples cannot be dealt out.*; {advice}$"):
+        Order(batch_size=batch_size, world_size=world_size).length(samples)
+
+
+@pytest.mark.parametrize("kind", ["random", "block"])
 @settings(deadline=None)
 @given(seed=st.integers(0, 2**40), epoch=st.integers(0, 9))
-def test_random_rows_are_the_same_for_a_seed_and_differ_by_epoch(seed, epoch):
+def test_shuffled_rows_are_the_same_for_a_seed_and_differ_by_epoch(kind, seed, epoch):
     def rows(*which):
-        return rows_of(Order("random", 7, which[0]).batches(100, which[1]), 100).tolist()
+        order = Order(kind, 7, which[0], block_rows=3, window_batches=4)
+        return rows_of(order.batches(100, which[1]), 100).tolist()
 
     assert rows(seed, epoch) == rows(seed, epoch)
     assert rows(seed, epoch) != rows(seed, epoch + 1)
     assert rows(seed, epoch) != rows(seed + 1, epoch)
 
 
-def test_sequential_rows_are_slices_and_random_rows_int64():
+def test_sequential_rows_are_slices_and_others_int64():
     assert Order("sequential", 2).batches(5, 1) == [slice(0, 2), slice(2, 4), slice(4, 5)]
-    assert {rows.dtype for rows in Order("random", 2).batches(5, 1)} == {np.dtype(np.int64)}
+    for kind in ("random", "block"):
+        assert {rows.dtype for rows in Order(kind, 2).batches(5, 1)} == {np.dtype(np.int64)}
 
 
-def test_random_rows_are_equal_on_every_machine():
+def test_shuffled_rows_are_equal_on_every_machine():
     assert rows_of(Order("random", 4, 3).batches(10, 1), 10).tolist() == [4, 1, 2, 8, 5, 0, 7, 9, 6, 3]
+    block = Order("block", 2, 3, block_rows=2, window_batches=2)
+    assert rows_of(block.batches(10, 1), 10).tolist() == [2, 3, 8, 9, 1, 4, 0, 5, 6, 7]
+
+
+@settings(deadline=None)
+@given(**EPOCHS, world_size=st.integers(1, 3))
+def test_the_rows_of_a_window_are_whole_blocks_but_for_its_edges(samples, order, epoch, world_size):
+    samples *= 12  # which 1, 2 and 3 ranks share equally
+    for one in ranks(replace(order, kind="block"), world_size):
+        rows = rows_of(one.batches(samples, epoch), samples)
+        window = one.window_batches * one.batch_size
+        of_block = np.bincount(np.arange(samples) // one.block_rows)
+        for low in range(0, len(rows), window):
+            blocks, members = np.unique(rows[low : low + window] // one.block_rows, return_counts=True)
+            assert np.count_nonzero(members < of_block[blocks]) <= 2
+
+
+def test_within_a_window_rows_are_shuffled_and_blocks_come_in_random_order():
+    rows = rows_of(Order("block", 10, 0, block_rows=10, window_batches=4).batches(400, 0), 400)
+    windows = rows.reshape(10, 40)
+    assert (np.diff(np.sort(windows)) == 1).sum() >= 10 * 36  # four whole blocks
+    assert not any((np.diff(window) == 1).mean() > 0.2 for window in windows)
+    assert (np.diff(windows.min(axis=1)) > 0).sum() < 9
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "block_bytes", "window_bytes", "expected"),
+    [
+        (10, 1000, 10_000, (10, 10)),
+        (10, 1099, 10_999, (10, 10)),
+        (10, 1, 1, (1, 1)),
+        (10, 10**9, 10**9, (203, 10**6)),
+        (10**6, 1000, 10_000, (10, 1)),
+    ],
+)
+def test_blocks_and_windows_hold_what_fits_and_at_least_one(batch_size, block_bytes, window_bytes, expected):
+    schema = Schema(203, (Field("x", (100,), "uint8"),))
+    assert blocks_of(schema, batch_size, block_bytes, window_bytes) == expected
+
+
+@pytest.mark.parametrize("name", ["block_bytes", "window_bytes"])
+def test_blocks_and_windows_of_nothing_are_refused(name):
+    with pytest.raises(InvalidSettings, match=f"{name} 0 is below 1"):
+        Settings(**{name: 0})
+
+
+SAMPLES, BLOCK = 50_000, 100
+
+
+def shuffled(kind, window_batches=1, **options):
+    order = Order(kind, 250, block_rows=BLOCK, window_batches=window_batches, **options)
+    return shuffledness(order.batches(SAMPLES, 1), BLOCK, SAMPLES)
+
+
+def test_samples_in_order_are_not_shuffled_and_a_permutation_is():
+    assert 0 < shuffled("sequential") < 0.02
+    assert shuffled("random") == pytest.approx(1, abs=0.02)
+
+
+def test_blocks_are_the_more_shuffled_the_larger_their_window_is():
+    found = [shuffled("block", window) for window in (1, 2, 5, 20, 200)]
+    assert found == sorted(found)
+    assert shuffled("sequential") <= found[0] < found[-2] < 0.9
+    assert found[-1] == pytest.approx(1, abs=0.02)  # the window is all there is
+
+
+@settings(deadline=None)
+@given(samples=st.integers(1, 300), order=ORDER)
+def test_a_single_batch_is_as_shuffled_as_can_be(samples, order):
+    batches = replace(order, batch_size=300).batches(samples, 0)
+    assert shuffledness(batches, order.block_rows, samples) == pytest.approx(1)
+
+
+def test_nothing_at_all_counts_as_shuffled():
+    assert shuffledness([], 10, 100) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from formats import Array, Extent, Schema, corrupt
+from formats import Array, Extent, Schema, corrupt, raw_bytes
 from formats._mapped import MappedReader
 from iobench.memory import PAGE, touched_array
 
@@ -22,6 +22,7 @@ PIECE_BYTES = 8 << 20
 LARGE_ROW_BYTES = 32 << 10  # reads of this size at random are about as fast as in order
 
 Index = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
 
 
 class CachedReader(MappedReader):
@@ -36,11 +37,16 @@ class CachedReader(MappedReader):
             for f in schema.fields
         }
         super().__init__(schema, arrays, dict(extents))
+        self._files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in maps}
+        for descriptor in self._files.values() if cold else ():
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # `read_ahead` reads ahead
         self._cold = cold
         self._ahead: _Ahead | None = None
 
     def read_ahead(self, rows: slice, in_order: bool) -> None:
         """Begin to read these rows into the cache; `in_order` promises that they come as they are stored."""
+        if self._ahead is not None:
+            self._ahead.stop()
         if self._cold:
             self._ahead = _Ahead(self.schema, self._extents, rows, in_order)
 
@@ -48,12 +54,22 @@ class CachedReader(MappedReader):
         """End reading ahead and drop the maps."""
         if self._ahead is not None:
             self._ahead.stop()
+        while self._files:
+            os.close(self._files.popitem()[1])
         super().close()
 
+    def _file(self, path: Path) -> int:
+        if path not in self._files:
+            raise ValueError("this reader is closed")
+        return self._files[path]
+
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        """By plain reads, as fast as out of the map, which would end the process where a file was cut."""
         if self._ahead is not None:
             self._ahead.wait_for(stop)
-        super()._read_slice(start, stop, out)
+        for name, target in out.items():
+            place, into = self._extents[name], np.frombuffer(raw_bytes(target), np.uint8)
+            _read_into(self._file(place.path), place, place.offset + start * place.stride, into)
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         if self._ahead is not None:
@@ -93,6 +109,8 @@ class _Ahead:
         """
         large = [name for name in names if self._places[name].stride >= LARGE_ROW_BYTES]
         first, self._asked = not self._asked, True
+        if self._error is not None:
+            raise self._error
         if self.finished:
             return
         for name in names if first else large:
@@ -125,7 +143,7 @@ class _Ahead:
 
     def _work(self) -> None:
         try:
-            scratch = touched_array(self._step * max(e.stride for e in self._places.values()))
+            scratch = touched_array(PIECE_BYTES)
             for row in range(self._rows.start, self._rows.stop, self._step):
                 if self._stopping:
                     break
@@ -140,15 +158,20 @@ class _Ahead:
             self.finished = True
             self._changed.notify_all()
 
-    def _read(self, place: Extent, start: int, stop: int, scratch: npt.NDArray[np.uint8]) -> None:
-        offset, end = place.offset + start * place.stride, place.offset + stop * place.stride
-        while offset < end:
-            got = os.preadv(
-                self._files[place.path], [scratch[: min(end - offset, len(scratch))].data], offset
-            )
-            if got == 0:
-                raise corrupt(place.path, f"at least {end} bytes", f"{offset} bytes")
-            offset += got
+    def _read(self, place: Extent, start: int, stop: int, scratch: Bytes) -> None:
+        first, count = place.offset + start * place.stride, (stop - start) * place.stride
+        for low in range(0, count, len(scratch)):
+            _read_into(self._files[place.path], place, first + low, scratch[: count - low])
+
+
+def _read_into(descriptor: int, place: Extent, start: int, into: Bytes) -> None:
+    """Fill memory from this offset of a file on; CorruptArtifact where the file ends before."""
+    done = 0
+    while done < len(into):
+        got = os.preadv(descriptor, [into[done : done + PIECE_BYTES].data], start + done)
+        if got == 0:
+            raise corrupt(place.path, f"at least {start + len(into)} bytes", f"{start + done} bytes")
+        done += got
 
 
 def _map(path: Path, cold: bool) -> mmap.mmap:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -111,7 +111,7 @@ class DirectReader(Reader):
         reads += [(low - PAGE, edges[:PAGE])] * (start < low) + [(high, edges[PAGE:])] * (high < end)
         offsets, lengths = np.array([at for at, _ in reads]), np.array([len(place) for _, place in reads])
         places = [place for _, place in reads]
-        for number, got in self._queue(PIECE_BYTES).read(self._file(name), offsets, lengths, places):
+        for number, got in self._reads(name, offsets, lengths, places):
             at = int(offsets[number])
             self._check(name, min(at + int(lengths[number]), end), at + len(got))
         into[: low - start] = edges[PAGE - (low - start) : PAGE]
@@ -122,7 +122,7 @@ class DirectReader(Reader):
         end = start + len(into)
         offsets = np.arange(start // PAGE * PAGE, end, PIECE_BYTES)
         lengths = np.minimum(PIECE_BYTES, -(-end // PAGE) * PAGE - offsets)
-        for number, got in self._queue(int(lengths[0])).read(self._file(name), offsets, lengths):
+        for number, got in self._reads(name, offsets, lengths):
             low = int(offsets[number]) - start
             high = min(low + PIECE_BYTES, len(into))
             self._check(name, start + high, int(offsets[number]) + len(got))
@@ -140,7 +140,7 @@ class DirectReader(Reader):
         whole = np.dtype((np.void, place.stride))  # a row as one thing: three times as fast to move
         into = np.frombuffer(raw_bytes(target), whole)
         follow = np.diff(rows) == 1
-        for number, got in self._queue(int(lengths.max())).read(self._file(name), offsets, lengths):
+        for number, got in self._reads(name, offsets, lengths):
             offset, a, b = int(offsets[number]), int(first[number]), int(after[number])
             self._check(name, int(ends[number]), offset + len(got))
             if follow[a : b - 1].all():
@@ -149,10 +149,12 @@ class DirectReader(Reader):
                 for i in range(a, b):
                     into[slots[i]] = np.frombuffer(got, whole, 1, int(starts[i]) - offset)[0]
 
-    def _file(self, name: str) -> int:
+    def _reads(
+        self, name: str, offsets: Index, lengths: Index, into: Sequence[Bytes] | None = None
+    ) -> Iterator[tuple[int, Bytes]]:
         if name not in self._files:
             raise ValueError("this reader is closed")
-        return self._files[name]
+        return self._queue(int(lengths.max())).read(self._files[name], offsets, lengths, into)
 
     def _queue(self, most: int) -> Queue:
         """This thread's queue for reads of at most so many bytes."""
@@ -177,7 +179,7 @@ def _pieces(low: Index, high: Index) -> Index:
     """Where in sorted page ranges a new read begins: at gaps, and before a read grows too large."""
     gaps = np.flatnonzero(np.concatenate(([True], low[1:] > high[:-1])))
     since = low - np.repeat(low[gaps], np.diff(np.append(gaps, len(low))))
-    cuts = np.flatnonzero(np.diff((since - PAGE) // PIECE_BYTES, prepend=-1))
+    cuts = np.flatnonzero(np.diff(np.maximum(since - PAGE, 0) // PIECE_BYTES, prepend=0))
     return np.union1d(gaps, cuts)
 
 

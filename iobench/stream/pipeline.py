@@ -19,6 +19,7 @@ from iobench.stream.source import Source
 from iobench.stream.transfer import Tensors, Transfer
 
 Transform = Callable[[Tensors], Tensors]
+Filled = tuple[list[Tensors], Exception | None]  # batches, and what kept the next one from being made
 
 GROUP_BYTES = 4 << 20  # small batches share a slot of this size: handing one over costs 20 µs
 
@@ -41,10 +42,14 @@ class Pipeline:
         self._most = self._window or max(1, GROUP_BYTES // batch_bytes)
         self._ahead = 1 if self._window else source.threads + 1
         samples = min(self._most * order.batch_size, schema.samples)
-        self._rings = {
-            f.name: Ring(samples * f.sample_bytes, self._ahead + 2, transfer.allocate) for f in schema.fields
-        }  # one per field, so that a label that is kept keeps no image
         self._fields = schema.fields
+        self._rings: dict[str, Ring] = {}  # one per field, so that a label that is kept keeps no image
+        try:
+            for f in schema.fields:
+                self._rings[f.name] = Ring(samples * f.sample_bytes, self._ahead + 2, transfer.allocate)
+        except BaseException:
+            self.close()
+            raise
 
     def run(self, batches: Sequence[Rows], start: int = 0) -> Generator[Tensors, None, None]:
         """An epoch's batches in order, from number `start` on; its threads end with it.
@@ -52,7 +57,7 @@ class Pipeline:
         What goes wrong in a thread is raised in its turn. LoaderFailed where a fork took the
         generator along.
         """
-        process, pending = os.getpid(), deque[Future[list[Tensors]]]()
+        process, pending = os.getpid(), deque[Future[Filled]]()
         pool = ThreadPoolExecutor(self._source.threads, "iobench-stream")
         try:
             self._source.start(batches[start:])
@@ -77,27 +82,32 @@ class Pipeline:
             return chain([self._window - start % self._window], repeat(self._window))
         return (min(1 << number, self._most) for number in count())
 
-    def _hand_over(self, future: Future[list[Tensors]], process: int) -> Iterator[Tensors]:
+    def _hand_over(self, future: Future[Filled], process: int) -> Iterator[Tensors]:
         if os.getpid() != process:
             raise LoaderFailed(
                 f"this epoch was begun in process {process} and cannot go on in its child {os.getpid()}, "
                 "which has none of its threads; begin one there"
             )
-        for batch in future.result():
+        batches, failed = future.result()
+        for batch in batches:
             self._transfer.hand_over(batch)
             yield batch
+        if failed is not None:
+            raise failed
 
-    def _fill(self, group: list[Rows]) -> list[Tensors]:
+    def _fill(self, group: list[Rows]) -> Filled:
         """Read a group of batches into one slot and send it on its way; runs in a thread."""
         self._source.unchanged.check()
         sizes = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for rows in group]
         rows = _joined(group)
         slot = self._take(sum(sizes), rows)
         self._source.reader.read(rows, slot)
+        self._source.unchanged.check()
         whole = {name: torch.from_numpy(array) for name, array in slot.items()}
         if self._transform is None:
-            return _split(self._transfer.send([whole])[0], sizes)
-        return self._transfer.send([self._transformed(batch) for batch in _split(whole, sizes)])
+            return _split(self._transfer.send([whole])[0], sizes), None
+        made, failed = self._transformed(_split(whole, sizes))
+        return self._transfer.send(made), failed
 
     def _take(self, samples: int, rows: Rows) -> Batch:
         """Room for that many samples."""
@@ -107,12 +117,22 @@ class Pipeline:
             slot[f.name] = memory.view(f.dtype).reshape(samples, *f.shape)
         return slot
 
-    def _transformed(self, batch: Tensors) -> Tensors:
+    def _transformed(self, batches: list[Tensors]) -> Filled:
+        """The transformed batches up to the first that fails, and its error."""
         assert self._transform is not None
-        made = self._transform(batch)
-        if not isinstance(made, dict) or not all(isinstance(value, torch.Tensor) for value in made.values()):
-            raise LoaderFailed(f"transform returned {_kind(made)}, expected a dict of tensors")
-        return made
+        made: list[Tensors] = []
+        try:
+            for batch in batches:
+                made.append(_checked(self._transform(batch)))  # noqa: PERF401 - those before a failure count
+        except Exception as error:  # noqa: BLE001 - the user's own, which the consumer gets at its turn
+            return made, error
+        return made, None
+
+
+def _checked(made: Tensors) -> Tensors:
+    if not isinstance(made, dict) or not all(isinstance(value, torch.Tensor) for value in made.values()):
+        raise LoaderFailed(f"transform returned {_kind(made)}, expected a dict of tensors")
+    return made
 
 
 def _grouped(batches: Sequence[Rows], start: int, sizes: Iterator[int]) -> Iterator[list[Rows]]:

@@ -1,0 +1,120 @@
+"""What the tests of StreamLoader have in common: the ways it reads, what is right, and what may be left."""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import formats
+from iobench import Manifest, StreamLoader
+from iobench.order import ORDERS, Order
+
+PLACED = ("npy", "memmap", "hdf5:chunk_bytes=0")  # fields at a fixed stride
+VARIANTS = (*formats.names(), PLACED[-1])
+DIRECT = [(name, True) for name in PLACED]
+# one direct way stands for all: to end its queues takes the kernel 50 ms each
+WAYS = [*((name, None) for name in VARIANTS), DIRECT[-1]]
+
+SAMPLES, BATCH = 203, 16
+BLOCK_ROWS, WINDOW = 10, 3  # the latter in batches
+VECTORS = 1 << 14
+
+every_variant = pytest.mark.parametrize("name", VARIANTS)
+every_placed = pytest.mark.parametrize("name", PLACED)
+every_way = pytest.mark.parametrize(("name", "direct"), WAYS)
+every_direct_way = pytest.mark.parametrize(("name", "direct"), DIRECT)
+every_order = pytest.mark.parametrize("order", ORDERS)
+
+
+def vector_arrays(samples=VECTORS):
+    x = np.arange(samples * 254, dtype=np.float32).reshape(samples, 254)
+    return {"x": x, "y": np.arange(samples)}
+
+
+def wide_arrays(samples=41):
+    x = np.random.default_rng(7).random((samples, 3, 1000), np.float32)
+    return {"x": x, "y": np.arange(samples)}
+
+
+def loader(dataset, name, **options):
+    """A StreamLoader over a manifest or a folder, with small batches, blocks and windows."""
+    manifest = dataset if isinstance(dataset, Manifest) else Manifest.load(dataset)
+    options = {"batch_size": BATCH, **options}
+    block_bytes = BLOCK_ROWS * manifest.schema.sample_bytes
+    window_bytes = WINDOW * options["batch_size"] * manifest.schema.sample_bytes
+    blocks = {"block_bytes": block_bytes, "window_bytes": window_bytes}
+    return StreamLoader(manifest.root, format=name, **{**blocks, **options})
+
+
+def rows_of(order, epoch=0, samples=SAMPLES, **options):
+    """The rows of each batch that `loader` should give."""
+    blocks = {"block_rows": BLOCK_ROWS, "window_batches": WINDOW}
+    found = Order(order, **{"batch_size": BATCH, **blocks, **options}).batches(samples, epoch)
+    return [np.arange(samples)[rows] for rows in found]
+
+
+def assert_batches(found, source, rows):
+    """The batches hold these rows of these fields of the source, in memory of their own shape."""
+    found = list(found)
+    assert len(found) == len(rows)
+    for batch, wanted in zip(found, rows, strict=True):
+        assert list(batch) == list(source)
+        for name, tensor in batch.items():
+            np.testing.assert_array_equal(tensor.numpy(), source[name][wanted], strict=True)
+
+
+def labels(batches, field="y"):
+    """The labels of each batch, as plain lists."""
+    return [batch[field].tolist() for batch in batches]
+
+
+def data_file(root, name):
+    """The largest file of a variant."""
+    return max((root / name).iterdir(), key=lambda file: file.stat().st_size)
+
+
+def in_use(root):
+    """The files below a folder that this process has open or mapped."""
+    opened = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    mapped = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
+    return {path for path in opened + mapped if path.startswith(f"{Path(root).resolve()}/")}
+
+
+def our_threads():
+    """The names of the threads that iobench has running."""
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("iobench-")]
+
+
+def assert_nothing_left(root):
+    """No thread of ours runs, and no file of the dataset is open or mapped."""
+    assert our_threads() == []
+    assert in_use(root) == set()
+
+
+def in_child(action, seconds=30):
+    """What a call gives in a child process; the test fails where the child fails, hangs or is killed."""
+    reading, writing = os.pipe()
+    sys.stdout.flush()
+    if not (child := os.fork()):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)  # it is pytest-timeout's
+        signal.alarm(seconds)
+        try:
+            answer = (True, action())
+        except BaseException:  # noqa: BLE001 - the parent tells
+            answer = (False, traceback.format_exc())
+        with open(writing, "wb") as pipe:
+            pickle.dump(answer, pipe)
+        os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        told = pipe.read()
+    if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
+        pytest.fail(f"the child was ended by {signal.Signals(-code).name}")
+    fine, answer = pickle.loads(told)
+    return answer if fine else pytest.fail(answer)

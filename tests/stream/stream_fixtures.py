@@ -1,0 +1,50 @@
+"""The datasets that the tests of StreamLoader read; a plugin, because there is one conftest.py only."""
+
+import shutil
+
+import pytest
+from conftest import every_dtype_arrays, image_arrays, prepared, require_disk
+from stream_cases import PLACED, SAMPLES, VARIANTS, vector_arrays, wide_arrays
+
+from iobench.stream import direct as direct_reads
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory):
+    """Small images with labels in every variant; not to be changed."""
+    return prepared(tmp_path_factory.mktemp("pictures"), image_arrays(SAMPLES), VARIANTS)
+
+
+@pytest.fixture(scope="session")
+def every_kind(tmp_path_factory):
+    """All dtypes in every variant."""
+    return prepared(tmp_path_factory.mktemp("kinds"), every_dtype_arrays(), VARIANTS)
+
+
+@pytest.fixture(scope="session")
+def vectors(tmp_path_factory):
+    """16 MiB of vectors labelled with their row, in every variant."""
+    return prepared(tmp_path_factory.mktemp("vectors"), vector_arrays(), VARIANTS)
+
+
+@pytest.fixture(scope="session")
+def wide(tmp_path_factory):
+    """Few samples of three pages each, in every variant that is read directly."""
+    return prepared(tmp_path_factory.mktemp("wide"), wide_arrays(), PLACED)
+
+
+@pytest.fixture
+def own(request, pictures, tmp_path):
+    """A copy of `pictures` for a test that damages it: the folder of the variant `name` only."""
+    name, root = request.node.callspec.params["name"], tmp_path / "own"
+    shutil.copytree(pictures.path_of(name), root / name)
+    shutil.copy(pictures.root / "manifest.json", root)
+    return root
+
+
+@pytest.fixture
+def real_direct(request, monkeypatch, tmp_path):
+    """Direct reads go to the disk, however small the field is."""
+    if request.node.callspec.params.get("direct"):
+        require_disk(tmp_path)
+    monkeypatch.setattr(direct_reads, "SMALL_BYTES", 0)

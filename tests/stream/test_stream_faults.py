@@ -1,0 +1,447 @@
+import contextlib
+import errno
+import os
+import shutil
+import signal
+import threading
+import time
+
+import pytest
+import torch
+from conftest import image_arrays
+from stream_cases import (
+    SAMPLES,
+    VECTORS,
+    WAYS,
+    assert_batches,
+    assert_nothing_left,
+    data_file,
+    every_direct_way,
+    every_order,
+    every_placed,
+    every_variant,
+    every_way,
+    in_child,
+    in_use,
+    loader,
+    our_threads,
+    rows_of,
+    vector_arrays,
+)
+
+from formats import CorruptArtifact
+from iobench import cache
+from iobench.aio import Queue
+from iobench.errors import InvalidSettings, LoaderFailed
+from iobench.stream import cached, pipeline
+from iobench.stream.direct import DirectReader
+from iobench.stream.source import Unchanged
+
+pytest_plugins = ("stream_fixtures",)
+
+SOURCE = image_arrays(SAMPLES)
+
+
+class Unheard(Exception):
+    """An error that only the training script knows."""
+
+    def __init__(self, one, two):
+        super().__init__(one, two)
+
+
+# What a transform does
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_a_transform_gets_each_batch_once_in_host_memory_and_may_change_its_shape(pictures, name, direct):
+    seen = []
+
+    def transform(batch):
+        seen.append((threading.current_thread().name, {tensor.device.type for tensor in batch.values()}))
+        return {"mean": batch["x"].float().mean(dim=(1, 2, 3)), "first": batch["y"][:1], "x": batch["x"]}
+
+    found = list(loader(pictures, name, direct=direct, order="random", transform=transform))
+    rows = rows_of("random")
+    assert_batches([{"x": batch["x"]} for batch in found], {"x": SOURCE["x"]}, rows)
+    for batch, wanted in zip(found, rows, strict=True):
+        assert batch["first"].tolist() == SOURCE["y"][wanted[:1]].tolist()
+        assert batch["mean"].tolist() == pytest.approx(SOURCE["x"][wanted].mean(axis=(1, 2, 3)).tolist())
+    assert len(seen) == len(rows)
+    assert all(thread.startswith("iobench-stream") and where == {"cpu"} for thread, where in seen)
+
+
+@every_way
+@pytest.mark.parametrize("at", [0, 1, 5, 30])
+@pytest.mark.usefixtures("real_direct")
+def test_the_error_of_a_transform_comes_after_the_batches_before_it(vectors, name, direct, at):
+    def transform(batch):
+        if batch["y"][0] == at * 64:
+            raise Unheard(1, 2)
+        return batch
+
+    one, found = loader(vectors, name, direct=direct, batch_size=64, transform=transform), []
+    with pytest.raises(Unheard, match="1, 2"):
+        found.extend(batch["y"][0].item() // 64 for batch in one)
+    assert found == list(range(at))
+    assert_nothing_left(vectors.root)
+    assert one.state_dict()["batch"] == at
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ZeroDivisionError("division by zero"),
+        KeyError("z"),
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "labels.csv"),
+        MemoryError(),
+        InvalidSettings("mine"),
+        KeyboardInterrupt(),
+        SystemExit(3),
+    ],
+)
+def test_the_error_of_a_transform_is_what_it_raised(pictures, error):
+    def transform(batch):
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        next(iter(loader(pictures, "npy", transform=transform)))
+    assert (type(caught.value), caught.value.args) == (type(error), error.args)
+    assert_nothing_left(pictures.root)
+
+
+@pytest.mark.parametrize(
+    ("made", "named"),
+    [
+        (None, "NoneType"),
+        ([torch.zeros(1)], "list"),
+        (torch.zeros(1), "Tensor"),
+        ({"x": torch.zeros(1), "y": 3}, "'y' is int"),
+        ({"x": SOURCE["x"]}, "'x' is ndarray"),
+    ],
+)
+def test_a_transform_that_returns_no_tensors_is_named(pictures, made, named):
+    with pytest.raises(LoaderFailed, match=f"transform returned .*{named}") as caught:
+        list(loader(pictures, "npy", transform=lambda batch: made))
+    assert "\n" not in str(caught.value)
+    assert_nothing_left(pictures.root)
+
+
+# An epoch that is left before its end
+
+
+class Left(Exception):
+    pass
+
+
+@every_way
+@every_order
+@pytest.mark.parametrize("how", ["break", Left, KeyboardInterrupt])
+@pytest.mark.usefixtures("real_direct")
+def test_an_epoch_that_is_left_leaves_nothing_behind(pictures, name, direct, order, how):
+    def leave():
+        for number, _ in enumerate(loader(pictures, name, direct=direct, order=order, batch_size=4)):
+            if number == 3:
+                if how == "break":
+                    break
+                raise how
+
+    if how == "break":
+        leave()
+    else:
+        with pytest.raises(how):
+            leave()
+    assert_nothing_left(pictures.root)
+
+
+@every_variant
+@every_order
+@pytest.mark.usefixtures("by_file")
+def test_an_epoch_over_cold_files_that_is_left_leaves_nothing_behind(vectors, name, order):
+    cache.evict(vectors.files_of(name))
+    next(iter(loader(vectors, name, order=order)))
+    assert_nothing_left(vectors.root)
+
+
+@pytest.fixture
+def pieces(monkeypatch, by_file):
+    """What is read ahead of the cache, slowly and in 256 pieces: one entry for each that was read."""
+    read, pieces = os.preadv, []
+
+    def slowly(*arguments):
+        pieces.append(time.sleep(0.01))
+        return read(*arguments)
+
+    monkeypatch.setattr(cached, "PIECE_BYTES", VECTORS * 1016 // 256)
+    monkeypatch.setattr(os, "preadv", slowly)
+    return pieces
+
+
+@every_placed
+@every_order
+def test_leaving_does_not_wait_until_all_is_read_ahead(vectors, pieces, name, order):
+    cache.evict(vectors.files_of(name))
+    next(iter(loader(vectors, name, order=order, batch_size=64, fields=["x"], threads=1)))
+    assert len(pieces) < 128
+    assert_nothing_left(vectors.root)
+
+
+@every_order
+def test_the_first_batch_does_not_wait_until_all_is_read_ahead(monkeypatch, vectors, pieces, order):
+    check, checks = Unchanged.check, []
+
+    def later(self):
+        """Let the other threads go before the one that reads the first batch."""
+        checks.append(self)
+        if len(checks) == 1:
+            time.sleep(0.1)
+        check(self)
+
+    monkeypatch.setattr(Unchanged, "check", later)
+    cache.evict(vectors.files_of("npy"))
+    one = loader(vectors, "npy", order=order, batch_size=64, fields=["x"], threads=3)
+    with contextlib.closing(iter(one)) as batches:
+        next(batches)
+        until_then = len(pieces)
+    assert until_then < 128
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_a_signal_ends_a_loop_that_waits_for_a_batch(pictures, name, direct):
+    def interrupted():
+        def transform(batch):
+            if (batch["x"].numpy() == SOURCE["x"][100]).all():
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.1)
+            return batch
+
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            for _ in loader(pictures, name, direct=direct, batch_size=1, transform=transform):
+                pass
+        except KeyboardInterrupt:
+            return our_threads(), in_use(pictures.root)
+
+    assert in_child(interrupted) == ([], set())
+
+
+def test_no_signal_is_lost(monkeypatch, vectors):
+    monkeypatch.setattr(pipeline, "GROUP_BYTES", 1)
+    one, raised = loader(vectors, "npy", batch_size=1, threads=1), []
+
+    def interrupt(*_):
+        raised.append(True)
+        raise KeyboardInterrupt
+
+    def goes_on():
+        """Whether a loop goes on after a signal that should have ended it."""
+        raised.clear()
+        signal.setitimer(signal.ITIMER_REAL, 0.01)
+        since = 0
+        try:
+            while since < 100:
+                for _ in one:
+                    since += bool(raised)
+                    if since == 100:
+                        break
+        except (KeyboardInterrupt, RuntimeError):  # the latter where Condition.__exit__ is interrupted
+            return False
+        return True
+
+    def lost():
+        signal.signal(signal.SIGALRM, interrupt)
+        return sum(goes_on() for _ in range(100))
+
+    assert in_child(lost, seconds=0) == 0
+
+
+@every_way
+@pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
+@pytest.mark.usefixtures("real_direct")
+def test_what_goes_wrong_while_an_epoch_is_opened_leaves_nothing_behind(
+    monkeypatch, pictures, name, direct, error
+):
+    def refuse(*_):
+        raise error
+
+    def begin():
+        with pytest.raises(error):
+            next(iter(loader(pictures, name, direct=direct)))
+        assert_nothing_left(pictures.root)
+
+    monkeypatch.setattr(pipeline, "Ring", refuse)
+    in_child(begin)
+
+
+# Files and disks that fail
+
+
+def truncate(file):
+    os.truncate(file, file.stat().st_size // 3)
+
+
+def rewrite(file):
+    with open(file, "r+b") as opened:
+        opened.seek(file.stat().st_size // 8192 * 4096 + 3000)
+        opened.write(bytes(64))
+
+
+def replace(file):
+    other = file.with_name("other")
+    shutil.copy(file, other)
+    os.replace(other, file)
+
+
+CHANGES = {"truncated": truncate, "rewritten": rewrite, "replaced": replace, "removed": os.unlink}
+
+
+@every_way
+@every_order
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.usefixtures("real_direct")
+def test_a_file_that_changes_during_an_epoch_is_named(own, name, direct, order, change):
+    file, changed = data_file(own, name), []
+
+    def transform(batch):
+        """Change the file between two reads."""
+        if not changed:
+            changed.append(CHANGES[change](file))
+        return batch
+
+    def go_on():
+        one = loader(own, name, direct=direct, order=order, batch_size=1, threads=1, transform=transform)
+        batches = iter(one)
+        next(batches)
+        with pytest.raises(CorruptArtifact, match=str(file)) as caught:
+            list(batches)
+        assert "\n" not in str(caught.value)
+        assert_nothing_left(own)
+
+    in_child(go_on)
+
+
+MAPPED = ("npy", "memmap", "hdf5:chunk_bytes=0", "lmdb")
+# truncating a file under a map that is being read ends the process: README says so
+IN_A_READ = [(*way, "rewritten") for way in WAYS]
+IN_A_READ += [(*way, "truncated") for way in WAYS if way[1] or way[0] not in MAPPED]
+
+
+@pytest.mark.parametrize(("name", "direct", "change"), IN_A_READ)
+@pytest.mark.usefixtures("real_direct")
+def test_a_file_that_changes_in_the_middle_of_a_read_is_named(monkeypatch, own, name, direct, change):
+    file, check, checks = data_file(own, name), Unchanged.check, []
+
+    def then_change(self):
+        check(self)
+        checks.append(self)
+        if len(checks) == 1:
+            CHANGES[change](file)
+
+    def go_on():
+        monkeypatch.setattr(Unchanged, "check", then_change)
+        with pytest.raises(CorruptArtifact, match=str(file)) as caught:
+            list(loader(own, name, direct=direct, batch_size=SAMPLES, threads=1))  # all in one read
+        assert "\n" not in str(caught.value)
+        assert_nothing_left(own)
+
+    in_child(go_on)
+
+
+@every_variant
+@pytest.mark.parametrize("change", ["truncated", "removed"])
+def test_a_file_that_is_not_whole_is_refused_at_once(own, name, change):
+    file = data_file(own, name)
+    CHANGES[change](file)
+    with pytest.raises(CorruptArtifact, match=str(file)) as caught:
+        loader(own, name)
+    assert "\n" not in str(caught.value)
+
+
+@every_variant
+@pytest.mark.parametrize("change", ["truncated", "removed"])
+def test_a_file_that_is_cut_between_epochs_is_named(own, name, change):
+    one, file = loader(own, name), data_file(own, name)
+    list(one)
+    CHANGES[change](file)
+    with pytest.raises(CorruptArtifact, match=str(file)):
+        next(iter(one))
+    assert_nothing_left(own)
+
+
+def broken(*_):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+@every_placed
+@every_order
+@pytest.mark.usefixtures("by_file")
+def test_a_disk_that_fails_ahead_of_the_cache_is_one_line(monkeypatch, vectors, name, order):
+    cache.evict(vectors.files_of(name))
+    one = loader(vectors, name, order=order)
+    monkeypatch.setattr(os, "preadv", broken)
+    with pytest.raises(LoaderFailed, match=r"(?s)reading .*Input/output error") as caught:
+        list(one)
+    assert "\n" not in str(caught.value)
+    assert_nothing_left(vectors.root)
+
+
+@every_direct_way
+@every_order
+@pytest.mark.usefixtures("real_direct")
+def test_a_disk_that_fails_past_the_cache_is_one_line(monkeypatch, pictures, name, direct, order):
+    collected = Queue._collected
+
+    def failing(self, in_flight):
+        return [(slot, number, place, -errno.EIO) for slot, number, place, _ in collected(self, in_flight)]
+
+    monkeypatch.setattr(Queue, "_collected", failing)
+    with pytest.raises(LoaderFailed, match=r"(?s)reading .*Input/output error") as caught:
+        list(loader(pictures, name, order=order, direct=direct))
+    assert "\n" not in str(caught.value)
+    assert_nothing_left(pictures.root)
+
+
+def test_a_disk_that_fails_while_an_epoch_is_opened_is_one_line(monkeypatch, pictures):
+    monkeypatch.setattr(DirectReader, "_whole", broken)
+    with pytest.raises(LoaderFailed, match=r"reading .*Input/output error"):
+        list(loader(pictures, "npy", direct=True))
+    assert_nothing_left(pictures.root)
+
+
+# Processes that fork
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_a_fork_in_an_epoch_harms_nobody(pictures, name, direct):
+    one = loader(pictures, name, direct=direct, order="random", batch_size=1)
+    rows, found = rows_of("random", batch_size=1), []
+
+    def child():
+        with pytest.raises(LoaderFailed, match=rf"process {os.getppid()} .*child {os.getpid()}") as caught:
+            list(batches)
+        assert "\n" not in str(caught.value)
+        assert_batches(one, SOURCE, rows)
+        assert our_threads() == []
+
+    with contextlib.closing(iter(one)) as batches:
+        for _ in range(3):
+            found.append(next(batches))
+            in_child(child, seconds=10)
+        assert_batches([*found, *batches], SOURCE, rows)
+
+
+@every_variant
+def test_forks_all_along_an_epoch_harm_nobody(vectors, name):
+    def child():
+        with contextlib.suppress(LoaderFailed):  # none where the rest was there already
+            list(batches)
+
+    found = []
+    with contextlib.closing(iter(loader(vectors, name, order="random", batch_size=256))) as batches:
+        for batch in batches:
+            found.append(batch)
+            if len(found) % 3 == 0:
+                in_child(child, seconds=5)
+    assert_batches(found, vector_arrays(), rows_of("random", samples=VECTORS, batch_size=256))

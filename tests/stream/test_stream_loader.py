@@ -1,0 +1,277 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import every_dtype_arrays, image_arrays
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stream_cases import (
+    BATCH,
+    DIRECT,
+    SAMPLES,
+    VECTORS,
+    WAYS,
+    assert_batches,
+    assert_nothing_left,
+    every_direct_way,
+    every_order,
+    every_placed,
+    every_variant,
+    every_way,
+    loader,
+    rows_of,
+    vector_arrays,
+    wide_arrays,
+)
+
+import iobench
+from formats import UnknownFormat
+from iobench import cache
+from iobench.errors import DeviceUnavailable, InvalidSettings, ManifestError
+from iobench.order import ORDERS
+from iobench.stream import cached
+from iobench.stream import direct as direct_reads
+
+pytest_plugins = ("stream_fixtures",)
+
+ROOT = Path(iobench.__file__).parent.parent
+SOURCE = image_arrays(SAMPLES)
+BATCHES = -(-SAMPLES // BATCH)
+
+
+@pytest.mark.parametrize(("name", "direct"), [*WAYS, *DIRECT[:-1]])
+@every_order
+@pytest.mark.usefixtures("real_direct")
+def test_every_sample_comes_once_in_its_place_and_nothing_is_left(pictures, name, direct, order):
+    assert_batches(loader(pictures, name, order=order, direct=direct), SOURCE, rows_of(order))
+    assert_nothing_left(pictures.root)
+
+
+@every_variant
+@every_order
+@pytest.mark.parametrize("large_row_bytes", [1, 1 << 20])
+def test_cold_files_give_the_same_batches(by_file, monkeypatch, pictures, name, order, large_row_bytes):
+    monkeypatch.setattr(cached, "PIECE_BYTES", 1 << 13)
+    monkeypatch.setattr(cached, "LARGE_ROW_BYTES", large_row_bytes)
+    cache.evict(pictures.files_of(name))
+    assert_batches(loader(pictures, name, order=order), SOURCE, rows_of(order))
+    assert_nothing_left(pictures.root)
+
+
+@every_placed
+@pytest.mark.parametrize(("order", "direct"), [("sequential", None), ("random", None), ("block", True)])
+@pytest.mark.usefixtures("real_direct", "by_file")
+def test_large_cold_files_give_the_same_batches(vectors, name, order, direct):
+    cache.evict(vectors.files_of(name))
+    rows = rows_of(order, samples=VECTORS, batch_size=1000)
+    assert_batches(loader(vectors, name, order=order, direct=direct, batch_size=1000), vector_arrays(), rows)
+
+
+@every_direct_way
+@every_order
+@pytest.mark.parametrize("pages", [1, 2, 4])
+@pytest.mark.usefixtures("real_direct")
+def test_it_does_not_matter_into_what_pieces_direct_reads_are_cut(
+    monkeypatch, wide, name, direct, order, pages
+):
+    monkeypatch.setattr(direct_reads, "PIECE_BYTES", pages * 4096)
+    found = loader(wide, name, order=order, direct=direct, batch_size=7)
+    assert_batches(found, wide_arrays(), rows_of(order, samples=41, batch_size=7))
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_every_dtype_comes_through(every_kind, name, direct):
+    assert_batches(loader(every_kind, name, direct=direct), every_dtype_arrays(), [range(16), range(16, 29)])
+
+
+@every_way
+@every_order
+@pytest.mark.usefixtures("real_direct")
+def test_batches_do_not_depend_on_the_number_of_threads(pictures, name, direct, order):
+    def batches(threads):
+        found = loader(pictures, name, order=order, direct=direct, batch_size=4, threads=threads)
+        return [{field: tensor.numpy().tobytes() for field, tensor in batch.items()} for batch in found]
+
+    assert batches(1) == batches(2) == batches(4)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    way=st.sampled_from(WAYS),
+    order=st.sampled_from(ORDERS),
+    batch_size=st.integers(1, 2 * SAMPLES),
+    block_rows=st.integers(1, 2 * SAMPLES),
+    window_batches=st.integers(1, 5),
+    drop_last=st.booleans(),
+    rank=st.integers(0, 2),
+    seed=st.integers(0, 2**70),
+    epoch=st.integers(0, 2**40),
+    threads=st.sampled_from([None, 1, 3]),
+    state=st.data(),
+)
+def test_whatever_is_asked_for_comes_from_wherever_on(
+    monkeypatch,
+    pictures,
+    way,
+    order,
+    batch_size,
+    block_rows,
+    window_batches,
+    drop_last,
+    rank,
+    seed,
+    epoch,
+    threads,
+    state,
+):
+    monkeypatch.setattr(direct_reads, "SMALL_BYTES", 0)
+    asked = {"batch_size": batch_size, "seed": seed, "drop_last": drop_last, "rank": rank, "world_size": 3}
+    sample_bytes = pictures.schema.sample_bytes
+    blocks = {
+        "block_bytes": block_rows * sample_bytes,
+        "window_bytes": window_batches * batch_size * sample_bytes,
+    }
+    ordered = {"block_rows": min(block_rows, SAMPLES), "window_batches": window_batches}
+    try:
+        rows = rows_of(order, epoch, **asked, **ordered)
+    except InvalidSettings:
+        with pytest.raises(InvalidSettings, match="drop_last"):
+            loader(pictures, way[0], order=order, **asked, **blocks)
+        return
+    one = loader(pictures, way[0], direct=way[1], order=order, threads=threads, **asked, **blocks)
+    assert len(one) == len(rows)
+    start = state.draw(st.integers(0, len(rows)))
+    one.load_state_dict({**one.state_dict(), "epoch": epoch, "batch": start})
+    assert_batches(one, SOURCE, rows[start:])
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_two_loops_over_one_loader_do_not_disturb_each_other(pictures, name, direct):
+    one = loader(pictures, name, direct=direct, order="random")
+    first = iter(one)
+    begun = [next(first)]
+    one.set_epoch(1)
+    pairs = list(zip(one, first, strict=False))
+    assert_batches([b for b, _ in pairs], SOURCE, rows_of("random", 1)[: len(pairs)])
+    assert_batches(begun + [a for _, a in pairs], SOURCE, rows_of("random", 0))
+
+
+@every_way
+def test_only_the_fields_asked_for_come_in_the_order_asked_for(pictures, name, direct):
+    only = loader(pictures, name, direct=direct, fields=["y"], order="random")
+    assert_batches(only, {"y": SOURCE["y"]}, rows_of("random"))
+    turned = loader(pictures, name, direct=direct, fields=("y", "x"), order="block")
+    assert_batches(turned, {"y": SOURCE["y"], "x": SOURCE["x"]}, rows_of("block"))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_last_batch_that_is_not_full_may_be_dropped(pictures, order):
+    whole, cut = loader(pictures, "npy", order=order), loader(pictures, "npy", order=order, drop_last=True)
+    assert (len(whole), len(cut)) == (BATCHES, BATCHES - 1)
+    assert_batches(cut, SOURCE, rows_of(order)[:-1])
+
+
+@pytest.mark.parametrize("order", ["random", "block"])
+def test_an_epoch_that_has_ended_moves_on_to_the_next(pictures, order):
+    one = loader(pictures, "npy", order=order)
+    for epoch in range(3):
+        assert_batches(one, SOURCE, rows_of(order, epoch))
+
+
+def test_an_epoch_that_was_left_begins_anew(pictures):
+    one = loader(pictures, "npy", order="random")
+    for _ in zip(range(3), one, strict=False):
+        pass
+    assert_batches(one, SOURCE, rows_of("random", 0))
+
+
+def test_an_epoch_can_be_chosen(pictures):
+    one = loader(pictures, "npy", order="random")
+    for epoch in (5, 5, 0, 2**40):
+        one.set_epoch(epoch)
+        assert_batches(one, SOURCE, rows_of("random", epoch))
+
+
+@pytest.mark.parametrize("order", ["random", "block"])
+def test_seeds_and_epochs_have_orders_of_their_own(pictures, order):
+    def labels(seed, epoch):
+        one = loader(pictures, "npy", order=order, seed=seed)
+        one.set_epoch(epoch)
+        return torch.cat([batch["y"] for batch in one]).tolist()
+
+    assert labels(0, 0) == labels(0, 0)
+    assert len({tuple(labels(*which)) for which in [(0, 0), (0, 1), (1, 0), (1, 1)]}) == 4
+
+
+IN_A_LOOP = """
+import sys
+from iobench import StreamLoader
+
+loader = StreamLoader(sys.argv[1], format="npy", batch_size=16, order="random", seed=3)
+for epoch in range(2):
+    for batch in loader:
+        assert batch["x"].shape[1:] == (3, 16, 16)
+        print(*batch["y"].tolist())
+batches = iter(loader)
+next(batches)
+"""
+
+
+def test_another_process_sees_the_same_order_and_may_end_in_the_middle_of_an_epoch(pictures):
+    done = subprocess.run(
+        [sys.executable, "-c", IN_A_LOOP, pictures.root],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONHASHSEED": "4"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = [list(map(int, line.split())) for line in done.stdout.splitlines()]
+    rows = rows_of("random", 0, seed=3) + rows_of("random", 1, seed=3)
+    assert found == [SOURCE["y"][wanted].tolist() for wanted in rows]
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        ({"batch_size": 0}, "batch_size 0"),
+        ({"seed": -1}, "seed -1"),
+        ({"threads": 0}, "threads 0"),
+        ({"block_bytes": 0}, "block_bytes 0"),
+        ({"window_bytes": 0}, "window_bytes 0"),
+        ({"order": "shuffled"}, "order 'shuffled' .*sequential, random, block"),
+        ({"fields": ["y", "label"]}, "fields label: .*x, y"),
+        ({"fields": []}, "at least one of x, y"),
+        ({"device": "tpu"}, "device 'tpu'"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(pictures, option, named):
+    with pytest.raises(InvalidSettings, match=named) as caught:
+        loader(pictures, "npy", **option)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_not_there_is_refused_by_name(pictures, tmp_path):
+    with pytest.raises(ManifestError, match=str(tmp_path)):
+        loader(tmp_path, "npy")
+    with pytest.raises(ManifestError, match="lmdb:codec=lz4 is not prepared"):
+        loader(pictures, "lmdb:codec=lz4")
+    with pytest.raises(UnknownFormat, match="'zarr'"):
+        loader(pictures, "zarr")
+    with pytest.raises(DeviceUnavailable, match="cuda:99"):
+        loader(pictures, "npy", device="cuda:99")
+    with pytest.raises(InvalidSettings, match="epoch -1"):
+        loader(pictures, "npy").set_epoch(-1)
+
+
+@pytest.mark.parametrize("name", ["hdf5", "lmdb"])
+def test_what_has_no_fixed_stride_is_not_read_past_the_cache(pictures, name):
+    with pytest.raises(InvalidSettings, match=f"{name} has no fixed stride"):
+        list(loader(pictures, name, direct=True))
+    assert_nothing_left(pictures.root)

@@ -1,0 +1,130 @@
+import gc
+import threading
+
+import pytest
+import torch
+from conftest import image_arrays
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stream_cases import (
+    SAMPLES,
+    assert_batches,
+    data_file,
+    every_order,
+    every_variant,
+    every_way,
+    in_child,
+    loader,
+    rows_of,
+    vector_arrays,
+)
+
+from iobench.memory import PAGE
+from iobench.order import ORDERS
+from iobench.stream import pipeline
+
+pytest_plugins = ("stream_fixtures",)
+
+SOURCE = image_arrays(SAMPLES)
+MIB = 1 << 20
+
+
+@pytest.fixture
+def batch_by_batch(monkeypatch):
+    """Every batch has memory of its own, as large ones have."""
+    monkeypatch.setattr(pipeline, "GROUP_BYTES", 1)
+
+
+def anonymous():
+    """Bytes of memory that this process has to itself."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
+
+
+@every_way
+@every_order
+@pytest.mark.usefixtures("real_direct")
+def test_batches_that_are_held_never_change(pictures, name, direct, order):
+    one = loader(pictures, name, direct=direct, order=order, batch_size=4)
+    held = [batch for _ in range(3) for batch in one]
+    assert_batches(held, SOURCE, [r for epoch in range(3) for r in rows_of(order, epoch, batch_size=4)])
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(held=st.lists(st.integers(0, 50)), order=st.sampled_from(ORDERS), direct=st.sampled_from([None, True]))
+@pytest.mark.usefixtures("batch_by_batch")
+def test_whichever_batches_are_held_they_never_change(pictures, held, order, direct):
+    rows = rows_of(order, batch_size=4)
+    one = loader(pictures, "npy", direct=direct, order=order, batch_size=4)
+    kept = {number: batch for number, batch in enumerate(one) if number in held}
+    assert_batches(kept.values(), SOURCE, [rows[number] for number in kept])
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct", "batch_by_batch")
+def test_memory_is_used_again_when_batches_are_dropped(pictures, name, direct):
+    one = loader(pictures, name, direct=direct, batch_size=1, threads=2)
+    slots = [batch["x"].data_ptr() // PAGE for batch in one]
+    assert len(slots) == SAMPLES
+    assert len(set(slots)) <= 8
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_batches_share_no_memory_with_each_other_or_the_file(pictures, name, direct):
+    before = data_file(pictures.root, name).read_bytes()
+    held = list(loader(pictures, name, direct=direct, batch_size=4))
+    rows = rows_of("sequential", batch_size=4)
+    for batch in held[::2]:
+        for tensor in batch.values():
+            tensor.zero_()
+    assert_batches(held[1::2], SOURCE, rows[1::2])
+    assert not any(torch.any(batch["x"]) for batch in held[::2])
+    assert_batches(loader(pictures, name, direct=direct, batch_size=4), SOURCE, rows)
+    assert data_file(pictures.root, name).read_bytes() == before
+
+
+@every_way
+@pytest.mark.usefixtures("real_direct")
+def test_a_loader_that_is_gone_leaves_neither_memory_nor_threads(vectors, name, direct):
+    def growth():
+        def run():
+            held = list(loader(vectors, name, direct=direct, order="random"))
+            return held, anonymous()
+
+        run()
+        gc.disable()
+        before, threads = anonymous(), threading.active_count()
+        held, during = run()
+        held.clear()
+        return during - before, anonymous() - before, threading.active_count() - threads
+
+    during, after, threads = in_child(growth)
+    assert during > 16 * MIB
+    assert after < 3 * MIB
+    assert threads == 0
+
+
+@every_variant
+def test_a_label_that_is_kept_does_not_keep_its_image(vectors, name):
+    def growth():
+        list(loader(vectors, name))
+        before = anonymous()
+        kept = [batch["y"] for batch in loader(vectors, name)]
+        return torch.cat(kept).tolist(), anonymous() - before
+
+    labels, bytes_kept = in_child(growth)
+    assert labels == vector_arrays()["y"].tolist()
+    assert bytes_kept < 4 * MIB
+
+
+def test_the_memory_of_an_epoch_does_not_grow_with_it(vectors):
+    def growth():
+        def run(epochs):
+            one = loader(vectors, "npy", batch_size=256)
+            return max(anonymous() for _ in range(epochs) for _ in one)
+
+        return run(1), run(10)
+
+    once, often = in_child(growth)
+    assert often - once < 3 * MIB

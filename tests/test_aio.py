@@ -1,0 +1,287 @@
+"""Reads past the page cache, by the kernel's asynchronous calls and by the threads in their place."""
+
+import errno
+import os
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from itertools import islice
+
+import numpy as np
+import pytest
+from conftest import require_disk
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from iobench import aio
+from iobench.aio import DirectUnavailable, Queue, open_direct
+from iobench.memory import PAGE, touched_array
+
+PAGES = 40
+SIZE = PAGES * PAGE - 1000  # the file ends within its last page
+ENGINES = ("kernel", "threads")
+places = st.lists(st.tuples(st.integers(0, PAGES - 1), st.integers(1, 4)), min_size=1, max_size=60)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("aio")
+    require_disk(folder)
+    path = folder / "file"
+    path.write_bytes(np.random.default_rng(1).bytes(SIZE))
+    return path
+
+
+@pytest.fixture
+def descriptor(file):
+    opened = open_direct(file)
+    yield opened
+    os.close(opened)
+
+
+@pytest.fixture(params=ENGINES)
+def queue(request, monkeypatch):
+    """A queue of 8 reads of 4 pages, of either kind."""
+    if request.param == "threads":
+        monkeypatch.setattr(aio, "_NUMBERS", None)
+    made = Queue(4 * PAGE, memory_bytes=32 * PAGE)
+    if request.param == "kernel" and not isinstance(made._flight, aio._KernelFlight):
+        pytest.skip("this kernel has no asynchronous reads to give")
+    yield made
+    made.close()
+
+
+def reads(*pages):
+    """Offsets and lengths of reads given in pages."""
+    table = np.array(pages, np.int64).reshape(-1, 2) * PAGE
+    return table[:, 0], table[:, 1]
+
+
+def taken(reading):
+    """What each read got, copied before the next is asked for."""
+    return {number: got.tobytes() for number, got in reading}
+
+
+def expected(file, offsets, lengths):
+    data = file.read_bytes()
+    return {i: data[at : at + n] for i, (at, n) in enumerate(zip(offsets, lengths, strict=True))}
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pages=places)
+def test_each_read_comes_once_with_the_bytes_of_its_place(file, descriptor, queue, pages):
+    offsets, lengths = reads(*pages)
+    found = [(number, got.tobytes()) for number, got in queue.read(descriptor, offsets, lengths)]
+    assert len(found) == len(pages)
+    assert dict(found) == expected(file, offsets, lengths)
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(pages=places)
+def test_reads_go_into_the_arrays_they_are_given(file, descriptor, queue, pages):
+    offsets, lengths = reads(*pages)
+    into = [touched_array(int(length)) for length in lengths]
+    for number, got in queue.read(descriptor, offsets, lengths, into):
+        assert np.shares_memory(got, into[number]) or not len(got)
+    wanted = expected(file, offsets, lengths)
+    assert {i: array[: len(wanted[i])].tobytes() for i, array in enumerate(into)} == wanted
+
+
+def test_more_reads_than_are_ever_in_flight_all_come(file, descriptor, queue):
+    offsets, lengths = reads(*((number % PAGES, 1) for number in range(20 * queue.depth + 3)))
+    assert queue.depth == 8
+    assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
+
+
+def test_as_many_reads_are_in_flight_as_memory_allows_within_bounds(monkeypatch):
+    monkeypatch.setattr(aio, "_NUMBERS", None)
+    for piece, memory, depth in ((PAGE, 1 << 30, aio.MOST_IN_FLIGHT), (1 << 20, 8 << 20, 8), (1 << 20, 1, 2)):
+        with closing(Queue(piece, memory)) as queue:
+            assert queue.depth == depth
+
+
+def test_no_reads_are_no_bytes(descriptor, queue):
+    assert list(queue.read(descriptor, *reads())) == []
+
+
+def test_reads_at_the_end_of_the_file_are_short_and_beyond_it_empty(descriptor, queue):
+    found = taken(queue.read(descriptor, *reads((PAGES - 2, 4), (PAGES - 1, 1), (PAGES, 1), (2 * PAGES, 2))))
+    assert [len(found[number]) for number in range(4)] == [2 * PAGE - 1000, PAGE - 1000, 0, 0]
+
+
+def test_leaving_early_waits_for_what_is_in_flight(file, descriptor, queue, monkeypatch):
+    flight, in_flight = queue._flight, []
+    submit, collect = flight.submit, flight.collect
+
+    def submitting(descriptor, slots, *rest):
+        in_flight.extend(slots)
+        return submit(descriptor, slots, *rest)
+
+    def collecting(least):
+        done = collect(least)
+        for slot, _ in done:
+            in_flight.remove(slot)
+        return done
+
+    monkeypatch.setattr(flight, "submit", submitting)
+    monkeypatch.setattr(flight, "collect", collecting)
+    reading = queue.read(descriptor, *reads(*((number, 1) for number in range(PAGES))))
+    next(reading)
+    reading.close()
+    assert in_flight == []
+
+
+def test_a_queue_can_be_left_early_any_number_of_times(file, descriptor, queue):
+    offsets, lengths = reads(*((number, 1) for number in range(PAGES)))
+    for count in range(2 * queue.depth):
+        with closing(queue.read(descriptor, offsets, lengths)) as reading:
+            assert len(list(islice(reading, count))) == count
+    assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
+
+
+def test_a_loop_that_raises_leaves_a_queue_that_works(file, descriptor, queue):
+    offsets, lengths = reads(*((number, 1) for number in range(PAGES)))
+    with pytest.raises(ZeroDivisionError):
+        [1 / (number - number) for number, _ in queue.read(descriptor, offsets, lengths)]
+    assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
+
+
+def test_what_the_disk_answers_is_an_error_with_its_number(file, descriptor, queue, monkeypatch):
+    offsets, lengths = reads(*((number, 1) for number in range(PAGES)))
+    flight = queue._flight
+    collect = type(flight).collect
+
+    def failing(least):
+        return [(slot, -errno.EIO if slot == 3 else result) for slot, result in collect(flight, least)]
+
+    with monkeypatch.context() as patched:
+        patched.setattr(flight, "collect", failing)
+        with pytest.raises(OSError, match="Input/output error") as caught:
+            taken(queue.read(descriptor, offsets, lengths))
+    assert caught.value.errno == errno.EIO
+    assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
+
+
+REFUSED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from iobench import aio
+
+file, engine, what = sys.argv[1:]
+if engine == "threads":
+    aio._NUMBERS = None
+queue, descriptor = aio.Queue(4096), aio.open_direct(Path(file))
+offsets, lengths = np.arange(4) * 4096, np.full(4, 4096)
+other, wrong = os.dup(descriptor), offsets
+if what == "a closed file":
+    os.close(other)
+elif what == "a folder":
+    other = os.open(Path(file).parent, os.O_RDONLY)
+elif what == "a closed queue":
+    queue.close()
+else:
+    wrong = np.array([0, 4096, -4096, 0])
+try:
+    list(queue.read(other, wrong, lengths))
+except (OSError, RuntimeError, ValueError):
+    print("an error")
+if what != "a closed queue":
+    found = {number: bytes(got) for number, got in queue.read(descriptor, offsets, lengths)}
+    assert b"".join(found[number] for number in range(4)) == Path(file).read_bytes()[: 4 * 4096]
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("what", ["a closed file", "a folder", "a negative offset", "a closed queue"])
+def test_what_cannot_even_be_submitted_is_an_error_and_the_next_read_works(file, engine, what):
+    arguments = [sys.executable, "-c", REFUSED, file, engine, what]  # in a process that can be killed
+    try:
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=10)
+    except subprocess.TimeoutExpired:
+        pytest.fail(f"reading from {what} never returns", pytrace=False)
+    assert (done.stdout, done.stderr) == ("an error\n", "")
+
+
+def test_without_asynchronous_calls_threads_read(monkeypatch):
+    monkeypatch.setattr(aio, "_NUMBERS", None)
+    with closing(Queue(PAGE)) as queue:
+        assert isinstance(queue._flight, aio._ThreadFlight)
+
+
+def test_where_the_kernel_refuses_a_queue_threads_read(monkeypatch, file, descriptor):
+    def refuse(name, *arguments):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(aio._KernelFlight, "_call", staticmethod(refuse))
+    offsets, lengths = reads((3, 2), (0, 1))
+    with closing(Queue(2 * PAGE)) as queue:
+        assert isinstance(queue._flight, aio._ThreadFlight)
+        assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
+
+
+def test_a_queue_may_be_closed_twice(queue):
+    queue.close()
+    queue.close()
+
+
+def test_a_closed_queue_leaves_no_thread(monkeypatch, file, descriptor):
+    monkeypatch.setattr(aio, "_NUMBERS", None)
+    with closing(Queue(PAGE)) as queue:
+        taken(queue.read(descriptor, *reads((0, 1), (1, 1))))
+        assert any("iobench-direct" in thread.name for thread in threading.enumerate())
+    assert not any("iobench-direct" in thread.name for thread in threading.enumerate())
+
+
+def test_closing_in_a_forked_child_leaves_the_parents_queue_alone(file, descriptor, queue):
+    offsets, lengths = reads(*((number, 1) for number in range(PAGES)))
+    taken(queue.read(descriptor, offsets, lengths))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            queue.close()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
+
+
+def test_a_file_in_memory_is_read_right_or_said_to_be_unavailable(small_disk, queue):
+    path = small_disk / "file"
+    path.write_bytes(np.random.default_rng(2).bytes(5 * PAGE))
+    try:
+        opened = open_direct(path)
+    except DirectUnavailable:
+        return
+    offsets, lengths = reads((4, 4), (0, 2))
+    assert taken(queue.read(opened, offsets, lengths)) == expected(path, offsets, lengths)
+    os.close(opened)
+
+
+def test_a_file_system_without_such_reads_is_said_to_have_none(file, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(DirectUnavailable, match=f"{file}: this file system has no O_DIRECT"):
+        open_direct(file)
+
+
+def test_a_file_system_that_wants_larger_pieces_is_said_to_and_leaves_no_file_open(file, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "preadv", refuse)
+        with pytest.raises(DirectUnavailable, match=f"cannot be read in pieces of {PAGE} bytes"):
+            open_direct(file)
+    assert os.listdir("/proc/self/fd") == before
+
+
+def test_a_file_that_is_not_there_is_its_own_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        open_direct(tmp_path / "nothing")

@@ -1,0 +1,416 @@
+"""Rows through the page cache, read ahead where it is cold, and the choice between that and past it."""
+
+import errno
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import SAMPLES, image_arrays, prepared
+
+from formats import CorruptArtifact, Extent, Field, Schema
+from iobench import cache, counters
+from iobench.aio import DirectUnavailable
+from iobench.errors import InvalidSettings
+from iobench.stream import cached, direct
+from iobench.stream.cached import CachedReader
+from iobench.stream.direct import DirectReader
+from iobench.stream.source import MOST_THREADS, Unchanged, open_source
+
+SIZE = 6 << 20
+SMALL, LARGE = 100, 40_000  # bytes of a row
+
+
+class Stored:
+    """A file of rows of one size, cold, and what they are."""
+
+    def __init__(self, path, stride):
+        self.path, self.offset = path, 1000
+        self.rows = np.frombuffer(np.random.default_rng(1).bytes(SIZE), np.uint8)
+        self.rows = self.rows[: SIZE // stride * stride].reshape(-1, stride)
+        path.write_bytes(bytes(self.offset) + self.rows.tobytes())
+        cache.evict([path])
+
+    def open(self, cold=True):
+        schema = Schema(len(self.rows), (Field("x", (self.rows.shape[1],), "uint8"),))
+        return CachedReader(schema, {"x": Extent(self.path, self.offset, self.rows.shape[1])}, cold)
+
+    def check(self, reader, rows):
+        np.testing.assert_array_equal(reader.batch(rows)["x"], self.rows[rows])
+
+    def in_order(self, reader, count=50):
+        """Read all rows in batches, in order."""
+        reader.read_ahead(slice(0, len(self.rows)), in_order=True)
+        step = len(self.rows) // count
+        for start in range(0, len(self.rows), step):
+            self.check(reader, slice(start, start + step))
+
+    def at_random(self, reader, count=50):
+        """Read all rows in batches, in random order."""
+        reader.read_ahead(slice(0, len(self.rows)), in_order=False)
+        for rows in np.array_split(np.random.default_rng(2).permutation(len(self.rows)), count):
+            self.check(reader, rows)
+
+
+@pytest.fixture(params=[SMALL, LARGE])
+def stored(request, by_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(cached, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
+    return Stored(tmp_path / "rows", request.param)
+
+
+WAYS = pytest.mark.parametrize("way", [Stored.in_order, Stored.at_random])
+
+
+def ahead():
+    """The threads that read ahead."""
+    return [thread for thread in threading.enumerate() if thread.name == "iobench-ahead"]
+
+
+def open_files(path):
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return sum(os.path.realpath(link) == str(path) for link in links)
+
+
+@WAYS
+def test_cold_rows_are_right_in_order_and_at_random(stored, way):
+    with stored.open() as reader:
+        way(stored, reader)
+
+
+@WAYS
+def test_after_an_epoch_the_file_is_in_memory_and_was_read_once(stored, way):
+    counting = counters.Counters()
+    counting.start()
+    with stored.open() as reader:
+        way(stored, reader)
+    disk_bytes = counting.stop().disk_bytes
+    assert cache.residency([stored.path]) > 0.99
+    assert disk_bytes is None or 0.9 * SIZE < disk_bytes < 1.2 * SIZE
+
+
+@pytest.fixture
+def in_thread(monkeypatch):
+    """Have the thread that reads ahead call something in place of os.preadv."""
+    preadv = os.preadv
+
+    def install(instead):
+        def chosen(*arguments):
+            ahead = threading.current_thread().name == "iobench-ahead"
+            return instead(*arguments) if ahead else preadv(*arguments)
+
+        monkeypatch.setattr(os, "preadv", chosen)
+
+    return install
+
+
+def test_rows_in_order_are_taken_only_after_the_thread_has_read_them(stored, monkeypatch):
+    reached, taken = [0], []
+    preadv = os.preadv
+
+    def noting(descriptor, buffers, offset):
+        end = offset + sum(map(len, buffers))
+        if threading.current_thread().name != "iobench-ahead":
+            taken.append((end, reached[-1]))
+        count = preadv(descriptor, buffers, offset)
+        if threading.current_thread().name == "iobench-ahead":
+            reached.append(end)
+        return count
+
+    monkeypatch.setattr(os, "preadv", noting)
+    with stored.open() as reader:
+        stored.in_order(reader)
+    assert taken
+    assert all(end <= read for end, read in taken)
+
+
+def test_only_the_rows_that_will_come_are_read_ahead(stored):
+    half = len(stored.rows) // 2
+    with stored.open() as reader:
+        reader.read_ahead(slice(half, len(stored.rows)), in_order=True)
+        stored.check(reader, slice(len(stored.rows) - 5, len(stored.rows)))
+    assert 0.45 < cache.residency([stored.path]) < 0.65
+
+
+def test_files_that_are_warm_are_read_by_no_thread(stored):
+    stored.path.read_bytes()
+    with stored.open(cold=False) as reader:
+        reader.read_ahead(slice(0, len(stored.rows)), in_order=True)
+        assert not ahead()
+        stored.check(reader, slice(3, 9))
+        stored.check(reader, np.array([3, 3, 0]))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
+    reader = stored.open()
+    reader.read_ahead(slice(0, len(stored.rows)), in_order)
+    stored.check(reader, slice(0, 3) if in_order else np.array([5, 0]))
+    assert open_files(stored.path)
+    reader.close()
+    reader.close()
+    assert not ahead()
+    assert open_files(stored.path) == 0
+    cache.evict([stored.path])  # which no map survives
+    with pytest.raises(ValueError, match="closed"):
+        reader.batch(slice(0, 1))
+
+
+def test_stopping_early_does_not_wait_for_the_rest_of_the_file(stored, in_thread):
+    offsets, begun = [], threading.Event()
+
+    def read(descriptor, buffers, offset):
+        offsets.append(offset)
+        begun.set()
+        while not (reader._ahead and reader._ahead._stopping):
+            time.sleep(1e-3)
+        return sum(map(len, buffers))
+
+    in_thread(read)
+    with stored.open() as reader:
+        reader.read_ahead(slice(0, len(stored.rows)), in_order=True)
+        begun.wait(20)
+    assert offsets == [stored.offset]
+
+
+def test_reading_ahead_a_second_time_leaves_nothing_open_either(stored):
+    with stored.open() as reader:
+        stored.in_order(reader)
+        stored.at_random(reader)
+    assert not ahead()
+    assert open_files(stored.path) == 0
+
+
+def test_a_file_truncated_before_it_is_read_is_corrupt(stored):
+    with stored.open() as reader:
+        os.truncate(stored.path, SIZE // 2)
+        reader.read_ahead(slice(0, len(stored.rows)), in_order=True)
+        with pytest.raises(CorruptArtifact, match=f"{stored.path}: expected at least"):
+            reader.batch(slice(len(stored.rows) - 3, len(stored.rows)))
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_slices_of_a_truncated_file_are_corrupt_also_where_no_thread_reads(stored, cold):
+    with stored.open(cold) as reader:
+        os.truncate(stored.path, SIZE // 2)
+        stored.check(reader, slice(0, 3))
+        with pytest.raises(CorruptArtifact, match=f"{stored.path}: expected at least"):
+            reader.batch(slice(0, len(stored.rows)))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_what_went_wrong_in_the_thread_reaches_who_reads_afterwards(stored, in_order, in_thread):
+    def fail(*arguments):
+        raise OSError(errno.EIO, "the disk is broken")
+
+    in_thread(fail)
+    with stored.open() as reader:
+        reader.read_ahead(slice(0, len(stored.rows)), in_order)
+        for thread in ahead():
+            thread.join()
+        with pytest.raises(OSError, match="the disk is broken"):  # a look at the map could be the end
+            reader.batch(slice(0, 3) if in_order else np.array([5, 0]))
+
+
+def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_thread, monkeypatch):
+    waiting, wait_for = threading.Event(), cached._Ahead.wait_for
+
+    def fail(*arguments):
+        waiting.wait(20)
+        raise OSError(errno.EIO, "the disk is broken")
+
+    def wait(self, row):
+        waiting.set()
+        wait_for(self, row)
+
+    in_thread(fail)
+    monkeypatch.setattr(cached._Ahead, "wait_for", wait)
+    with stored.open() as reader:
+        reader.read_ahead(slice(0, len(stored.rows)), in_order=True)
+        with pytest.raises(OSError, match="the disk is broken"):
+            reader.batch(slice(0, 3))
+
+
+FIXED = ["npy", "memmap", "hdf5:chunk_bytes=0"]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("choice"), image_arrays(), [*FIXED, "hdf5", "lmdb"])
+
+
+@pytest.fixture
+def choose(by_file, dataset):
+    """open_source on a cold or a warm artifact; what it opens is closed at the end."""
+    made = []
+
+    def choose(variant, direct=None, cold=True, threads=None):
+        files = dataset.files_of(variant)
+        if cold:
+            cache.evict(files)
+        else:
+            cache.warm(files)
+        made.append(open_source(dataset.opener(variant), dataset.schema, threads, direct))
+        return made[-1]
+
+    yield choose
+    for source in made:
+        source.reader.close()
+
+
+def kind(source):
+    return type(source.reader), getattr(source.reader, "_cold", None), source.direct
+
+
+def little_memory(monkeypatch):
+    monkeypatch.setattr(cache, "free_memory", lambda: 100_000)  # of which the data is more than half
+
+
+@pytest.mark.parametrize("variant", FIXED)
+def test_what_is_in_the_page_cache_is_read_from_it(choose, variant, monkeypatch):
+    little_memory(monkeypatch)
+    assert kind(choose(variant, cold=False)) == (CachedReader, False, False)
+
+
+@pytest.mark.parametrize("variant", FIXED)
+def test_what_is_cold_and_fits_is_brought_into_the_page_cache(choose, variant):
+    assert kind(choose(variant)) == (CachedReader, True, False)
+
+
+@pytest.mark.parametrize("variant", FIXED)
+def test_what_is_cold_and_does_not_fit_is_read_past_it(choose, variant, monkeypatch):
+    little_memory(monkeypatch)
+    assert kind(choose(variant)) == (DirectReader, None, True)
+
+
+@pytest.mark.parametrize("variant", FIXED)
+def test_who_says_how_is_obeyed(choose, variant, monkeypatch):
+    assert kind(choose(variant, direct=True, cold=False))[0] is DirectReader
+    little_memory(monkeypatch)
+    assert kind(choose(variant, direct=False)) == (CachedReader, True, False)
+
+
+def test_where_nobody_can_tell_what_is_cached_it_counts_as_cold(choose, monkeypatch):
+    def refuse(files):
+        raise cache.Unverifiable
+
+    with monkeypatch.context() as patched:
+        patched.setattr(cache, "residency", refuse)
+        patched.setattr(cache, "evict", lambda files: None)
+        assert kind(choose("npy")) == (CachedReader, True, False)
+
+
+@pytest.mark.parametrize("variant", ["lmdb", "hdf5"])
+def test_what_has_no_fixed_stride_is_read_by_its_own_library(choose, variant, dataset):
+    source = choose(variant)
+    with dataset.opener(variant)() as reader:
+        assert type(source.reader) is type(reader)
+    assert (source.threads, source.direct) == (1, False)
+    assert choose(variant, direct=False, cold=False, threads=3).threads == 3
+
+
+@pytest.mark.parametrize("variant", ["lmdb", "hdf5"])
+def test_what_has_no_fixed_stride_cannot_be_read_past_the_cache(choose, variant, dataset):
+    with pytest.raises(InvalidSettings, match=f"{variant} has no fixed stride"):
+        choose(variant, direct=True)
+    assert not any(open_files(file) for file in dataset.files_of(variant))
+
+
+def test_where_nothing_can_be_read_past_the_cache_it_is_used_unless_that_was_asked_for(choose, monkeypatch):
+    def refuse(path):
+        raise DirectUnavailable(f"{path}: this file system has no O_DIRECT")
+
+    monkeypatch.setattr(direct, "open_direct", refuse)
+    monkeypatch.setattr(direct, "SMALL_BYTES", 0)
+    little_memory(monkeypatch)
+    assert kind(choose("npy")) == (CachedReader, True, False)
+    with pytest.raises(InvalidSettings, match=r"--direct: .*no O_DIRECT; leave it out"):
+        choose("npy", direct=True)
+
+
+def test_as_many_threads_read_as_are_asked_for_else_about_one_a_core(choose, monkeypatch):
+    assert choose("npy", threads=7).threads == 7
+    for cores, through, past in ((1, 1, 2), (2, 2, 3), (64, MOST_THREADS, MOST_THREADS)):
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: range(cores))
+        assert choose("npy", direct=False, cold=False).threads == through
+        assert choose("npy", direct=True, cold=False).threads == past
+
+
+@pytest.mark.parametrize(
+    ("variant", "past"), [*((v, None) for v in (*FIXED, "hdf5", "lmdb")), *((v, True) for v in FIXED)]
+)
+def test_every_source_reads_what_was_prepared_and_finds_it_unchanged(choose, variant, past, monkeypatch):
+    monkeypatch.setattr(direct, "SMALL_BYTES", 0)
+    source = choose(variant, past)
+    rows = [slice(0, SAMPLES), np.random.default_rng(3).permutation(SAMPLES)]
+    source.start(rows)
+    for some in rows:
+        for name, array in source.reader.batch(some).items():
+            np.testing.assert_array_equal(array, image_arrays()[name][some])
+    source.unchanged.check()
+
+
+def test_only_chosen_fields_are_opened(dataset, by_file):
+    cache.evict(dataset.files_of("npy"))
+    schema = Schema(SAMPLES, (dataset.schema.field("y"),))
+    source = open_source(dataset.opener("npy"), schema, None, False)
+    with source.reader as reader:
+        source.start([slice(0, SAMPLES)])
+        np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["y"], image_arrays()["y"])
+    assert cache.residency([dataset.path_of("npy") / "x.npy"]) < 0.9  # its header at most was looked at
+
+
+@pytest.mark.parametrize(
+    ("batches", "expected"),
+    [
+        ([slice(50, 60), slice(60, 63)], [(slice(50, 63), True)]),
+        ([np.array([5, 0]), np.array([9])], [(slice(0, SAMPLES), False)]),
+        ([], []),
+    ],
+)
+def test_the_stretch_that_batches_come_from_is_read_ahead(choose, monkeypatch, batches, expected):
+    asked = []
+    source = choose("npy")
+    monkeypatch.setattr(source.reader, "read_ahead", lambda rows, in_order: asked.append((rows, in_order)))
+    source.start(batches)
+    assert asked == expected
+
+
+def test_memory_lies_as_the_file_does_where_slices_are_read_past_the_cache(choose, monkeypatch):
+    monkeypatch.setattr(direct, "SMALL_BYTES", 0)
+    past, through = choose("npy", direct=True), choose("npy", direct=False)
+    phase = (128 + 3 * 768) % 4096  # after the header of an npy file
+    assert past.phase("x", slice(3, 9)) == phase
+    assert past.phase("x", np.array([3])) == through.phase("x", slice(3, 9)) == 0
+
+
+HARMS = {
+    "truncated": lambda path: os.truncate(path, 10),
+    "grown": lambda path: os.truncate(path, 10_000),
+    "rewritten": lambda path: path.write_bytes(bytes(1000)),
+    "removed": Path.unlink,
+    "replaced": lambda path: replace(path),
+}
+
+
+def replace(path):
+    """By another file of the same size and time."""
+    stat, other = path.stat(), path.with_name("other")
+    other.write_bytes(bytes(stat.st_size))
+    os.utime(other, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    other.rename(path)
+
+
+@pytest.mark.parametrize("harm", HARMS.values(), ids=HARMS)
+def test_a_file_that_is_no_longer_what_it_was_is_corrupt(tmp_path, harm):
+    files = [tmp_path / "one", tmp_path / "two"]
+    for file in files:
+        file.write_bytes(os.urandom(1000))
+        os.utime(file, ns=(0, 0))
+    unchanged = Unchanged(files)
+    unchanged.check()
+    harm(files[1])
+    with pytest.raises(CorruptArtifact, match=f"{files[1]}: expected 1000 bytes, found") as caught:
+        unchanged.check()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,356 @@
+"""Rows past the page cache are the rows of the file, wherever they begin and wherever they go."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import require_disk
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from formats import DTYPES, CorruptArtifact, Extent, Field, Schema
+from iobench import aio
+from iobench.memory import PAGE, touched_array
+from iobench.stream import direct
+from iobench.stream.direct import PIECE_BYTES, DirectReader, _argsort, _pieces
+
+SIZE = (12 << 20) + 77
+GUARD = 0xA5
+LARGE = (PIECE_BYTES - 8, PIECE_BYTES, PIECE_BYTES + PAGE, 2 * PIECE_BYTES + 1528)  # bytes of a row
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    """A file of random bytes, in which fields are laid out wherever a test wants them."""
+    folder = tmp_path_factory.mktemp("direct")
+    require_disk(folder)
+    path = folder / "file"
+    path.write_bytes(np.random.default_rng(3).bytes(SIZE))
+    return path
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_field_is_small():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(direct, "SMALL_BYTES", 0)
+        yield
+
+
+@cache
+def content(path):
+    return np.fromfile(path, np.uint8)
+
+
+class Placed:
+    """One field `x` over a stretch of a file, and what its rows are."""
+
+    def __init__(self, path, offset, stride, dtype="uint8", samples=None):
+        item = np.dtype(dtype).itemsize
+        stride = max(item, stride // item * item)
+        fits = (path.stat().st_size - offset) // stride
+        self.samples = fits if samples is None else min(samples, fits)
+        self.schema = Schema(self.samples, (Field("x", (stride // item,), dtype),))
+        self.extents = {"x": Extent(path, offset, stride)}
+        self.rows = content(path)[offset:][: self.samples * stride].reshape(self.samples, stride)
+        self.item = item
+
+    def open(self):
+        return DirectReader(self.schema, self.extents)
+
+    def read(self, reader, rows, phase):
+        """The rows, read to byte `phase` of a page, with nothing written beside them."""
+        index = np.arange(self.samples)[rows]
+        count = len(index) * self.rows.shape[1]
+        memory = touched_array(PAGE + phase + count + PAGE)
+        memory[:] = GUARD
+        field = self.schema.fields[0]
+        out = memory[PAGE + phase :][:count].view(field.dtype).reshape(len(index), *field.shape)
+        reader.read(rows, {"x": out})
+        assert (memory[: PAGE + phase] == GUARD).all()
+        assert (memory[PAGE + phase + count :] == GUARD).all()
+        return out.reshape(-1).view(np.uint8).reshape(len(index), self.rows.shape[1])
+
+
+@st.composite
+def layouts(draw):
+    """Where a field lies: any stride at any offset, up to the end of the file or not."""
+    stride = draw(st.one_of(st.integers(1, 20_000), st.sampled_from(LARGE)))
+    offset = draw(st.integers(0, 3 * PAGE))
+    return offset, stride, draw(st.sampled_from(DTYPES)), draw(st.one_of(st.none(), st.integers(1, 400)))
+
+
+def phases(reader, row, item):
+    """Where in a page memory may begin: as the file does, and elsewhere."""
+    return {reader.phase("x", row), 0, 3 * item % PAGE, PAGE - item}
+
+
+@settings(deadline=None, max_examples=60)
+@given(layout=layouts(), data=st.data())
+def test_slices_are_those_of_the_file(file, layout, data):
+    placed = Placed(file, *layout)
+    start = data.draw(st.integers(0, placed.samples - 1))
+    most = min(placed.samples, start + max(1, (1 << 20) // placed.rows.shape[1]))
+    stop = data.draw(st.integers(start, most))
+    with placed.open() as reader:
+        for phase in phases(reader, start, placed.item):
+            found = placed.read(reader, slice(start, stop), phase)
+            np.testing.assert_array_equal(found, placed.rows[start:stop])
+
+
+@settings(deadline=None, max_examples=60)
+@given(layout=layouts(), data=st.data())
+def test_rows_are_those_of_the_file_in_any_order_and_any_number_of_times(file, layout, data):
+    placed = Placed(file, *layout)
+    most = min(200, max(1, (1 << 20) // placed.rows.shape[1]))
+    near = data.draw(st.integers(0, placed.samples - 1))  # so that some are neighbours
+    number = st.one_of(
+        st.integers(0, placed.samples - 1), st.integers(near, min(near + 9, placed.samples - 1))
+    )
+    rows = np.array(data.draw(st.lists(number, max_size=most)), np.int64)
+    with placed.open() as reader:
+        for phase in (0, placed.item):
+            np.testing.assert_array_equal(placed.read(reader, rows, phase), placed.rows[rows])
+
+
+@pytest.mark.parametrize("stride", [1, 7, 512, 3001, PAGE, 20_000, PIECE_BYTES - 8, PIECE_BYTES, 3 << 20])
+def test_all_rows_at_once_are_right_in_order_and_shuffled(file, stride):
+    placed = Placed(file, 4099, stride, samples=40_000)
+    shuffled = np.random.default_rng(4).permutation(placed.samples)
+    with placed.open() as reader:
+        for rows in (slice(0, placed.samples), np.arange(placed.samples), shuffled):
+            np.testing.assert_array_equal(placed.read(reader, rows, 0), placed.rows[rows])
+
+
+def test_a_sample_is_a_row_of_the_file(file):
+    placed = Placed(file, 131, 700)
+    with placed.open() as reader:
+        for row in (0, 77, placed.samples - 1):
+            np.testing.assert_array_equal(reader.sample(row)["x"], placed.rows[row])
+
+
+def test_fields_are_read_from_their_own_files_and_any_of_them_alone(file, tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(np.random.default_rng(5).bytes(SIZE))
+    x, y = Placed(file, 80, 3001, samples=300), Placed(other, 5, 8, samples=300)
+    schema = Schema(300, (*x.schema.fields, Field("y", (8,), "uint8")))
+    rows = np.array([299, 0, 7, 7, 150])
+    with DirectReader(schema, {"x": x.extents["x"], "y": y.extents["x"]}) as reader:
+        found = reader.batch(rows)
+        np.testing.assert_array_equal(found["x"], x.rows[rows])
+        np.testing.assert_array_equal(found["y"], y.rows[rows])
+        out = np.empty((5, 8), np.uint8)
+        reader.read(rows, {"y": out})
+        np.testing.assert_array_equal(out, y.rows[rows])
+
+
+def test_memory_that_begins_as_the_file_does_takes_whole_pages_without_a_copy(file, monkeypatch):
+    placed = Placed(file, 132, 400, "float32")
+    monkeypatch.delattr(DirectReader, "_copy_pages")
+    with placed.open() as reader:
+        for start in (0, 1, 1000):
+            found = placed.read(reader, slice(start, start + 5000), reader.phase("x", start))
+            np.testing.assert_array_equal(found, placed.rows[start : start + 5000])
+
+
+def test_memory_is_never_asked_to_begin_within_an_element(file):
+    placed = Placed(file, 131, 400, "float32")
+    with placed.open() as reader:
+        assert {reader.phase("x", row) % 4 for row in range(100)} == {0}
+
+
+def test_small_fields_are_read_once_and_are_right(file, monkeypatch, tmp_path):
+    path = tmp_path / "small"
+    path.write_bytes(file.read_bytes()[:100_000])
+    placed = Placed(path, 1000, 30)
+    monkeypatch.setattr(direct, "SMALL_BYTES", 100_000)
+    with placed.open() as reader:
+        path.unlink()
+        assert (open_files(path), reader.phase("x", 7)) == (0, 0)
+        for rows in (slice(3, 700), np.array([9, 9, 0, placed.samples - 1])):
+            np.testing.assert_array_equal(placed.read(reader, rows, 0), placed.rows[rows])
+    with pytest.raises(ValueError, match="closed"):
+        reader.batch(slice(0, 1))
+
+
+@pytest.mark.parametrize("stride", [100, 6000, 2 * PIECE_BYTES])
+@pytest.mark.parametrize("way", ["as the file lies", "anywhere", "row by row"])
+def test_a_truncated_file_is_corrupt_and_what_is_left_of_it_is_read(file, tmp_path, stride, way):
+    path = tmp_path / "truncated"
+    path.write_bytes(file.read_bytes())
+    placed = Placed(path, 60, stride)
+    with placed.open() as reader:
+        cut = placed.samples // 2
+        os.truncate(path, 60 + cut * stride + stride // 2)
+        begin = max(0, cut - 90)
+        for stop, left in ((cut, True), (cut + 1, False), (min(cut + 90, placed.samples), False)):
+            rows = slice(begin, stop) if way != "row by row" else np.arange(begin, stop)[::-1]
+            phase = reader.phase("x", begin) if way == "as the file lies" else 8
+            if left:
+                np.testing.assert_array_equal(placed.read(reader, rows, phase), placed.rows[rows])
+                continue
+            with pytest.raises(CorruptArtifact, match=f"{path}: expected at least"):
+                placed.read(reader, rows, phase)
+
+
+def test_a_small_field_of_a_truncated_file_is_corrupt_and_leaves_nothing_open(file, monkeypatch, tmp_path):
+    path = tmp_path / "truncated"
+    path.write_bytes(file.read_bytes()[:10_000])
+    placed = Placed(path, 0, 10)
+    os.truncate(path, 5_000)
+    monkeypatch.setattr(direct, "SMALL_BYTES", 100_000)
+    with pytest.raises(CorruptArtifact, match=f"{path}: expected 10000 bytes, found 5000"):
+        placed.open()
+    assert open_files(path) == 0
+
+
+def test_where_one_file_cannot_be_read_no_other_stays_open(file, tmp_path):
+    placed = Placed(file, 0, 100)
+    schema = Schema(10, (*placed.schema.fields, Field("y", (), "uint8")))
+    with pytest.raises(FileNotFoundError):
+        DirectReader(schema, {**placed.extents, "y": Extent(tmp_path / "nothing", 0, 1)})
+    assert open_files(file) == 0
+
+
+def open_files(path):
+    """How many descriptors of this process are of that file."""
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return sum(os.path.realpath(link).startswith(str(path)) for link in links)
+
+
+@pytest.fixture
+def queues(monkeypatch):
+    """The queues that are open."""
+    found = set()
+
+    class Counted(aio.Queue):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            found.add(self)
+
+        def close(self):
+            super().close()
+            found.discard(self)
+
+    monkeypatch.setattr(direct, "Queue", Counted)
+    return found
+
+
+READS = (slice(0, 9), slice(100, 3000), np.array([5, 3, 3]))
+
+
+def test_several_threads_read_right_at_once_and_nothing_is_open_after_close(file, queues):
+    placed = Placed(file, 77, 3001)
+    reader = placed.open()
+
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        for _ in range(15):
+            rows = rng.integers(0, placed.samples, 200)
+            np.testing.assert_array_equal(placed.read(reader, rows, 0), placed.rows[rows])
+            start = int(rng.integers(0, placed.samples - 300))
+            several = slice(start, start + 300)
+            found = placed.read(reader, several, reader.phase("x", start))
+            np.testing.assert_array_equal(found, placed.rows[several])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(8)))
+    assert open_files(file) == 1
+    assert queues
+    reader.close()
+    reader.close()
+    assert open_files(file) == 0
+    assert not queues
+
+
+@pytest.mark.parametrize("rows", READS)
+def test_a_closed_reader_is_a_value_error(file, rows):
+    placed = Placed(file, 77, 3001)
+    reader = placed.open()
+    reader.close()
+    with pytest.raises(ValueError, match="closed"):
+        reader.batch(rows)
+
+
+@pytest.mark.parametrize("rows", READS)
+def test_asking_a_closed_reader_opens_no_queue(file, queues, rows):
+    placed = Placed(file, 77, 3001)
+    reader = placed.open()
+    reader.close()
+    with pytest.raises(ValueError, match="closed"):
+        reader.batch(rows)
+    assert not queues
+
+
+def test_a_read_that_fails_leaves_a_reader_that_works(file, monkeypatch):
+    placed = Placed(file, 77, 3001)
+    with placed.open() as reader:
+        with monkeypatch.context() as patched:
+            patched.setattr(aio._KernelFlight, "collect", failing(aio._KernelFlight.collect))
+            patched.setattr(aio._ThreadFlight, "collect", failing(aio._ThreadFlight.collect))
+            for rows in (slice(0, 1000), np.array([900, 3, 3])):
+                with pytest.raises(OSError, match="Input/output error"):
+                    reader.batch(rows)
+        for rows in (slice(0, 1000), np.array([900, 3, 3])):
+            np.testing.assert_array_equal(placed.read(reader, rows, 0), placed.rows[rows])
+
+
+def failing(collect):
+    return lambda flight, least: [(slot, -5) for slot, _ in collect(flight, least)]
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 2**40), min_size=1, max_size=300))
+@example([0, 0])
+@example([2**16, 2**16 - 1, 2**32, 2**48])
+def test_rows_are_sorted_as_by_a_stable_sort(rows):
+    rows = np.array(rows, np.int64)
+    np.testing.assert_array_equal(_argsort(rows), np.argsort(rows, kind="stable"))
+
+
+PAGE_RANGES = {
+    "stride": st.integers(1, PIECE_BYTES - 1),
+    "offset": st.integers(0, 2 * PAGE),
+    "rows": st.one_of(
+        st.lists(st.integers(0, 3000), min_size=1, max_size=100).map(sorted),
+        st.builds(range, st.integers(0, 99), st.integers(100, 3000)),  # a block of neighbours
+    ),
+}
+
+
+def page_ranges(stride, offset, rows):
+    starts = offset + np.array(rows, np.int64) * stride
+    return starts // PAGE * PAGE, -(-(starts + stride) // PAGE) * PAGE
+
+
+@settings(deadline=None)
+@given(**PAGE_RANGES)
+def test_reads_cover_every_row_and_stay_within_their_size(stride, offset, rows):
+    low, high = page_ranges(stride, offset, rows)
+    first = _pieces(low, high)
+    last = np.append(first[1:], len(low)) - 1
+    assert first[0] == 0
+    assert (np.diff(first) > 0).all()
+    assert (high[last] - low[first] <= PIECE_BYTES + stride + 2 * PAGE).all()
+
+
+@settings(deadline=None)
+@given(**PAGE_RANGES)
+def test_nothing_between_rows_is_read(stride, offset, rows):
+    low, high = page_ranges(stride, offset, rows)
+    gaps = np.flatnonzero(low[1:] > high[:-1]) + 1
+    assert set(gaps) <= set(_pieces(low, high))
+
+
+@settings(deadline=None)
+@given(**PAGE_RANGES)
+def test_neighbours_that_one_read_can_hold_are_one_read(stride, offset, rows):
+    low, high = page_ranges(stride, offset, rows)
+    runs = np.concatenate(([0], np.flatnonzero(low[1:] > high[:-1]) + 1, [len(low)]))
+    first = _pieces(low, high)
+    for begin, end in pairwise(runs.tolist()):
+        if high[end - 1] - low[begin] <= PIECE_BYTES:
+            assert ((first >= begin) & (first < end)).sum() == 1

@@ -1,0 +1,545 @@
+"""What the hardware can do: the figures, which of them an arm runs into, and how a run shows them."""
+
+import errno
+import json
+import os
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from conftest import complaint, require_disk
+
+import iobench
+from iobench import Settings, cache, ceilings, limits, record, summary
+from iobench.aio import DirectUnavailable
+from iobench.arms import LOADERS, arm
+from iobench.ceilings import Ceilings
+from iobench.limits import CACHED_BELOW, Below, Limit
+from iobench.memory import PAGE
+from iobench.stream.pipeline import GROUP_BYTES
+
+SECONDS = 0.01
+MIB = 1 << 20
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("limits")
+    require_disk(folder)
+    path = folder / "file"
+    path.write_bytes(os.urandom(3 * MIB + 100))
+    return path
+
+
+MEASURES = {
+    "disk": lambda file: limits.sequential_read(file, SECONDS),
+    "disk, random": lambda file: limits.random_read(file, 700, SECONDS),
+    "page cache": lambda file: limits.page_cache(file, 100_000, 3, 2, SECONDS),
+    "memory copy": lambda file: limits.memory_copy(100_000, 3, 2, SECONDS),
+}
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_each_limit_is_a_rate_with_its_name_and_how_it_came_about(file, name):
+    found = MEASURES[name](file)
+    assert (found.name, found.bytes_per_s > 0) == (name, True)
+    assert found.how
+
+
+@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("size", [1, PAGE - 1, PAGE, 2 * PAGE + 1])
+def test_a_file_of_a_few_bytes_has_limits_too(file, tmp_path, name, size):
+    path = tmp_path / "small"
+    path.write_bytes(bytes(size))
+    assert MEASURES[name](path).bytes_per_s > 0
+
+
+def test_slots_larger_than_the_file_are_filled_as_far_as_it_goes(file):
+    assert limits.page_cache(file, 8 * MIB, 2, 1, SECONDS).bytes_per_s > 0
+
+
+def test_of_random_reads_only_the_bytes_asked_for_count(file):
+    found = limits.random_read(file, 700, SECONDS)
+    assert found.bytes_per_s == pytest.approx(700 * found.reads_per_s)
+
+
+@pytest.mark.parametrize(("size", "pages"), [(700, 1), (PAGE, 1), (PAGE + 1, 2)])
+def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, monkeypatch, size, pages):
+    asked = []
+    reads_per_s = limits._reads_per_s
+
+    def noting(descriptor, offsets, length, *rest):
+        asked.append((offsets, length))
+        return reads_per_s(descriptor, offsets, length, *rest)
+
+    monkeypatch.setattr(limits, "_reads_per_s", noting)
+    limits.random_read(file, size, SECONDS)
+    for offsets, length in asked:
+        assert length == pages * PAGE
+        assert (offsets % PAGE == 0).all()
+        assert offsets.max() + length <= file.stat().st_size
+        assert len(np.unique(offsets)) > 500
+
+
+@pytest.mark.parametrize("name", ["disk", "disk, random"])
+def test_limits_of_the_disk_leave_nothing_open_and_say_where_there_are_none(file, monkeypatch, name):
+    before = os.listdir("/proc/self/fd")
+    MEASURES[name](file)
+    assert os.listdir("/proc/self/fd") == before
+
+    def refuse(path):
+        raise DirectUnavailable
+
+    monkeypatch.setattr(limits, "open_direct", refuse)
+    with pytest.raises(DirectUnavailable):
+        MEASURES[name](file)
+
+
+def test_single_reads_are_timed_twice_over_the_same_places(file, monkeypatch):
+    places = []
+    preadv = os.preadv
+
+    def noting(descriptor, buffers, offset):
+        places.append(offset)
+        return preadv(descriptor, buffers, offset)
+
+    monkeypatch.setattr(os, "preadv", noting)
+    found = limits.below(file, looks=50)
+    assert found.first_s > 0
+    assert found.second_s > 0
+    assert len(set(places)) > 25
+    assert places[-100:-50] == places[-50:]
+
+
+def test_reads_that_get_faster_speak_of_a_cache_below():
+    said = Below(200e-6, 100e-6).sentence
+    assert "p50 200 µs, then 100 µs at the same places" in said
+    assert "cold means cold for this kernel only" in said
+
+
+@pytest.mark.parametrize("second", [100e-6, 100e-6 / CACHED_BELOW + 1e-6, 300e-6])
+def test_reads_that_stay_as_slow_speak_of_none(second):
+    said = Below(100e-6, second).sentence
+    assert "p50 100 µs, then" in said
+    assert "no sign of a cache below that fills" in said
+
+
+class Figures:
+    """Limits that are what a test says, in MB/s, and how they were asked for."""
+
+    def __init__(self, monkeypatch):
+        self.rates = {"disk": 1000, "disk, random": 50, "page cache": 8000, "host to device": 12000}
+        self.asked, self.no_direct = [], False
+        for name, called in {
+            "disk": "sequential_read",
+            "disk, random": "random_read",
+            "page cache": "page_cache",
+            "host to device": "host_to_device",
+        }.items():
+            monkeypatch.setattr(limits, called, partial(self.measure, name))
+
+    def measure(self, name, *arguments):
+        self.asked.append((name, *arguments))
+        if self.no_direct and name.startswith("disk"):
+            raise DirectUnavailable
+        return Limit(name, "as told", self.rates[name] * 1e6)
+
+    def names(self):
+        return [name for name, *_ in self.asked]
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    return Figures(monkeypatch)
+
+
+def an_arm(variant="npy", loader="native", device="cpu", **chosen):
+    return arm(variant, loader, Settings(**chosen).on(device))
+
+
+def lowest(found):
+    return found.name, found.bytes_per_s / 1e6
+
+
+def test_a_warm_arm_runs_into_the_page_cache(figures, images):
+    assert lowest(Ceilings(images, CPU, "warm").of(an_arm())) == ("page cache", 8000)
+    assert set(figures.names()) == {"page cache"}
+
+
+def test_the_page_cache_is_measured_with_one_thread_and_with_all_cores_and_the_best_counts(
+    images, monkeypatch
+):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
+    rates = {1: 9e9, 6: 7e9}
+    monkeypatch.setattr(
+        limits, "page_cache", lambda file, size, slots, threads, s: Limit("c", "", rates[threads])
+    )
+    assert Ceilings(images, CPU, "warm").of(an_arm()).bytes_per_s == 9e9
+
+
+@pytest.mark.parametrize(
+    ("loader", "batch_size", "slot_samples", "slots"),
+    [
+        ("native", 50, 50, ceilings.BATCH_SLOTS),
+        ("dataloader", 50, 50, ceilings.BATCH_SLOTS),
+        ("native", 10**6, 203, ceilings.BATCH_SLOTS),
+        ("stream", 50, GROUP_BYTES // (50 * 776) * 50, ceilings.STREAM_SLOTS),
+        ("stream", 10**6, GROUP_BYTES // (203 * 776) * 203, ceilings.STREAM_SLOTS),
+    ],
+)
+def test_the_page_cache_is_copied_into_what_the_loader_fills(
+    figures, images, loader, batch_size, slot_samples, slots
+):
+    Ceilings(images, CPU, "warm").of(an_arm(loader=loader, batch_size=batch_size))
+    for _, file, slot_bytes, number, *_ in figures.asked:
+        assert file == max(images.files_of("npy"), key=lambda path: path.stat().st_size)
+        assert (slot_bytes, number) == (slot_samples * images.schema.sample_bytes, slots)
+
+
+@pytest.mark.parametrize("variant", ["npy", "lmdb"])
+def test_a_cold_arm_runs_into_the_disk_by_as_much_as_is_stored(figures, images, variant):
+    name, rate = lowest(Ceilings(images, CPU, "cold").of(an_arm(variant)))
+    stored = sum(file.stat().st_size for file in images.files_of(variant))
+    assert name == "disk"
+    assert rate == pytest.approx(1000 * images.schema.logical_bytes / stored)
+    assert figures.names() == ["disk"]
+
+
+def test_the_disk_is_the_same_for_all_formats_and_measured_once(figures, images):
+    known = Ceilings(images, CPU, "cold")
+    for variant in images.artifacts:
+        known.of(an_arm(variant))
+    assert figures.names() == ["disk"]
+
+
+@pytest.mark.parametrize(
+    ("order", "free", "expected"),
+    [
+        ("random", 10**5, "disk, random"),  # less than the data
+        ("random", 10**9, "disk"),  # then it may be read in order and picked from memory
+        ("sequential", 10**5, "disk"),
+        ("block", 10**5, "disk"),
+    ],
+)
+def test_random_reads_limit_only_what_does_not_fit_into_memory(
+    figures, images, monkeypatch, order, free, expected
+):
+    monkeypatch.setattr(cache, "free_memory", lambda: free)
+    found = Ceilings(images, CPU, "cold").of(an_arm(order=order))
+    assert (found.name, figures.names()) == (expected, [expected])
+    if expected == "disk, random":
+        assert figures.asked[0][2] == images.schema.sample_bytes
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(100, "host to device"), (20_000, "page cache")])
+def test_on_cuda_the_way_to_the_device_counts_too(figures, images, rate, expected):
+    figures.rates["host to device"] = rate
+    found = Ceilings(images, CUDA, "warm").of(an_arm(device="cuda"))
+    assert lowest(found) == (expected, figures.rates[expected])
+
+
+@pytest.mark.parametrize(
+    ("loader", "pin", "expected"), [("native", True, True), ("native", False, False), ("stream", False, True)]
+)
+def test_memory_is_copied_to_the_device_as_the_arm_does_it(figures, images, loader, pin, expected):
+    Ceilings(images, CUDA, "cold").of(an_arm(loader=loader, device="cuda", pin_memory=pin))
+    (asked,) = [one for one in figures.asked if one[0] == "host to device"]
+    assert (asked[1], asked[3]) == (CUDA, expected)
+
+
+def test_what_is_known_is_not_measured_again(figures, images):
+    known = Ceilings(images, CPU, "warm")
+    known.of(an_arm())
+    before = len(figures.asked)
+    known.of(an_arm())
+    known.of(an_arm(loader="dataloader", fetch="batch"))  # fills the same slots
+    assert len(figures.asked) == before
+    known.of(an_arm("memmap"))
+    assert len(figures.asked) > before
+
+
+def test_measuring_again_only_raises_limits_and_takes_longer(figures, images):
+    known = Ceilings(images, CUDA, "cold")
+    one = an_arm(device="cuda")
+    known.of(one)
+    short = figures.asked[-1][-1]
+    figures.rates |= {"disk": 500, "host to device": 20_000}
+    first, rate = lowest(known.again(one))
+    assert figures.asked[-1][-1] > short
+    assert (first, rate) == lowest(known.of(one))
+    assert rate == pytest.approx(lowest(Ceilings(images, CUDA, "cold").of(one))[1] * 2)  # still of 1000
+    figures.rates["disk"] = 30_000
+    assert known.again(one).name == "host to device"
+    assert known.of(one).bytes_per_s == 20_000e6
+    assert figures.names().count("disk") == 4
+
+
+def test_measuring_again_keeps_what_other_arms_know(figures, images):
+    known = Ceilings(images, CPU, "warm")
+    known.of(an_arm("memmap"))
+    known.of(an_arm("npy"))
+    known.again(an_arm("npy"))
+    before = len(figures.asked)
+    known.of(an_arm("memmap"))
+    assert len(figures.asked) == before
+
+
+def test_where_nothing_is_read_past_the_cache_the_disk_is_left_out(figures, images):
+    figures.no_direct = True
+    assert Ceilings(images, CPU, "cold").of(an_arm()) is None
+    assert Ceilings(images, CPU, "cold").again(an_arm()) is None
+    assert Ceilings(images, CUDA, "cold").of(an_arm(device="cuda")).name == "host to device"
+    assert Ceilings(images, CPU, "warm").of(an_arm()).name == "page cache"
+
+
+def test_caches_below_are_spoken_of_where_anybody_can_tell(images, monkeypatch):
+    monkeypatch.setattr(limits, "below", lambda file: Below(2e-4, 1e-4))
+    assert Ceilings(images, CPU, "cold").below() == [Below(2e-4, 1e-4).sentence]
+    for error in (DirectUnavailable, OSError):
+
+        def refuse(file, error=error):
+            raise error
+
+        monkeypatch.setattr(limits, "below", refuse)
+        assert Ceilings(images, CPU, "cold").below() == []
+
+
+@pytest.fixture
+def measure(tmp_path):
+    """iobench.run of npy on the CPU."""
+
+    def call(manifest, loaders=("native",), rounds=1, **options):
+        options = {"device": "cpu", "out": tmp_path / "records.jsonl", **options}
+        return iobench.run(manifest, ("npy",), loaders, rounds=rounds, **options)
+
+    return call
+
+
+def test_each_record_has_the_limit_of_its_arm(figures, images, measure):
+    figures.rates["page cache"] = 10**9
+    found = measure(images, LOADERS, rounds=2)
+    assert [one.limit for one in found.records] == [
+        {"name": "page cache", "how": "as told", "bytes_per_s": 1e15, "reads_per_s": None}
+    ] * 2 * len(LOADERS)
+    assert record.read(found.path) == found.records
+
+
+def test_without_limits_nothing_is_measured_and_records_have_none(figures, by_file, images, measure):
+    (one,) = measure(images, limits=False, cache_mode="cold").records
+    assert (one.limit, figures.asked) == (None, [])
+
+
+def test_a_limit_that_was_beaten_is_measured_again(figures, images, measure, monkeypatch):
+    again = Ceilings.again
+
+    def better(self, arm):
+        figures.rates["page cache"] = 10**9
+        return again(self, arm)
+
+    figures.rates["page cache"] = 1e-3
+    monkeypatch.setattr(Ceilings, "again", better)
+    found = measure(images, rounds=2)
+    assert [one.limit["bytes_per_s"] for one in found.records] == [1e15] * 2
+    (arm,) = summary.summarise(found.records).arms
+    assert 0 < arm.limit_share < 1
+    assert summary.warnings(found.records) == []
+
+
+def test_a_limit_that_was_not_reached_is_not_measured_again(figures, images, measure, monkeypatch):
+    figures.rates["page cache"] = 10**9
+    monkeypatch.delattr(Ceilings, "again")
+    assert measure(images, rounds=2).records
+
+
+def test_who_stays_above_the_limit_is_warned_of(figures, images, measure):
+    figures.rates["page cache"] = 1e-3
+    found = measure(images, rounds=2)
+    (arm,) = summary.summarise(found.records).arms
+    assert (arm.limit, arm.limit_bytes_per_s) == ("page cache", 1e3)
+    assert arm.limit_share == pytest.approx(arm.bytes_per_s.median / 1e3)
+    (said,) = summary.warnings(found.records)
+    assert said.startswith("npy · native: faster than the limit measured for it (page cache)")
+
+
+def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
+    found = measure(images, rounds=3)
+    rates = [1e9, 9e15, 2e9]
+    records = [
+        replace(one, limit={**one.limit, "bytes_per_s": rate})
+        for one, rate in zip(found.records, rates, strict=True)
+    ]
+    (arm,) = summary.summarise(records).arms
+    assert arm.limit_bytes_per_s == 9e15
+    (arm,) = summary.summarise([replace(one, limit=None) for one in records]).arms
+    assert (arm.limit, arm.limit_bytes_per_s, arm.limit_share) == (None, None, None)
+
+
+def test_a_cold_run_says_if_a_cache_below_was_seen(figures, by_file, images, measure, monkeypatch):
+    monkeypatch.setattr(limits, "below", lambda file: Below(2e-4, 1e-4))
+    assert measure(images, cache_mode="cold").remarks == [Below(2e-4, 1e-4).sentence]
+    assert measure(images, cache_mode="warm").remarks == []
+
+
+def run(inside, manifest, *arguments):
+    common = ("--data-dir", manifest.root.parent, "--device", "cpu", "--rounds", 1)
+    return inside("run", *common, "--format", "npy", "--loader", "native", *arguments)
+
+
+def columns(done):
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("format")]
+    return line.split()
+
+
+def test_a_run_shows_the_limit_and_how_much_of_it_was_reached(figures, images, inside, tmp_path):
+    figures.rates["page cache"] = 10**9
+    done = run(inside, images, "--out", tmp_path / "r.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert {"limit", "reached"} <= set(columns(done))
+    assert "page cache 953,674,316" in done.stdout
+    assert "0%" in done.stdout
+
+
+def test_a_run_without_limits_has_no_columns_for_them(figures, images, inside, tmp_path):
+    done = run(inside, images, "--no-limits", "--out", tmp_path / "r.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert not {"limit", "reached"} & set(columns(done))
+
+
+@pytest.mark.parametrize("order", ["sequential", "block"])
+def test_only_block_order_says_how_shuffled_it_is(images, inside, tmp_path, order):
+    blocks = ("--block-size", "8KiB", "--window-size", "40KiB", "--batch-size", 20)
+    done = run(inside, images, "--order", order, *blocks, "--out", tmp_path / "r.jsonl", "--no-limits")
+    assert done.returncode == 0, done.stderr
+    assert ("shuffled" in columns(done)) == (order == "block")
+    (one,) = record.read(tmp_path / "r.jsonl")
+    assert (one.shuffledness is not None) == (order == "block")
+    if order == "block":
+        assert 0 < one.shuffledness < 1
+        assert f"{one.shuffledness:.0%}" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--block-size", "--window-size"])
+@pytest.mark.parametrize("value", ["large", "0", "-1MiB", "1.5", "1XB", ""])
+def test_sizes_of_blocks_that_are_none_are_a_usage_error(images, inside, option, value):
+    assert f"{option}: " in complaint(run(inside, images, f"{option}={value}"), 2)
+
+
+def show_limits(inside, manifest, *arguments):
+    return inside("limits", "--data-dir", manifest.root.parent, "--seconds", "0.002", *arguments)
+
+
+def test_limits_are_a_table_of_everything_measured(images, inside):
+    require_disk(images.root)
+    done = show_limits(inside, images, "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["limit", "how", "MiB/s", "reads/s"]
+    for name in ("disk", "disk, random", "page cache", "memory copy"):
+        assert any(line.startswith(f"{name} ") for line in lines)
+    for how in ("4.00 KiB at random", "776 B at random", "1 thread"):
+        assert how in done.stdout
+    assert lines[-1].startswith("single 4 KiB reads past the cache")
+    assert f"dataset {images.name}" in done.stderr
+    assert "(the newest in" in done.stderr
+
+
+def test_limits_as_json_are_all_there_is_on_stdout(images, inside):
+    require_disk(images.root)
+    done = show_limits(inside, images, "--device", "cpu", "--name", images.name, "--json")
+    found = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert set(found) == {"limits", "remarks"}
+    assert {one["name"] for one in found["limits"]} == {"disk", "disk, random", "page cache", "memory copy"}
+    assert all(one["bytes_per_s"] > 0 for one in found["limits"])
+    assert len([one for one in found["limits"] if one["reads_per_s"]]) == 2
+    assert len(found["remarks"]) == 1
+    assert "newest" not in done.stderr
+
+
+def test_limits_without_reads_past_the_cache_say_so(images, inside, monkeypatch):
+    def refuse(path):
+        raise DirectUnavailable(f"{path}: this file system has no O_DIRECT")
+
+    monkeypatch.setattr(limits, "open_direct", refuse)
+    done = show_limits(inside, images, "--device", "cpu", "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {one["name"] for one in found["limits"]} == {"page cache", "memory copy"}
+    (said,) = found["remarks"]
+    assert said.startswith("no limit of the disk: ")
+
+
+def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatch):
+    asked = []
+    for name in ("host_to_device", "device_to_host"):
+
+        def measure(device, size, pinned, seconds, name=name):
+            asked.append((name, pinned))
+            return Limit(name, "", 1.0)
+
+        monkeypatch.setattr(limits, name, measure)
+    ceilings.survey(images, CUDA, 32, 0.002)
+    assert sorted(asked) == [(n, p) for n in ("device_to_host", "host_to_device") for p in (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--batch-size", "0"), "--batch-size 0 is not above 0"),
+        (("--batch-size", "-3"), "--batch-size -3 is not above 0"),
+        (("--batch-size", "some"), "--batch-size"),
+        (("--seconds", "0"), "--seconds 0.0 is not above 0"),
+        (("--seconds", "-1"), "--seconds -1.0 is not above 0"),
+        (("--seconds", "nan"), "--seconds nan"),
+        (("--seconds", "inf"), "--seconds inf"),
+        (("--seconds", "long"), "--seconds"),
+        (("--device", "tpu"), "unknown device 'tpu'"),
+        (("--format", "npy"), "--format"),
+    ],
+)
+def test_limits_that_cannot_be_asked_for_are_a_usage_error(images, inside, monkeypatch, arguments, said):
+    monkeypatch.setattr(ceilings, "survey", lambda *arguments, **options: ceilings.Survey())
+    done = inside("limits", "--data-dir", images.root.parent, *arguments)
+    assert said in complaint(done, 2)
+    assert done.stdout == ""
+
+
+def test_limits_of_a_device_that_is_not_here_are_an_error(images, inside):
+    assert "--device cuda:99: there is" in complaint(show_limits(inside, images, "--device", "cuda:99"), 1)
+
+
+def test_limits_without_a_dataset_are_an_error_with_the_command_to_make_one(inside, tmp_path):
+    done = inside("limits", "--data-dir", tmp_path)
+    assert "run 'iobench prepare --size 1e7' first" in complaint(done, 1)
+    assert done.stdout == ""
+    assert "no dataset there" in complaint(inside("limits", "--data-dir", tmp_path, "--name", "other"), 1)
+
+
+def test_limits_of_a_dataset_whose_file_is_missing_are_an_error_that_names_it(own_images, inside):
+    path = own_images.files_of("memmap")[-1]
+    path.unlink()
+    done = show_limits(inside, own_images, "--device", "cpu")
+    assert str(path) in complaint(done, 1)
+
+
+def test_limits_of_a_dataset_with_nothing_in_it_are_an_error(own_images, inside):
+    own_images.artifacts.clear()
+    own_images.save()
+    complaint(show_limits(inside, own_images, "--device", "cpu"), 1)
+
+
+def broken(*arguments):
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+
+def test_limits_of_a_disk_that_fails_are_an_error(images, inside, monkeypatch):
+    monkeypatch.setattr(limits, "sequential_read", broken)
+    complaint(show_limits(inside, images, "--device", "cpu"), 1)
+
+
+def test_a_limit_that_cannot_be_measured_does_not_end_a_run(by_file, images, measure, monkeypatch):
+    monkeypatch.setattr(limits, "sequential_read", broken)
+    found = measure(images, rounds=2, cache_mode="cold")
+    assert len(found.records) == 2 or found.failures
