@@ -238,6 +238,8 @@ class _Environments:
             raise corrupt(data, "an LMDB environment", error) from error
         key = (os.getpid(), file.st_dev, file.st_ino)
         with cls._lock:
+            for other in [k for k in cls._open if k[0] != key[0] and k[1:] == key[1:]]:
+                cls._open.pop(other)[0].close()  # a fork brought it along: nobody here can use it
             env, users = cls._open.get(key) or (_open(path, data), 0)
             cls._open[key] = (env, users + 1)
             return env
@@ -245,7 +247,9 @@ class _Environments:
     @classmethod
     def close(cls, env: lmdb.Environment) -> None:
         with cls._lock:
-            key = next(key for key, (known, _) in cls._open.items() if known is env)
+            key = next((key for key, (known, _) in cls._open.items() if known is env), None)
+            if key is None:  # closed already, when a child opened its own
+                return
             _, users = cls._open.pop(key)
             if users > 1:
                 cls._open[key] = (env, users - 1)

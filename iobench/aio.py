@@ -10,6 +10,7 @@ import ctypes
 import errno
 import os
 import platform
+from collections import deque
 from collections.abc import Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -24,6 +25,7 @@ Bytes = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int64]
 
 MOST_IN_FLIGHT = 128
+FEW_IN_FLIGHT = 64
 THREADS = 16  # in place of asynchronous calls
 
 # io_setup, io_destroy, io_getevents, io_submit
@@ -73,11 +75,11 @@ def open_direct(path: Path) -> int:
 class Queue:
     """Reads in flight, for one thread at a time, into memory of its own or that of the caller.
 
-    `piece_bytes` is the most that one read asks for, `memory_bytes` bounds what is in flight: 8 MiB
+    `piece_bytes` is the most that one read asks for, `memory_bytes` bounds what is in flight: 16 MiB
     keep a disk busy and stay in the processor's cache, from which they are copied on.
     """
 
-    def __init__(self, piece_bytes: int, memory_bytes: int = 8 << 20) -> None:
+    def __init__(self, piece_bytes: int, memory_bytes: int = 16 << 20) -> None:
         piece_bytes = -(-piece_bytes // PAGE) * PAGE
         self.depth = max(2, min(MOST_IN_FLIGHT, memory_bytes // piece_bytes))
         self._piece_bytes, self._slots = piece_bytes, list[Bytes]()
@@ -101,33 +103,41 @@ class Queue:
         if into is None and not self._slots:
             self._slots = np.split(touched_array(self.depth * self._piece_bytes), self.depth)
         free, in_flight = list(range(self.depth)), dict[int, tuple[int, Bytes]]()
+        arrived: deque[tuple[int, int, Bytes, int]] = deque()
         submitted, count = 0, len(offsets)
+        # many small reads are submitted together; a large one as soon as there is room, so that the
+        # disk is not idle while those that arrived with it are still being used
+        together = self.depth // 4 if self.depth > FEW_IN_FLIGHT else 1
         try:
-            while submitted < count or in_flight:
-                numbers = range(submitted, min(submitted + len(free), count))
-                places = [
-                    (self._slots[free[-1 - i]] if into is None else into[n])[: lengths[n]]
-                    for i, n in enumerate(numbers)
-                ]
-                taken = self._flight.submit(
-                    descriptor, free[: -1 - len(numbers) : -1], places, offsets[submitted:]
-                )
-                for number, place in zip(numbers[:taken], places, strict=False):
-                    in_flight[free.pop()] = (number, place)
-                submitted += taken
-                for slot, number, place, result in self._collected(in_flight):
-                    if result < 0:
-                        raise OSError(-result, os.strerror(-result))
-                    yield number, place[:result]
-                    free.append(slot)
+            while submitted < count or in_flight or arrived:
+                if submitted < count and (len(free) >= together or not in_flight):
+                    numbers = range(submitted, min(submitted + len(free), count))
+                    places = [
+                        (self._slots[free[-1 - i]] if into is None else into[n])[: lengths[n]]
+                        for i, n in enumerate(numbers)
+                    ]
+                    slots = free[: -1 - len(numbers) : -1]
+                    taken = self._flight.submit(descriptor, slots, places, offsets[submitted:])
+                    for number, place in zip(numbers[:taken], places, strict=False):
+                        in_flight[free.pop()] = (number, place)
+                    submitted += taken
+                if not arrived:
+                    arrived.extend(self._collected(in_flight, together))
+                slot, number, place, result = arrived.popleft()
+                if result < 0:
+                    raise OSError(-result, os.strerror(-result))
+                yield number, place[:result]
+                free.append(slot)
         finally:
             while in_flight:  # their memory must not be given away before
-                self._collected(in_flight)
+                self._collected(in_flight, 1)
 
-    def _collected(self, in_flight: dict[int, tuple[int, Bytes]]) -> list[tuple[int, int, Bytes, int]]:
-        """Slot, number, memory and result of reads that have come; of many, a quarter at a time."""
-        least = len(in_flight) // 4 if len(in_flight) > MOST_IN_FLIGHT // 4 else 1
-        return [(slot, *in_flight.pop(slot), result) for slot, result in self._flight.collect(least)]
+    def _collected(
+        self, in_flight: dict[int, tuple[int, Bytes]], least: int
+    ) -> list[tuple[int, int, Bytes, int]]:
+        """Slot, number, memory and result of reads that have come, `least` of them if there are so many."""
+        done = self._flight.collect(min(least, len(in_flight)))
+        return [(slot, *in_flight.pop(slot), result) for slot, result in done]
 
     def close(self) -> None:
         """Give the kernel's queue back; a second call does nothing, a later read is a ValueError."""

@@ -42,7 +42,7 @@ class Order:
     def length(self, samples: int) -> int:
         """Batches in an epoch of this rank; InvalidSettings where ranks cannot have equally many."""
         least, most = samples // self.world_size, -(-samples // self.world_size)
-        if self.drop_last:
+        if self.drop_last and least:
             return least // self.batch_size
         count = -(-most // self.batch_size)
         if count > least:

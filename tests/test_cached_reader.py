@@ -42,15 +42,16 @@ class Stored:
 
     def in_order(self, reader, count=50):
         """Read all rows in batches, in order."""
-        reader.read_ahead(slice(0, len(self.rows)), in_order=True)
+        reader.read_ahead(slice(0, len(self.rows)))
         step = len(self.rows) // count
         for start in range(0, len(self.rows), step):
             self.check(reader, slice(start, start + step))
 
     def at_random(self, reader, count=50):
         """Read all rows in batches, in random order."""
-        reader.read_ahead(slice(0, len(self.rows)), in_order=False)
-        for rows in np.array_split(np.random.default_rng(2).permutation(len(self.rows)), count):
+        order = np.random.default_rng(2).permutation(len(self.rows))
+        reader.read_ahead(slice(0, len(self.rows)), int(order[0]))
+        for rows in np.array_split(order, count):
             self.check(reader, rows)
 
 
@@ -128,7 +129,7 @@ def test_rows_in_order_are_taken_only_after_the_thread_has_read_them(stored, mon
 def test_only_the_rows_that_will_come_are_read_ahead(stored):
     half = len(stored.rows) // 2
     with stored.open() as reader:
-        reader.read_ahead(slice(half, len(stored.rows)), in_order=True)
+        reader.read_ahead(slice(half, len(stored.rows)))
         stored.check(reader, slice(len(stored.rows) - 5, len(stored.rows)))
     assert 0.45 < cache.residency([stored.path]) < 0.65
 
@@ -136,7 +137,7 @@ def test_only_the_rows_that_will_come_are_read_ahead(stored):
 def test_files_that_are_warm_are_read_by_no_thread(stored):
     stored.path.read_bytes()
     with stored.open(cold=False) as reader:
-        reader.read_ahead(slice(0, len(stored.rows)), in_order=True)
+        reader.read_ahead(slice(0, len(stored.rows)))
         assert not ahead()
         stored.check(reader, slice(3, 9))
         stored.check(reader, np.array([3, 3, 0]))
@@ -145,7 +146,7 @@ def test_files_that_are_warm_are_read_by_no_thread(stored):
 @pytest.mark.parametrize("in_order", [True, False])
 def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
     reader = stored.open()
-    reader.read_ahead(slice(0, len(stored.rows)), in_order)
+    reader.read_ahead(slice(0, len(stored.rows)), None if in_order else 5)
     stored.check(reader, slice(0, 3) if in_order else np.array([5, 0]))
     assert open_files(stored.path)
     reader.close()
@@ -169,7 +170,7 @@ def test_stopping_early_does_not_wait_for_the_rest_of_the_file(stored, in_thread
 
     in_thread(read)
     with stored.open() as reader:
-        reader.read_ahead(slice(0, len(stored.rows)), in_order=True)
+        reader.read_ahead(slice(0, len(stored.rows)))
         begun.wait(20)
     assert offsets == [stored.offset]
 
@@ -185,7 +186,7 @@ def test_reading_ahead_a_second_time_leaves_nothing_open_either(stored):
 def test_a_file_truncated_before_it_is_read_is_corrupt(stored):
     with stored.open() as reader:
         os.truncate(stored.path, SIZE // 2)
-        reader.read_ahead(slice(0, len(stored.rows)), in_order=True)
+        reader.read_ahead(slice(0, len(stored.rows)))
         with pytest.raises(CorruptArtifact, match=f"{stored.path}: expected at least"):
             reader.batch(slice(len(stored.rows) - 3, len(stored.rows)))
 
@@ -206,7 +207,7 @@ def test_what_went_wrong_in_the_thread_reaches_who_reads_afterwards(stored, in_o
 
     in_thread(fail)
     with stored.open() as reader:
-        reader.read_ahead(slice(0, len(stored.rows)), in_order)
+        reader.read_ahead(slice(0, len(stored.rows)), None if in_order else 5)
         for thread in ahead():
             thread.join()
         with pytest.raises(OSError, match="the disk is broken"):  # a look at the map could be the end
@@ -227,7 +228,7 @@ def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_threa
     in_thread(fail)
     monkeypatch.setattr(cached._Ahead, "wait_for", wait)
     with stored.open() as reader:
-        reader.read_ahead(slice(0, len(stored.rows)), in_order=True)
+        reader.read_ahead(slice(0, len(stored.rows)))
         with pytest.raises(OSError, match="the disk is broken"):
             reader.batch(slice(0, 3))
 
@@ -364,15 +365,15 @@ def test_only_chosen_fields_are_opened(dataset, by_file):
 @pytest.mark.parametrize(
     ("batches", "expected"),
     [
-        ([slice(50, 60), slice(60, 63)], [(slice(50, 63), True)]),
-        ([np.array([5, 0]), np.array([9])], [(slice(0, SAMPLES), False)]),
+        ([slice(50, 60), slice(60, 63)], [(slice(50, 63), None)]),
+        ([np.array([5, 0]), np.array([9])], [(slice(0, SAMPLES), 5)]),
         ([], []),
     ],
 )
 def test_the_stretch_that_batches_come_from_is_read_ahead(choose, monkeypatch, batches, expected):
     asked = []
     source = choose("npy")
-    monkeypatch.setattr(source.reader, "read_ahead", lambda rows, in_order: asked.append((rows, in_order)))
+    monkeypatch.setattr(source.reader, "read_ahead", lambda rows, first=None: asked.append((rows, first)))
     source.start(batches)
     assert asked == expected
 

@@ -86,7 +86,7 @@ def test_no_two_holders_ever_share_memory(steps, keep):
             del held[number % len(held)]
         assert len({memory.number_of(array) for array in held}) == len(held)
         assert all((array == array[0]).all() for array in held)
-        assert len(ring._free) <= keep
+        assert len(ring._fresh) <= keep
 
 
 def test_a_slot_whose_last_holder_goes_in_another_thread_is_used_again(memory):
@@ -142,10 +142,10 @@ def test_after_close_nothing_is_kept(memory):
     ring = Ring(SLOT, 2, memory)
     held = ring.take(SLOT)
     ring.close()
-    assert not ring._free
+    assert [len(ring._fresh), len(ring._back), len(ring._out)] == [0, 0, 0]
     held[:] = 5  # what is in use stays
     del held
-    assert not ring._free
+    assert [len(ring._fresh), len(ring._back), len(ring._out)] == [0, 0, 0]
     assert memory.number_of(ring.take(SLOT)) == 2  # and it can still be asked
 
 

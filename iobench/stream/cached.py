@@ -6,6 +6,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -43,17 +44,24 @@ class CachedReader(MappedReader):
         self._cold = cold
         self._ahead: _Ahead | None = None
 
-    def read_ahead(self, rows: slice, in_order: bool) -> None:
-        """Begin to read these rows into the cache; `in_order` promises that they come as they are stored."""
+    def read_ahead(self, rows: slice, first: int | None = None) -> None:
+        """Begin to read these rows into the cache.
+
+        They will be asked for as they are stored; or else in another order, which begins with row `first`.
+        """
+        self.stop()
+        if self._cold:
+            self._ahead = _Ahead(self.schema, self._extents, rows, first)
+
+    def stop(self) -> None:
+        """End reading ahead; whoever waits for it gets CancelledError."""
         if self._ahead is not None:
             self._ahead.stop()
-        if self._cold:
-            self._ahead = _Ahead(self.schema, self._extents, rows, in_order)
+            self._ahead = None
 
     def close(self) -> None:
         """End reading ahead and drop the maps."""
-        if self._ahead is not None:
-            self._ahead.stop()
+        self.stop()
         while self._files:
             os.close(self._files.popitem()[1])
         super().close()
@@ -80,12 +88,13 @@ class CachedReader(MappedReader):
 class _Ahead:
     """A thread that reads rows into the page cache, in the order in which they are stored."""
 
-    def __init__(self, schema: Schema, extents: Mapping[str, Extent], rows: slice, in_order: bool) -> None:
-        self._places, self._rows, self._in_order = extents, rows, in_order
+    def __init__(self, schema: Schema, extents: Mapping[str, Extent], rows: slice, first: int | None) -> None:
+        self._places, self._rows, self._first = extents, rows, first
         self._step = max(1, PIECE_BYTES // max(e.stride for e in extents.values()))
         self._reached = rows.start
         self._error: Exception | None = None
-        self._stopping = self._asked = self.finished = False
+        self._process = os.getpid()
+        self._stopping = self.finished = False
         self._changed = threading.Condition()
         with ExitStack() as stack:
             self._files = {}
@@ -98,7 +107,7 @@ class _Ahead:
 
     def wait_for(self, row: int) -> None:
         """Wait until the rows before this one were read; an error of the thread is raised."""
-        if self._in_order:
+        if self._first is None:
             self._wait(lambda: self._reached >= row or self.finished)
 
     def fetch(self, rows: Index, names: Sequence[str]) -> None:
@@ -108,7 +117,7 @@ class _Ahead:
         ones are waited for: reading on in order brings them sooner, by up to 50 times.
         """
         large = [name for name in names if self._places[name].stride >= LARGE_ROW_BYTES]
-        first, self._asked = not self._asked, True
+        first = int(rows[0]) == self._first
         if self._error is not None:
             raise self._error
         if self.finished:
@@ -131,13 +140,19 @@ class _Ahead:
 
     def _wait(self, reached: Callable[[], bool]) -> None:
         with self._changed:
-            self._changed.wait_for(reached)
+            self._changed.wait_for(lambda: reached() or self._stopping)
+        if self._stopping:
+            raise CancelledError
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
         """End the thread and close its files."""
-        self._stopping = True
+        if os.getpid() != self._process:  # a child has no such thread, but maybe its lock
+            return
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
         self._thread.join()
         self._closing.close()
 

@@ -12,7 +12,7 @@ import torch
 
 import formats
 from formats import FormatError, Schema
-from iobench.errors import BenchError, InvalidSettings, LoaderFailed
+from iobench.errors import BenchError, InvalidSettings
 from iobench.feed import pick_device
 from iobench.manifest import Manifest
 from iobench.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, Order, blocks_of
@@ -103,8 +103,6 @@ class StreamLoader:
                     yield batch
             except (FormatError, BenchError) as error:
                 failed: Exception = type(error)(str(error))
-            except OSError as error:
-                failed = LoaderFailed(f"reading {self._manifest.path_of(self._variant)}: {error}")
             else:
                 self._epoch, self._position = self._epoch + 1, 0
                 return

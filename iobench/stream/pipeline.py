@@ -68,7 +68,9 @@ class Pipeline:
             while pending:
                 yield from self._hand_over(pending.popleft(), process)
         finally:
-            pool.shutdown(cancel_futures=True)
+            if os.getpid() == process:  # a child has none of these threads, but maybe their locks
+                self._source.stop()
+                pool.shutdown(cancel_futures=True)
 
     def close(self) -> None:
         """Close the source, and let go of all memory that no batch holds."""
@@ -97,12 +99,10 @@ class Pipeline:
 
     def _fill(self, group: list[Rows]) -> Filled:
         """Read a group of batches into one slot and send it on its way; runs in a thread."""
-        self._source.unchanged.check()
         sizes = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for rows in group]
         rows = _joined(group)
         slot = self._take(sum(sizes), rows)
-        self._source.reader.read(rows, slot)
-        self._source.unchanged.check()
+        self._source.read(rows, slot)
         whole = {name: torch.from_numpy(array) for name, array in slot.items()}
         if self._transform is None:
             return _split(self._transfer.send([whole])[0], sizes), None

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from formats import Extent, Reader, Rows, Schema, corrupt
+from formats import Batch, Extent, FormatError, Reader, Rows, Schema, corrupt
 from iobench import cache
 from iobench.aio import DirectUnavailable
-from iobench.errors import InvalidSettings
+from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.manifest import Opener
 from iobench.stream.cached import CachedReader
 from iobench.stream.direct import DirectReader
@@ -37,6 +37,7 @@ class Unchanged:
 class Source:
     """A reader, how many threads it is worth, and a check that its files stay as they are."""
 
+    path: Path
     reader: Reader
     threads: int
     unchanged: Unchanged
@@ -52,15 +53,34 @@ class Source:
             return self.reader.phase(name, rows.start)
         return 0
 
+    def read(self, rows: Rows, out: Batch) -> None:
+        """Overwrite `out` with these rows.
+
+        CorruptArtifact where a file changes, LoaderFailed where the disk fails.
+        """
+        self.unchanged.check()
+        try:
+            self.reader.read(rows, out)
+        except FormatError:  # some of which are an OSError, too
+            raise
+        except OSError as error:
+            raise LoaderFailed(f"reading {self.path}: {error}") from None
+        self.unchanged.check()
+
     def start(self, batches: Sequence[Rows]) -> None:
         """Begin to read ahead of these batches, where that helps."""
         if not isinstance(self.reader, CachedReader) or not batches:
             return
         first, last = batches[0], batches[-1]
         if isinstance(first, slice) and isinstance(last, slice):
-            self.reader.read_ahead(slice(first.start, last.stop), in_order=True)
-        else:
-            self.reader.read_ahead(slice(0, len(self.reader)), in_order=False)
+            self.reader.read_ahead(slice(first.start, last.stop))
+        elif not isinstance(first, slice):
+            self.reader.read_ahead(slice(0, len(self.reader)), int(first[0]))
+
+    def stop(self) -> None:
+        """End reading ahead, so that no thread waits for it."""
+        if isinstance(self.reader, CachedReader):
+            self.reader.stop()
 
 
 def open_source(opener: Opener, schema: Schema, threads: int | None, direct: bool | None) -> Source:
@@ -68,8 +88,18 @@ def open_source(opener: Opener, schema: Schema, threads: int | None, direct: boo
 
     Fields at a fixed stride are read through the cache if they are in it or will stay in it, else
     past it; `direct` decides instead. What has no fixed stride goes through the format's reader,
-    one thread at a time. InvalidSettings where `direct` is asked for and cannot be had.
+    one thread at a time. InvalidSettings where `direct` is asked for and cannot be had, LoaderFailed
+    where the disk fails.
     """
+    try:
+        return _source(opener, schema, threads, direct)
+    except FormatError:  # some of which are an OSError, too
+        raise
+    except OSError as error:
+        raise LoaderFailed(f"reading {opener.path}: {error}") from None
+
+
+def _source(opener: Opener, schema: Schema, threads: int | None, direct: bool | None) -> Source:
     reader = opener()
     unchanged = Unchanged(_files(opener.path))
     extents = reader.extents
@@ -79,13 +109,13 @@ def open_source(opener: Opener, schema: Schema, threads: int | None, direct: boo
             raise InvalidSettings(
                 f"{opener.format.variant} has no fixed stride: it cannot be read past the cache"
             )
-        return Source(reader, threads or 1, unchanged)
+        return Source(opener.path, reader, threads or 1, unchanged)
     reader.close()
     places = {field.name: extents[field.name] for field in schema.fields}
     reader = _placed(schema, places, direct)
     # past the cache one thread copies rows while the others wait for the disk
     cores = len(os.sched_getaffinity(0)) + isinstance(reader, DirectReader)
-    return Source(reader, threads or min(MOST_THREADS, cores), unchanged)
+    return Source(opener.path, reader, threads or min(MOST_THREADS, cores), unchanged)
 
 
 def _placed(schema: Schema, places: dict[str, Extent], direct: bool | None) -> Reader:
