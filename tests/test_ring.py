@@ -1,6 +1,7 @@
 """A slot of a ring is used again when, and only when, nothing over it is left."""
 
 import gc
+import sys
 import threading
 import weakref
 
@@ -136,6 +137,15 @@ def test_a_slot_begins_at_the_byte_of_a_page_that_is_asked_for(count, phase):
     assert (address_of(array) - phase) % PAGE == 0
     assert array.flags.writeable
     assert array.flags.c_contiguous
+
+
+def test_giving_a_slot_back_runs_no_python_code_in_which_a_signal_would_be_lost(memory):
+    ring, calls = Ring(SLOT, 2, memory), []
+    held = torch.from_numpy(ring.take(SLOT))[3:9]
+    sys.setprofile(lambda frame, event, argument: calls.append(frame.f_code) if event == "call" else None)
+    del held
+    sys.setprofile(None)
+    assert (calls, len(ring._back)) == ([], 1)
 
 
 def test_after_close_nothing_is_kept(memory):

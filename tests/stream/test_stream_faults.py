@@ -226,37 +226,6 @@ def test_a_signal_ends_a_loop_that_waits_for_a_batch(pictures, name, direct):
     assert in_child(interrupted) == ([], set())
 
 
-def test_signals_are_not_lost_where_batches_are_let_go(monkeypatch, vectors):
-    monkeypatch.setattr(pipeline, "GROUP_BYTES", 1)
-    one, raised = loader(vectors, "npy", batch_size=1, threads=1), []
-
-    def interrupt(*_):
-        raised.append(True)
-        raise KeyboardInterrupt
-
-    def goes_on():
-        """Whether a loop goes on after a signal that should have ended it."""
-        raised.clear()
-        signal.setitimer(signal.ITIMER_PROF, 0.01)
-        since = 0
-        try:
-            while since < 100:
-                for _ in one:
-                    since += bool(raised)
-                    if since == 100:
-                        break
-        except (KeyboardInterrupt, RuntimeError):  # the latter where Condition.__exit__ is interrupted
-            return False
-        return True
-
-    def lost():
-        signal.signal(signal.SIGPROF, interrupt)
-        return sum(goes_on() for _ in range(100))
-
-    # Python itself loses one that comes while a weak reference of its thread pool is cleared
-    assert in_child(lost) <= 5
-
-
 @every_way
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.usefixtures("real_direct")
