@@ -208,6 +208,7 @@ def test_what_went_wrong_in_the_thread_reaches_who_reads_afterwards(stored, in_o
     in_thread(fail)
     with stored.open() as reader:
         reader.read_ahead(slice(0, len(stored.rows)), None if in_order else 5)
+        reader._ahead.begin()
         for thread in ahead():
             thread.join()
         with pytest.raises(OSError, match="the disk is broken"):  # a look at the map could be the end

@@ -41,7 +41,7 @@ class CachedReader(MappedReader):
         self._files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in maps}
         for descriptor in self._files.values() if cold else ():
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # `read_ahead` reads ahead
-        self._cold = cold
+        self.cold = cold
         self._ahead: _Ahead | None = None
 
     def read_ahead(self, rows: slice, first: int | None = None) -> None:
@@ -50,7 +50,7 @@ class CachedReader(MappedReader):
         They will be asked for as they are stored; or else in another order, which begins with row `first`.
         """
         self.stop()
-        if self._cold:
+        if self.cold:
             self._ahead = _Ahead(self.schema, self._extents, rows, first)
 
     def stop(self) -> None:
@@ -83,6 +83,8 @@ class CachedReader(MappedReader):
         if self._ahead is not None:
             self._ahead.fetch(rows, list(out))
         super()._read_rows(rows, out)
+        if self._ahead is not None:
+            self._ahead.begin()
 
 
 class _Ahead:
@@ -94,6 +96,9 @@ class _Ahead:
         self._reached = rows.start
         self._error: Exception | None = None
         self._process = os.getpid()
+        self._begun = threading.Event()
+        if first is None:
+            self.begin()
         self._stopping = self.finished = False
         self._changed = threading.Condition()
         with ExitStack() as stack:
@@ -110,6 +115,10 @@ class _Ahead:
         if self._first is None:
             self._wait(lambda: self._reached >= row or self.finished)
 
+    def begin(self) -> None:
+        """Let the thread read: until then, the first rows out of order have the disk to themselves."""
+        self._begun.set()
+
     def fetch(self, rows: Index, names: Sequence[str]) -> None:
         """See to it that rows out of order are in the cache, or on their way.
 
@@ -118,6 +127,8 @@ class _Ahead:
         """
         large = [name for name in names if self._places[name].stride >= LARGE_ROW_BYTES]
         first = int(rows[0]) == self._first
+        if not first:
+            self.begin()
         if self._error is not None:
             raise self._error
         if self.finished:
@@ -153,10 +164,12 @@ class _Ahead:
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
+        self.begin()
         self._thread.join()
         self._closing.close()
 
     def _work(self) -> None:
+        self._begun.wait()
         try:
             scratch = touched_array(PIECE_BYTES)
             for row in range(self._rows.start, self._rows.stop, self._step):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, count, repeat
 
 import numpy as np
@@ -63,6 +63,8 @@ class Pipeline:
             self._source.start(batches[start:])
             for group in _grouped(batches, start, self._sizes(start)):
                 pending.append(pool.submit(self._fill, group))
+                if group[0] is batches[start] and self._source.cold and not self._window:
+                    wait(pending)  # the first batch has the disk to itself
                 if len(pending) > self._ahead:
                     yield from self._hand_over(pending.popleft(), process)
             while pending:

@@ -47,6 +47,11 @@ class Source:
         """Whether it reads past the page cache."""
         return isinstance(self.reader, DirectReader)
 
+    @property
+    def cold(self) -> bool:
+        """Whether rows are known to come from the disk."""
+        return self.direct or (isinstance(self.reader, CachedReader) and self.reader.cold)
+
     def phase(self, name: str, rows: Rows) -> int:
         """Where in a page memory for these rows should begin."""
         if isinstance(self.reader, DirectReader) and isinstance(rows, slice):
