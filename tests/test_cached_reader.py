@@ -262,7 +262,7 @@ def choose(by_file, dataset):
 
 
 def kind(source):
-    return type(source.reader), getattr(source.reader, "_cold", None), source.direct
+    return type(source.reader), getattr(source.reader, "cold", None), source.direct
 
 
 def little_memory(monkeypatch):
