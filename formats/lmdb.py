@@ -29,7 +29,6 @@ from formats._base import (
     Batch,
     Convert,
     Format,
-    FormatError,
     Reader,
     Schema,
     corrupt,
@@ -197,15 +196,11 @@ class LmdbReader(Reader):
     def _transaction(self) -> Iterator[Any]:
         if self._env is None:
             raise ValueError("this reader is closed")
-        env = self._env
-        _Environments.in_use.append(env)
         try:
-            with env.begin(buffers=True) as txn:
+            with self._env.begin(buffers=True) as txn:
                 yield txn
         except lmdb.Error as error:
             raise corrupt(self._path, "readable pages", error) from error
-        finally:
-            _Environments.in_use.remove(env)
 
     def _check(self) -> None:
         with self._transaction() as txn:
@@ -232,9 +227,8 @@ def _copy(values: list[Any], start: int, parts: Sequence[tuple[memoryview, int, 
 class _Environments:
     """The environments open in this process, by file: LMDB refuses to open one twice."""
 
-    _open: ClassVar[dict[tuple[int, int, int], tuple[lmdb.Environment, int]]] = {}
+    _open: ClassVar[dict[tuple[int, int], tuple[lmdb.Environment, int, int]]] = {}  # users, process
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    in_use: ClassVar[list[lmdb.Environment]] = []  # by transactions under way
 
     @classmethod
     def open(cls, path: Path, data: Path) -> lmdb.Environment:
@@ -242,36 +236,21 @@ class _Environments:
             file = data.stat()
         except OSError as error:
             raise corrupt(data, "an LMDB environment", error) from error
-        key = (os.getpid(), file.st_dev, file.st_ino)
+        key = (file.st_dev, file.st_ino)
         with cls._lock:
-            for other in [k for k in cls._open if k[0] != key[0] and k[1:] == key[1:]]:
-                cls._close_inherited(other, data)
-            env, users = cls._open.get(key) or (_open(path, data), 0)
-            cls._open[key] = (env, users + 1)
+            env, users, owner = cls._open.get(key) or (_open(path, data), 0, os.getpid())
+            cls._open[key] = (env, users + 1, owner)
             return env
-
-    @classmethod
-    def _close_inherited(cls, key: tuple[int, int, int], data: Path) -> None:
-        """Close what a fork brought along, or else LMDB will not open it again in this process."""
-        env, _ = cls._open[key]
-        if any(env is used for used in cls.in_use):  # closing it would hang
-            raise FormatError(
-                f"{data}: this process was forked in the middle of a read and cannot open it again; "
-                "fork before reading, or start processes with spawn"
-            )
-        del cls._open[key]
-        env.close()
 
     @classmethod
     def close(cls, env: lmdb.Environment) -> None:
         with cls._lock:
-            key = next((key for key, (known, _) in cls._open.items() if known is env), None)
-            if key is None or key[0] != os.getpid():  # it is the parent's
-                return
-            _, users = cls._open.pop(key)
-            if users > 1:
-                cls._open[key] = (env, users - 1)
+            key = next(key for key, (known, _, _) in cls._open.items() if known is env)
+            _, users, owner = cls._open[key]
+            if users > 1 or owner != os.getpid():  # an inherited one can be read, but closing it may hang
+                cls._open[key] = (env, max(0, users - 1), owner)
             else:
+                del cls._open[key]
                 env.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import chain, count, repeat
 
 import numpy as np
@@ -17,6 +16,7 @@ from iobench.order import Order
 from iobench.stream.ring import Ring
 from iobench.stream.source import Source
 from iobench.stream.transfer import Tensors, Transfer
+from iobench.stream.workers import Answer, Workers
 
 Transform = Callable[[Tensors], Tensors]
 Filled = tuple[list[Tensors], Exception | None]  # batches, and what kept the next one from being made
@@ -57,22 +57,23 @@ class Pipeline:
         What goes wrong in a thread is raised in its turn. LoaderFailed where a fork took the
         generator along.
         """
-        process, pending = os.getpid(), deque[Future[Filled]]()
-        pool = ThreadPoolExecutor(self._source.threads, "iobench-stream")
+        process, pending = os.getpid(), deque[Answer[Filled]]()
+        workers = Workers(self._fill, self._source.threads)
         try:
+            workers.start()
             self._source.start(batches[start:])
             for group in _grouped(batches, start, self._sizes(start)):
-                pending.append(pool.submit(self._fill, group))
+                pending.append(workers.give(group))
                 if group[0] is batches[start] and self._source.cold and not self._window:
-                    wait(pending)  # the first batch has the disk to itself
+                    pending[0].wait()  # the first batch has the disk to itself
                 if len(pending) > self._ahead:
                     yield from self._hand_over(pending.popleft(), process)
             while pending:
                 yield from self._hand_over(pending.popleft(), process)
         finally:
-            if os.getpid() == process:  # a child has none of these threads, but maybe their locks
+            if os.getpid() == process:  # a child has none of these threads
                 self._source.stop()
-                pool.shutdown(cancel_futures=True)
+                workers.close()
 
     def close(self) -> None:
         """Close the source, and let go of all memory that no batch holds."""
@@ -86,13 +87,13 @@ class Pipeline:
             return chain([self._window - start % self._window], repeat(self._window))
         return (min(1 << number, self._most) for number in count())
 
-    def _hand_over(self, future: Future[Filled], process: int) -> Iterator[Tensors]:
+    def _hand_over(self, answer: Answer[Filled], process: int) -> Iterator[Tensors]:
         if os.getpid() != process:
             raise LoaderFailed(
                 f"this epoch was begun in process {process} and cannot go on in its child {os.getpid()}, "
                 "which has none of its threads; begin one there"
             )
-        batches, failed = future.result()
+        batches, failed = answer.take()
         for batch in batches:
             self._transfer.hand_over(batch)
             yield batch

@@ -72,7 +72,7 @@ def test_large_cold_files_give_the_same_batches(vectors, name, order, direct):
 
 @every_direct_way
 @every_order
-@pytest.mark.parametrize("pages", [1, 2, 4])
+@pytest.mark.parametrize("pages", [1, 4])
 @pytest.mark.usefixtures("real_direct")
 def test_it_does_not_matter_into_what_pieces_direct_reads_are_cut(
     monkeypatch, wide, name, direct, order, pages

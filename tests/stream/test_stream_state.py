@@ -33,7 +33,7 @@ def state_after(batches, one):
 
 @every_way
 @every_order
-@pytest.mark.parametrize("stop", [0, 4, BATCHES])
+@pytest.mark.parametrize("stop", [4, BATCHES])
 @pytest.mark.usefixtures("real_direct")
 def test_a_loop_goes_on_as_if_it_had_never_stopped(pictures, name, direct, order, stop):
     def one():
