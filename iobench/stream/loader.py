@@ -71,8 +71,8 @@ class StreamLoader:
             ("seed", seed, 0),
             ("threads", threads, 1),
         ]:
-            if value is not None and value < least:
-                raise InvalidSettings(f"{name} {value} is below {least}")
+            if value is not None and (type(value) is not int or value < least):
+                raise InvalidSettings(f"{name} {value!r} is not a whole number from {least} up")
         if order not in ORDERS:
             raise InvalidSettings(f"order {order!r} is not one of {', '.join(ORDERS)}")
         self._manifest = Manifest.load(Path(dataset))
@@ -121,6 +121,8 @@ class StreamLoader:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where another loader was; InvalidSettings names what differs from it."""
+        if not isinstance(state, dict):
+            raise InvalidSettings(f"this is no state of a loader: {type(state).__name__}, not a dict")
         for name, own in self._identity().items():
             if state.get(name) != own:
                 raise InvalidSettings(f"this state has {name} {state.get(name)!r}, the loader has {own!r}")

@@ -167,3 +167,9 @@ def test_a_state_that_lacks_something_is_refused(pictures, missing):
         one.load_state_dict(state)
     with pytest.raises(InvalidSettings):
         one.load_state_dict({})
+
+
+@pytest.mark.parametrize("state", [None, True, [1]])
+def test_what_is_no_state_is_refused(pictures, state):
+    with pytest.raises(InvalidSettings, match="this is no state of a loader"):
+        loader(pictures, "npy").load_state_dict(state)
