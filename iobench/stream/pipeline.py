@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from itertools import chain, count, repeat
 
 import numpy as np
@@ -59,6 +61,9 @@ class Pipeline:
         """
         process, pending = os.getpid(), deque[Answer[Filled]]()
         workers = Workers(self._fill, self._source.threads)
+        end = partial(self._end, workers, process)
+        # a thread that outlives the interpreter is torn out of torch's code, which aborts the process
+        atexit.register(end)
         try:
             workers.start()
             self._source.start(batches[start:])
@@ -71,15 +76,19 @@ class Pipeline:
             while pending:
                 yield from self._hand_over(pending.popleft(), process)
         finally:
-            if os.getpid() == process:  # a child has none of these threads
-                self._source.stop()
-                workers.close()
+            atexit.unregister(end)
+            end()
 
     def close(self) -> None:
         """Close the source, and let go of all memory that no batch holds."""
         self._source.reader.close()
         for ring in self._rings.values():
             ring.close()
+
+    def _end(self, workers: Workers[list[Rows], Filled], process: int) -> None:
+        if os.getpid() == process:  # a child has none of these threads
+            self._source.stop()
+            workers.close()
 
     def _sizes(self, start: int) -> Iterator[int]:
         """Batches to a group: whole windows, or 1, 2, 4, … so that the first one comes soon."""
