@@ -18,15 +18,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+T = TypeVar("T")
 Array: TypeAlias = npt.NDArray[Any]
 Batch: TypeAlias = dict[str, Array]
 Rows: TypeAlias = "slice | npt.NDArray[np.int64]"
 Convert: TypeAlias = Callable[[Array], Any]
+Timed: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 DTYPES = "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64".split()
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -146,9 +148,9 @@ class Extent:
     stride: int
 
 
-def same(array: Array) -> Array:
-    """The array itself."""
-    return array
+def same(value: T) -> T:
+    """The value itself."""
+    return value
 
 
 def option(
@@ -216,6 +218,7 @@ class Reader(ABC):
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields}
+        self._timed: Timed = same
 
     def __len__(self) -> int:
         return self.schema.samples
@@ -255,6 +258,10 @@ class Reader(ABC):
     def native(self, rows: Rows) -> Any:
         """One batch the way the format's own library advises; fresh arrays unless overridden."""
         return self.batch(rows)
+
+    def time_decoding(self, timed: Timed) -> None:
+        """Have `timed` wrap what decodes many samples; of no avail where a library does that itself."""
+        self._timed = timed
 
     @property
     def extents(self) -> dict[str, Extent] | None:

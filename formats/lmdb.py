@@ -176,8 +176,11 @@ class LmdbReader(Reader):
             if len(found) != len(some):
                 raise corrupt(self._path, f"{len(rows)} samples in a row", start + len(found))
             if self._codec or None in found or set(map(len, found)) != {self._size}:
-                found = [self._decoded(row, value) for row, value in zip(some, found, strict=True)]
+                found = self._timed(self._all_decoded)(some, found)
             _copy(found, start, parts)
+
+    def _all_decoded(self, rows: Sequence[int], values: list[Any]) -> list[Any]:
+        return [self._decoded(row, value) for row, value in zip(rows, values, strict=True)]
 
     def _decoded(self, row: int, value: Any) -> Any:
         """The payload of a packed value, or a raw value as it is; a wrong length is a CorruptArtifact."""

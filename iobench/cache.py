@@ -11,6 +11,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -57,14 +58,14 @@ def establish(mode: str, files: Sequence[Path], logical_bytes: int, sudo: bool =
     if mode == "warm":
         return {**state, "method": "read through in order", "residency": warm(files)}
     method = evict(files, sudo)
-    prefault(int(PREFAULT * logical_bytes))
+    backed = prefault(int(PREFAULT * logical_bytes))
     reached = residency(files)
     if reached > COLD_LIMIT:
         raise ColdCacheUnavailable(
             f"--cache cold: {reached:.1%} of {files[0].parent} came back into memory before the round; "
             "stop what else reads it"
         )
-    return {**state, "method": method, "residency": reached}
+    return {**state, "method": method, "residency": reached, "prefault_bytes_per_s": backed}
 
 
 def residency(files: Sequence[Path]) -> float:
@@ -133,16 +134,18 @@ def read_through(files: Sequence[Path]) -> None:
                 pass
 
 
-def prefault(count: int) -> None:
+def prefault(count: int) -> float | None:
     """Make the host back `count` bytes of memory (at most half of what we may have), then free them.
 
     In a virtual machine that returns free pages, the first touch of each costs more than
-    reading it from disk; paid here, it is not paid inside a round.
+    reading it from disk; paid here, it is not paid inside a round. Returns bytes/s; None for none.
     """
     count = int(min(count, free_memory() // 2)) // PAGE * PAGE
     if count == 0:
-        return
+        return None
+    before = time.perf_counter()
     touched_map(count).close()
+    return count / (time.perf_counter() - before)
 
 
 def free_memory() -> float:

@@ -14,7 +14,7 @@ from iobench import cache, limits
 from iobench.aio import DirectUnavailable
 from iobench.arms import Arm
 from iobench.errors import LoaderFailed, ManifestError
-from iobench.limits import Limit
+from iobench.limits import Below, Limit
 from iobench.manifest import Manifest
 from iobench.memory import PAGE
 from iobench.stream.pipeline import GROUP_BYTES
@@ -50,12 +50,12 @@ class Ceilings:
             self._known[key] = now if now.bytes_per_s > limit.bytes_per_s else limit
         return self._lowest(arm, SECONDS)
 
-    def below(self) -> list[str]:
-        """A sentence on whether a layer below this kernel caches; none where nobody can tell."""
+    def below(self) -> Below | None:
+        """Whether a layer below this kernel caches; None where nobody can tell."""
         try:
-            return [limits.below(_largest_file(self._manifest)).sentence]
+            return limits.below(_largest_file(self._manifest))
         except (DirectUnavailable, OSError, FormatError):
-            return []
+            return None
 
     def _lowest(self, arm: Arm, seconds: float) -> Limit | None:
         found = []

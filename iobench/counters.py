@@ -7,8 +7,13 @@ import resource
 import threading
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
+
+from iobench import machine
+
+Number = TypeVar("Number", int, float)
 
 LOOK_S = 0.5  # a look costs some 4 ms of one core
 EARLY_LOOK_S = 0.05  # for workers, which end with a short epoch
@@ -19,23 +24,28 @@ class Counts:
     """Differences over a measured stretch, and the peak of its memory.
 
     `memory_bytes` is anonymous and shared memory by PSS, so that what workers share with their
-    parent counts once; pages of the page cache that are merely mapped do not count. None, for
-    it and for `disk_bytes`, where the kernel keeps no such account.
+    parent counts once; pages of the page cache that are merely mapped do not count. `stolen_s` and
+    `device_disk_bytes` are of the whole machine. None where the kernel keeps no such account.
     """
 
     disk_bytes: int | None
     cpu_s: float
     major_faults: int
     memory_bytes: int | None
+    stolen_s: float | None
+    device_disk_bytes: int | None
 
 
 class Counters:
-    """Counts between `start` and `stop`. Let workers be reaped before `stop`: what they read and
-    burned becomes their parent's only then."""
+    """Counts between `start` and `stop`, of this process and of the disk under `path`.
 
-    def __init__(self, early_look: bool = False) -> None:
+    Let workers be reaped before `stop`: what they read and burned becomes their parent's only then.
+    """
+
+    def __init__(self, path: Path, early_look: bool = False) -> None:
+        self._path = path
         self._pause = EARLY_LOOK_S if early_look else LOOK_S
-        self._disk: int | None = None
+        self._before: tuple[int | None, float | None, int | None] = (None, None, None)
         self._used = (0.0, 0)
         self._looks: list[int] = []
         self._done = threading.Event()
@@ -43,7 +53,7 @@ class Counters:
 
     def start(self) -> None:
         """Begin counting, with a thread that looks at memory twice a second."""
-        self._disk, self._used = _disk_bytes(), _used()
+        self._before, self._used = self._accounts(), _used()
         self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
         self._sampler.start()
 
@@ -57,14 +67,20 @@ class Counters:
         self._done.set()
         if self._sampler is not None:
             self._sampler.join()
-        disk = _disk_bytes()
+        (disk, stolen, device), before = self._accounts(), self._before
         cpu, faults = (now - then for now, then in zip(_used(), self._used, strict=True))
         return Counts(
-            disk_bytes=None if disk is None or self._disk is None else disk - self._disk,
+            disk_bytes=_difference(disk, before[0]),
             cpu_s=cpu,
             major_faults=int(faults),
             memory_bytes=max(self._looks, default=None),
+            stolen_s=_difference(stolen, before[1]),
+            device_disk_bytes=_difference(device, before[2]),
         )
+
+    def _accounts(self) -> tuple[int | None, float | None, int | None]:
+        stolen, device = getattr(psutil.cpu_times(), "steal", None), machine.disk_account(self._path)
+        return _disk_bytes(), stolen, device.read_bytes if device else None
 
     def _watch(self) -> None:
         while not self._done.wait(self._pause):
@@ -88,6 +104,10 @@ def _pss(pid: int) -> int | None:
         return None
     kib = [int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
     return 1024 * sum(kib) if kib else None
+
+
+def _difference(now: Number | None, then: Number | None) -> Number | None:
+    return None if now is None or then is None else now - then
 
 
 def _used() -> tuple[float, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.progress import (
@@ -18,7 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from iobench import summary, tables
+from iobench import stats, summary, tables
+from iobench.record import Record, plain
 from iobench.run import Run
 from iobench.units import bytes_text
 from iobench.verify import Progress as Report
@@ -45,24 +48,37 @@ def result(*parts: RenderableType) -> None:
         console.print(part, soft_wrap=isinstance(part, str))
 
 
-def run(found: Run) -> None:
+def as_json(value: Any) -> None:
+    """Print a value as JSON to stdout; what JSON has no number for as null."""
+    print(json.dumps(plain(value), indent=2))
+
+
+def run(found: Run, smallest: float) -> None:
     """Print the table of a run, what to know about it, and the answer."""
     if not found.records:
         return
-    described = summary.summarise(found.records)
-    result(*tables.run_lines(found.records, found.rounds), "")
-    for table in tables.run_tables(described, _console().width):
-        result(table, "")
-    measured = {arm.label for arm in described.arms}
+    measured = {record.arm["label"] for record in found.records}
     if missing := [arm.label for arm in found.arms if arm.label not in measured]:
         note(f"not measured: {'; '.join(missing)}")
     for remark in found.remarks:
         note(remark)
-    for warning in summary.warnings(found.records):
-        note(f"warning: {warning}")
+    records(found.records, smallest)
+    for path in found.traces:
+        note(f"trace: {path}")
+    note(f"records: {found.path}")
+
+
+def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING) -> None:
+    """Print the tables of some records, what speaks against them, and the answer."""
+    described = summary.summarise(found, smallest)
+    result(*tables.run_lines(found), "")
+    width = _console().width
+    for table in (*tables.run_tables(described, width), *tables.stages_tables(described)):
+        result(table, "")
+    for doubt in described.doubts:
+        note(f"warning: {doubt.sentence}")
     if described.verdict is not None:
         result(summary.sentence(described.verdict))
-    note(f"records: {found.path}")
 
 
 @contextmanager

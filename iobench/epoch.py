@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -18,24 +19,27 @@ from iobench.loaders import Loader, open_loader
 from iobench.manifest import Opener
 from iobench.meter import Meter
 from iobench.record import Measured
+from iobench.stages import UNTIMED, Profile, Stages
 
 Consumer = Callable[[DeviceBatch], None]
 
 
-def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer) -> Measured:
+def measure(
+    arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer, profile: Profile | None = None
+) -> Measured:
     """Run epoch `number` of an arm, hand each batch on the device to `consume`, and time it.
 
-    The epoch's clock stops after the device is synchronised; closing is not timed. WrongContent
-    where other than all samples came out.
+    The epoch's clock stops after the device is synchronised; closing is not timed. A `profile` has
+    the loader's and the feed's share of the time told apart. WrongContent where other than all samples
+    came out.
     """
     schema, settings = opener.schema, arm.settings
     rows = settings.row_order(schema).batches(schema.samples, number)
-    counters, opening, epoch = Counters(early_look=settings.num_workers > 0), Meter(), Meter()
+    counters, opening, epoch = Counters(opener.path, early_look=settings.num_workers > 0), Meter(), Meter()
     gc.collect()
     with _counting(counters) as counts:
         with opening:
-            ordered = replace(opener, random=settings.order != "sequential")
-            loader = open_loader(arm, ordered, feed.device)
+            loader = opened(arm, opener, feed.device, profile or UNTIMED)
         with closing(loader):
             with epoch:
                 samples = _drain(loader, rows, feed, epoch, consume)
@@ -51,19 +55,36 @@ def measure(arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer
         wait_s=epoch.wait_s,
         wait_p50_s=epoch.wait_quantile_s(0.50),
         wait_p99_s=epoch.wait_quantile_s(0.99),
+        **_split(profile, loader, opening, epoch),
         **vars(counts[0]),
     )
+
+
+def opened(arm: Arm, opener: Opener, device: torch.device, stages: Stages = UNTIMED) -> Loader:
+    """The arm's loader, told in which order it will be asked."""
+    return open_loader(arm, replace(opener, random=arm.settings.order != "sequential"), device, stages)
+
+
+def _split(profile: Profile | None, loader: Loader, opening: Meter, epoch: Meter) -> dict[str, Any]:
+    if profile is None:
+        return {}
+    return {
+        "stages": profile.seconds(opening.elapsed_s, epoch.elapsed_s, epoch.wait_s, loader.ahead),
+        "beside_s": profile.beside_s,
+        "spans_s": profile.cost_s,
+    }
 
 
 def _drain(loader: Loader, rows: list[Rows], feed: Feed, epoch: Meter, consume: Consumer) -> int:
     """Samples that reached the device, all of them by the time this returns."""
     first, samples = loader.opener.schema.fields[0].name, 0
+    stages = loader.stages if feed.device.type == "cuda" else UNTIMED  # on the CPU nothing moves
     try:
         with closing(loader.epoch(rows)) as batches:
-            for batch in epoch.over(map(feed.move, batches)):
+            for batch in epoch.over(map(stages.timed("host_to_device", feed.move), batches)):
                 samples += batch[first].shape[0]
                 consume(batch)
-        feed.synchronize()
+        stages.timed("host_to_device", feed.synchronize)()
     except torch.OutOfMemoryError as error:
         reason = str(error).partition(". ")[0]
         raise LoaderFailed(f"{loader.opener.path}: {reason}; use a smaller --batch-size") from error

@@ -9,7 +9,10 @@ BenchError
 ├ ColdCacheUnavailable + RuntimeError        residency reached, and what holds the pages
 ├ LoaderFailed         + RuntimeError        a worker died
 ├ WrongContent         + RuntimeError        expected and found checksum
-└ RecordError          + ValueError          a file of records cannot be written or read
+├ RecordError          + ValueError          a file of records cannot be written or read
+├ NotComparable        + ValueError          records that do not measure the same thing
+├ ReportError          + OSError             a report cannot be written
+└ MissingExtra         + ImportError         gives the pip command
 """
 
 from __future__ import annotations
@@ -53,3 +56,15 @@ class WrongContent(BenchError, RuntimeError):
 
 class RecordError(BenchError, ValueError):
     """A file of records cannot be written or read."""
+
+
+class NotComparable(BenchError, ValueError):
+    """Records that were not measured alike, or have no arm in common."""
+
+
+class ReportError(BenchError, OSError):
+    """A report or one of its pictures cannot be written."""
+
+
+class MissingExtra(BenchError, ImportError):
+    """A library that only this needs is not installed."""

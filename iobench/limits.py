@@ -128,10 +128,15 @@ class Below:
     second_s: float
 
     @property
+    def seen(self) -> bool:
+        """Whether a cache below this kernel was seen to fill."""
+        return self.first_s > CACHED_BELOW * self.second_s
+
+    @property
     def sentence(self) -> str:
         """What that says about caches below this kernel."""
         times = f"{self.first_s * 1e6:.0f} µs, then {self.second_s * 1e6:.0f} µs at the same places"
-        if self.first_s > CACHED_BELOW * self.second_s:
+        if self.seen:
             return (
                 f"single 4 KiB reads past the cache: p50 {times}: a layer below this kernel (a host, "
                 "a controller) keeps what was read, so cold means cold for this kernel only"

@@ -6,6 +6,7 @@ import functools
 import os
 import platform
 import subprocess
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import psutil
 
 from iobench import cache
 
+SECTOR_BYTES = 512  # in the kernel's accounts, whatever the disk's own are
 LIBRARIES = ("torch", "tensordict", "numpy", "h5py", "lmdb", "lz4")
 
 
@@ -49,6 +51,27 @@ def disk(path: Path) -> dict[str, Any]:
         "model": _disk_model(path),
         "read_ahead_kib": cache.read_ahead_kib(path),
     }
+
+
+@dataclass(frozen=True)
+class DiskAccount:
+    """What a disk has done since the machine started."""
+
+    read_bytes: int
+    queued_ms: int  # of all requests together, waiting or served
+
+
+def disk_account(path: Path) -> DiskAccount | None:
+    """The kernel's account of the disk under a path; None where it lies on none.
+
+    Fields as in the kernel's Documentation/block/stat.rst.
+    """
+    number = os.stat(path).st_dev
+    try:
+        fields = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text().split()
+    except OSError:
+        return None
+    return DiskAccount(int(fields[2]) * SECTOR_BYTES, int(fields[10]))
 
 
 def _disk_model(path: Path) -> str | None:

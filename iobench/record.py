@@ -13,6 +13,13 @@ from iobench.errors import RecordError
 
 VERSION = 1
 
+_ALWAYS_THERE = {
+    "dataset": ("name", "samples", "fields"),
+    "arm": ("variant", "loader", "label"),
+    "cache": ("mode", "residency"),
+    "machine": ("cpu", "disk"),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
@@ -30,6 +37,11 @@ class Measured:
     disk_bytes: int | None  # None where the kernel keeps no account, as for the next but one
     major_faults: int
     memory_bytes: int | None  # peak, anonymous and shared, workers included
+    stolen_s: float | None = None  # of all processors, that a hypervisor gave to others
+    device_disk_bytes: int | None = None  # what the disk under the data read, for whoever asked
+    stages: dict[str, float] | None = None  # see iobench.stages: seconds of the consuming thread
+    beside_s: float | None = None  # that threads beside it spent reading, all together
+    spans_s: float | None = None  # what it cost to find that out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +62,7 @@ class Record(Measured):
     loss: float | None  # of the last step
     limit: dict[str, Any] | None = None  # the lowest on the arm's way: name and logical bytes_per_s
     shuffledness: float | None = None  # of block order: see iobench.order
+    system: list[dict[str, Any]] | None = None  # see iobench.monitor: looks since the last record
     record_version: int = VERSION
 
     @property
@@ -86,31 +99,45 @@ def append(path: Path, record: Record) -> None:
         raise RecordError(f"records cannot be written to {path}: {error.strerror}") from error
 
 
-def read(path: Path) -> list[Record]:
-    """The records of a file; a last line that was cut off is left out.
+def read(path: Path) -> tuple[list[Record], list[str]]:
+    """The records of a file, and a sentence for each line that is left out, because it is none.
 
-    RecordError where it cannot be read, holds something else or is of a newer version.
+    RecordError where the file cannot be read or no line of it is a record.
     """
     try:
-        lines = path.read_text().split("\n")
+        *lines, rest = path.read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
-    complete, known = lines[:-1], {f.name for f in fields(Record)}
-    records = []
-    for number, line in enumerate(complete, 1):
+    records, left_out = [], []
+    for number, line in enumerate(lines, 1):
         try:
-            body = json.loads(line)
-            version = body["record_version"]
-            if version <= VERSION:
-                records.append(Record(**{key: value for key, value in body.items() if key in known}))
-        except (ValueError, TypeError, KeyError) as error:
-            raise RecordError(f"{path}, line {number}: not a record of iobench ({error})") from error
-        if version > VERSION:
-            raise RecordError(
-                f"{path}, line {number}: record version {version}, "
-                f"this iobench reads up to {VERSION}; upgrade iobench"
-            )
-    return records
+            records.append(_record(line))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            reason = f"it has no {error}" if isinstance(error, KeyError) else error
+            left_out.append(f"{path}, line {number}: not a record of this iobench: {reason}")
+    if rest:
+        left_out.append(f"{path}, line {len(lines) + 1}: cut off in the middle")
+    if not records:
+        raise RecordError(left_out[0] if left_out else f"{path}: empty, no round was finished")
+    return records, left_out
+
+
+def _record(line: str) -> Record:
+    body = json.loads(line, parse_constant=_refuse)
+    if body["record_version"] > VERSION:
+        raise ValueError(f"it is of version {body['record_version']}, newer than {VERSION}; upgrade iobench")
+    record = Record(**{f.name: body[f.name] for f in fields(Record) if f.name in body})
+    for what, keys in _ALWAYS_THERE.items():
+        for key in keys:
+            getattr(record, what)[key]
+    for name in ("samples", "logical_bytes", "epoch_s"):
+        if not getattr(record, name) > 0:
+            raise ValueError(f"{name} is {getattr(record, name)}")
+    return record
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"a figure is {constant}")
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,9 @@
-"""Pure arithmetic over rounds: medians, intervals, verdicts."""
+"""Pure arithmetic over rounds: medians, intervals, comparisons, verdicts.
+
+Rounds of different arms are not correlated, so comparisons are unpaired: the bootstrap interval of
+the ratio of medians. Trials of an arm against itself found that to be right about 19 times in 20
+from five rounds on, and paired log ratios or ratios of means to be wrong two or three times as often.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,8 @@ import numpy.typing as npt
 CONFIDENCE = 0.95
 RESAMPLES = 4999
 FEWEST = 3  # rounds below which an interval says nothing
+ENOUGH = 5  # rounds from which an interval is as sure as it says
+MOST_STEPS = 200  # that a trend is looked for in; more values are taken together
 WORTH_NAMING = 0.05  # smallest difference that is called one
 
 
@@ -23,20 +30,45 @@ class Estimate:
     low: float | None
     high: float | None
 
+    @property
+    def precision(self) -> float | None:
+        """How far the interval reaches from the median, as a fraction of it; None without one."""
+        if self.low is None or self.high is None:
+            return None
+        return max(self.high - self.median, self.median - self.low) / self.median
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How many times as fast one arm is as another, and what that amounts to.
+
+    `outcome` is `faster` or `slower` where the interval leaves out 1 and the ratio is at least the
+    smallest difference worth naming away from it (below five rounds: where the whole interval is);
+    `equivalent` where the whole interval is closer to 1 than that; else `inconclusive`.
+    """
+
+    ratio: Estimate
+    outcome: str
+
 
 @dataclass(frozen=True)
 class Verdict:
     """Which arm is fastest and how sure that is.
 
-    `ratio` compares its median with the runner-up's. `outcome` is `faster` where the whole
-    interval of that ratio lies above 1.05, `equivalent` where it lies within 0.95 to 1.05,
-    else `inconclusive`; `single` where there is nothing to compare.
+    `against` compares it with every other arm, the next fastest first. `outcome` is `faster` where it
+    is faster than all of them; else `rivals` are those it may not be faster than, and `outcome` is
+    `equivalent` if it is as fast as each of these, or `inconclusive`; `single` without another arm.
+    `runner_up`, with `ratio`, is the first rival, or the next fastest.
     """
 
     fastest: str
     runner_up: str | None
     ratio: Estimate | None
     outcome: str
+    against: dict[str, Comparison]
+    rivals: list[str]
+    smallest: float
+    correction: str | None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -44,36 +76,92 @@ def estimate(values: Sequence[float]) -> Estimate:
     median = statistics.median(values)
     if len(values) < FEWEST:
         return Estimate(median, None, None)
-    low, high = _bootstrap((values,), _median)
+    low, high = _bootstrap((values,), _median, CONFIDENCE)
     return Estimate(median, low, high)
 
 
-def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> Estimate:
-    """The ratio of the medians of two samples with its bootstrap percentile interval, unpaired."""
+def ratio(numerator: Sequence[float], denominator: Sequence[float], comparisons: int = 1) -> Estimate:
+    """The ratio of the medians of two samples with its bootstrap percentile interval, unpaired.
+
+    The interval holds the true ratios of that many comparisons, all together, with 95 % confidence
+    (Bonferroni).
+    """
     centre = statistics.median(numerator) / statistics.median(denominator)
     if min(len(numerator), len(denominator)) < FEWEST:
         return Estimate(centre, None, None)
-    low, high = _bootstrap((numerator, denominator), _ratio_of_medians)
+    confidence = 1 - (1 - CONFIDENCE) / comparisons
+    low, high = _bootstrap((numerator, denominator), _ratio_of_medians, confidence)
     return Estimate(centre, low, high)
 
 
-def verdict(rates: Mapping[str, Sequence[float]]) -> Verdict:
-    """The fastest arm by median rate against the next, from each arm's rates (larger is faster)."""
-    ranked = sorted(rates, key=lambda label: statistics.median(rates[label]), reverse=True)
-    if len(ranked) < 2:
-        return Verdict(ranked[0], None, None, "single")
-    compared = ratio(rates[ranked[0]], rates[ranked[1]])
-    return Verdict(ranked[0], ranked[1], compared, _outcome(compared))
+def compare(
+    rates: Sequence[float], others: Sequence[float], smallest: float = WORTH_NAMING, comparisons: int = 1
+) -> Comparison:
+    """The first arm's rates against the second's (larger is faster), as one of so many comparisons."""
+    found = ratio(rates, others, comparisons)
+    few = min(len(rates), len(others)) < ENOUGH
+    return Comparison(found, _outcome(found, smallest, must_clear=smallest if few else 0.0))
 
 
-def _outcome(compared: Estimate) -> str:
-    if compared.low is None or compared.high is None:
+def verdict(rates: Mapping[str, Sequence[float]], smallest: float = WORTH_NAMING) -> Verdict:
+    """The fastest arm by median rate against all others, from each arm's rates (larger is faster)."""
+    fastest, *others = sorted(rates, key=lambda label: statistics.median(rates[label]), reverse=True)
+    against = {
+        other: compare(rates[fastest], rates[other], smallest, comparisons=len(others)) for other in others
+    }
+    rivals = [other for other in others if against[other].outcome != "faster"]
+    runner_up = next(iter(rivals or others), None)
+    return Verdict(
+        fastest,
+        runner_up,
+        against[runner_up].ratio if runner_up else None,
+        _overall([against[rival].outcome for rival in rivals]) if others else "single",
+        against,
+        rivals,
+        smallest,
+        correction(len(others)),
+    )
+
+
+def correction(comparisons: int) -> str | None:
+    """What was done about many comparisons at once; None where there were not many."""
+    return f"Bonferroni over {comparisons} comparisons" if comparisons > 1 else None
+
+
+def spread(values: Sequence[float]) -> float:
+    """The robust standard deviation (1.4826 × the median absolute deviation) as a part of the median."""
+    median = statistics.median(values)
+    return 1.4826 * statistics.median(abs(value - median) for value in values) / median
+
+
+def trend(values: Sequence[float]) -> tuple[float, float]:
+    """By what part of the median the values rise from first to last, and how likely that is chance.
+
+    Theil and Sen's slope, Kendall's tau.
+    """
+    from scipy.stats import kendalltau, theilslopes
+
+    values = [statistics.median(part) for part in np.array_split(values, min(len(values), MOST_STEPS))]
+    steps = range(len(values))
+    slope = float(theilslopes(values, steps).slope)
+    return slope * (len(values) - 1) / statistics.median(values), float(kendalltau(steps, values).pvalue)
+
+
+def _outcome(found: Estimate, smallest: float, must_clear: float) -> str:
+    if found.low is None or found.high is None:
         return "inconclusive"
-    if compared.low > 1 + WORTH_NAMING:
+    if found.low > 1 + must_clear and found.median >= 1 + smallest:
         return "faster"
-    if compared.low > 1 - WORTH_NAMING and compared.high < 1 + WORTH_NAMING:
-        return "equivalent"
-    return "inconclusive"
+    if found.high < 1 - must_clear and found.median <= 1 - smallest:
+        return "slower"
+    within = found.low > 1 - smallest and found.high < 1 + smallest
+    return "equivalent" if within else "inconclusive"
+
+
+def _overall(outcomes: Sequence[str]) -> str:
+    if not outcomes:
+        return "faster"
+    return "equivalent" if set(outcomes) == {"equivalent"} else "inconclusive"
 
 
 def _median(values: npt.NDArray[np.float64], axis: int) -> npt.NDArray[np.float64]:
@@ -86,7 +174,9 @@ def _ratio_of_medians(
     return _median(numerator, axis) / _median(denominator, axis)
 
 
-def _bootstrap(samples: tuple[Sequence[float], ...], statistic: object) -> tuple[float, float]:
+def _bootstrap(
+    samples: tuple[Sequence[float], ...], statistic: object, confidence: float
+) -> tuple[float, float]:
     from scipy.stats import bootstrap  # half a second to import
 
     found = bootstrap(
@@ -95,7 +185,7 @@ def _bootstrap(samples: tuple[Sequence[float], ...], statistic: object) -> tuple
         vectorized=True,
         paired=False,
         n_resamples=RESAMPLES,
-        confidence_level=CONFIDENCE,
+        confidence_level=confidence,
         method="percentile",
         random_state=np.random.Generator(np.random.PCG64(0)),
     )

@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from iobench import stats
-from iobench.cache import WARM_LIMIT
+from iobench.doubts import Doubt, doubts
 from iobench.record import Record
+from iobench.stages import STAGES
 from iobench.stats import Estimate, Verdict
-from iobench.units import bytes_text
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,9 @@ class ArmSummary:
     limit_bytes_per_s: float | None  # the highest found in any round
     limit_share: float | None  # the rate over that
     shuffledness: float | None  # of block order
+    stages: dict[str, float] | None  # median seconds of each, see iobench.stages
+    beside_s: float | None  # that threads read beside, all together
+    spans_share: float | None  # of the epoch, that telling the stages apart cost
 
 
 @dataclass(frozen=True)
@@ -48,65 +51,51 @@ class Summary:
 
     arms: list[ArmSummary]
     verdict: Verdict | None
+    doubts: list[Doubt]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
         verdict = asdict(self.verdict) if self.verdict else None
-        return {"arms": [asdict(arm) for arm in self.arms], "verdict": verdict}
+        doubts = [{**asdict(doubt), "sentence": doubt.sentence} for doubt in self.doubts]
+        return {"arms": [asdict(arm) for arm in self.arms], "verdict": verdict, "doubts": doubts}
 
 
-def summarise(records: Sequence[Record]) -> Summary:
-    """One summary per arm, fastest first, and which is fastest."""
+def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -> Summary:
+    """One summary per arm, fastest first, which is fastest, and what speaks against all that.
+
+    Differences below `smallest` (a fraction) are not called any.
+    """
     by_arm: dict[str, list[Record]] = {}
     for record in records:
         by_arm.setdefault(record.arm["label"], []).append(record)
     arms = sorted(map(_arm, by_arm.values()), key=lambda arm: arm.samples_per_s.median, reverse=True)
     rates = {label: [r.samples_per_s for r in rounds] for label, rounds in by_arm.items()}
-    return Summary(arms, stats.verdict(rates) if rates else None)
+    return Summary(arms, stats.verdict(rates, smallest) if rates else None, doubts(records))
 
 
 def sentence(verdict: Verdict) -> str:
     """The verdict in words."""
     if verdict.ratio is None:
         return f"{verdict.fastest} is the only arm: there is nothing to compare it with."
-    ratio = verdict.ratio
-    interval = "too few rounds for an interval"
-    if ratio.low is not None:
-        interval = f"95 % interval {ratio.low:.2f} to {ratio.high:.2f}"
-    figures = f"{ratio.median:.2f} × ({interval})"
+    figures = ratio_text(verdict.ratio, verdict.correction)
     if verdict.outcome == "faster":
         return f"Fastest: {verdict.fastest}, {figures} as fast as {verdict.runner_up}."
+    more = len(verdict.rivals) - 1
+    named = f"{verdict.fastest} and {verdict.runner_up}" + (f" (and {more} more)" if more > 0 else "")
     if verdict.outcome == "equivalent":
-        return f"Equally fast within 5 %: {verdict.fastest} and {verdict.runner_up}, {figures}."
-    advice = "more --rounds or a larger dataset may decide it"
-    if ratio.low is None:
-        advice = f"give --rounds {stats.FEWEST} or more"
-    return f"Inconclusive between {verdict.fastest} and {verdict.runner_up}: {figures}; {advice}."
+        return f"Equally fast within {verdict.smallest:.0%}: {named}, {figures}."
+    advice = "--rounds auto or a larger dataset may decide it"
+    if verdict.ratio.low is None:
+        advice = f"give --rounds {stats.ENOUGH} or more"
+    return f"Inconclusive between {named}: {figures}; {advice}."
 
 
-def warnings(records: Sequence[Record]) -> list[str]:
-    """What a reader of the figures has to know: arms that were not as warm as they should be."""
-    found = []
-    for arm in summarise(records).arms:
-        mode = next(r.cache["mode"] for r in records if r.arm["label"] == arm.label)
-        if mode == "warm" and arm.residency is None:
-            found.append(f"{arm.label}: nobody can tell if its files were in memory; run as their owner.")
-        elif mode == "warm" and arm.residency is not None and arm.residency < WARM_LIMIT:
-            found.append(
-                f"{arm.label}: only {arm.residency:.0%} of its files was in memory before a round, so it was "
-                "not warm; free memory or prepare less data."
-            )
-        elif mode == "warm" and (arm.read_amplification or 0) > 1 - WARM_LIMIT:
-            found.append(
-                f"{arm.label}: a round read {bytes_text(arm.disk_bytes or 0)} from disk although its files "
-                "were in memory before it; something takes pages out of memory."
-            )
-        if (arm.limit_share or 0) > 1:
-            found.append(
-                f"{arm.label}: faster than the limit measured for it ({arm.limit}), also when that was "
-                "measured again, so the true limit is higher; give more --rounds."
-            )
-    return found
+def ratio_text(ratio: Estimate, correction: str | None = None) -> str:
+    """A ratio with its interval, and what was done about many comparisons."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.median:.2f} × (too few rounds for an interval)"
+    corrected = f"; {correction}" if correction else ""
+    return f"{ratio.median:.2f} × (95 % interval {ratio.low:.2f} to {ratio.high:.2f}{corrected})"
 
 
 def _arm(rounds: Sequence[Record]) -> ArmSummary:
@@ -140,7 +129,20 @@ def _arm(rounds: Sequence[Record]) -> ArmSummary:
         limit_bytes_per_s=limit["bytes_per_s"] if limit else None,
         limit_share=median("bytes_per_s") / limit["bytes_per_s"] if limit else None,
         shuffledness=last.shuffledness,
+        **_profile([r for r in rounds if r.stages]),
     )
+
+
+def _profile(rounds: Sequence[Record]) -> dict[str, Any]:
+    if not rounds:
+        return {"stages": None, "beside_s": None, "spans_share": None}
+    return {
+        "stages": {
+            stage: statistics.median((r.stages or {}).get(stage, 0.0) for r in rounds) for stage in STAGES
+        },
+        "beside_s": statistics.median(r.beside_s or 0.0 for r in rounds),
+        "spans_share": statistics.median((r.spans_s or 0.0) / r.epoch_s for r in rounds),
+    }
 
 
 def _largest(values: Sequence[int | None]) -> int | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -10,10 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from formats import Schema
+from iobench.compare import Compared
+from iobench.history import Past
 from iobench.limits import Limit
 from iobench.manifest import Manifest
 from iobench.prepare import Prepared
 from iobench.record import Record
+from iobench.stages import STAGES
 from iobench.stats import Estimate
 from iobench.summary import ArmSummary, Summary
 from iobench.units import bytes_text, rate_text, seconds_text, three_digits
@@ -49,15 +53,26 @@ def prepared_table(rows: Sequence[Prepared]) -> Table:
     return table
 
 
-def round_line(record: Record, rounds: int) -> str:
+def round_line(record: Record, rounds: int | None) -> str:
     """One round in one line."""
     speed = f"{three_digits(record.bytes_per_s / MIB)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
-    return f"round {record.round}/{rounds}  {record.arm['label']}: {speed}, {seconds_text(record.epoch_s)}"
+    number = f"{record.round}/{rounds}" if rounds else record.round
+    return f"round {number}  {record.arm['label']}: {speed}, {seconds_text(record.epoch_s)}"
 
 
-def run_lines(records: Sequence[Record], rounds: int) -> list[str]:
+def live_table(rates: Mapping[str, Sequence[float]]) -> Table:
+    """The arms of a run that goes on, the fastest first: MiB/s of the last round, and the median."""
+    table = _table("format", "loader", "rounds", "last MiB/s", "median", left=2)
+    for label in sorted(rates, key=lambda label: statistics.median(rates[label]), reverse=True):
+        variant, _, loader = label.partition(" · ")
+        last, middle = rates[label][-1], statistics.median(rates[label])
+        table.add_row(variant, loader, str(len(rates[label])), three_digits(last), three_digits(middle))
+    return table
+
+
+def run_lines(records: Sequence[Record]) -> list[str]:
     """What all arms of a run have in common, in two lines."""
-    first = records[0]
+    first, rounds = records[0], max(record.round for record in records)
     arm, cache, machine = first.arm, first.cache, first.machine
     pinned = f", {'pinned' if arm['pin_memory'] else 'pageable'} memory" if first.device != "cpu" else ""
     gpu = f", {machine['gpu']['name']}" if machine["gpu"] else ""
@@ -115,6 +130,85 @@ def _run_table(summary: Summary, columns: Sequence[tuple[str, list[str | None]]]
     for number, arm in enumerate(summary.arms):
         variant, _, loader = arm.label.partition(" · ")
         table.add_row(variant, loader, *(cells[number] or "" for _, cells in columns))
+    return table
+
+
+def stages_tables(summary: Summary) -> list[Table]:
+    """Where the time went, one line per arm, stages as parts of opening and epoch together; or none."""
+    arms = [arm for arm in summary.arms if arm.stages]
+    if not arms:
+        return []
+    used = [stage for stage in STAGES if any(arm.stages and arm.stages[stage] for arm in arms)]
+    titles = [stage.replace("_", " ") for stage in used]
+    table = _table("format", "loader", *titles, "threads read", "profiling", left=2)
+    for arm in arms:
+        stages = arm.stages or {}
+        whole = sum(stages.values())
+        variant, _, loader = arm.label.partition(" · ")
+        beside = seconds_text(arm.beside_s) if arm.beside_s else ""
+        parts = [f"{stages[stage] / whole:.0%}" if stages[stage] else "" for stage in used]
+        table.add_row(variant, loader, *parts, beside, f"{arm.spans_share or 0:.2%}")
+    return [table]
+
+
+def compared_table(found: Compared) -> Table:
+    """One line per arm and newer run."""
+    table = _table(*_COMPARED, left=2)
+    for cells in _compared_cells(found):
+        table.add_row(*cells)
+    return table
+
+
+def compared_markdown(found: Compared) -> str:
+    """The same for a page that understands Markdown."""
+    lines = [_COMPARED, ["---"] * 2 + ["---:"] * 6 + ["---"] * 2, *_compared_cells(found)]
+    escaped = [[cell.replace("|", "\\|") for cell in cells] for cells in lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped) + f"\n\n{compared_line(found)}"
+
+
+def compared_line(found: Compared) -> str:
+    """What the verdicts of a comparison mean."""
+    corrected = f"; {found.correction}" if found.correction else ""
+    least = f"below {found.smallest:.0%} nothing is called a difference"
+    return f"Ratios are new over {found.base}; {least}{corrected}."
+
+
+_COMPARED = ["arm", "new", "base MiB/s", "95 %", "new MiB/s", "95 %", "ratio", "95 %", "verdict", "differs"]
+
+
+def _compared_cells(found: Compared) -> list[list[str]]:
+    return [
+        [
+            line.arm,
+            line.new,
+            *_estimate_cells(line.base_bytes_per_s),
+            *_estimate_cells(line.new_bytes_per_s),
+            f"{line.comparison.ratio.median:.3f}",
+            _ratio_interval(line.comparison.ratio),
+            line.comparison.outcome,
+            "; ".join([*(f"forced: {text}" for text in line.forced), *line.settings]),
+        ]
+        for line in found.lines
+    ]
+
+
+def _estimate_cells(estimate: Estimate) -> tuple[str, str]:
+    return three_digits(estimate.median / MIB), _interval(estimate, MIB)
+
+
+def _ratio_interval(ratio: Estimate) -> str:
+    return "–" if ratio.low is None else f"{ratio.low:.3f} – {ratio.high:.3f}"
+
+
+def past_table(runs: Sequence[Past]) -> Table:
+    """Earlier runs, one a line."""
+    table = _table("name", "when (UTC)", "dataset", "arms", "rounds", "device", "cache", "verdict", left=3)
+    table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
+    for run in runs:
+        when = run.time[:16].replace("T", " ")
+        table.add_row(
+            run.name, when, run.dataset, str(run.arms), str(run.rounds), run.device, run.cache, run.verdict
+        )
     return table
 
 

@@ -71,3 +71,11 @@ def rate_text(per_second: float) -> str:
 def three_digits(value: float) -> str:
     """A number rounded to about three significant digits, without an exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def parse_percent(text: str) -> float:
+    """The fraction written as `5%`; ValueError, in words, for what is not between 0 and 100 %."""
+    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*%\s*", text)
+    if match is None or float(match[1]) >= 100:
+        raise ValueError(f"{text!r} is not a percentage below 100, like 5%")
+    return float(match[1]) / 100

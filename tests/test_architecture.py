@@ -9,8 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PRODUCT = [*ROOT.glob("iobench/**/*.py"), *ROOT.glob("formats/**/*.py")]
-HEAVY = ("torch", "tensordict", "h5py", "lmdb", "lz4", "scipy")
-FACES = ("iobench.cli", "iobench.display")
+HEAVY = ("torch", "tensordict", "h5py", "lmdb", "lz4", "scipy", "altair", "vl_convert", "jinja2", "pyarrow")
 
 
 def module_name(path):
@@ -18,6 +17,8 @@ def module_name(path):
 
 
 MODULES = {module_name(path): ast.parse(path.read_text()) for path in PRODUCT}
+COMMANDS = tuple(name for name in MODULES if name.startswith("iobench.commands"))
+FACES = ("iobench.cli", "iobench.display", "iobench.live", *COMMANDS)
 
 
 def imports(nodes):
@@ -90,7 +91,8 @@ print("loaded:", *(set(sys.modules) & set({HEAVY})))
 
 
 @pytest.mark.parametrize(
-    "arguments", [[], ["--help"], ["run", "--help"], ["prepare", "--help"], ["--version"]]
+    "arguments",
+    [[], ["--help"], ["run", "--help"], ["report", "--help"], ["runs", "show", "--help"], ["--version"]],
 )
 def test_what_answers_at_once_loads_nothing_heavy(arguments):
     command = [sys.executable, "-c", LOADED, *arguments]

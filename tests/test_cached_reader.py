@@ -82,7 +82,7 @@ def test_cold_rows_are_right_in_order_and_at_random(stored, way):
 
 @WAYS
 def test_after_an_epoch_the_file_is_in_memory_and_was_read_once(stored, way):
-    counting = counters.Counters()
+    counting = counters.Counters(stored.path)
     counting.start()
     with stored.open() as reader:
         way(stored, reader)

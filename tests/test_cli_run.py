@@ -30,7 +30,7 @@ def test_every_arm_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
     assert done.stdout.splitlines()[-1].startswith(("Fastest: ", "Equally fast", "Inconclusive"))
     for word in ("cpu, warm cache", "samples/s", "95 %", "first batch", "p99", "CPU s/GiB", "disk"):
         assert word in done.stdout
-    assert len(record.read(out)) == 3 * 3 * len(formats.names())
+    assert len(record.read(out)[0]) == 3 * 3 * len(formats.names())
     assert f"dataset {images.name}" in done.stderr
     assert "(the newest in" in done.stderr
     assert f"records: {out}" in done.stderr
@@ -59,8 +59,8 @@ def test_cold_is_proved_and_said(floats, tmp_path):
     done = run(floats, "--cache", "cold", "--format", "memmap", "--loader", "native", "--out", tmp_path / "r")
     assert done.returncode == 0, done.stderr
     assert "cold cache (" in done.stdout
-    assert all(one.cache["residency"] <= 0.01 for one in record.read(tmp_path / "r"))
-    assert all(one.disk_bytes > 0.9 * floats.schema.logical_bytes for one in record.read(tmp_path / "r"))
+    assert all(one.cache["residency"] <= 0.01 for one in record.read(tmp_path / "r")[0])
+    assert all(one.disk_bytes > 0.9 * floats.schema.logical_bytes for one in record.read(tmp_path / "r")[0])
 
 
 def test_an_arm_that_is_wrong_is_named_and_the_others_are_measured(own_images):
@@ -175,7 +175,7 @@ def test_an_interrupt_prints_what_was_measured_and_leaves_no_process(images, tmp
         out, said = process.communicate(timeout=60)
     assert complaint(subprocess.CompletedProcess((), process.returncode, out, said), 130).endswith("is kept")
     assert any(line.startswith("npy") for line in out.splitlines())
-    assert len(record.read(tmp_path / "r.jsonl")) >= 2
+    assert len(record.read(tmp_path / "r.jsonl")[0]) >= 2
     left = [p for p in psutil.process_iter() if session_of(p) == process.pid]
     assert not psutil.wait_procs(left, timeout=10)[1]
 

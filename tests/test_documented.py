@@ -11,11 +11,22 @@ import formats
 from iobench.cli import app
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
-COMMANDS = typer.main.get_command(app).commands
+
+
+def commands(group, above=""):
+    """Every command below a group, and below the groups in it, by what has to be typed."""
+    for name, command in group.commands.items():
+        yield f"{above}{name}", command
+        if hasattr(command, "commands"):
+            yield from commands(command, f"{above}{name} ")
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
 OPTIONS = [
     (name, flag)
     for name, command in COMMANDS.items()
     for parameter in command.params
+    if parameter.param_type_name == "option"
     for flag in (*parameter.opts, *parameter.secondary_opts)
 ]
 

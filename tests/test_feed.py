@@ -5,6 +5,7 @@ from iobench import epoch, feed
 from iobench.arms import Settings, arm
 from iobench.errors import DeviceUnavailable, InvalidSettings
 from iobench.feed import Feed, pick_device
+from iobench.stages import UNTIMED
 
 CPU = torch.device("cpu")
 
@@ -82,6 +83,8 @@ def test_copies_wait_only_where_asked_to(fake, log, non_blocking):
 
 def test_the_clock_stops_after_the_device_has_finished_every_copy(fake, log, images, monkeypatch):
     class Loader:
+        stages = UNTIMED
+
         def __init__(self, opener):
             self.opener = opener
 
@@ -96,7 +99,7 @@ def test_the_clock_stops_after_the_device_has_finished_every_copy(fake, log, ima
             log.append("clock stops")
             super().__exit__(*exc)
 
-    monkeypatch.setattr(epoch, "open_loader", lambda one, opener, device: Loader(opener))
+    monkeypatch.setattr(epoch, "open_loader", lambda one, opener, device, stages: Loader(opener))
     monkeypatch.setattr(epoch, "Meter", Meter)
     one = arm("npy", "native", Settings(batch_size=100))
     consume = lambda batch: log.append("consume")  # noqa: E731

@@ -16,6 +16,7 @@ from iobench import Settings, cache, ceilings, limits, record, summary
 from iobench.aio import DirectUnavailable
 from iobench.arms import LOADERS, arm
 from iobench.ceilings import Ceilings
+from iobench.doubts import doubts
 from iobench.limits import CACHED_BELOW, Below, Limit
 from iobench.memory import PAGE
 from iobench.stream.pipeline import GROUP_BYTES
@@ -297,14 +298,14 @@ def test_where_nothing_is_read_past_the_cache_the_disk_is_left_out(figures, imag
 
 def test_caches_below_are_spoken_of_where_anybody_can_tell(images, monkeypatch):
     monkeypatch.setattr(limits, "below", lambda file: Below(2e-4, 1e-4))
-    assert Ceilings(images, CPU, "cold").below() == [Below(2e-4, 1e-4).sentence]
+    assert Ceilings(images, CPU, "cold").below() == Below(2e-4, 1e-4)
     for error in (DirectUnavailable, OSError):
 
         def refuse(file, error=error):
             raise error
 
         monkeypatch.setattr(limits, "below", refuse)
-        assert Ceilings(images, CPU, "cold").below() == []
+        assert Ceilings(images, CPU, "cold").below() is None
 
 
 @pytest.fixture
@@ -324,7 +325,7 @@ def test_each_record_has_the_limit_of_its_arm(figures, images, measure):
     assert [one.limit for one in found.records] == [
         {"name": "page cache", "how": "as told", "bytes_per_s": 1e15, "reads_per_s": None}
     ] * 2 * len(LOADERS)
-    assert record.read(found.path) == found.records
+    assert record.read(found.path)[0] == found.records
 
 
 def test_without_limits_nothing_is_measured_and_records_have_none(figures, by_file, images, measure):
@@ -345,7 +346,7 @@ def test_a_limit_that_was_beaten_is_measured_again(figures, images, measure, mon
     assert [one.limit["bytes_per_s"] for one in found.records] == [1e15] * 2
     (arm,) = summary.summarise(found.records).arms
     assert 0 < arm.limit_share < 1
-    assert summary.warnings(found.records) == []
+    assert "limit" not in [doubt.kind for doubt in doubts(found.records)]
 
 
 def test_a_limit_that_was_not_reached_is_not_measured_again(figures, images, measure, monkeypatch):
@@ -360,8 +361,8 @@ def test_who_stays_above_the_limit_is_warned_of(figures, images, measure):
     (arm,) = summary.summarise(found.records).arms
     assert (arm.limit, arm.limit_bytes_per_s) == ("page cache", 1e3)
     assert arm.limit_share == pytest.approx(arm.bytes_per_s.median / 1e3)
-    (said,) = summary.warnings(found.records)
-    assert said.startswith("npy · native: faster than the limit measured for it (page cache)")
+    (said,) = [doubt.sentence for doubt in doubts(found.records) if doubt.kind == "limit"]
+    assert said.startswith("npy · native: faster than the limit measured for it")
 
 
 def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
@@ -379,7 +380,10 @@ def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
 
 def test_a_cold_run_says_if_a_cache_below_was_seen(figures, by_file, images, measure, monkeypatch):
     monkeypatch.setattr(limits, "below", lambda file: Below(2e-4, 1e-4))
-    assert measure(images, cache_mode="cold").remarks == [Below(2e-4, 1e-4).sentence]
+    found = measure(images, cache_mode="cold")
+    assert found.remarks == [Below(2e-4, 1e-4).sentence]
+    assert found.records[0].cache["below_s"] == [2e-4, 1e-4]
+    assert "below" in [doubt.kind for doubt in doubts(found.records)]
     assert measure(images, cache_mode="warm").remarks == []
 
 
@@ -414,7 +418,7 @@ def test_only_block_order_says_how_shuffled_it_is(images, inside, tmp_path, orde
     done = run(inside, images, "--order", order, *blocks, "--out", tmp_path / "r.jsonl", "--no-limits")
     assert done.returncode == 0, done.stderr
     assert ("shuffled" in columns(done)) == (order == "block")
-    (one,) = record.read(tmp_path / "r.jsonl")
+    (one,) = record.read(tmp_path / "r.jsonl")[0]
     assert (one.shuffledness is not None) == (order == "block")
     if order == "block":
         assert 0 < one.shuffledness < 1

@@ -98,7 +98,7 @@ def test_bytes_really_move(by_file, floats, name, loader, kind):
     files = floats.files_of(name)
     cache.evict(files)
     rows = order.Order(kind, 4096, block_rows=512).batches(floats.schema.samples, 1)
-    counters = Counters()
+    counters = Counters(floats.root)
     counters.start()
     epoch(floats, name, loader, rows=rows, fetch="batch", batch_size=4096)
     assert counters.stop().disk_bytes > 0.99 * sum(file.stat().st_size for file in files)

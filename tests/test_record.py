@@ -49,7 +49,7 @@ def test_what_was_appended_is_read_back(path):
     records = [with_loss(float(number)) for number in range(3)]
     for one in records:
         record.append(path, one)
-    assert record.read(path) == records
+    assert record.read(path) == (records, [])
 
 
 def test_each_record_is_one_line_of_json_with_its_version(path):
@@ -65,53 +65,84 @@ def test_rates_are_per_second_of_the_epoch():
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_json_has_no_number_for_becomes_null(path, value):
-    record.append(path, dataclasses.replace(with_loss(value), machine={"a": [{"b": value}]}))
-    (found,) = record.read(path)
+    record.append(
+        path, dataclasses.replace(with_loss(value), machine={**EXAMPLE.machine, "a": [{"b": value}]})
+    )
+    (found,), _ = record.read(path)
     assert found.loss is None
-    assert found.machine == {"a": [{"b": None}]}
+    assert found.machine["a"] == [{"b": None}]
 
 
-def test_a_last_line_that_was_cut_off_is_left_out(path):
+def test_a_last_line_that_was_cut_off_is_left_out_and_named(path):
     record.append(path, EXAMPLE)
     whole = path.read_text()
     for length in (1, len(whole) // 2, len(whole) - 1):
         path.write_text(whole + whole[:length])
-        assert record.read(path) == [EXAMPLE]
+        assert record.read(path) == ([EXAMPLE], [f"{path}, line 2: cut off in the middle"])
 
 
-def test_an_empty_file_has_no_records(path):
+def test_a_file_without_a_finished_round_is_refused(path):
     path.parent.mkdir()
-    path.write_text("")
-    assert record.read(path) == []
+    for content, said in (("", "no round was finished"), ('{"record_ver', "line 1: cut off")):
+        path.write_text(content)
+        with pytest.raises(RecordError, match=said):
+            record.read(path)
+
+
+def changed(**changes):
+    return json.dumps({**dataclasses.asdict(EXAMPLE), **changes})
 
 
 def test_unknown_keys_are_passed_over(path):
     path.parent.mkdir()
-    path.write_text(json.dumps({**dataclasses.asdict(EXAMPLE), "of_a_later_release": 1}) + "\n")
-    assert record.read(path) == [EXAMPLE]
+    path.write_text(changed(of_a_later_release=1) + "\n")
+    assert record.read(path) == ([EXAMPLE], [])
 
 
-def test_a_newer_version_is_refused_with_the_line_and_what_to_do(path):
+def test_what_older_records_do_not_have_is_none(path):
+    older = {
+        key: value
+        for key, value in dataclasses.asdict(EXAMPLE).items()
+        if key not in ("stolen_s", "device_disk_bytes", "stages", "system", "limit", "shuffledness")
+    }
     path.parent.mkdir()
-    path.write_text(json.dumps({**dataclasses.asdict(EXAMPLE), "record_version": 99, "run": {}}) + "\n")
-    with pytest.raises(RecordError, match=r"line 1: record version 99.*upgrade iobench"):
-        record.read(path)
+    path.write_text(json.dumps(older) + "\n")
+    assert record.read(path) == ([EXAMPLE], [])
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"hello\n",
-        b"[]\n",
-        b"3\n",
-        b"null\n",
-        b"{}\n",
-        b'{"record_version": "1"}\n',
-        b'{"record_version": 1}\n',
-        b"\xff\n",
-    ],
-)
-def test_a_file_of_something_else_is_refused(path, content):
+BROKEN = {
+    "hello": "Expecting value",
+    "[]": "",
+    "3": "",
+    "null": "",
+    "{}": "it has no 'record_version'",
+    '{"record_version": "1"}': "",
+    '{"record_version": 1}': "missing",
+    changed(record_version=99, run={}): "version 99, newer than 1; upgrade iobench",
+    changed(epoch_s=math.nan): "a figure is NaN",
+    changed(wait_s=math.inf): "a figure is Infinity",
+    changed(epoch_s=0): "epoch_s is 0",
+    changed(samples=-1): "samples is -1",
+    changed(epoch_s="1"): "",
+    changed(arm={}): "it has no 'variant'",
+    changed(cache=None): "",
+    "[" * 10_000: "",
+}
+
+
+@pytest.mark.parametrize("line", BROKEN)
+def test_a_line_that_is_no_record_is_left_out_and_named(path, line):
+    record.append(path, EXAMPLE)
+    path.write_text(path.read_text() + line + "\n" + path.read_text())
+    records, (said,) = record.read(path)
+    assert records == [EXAMPLE, EXAMPLE]
+    assert said.startswith(f"{path}, line 2: not a record of this iobench: ")
+    assert BROKEN[line] in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize("content", [*(f"{line}\n".encode() for line in BROKEN), b"\xff\n"])
+def test_a_file_of_nothing_else_is_refused(path, content):
     path.parent.mkdir()
     path.write_bytes(content)
     with pytest.raises(RecordError, match=r"r\.jsonl") as caught:

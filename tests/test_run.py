@@ -18,8 +18,20 @@ from iobench.errors import (
     ManifestError,
     RecordError,
 )
+from iobench.observer import Observer
 
 FORKED = {"num_workers": 2, "start_method": "fork"}
+
+
+class Told(Observer):
+    """Passes on what it is told."""
+
+    def __init__(self, status, recorded):
+        self.status, self.recorded = status, recorded
+
+
+def ignore(told):
+    pass
 
 
 @pytest.fixture
@@ -27,7 +39,8 @@ def measure(tmp_path):
     """iobench.run on the CPU, with its records in a file of this test."""
 
     def call(manifest, variants=("npy",), loaders=("native",), rounds=1, **options):
-        options = {"device": "cpu", "out": tmp_path / "records.jsonl", **options}
+        told = Told(options.pop("on_status", ignore), options.pop("on_record", ignore))
+        options = {"device": "cpu", "out": tmp_path / "records.jsonl", "observer": told, **options}
         return iobench.run(manifest, variants, loaders, rounds=rounds, **options)
 
     return call
@@ -78,13 +91,13 @@ def test_records_are_in_the_file_as_each_round_ends(images, measure, tmp_path):
 
     found = measure(images, rounds=3, on_record=count)
     assert lines == [1, 2, 3]
-    assert [one.round for one in record.read(found.path)] == [1, 2, 3]
+    assert [one.round for one in record.read(found.path)[0]] == [1, 2, 3]
 
 
 def test_records_go_beside_the_dataset_by_default(own_images, measure):
     found = measure(own_images, out=None)
     assert found.path.parent == own_images.root.parent / "results"
-    assert len(record.read(found.path)) == 1
+    assert len(record.read(found.path)[0]) == 1
 
 
 def test_the_loader_s_own_settings_stay_out_of_other_arms(images, measure):
@@ -144,7 +157,7 @@ def test_an_interrupt_keeps_what_was_measured(images, measure):
     found = measure(images, rounds=9, on_record=interrupt)
     assert found.interrupted
     assert [one.round for one in found.records] == [1, 2]
-    assert record.read(found.path) == found.records
+    assert record.read(found.path)[0] == found.records
 
 
 @pytest.mark.parametrize("workers", [{}, FORKED])
@@ -192,7 +205,7 @@ def test_memory_of_other_processes_counts(images):
 
 def test_processor_time_of_workers_counts(images):
     context = multiprocessing.get_context("fork")
-    counting = counters.Counters()
+    counting = counters.Counters(images.root)
     counting.start()
     child = context.Process(target=lambda: [None for _ in iter(lambda: time.process_time() < 0.2, False)])
     child.start()

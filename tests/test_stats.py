@@ -54,7 +54,9 @@ def test_an_interval_does_not_change_when_it_is_asked_for_again():
         ({"a": [100, 101, 102], "b": [50, 51, 52]}, "faster"),
         ({"a": [100, 101, 102], "b": [100, 101, 102]}, "equivalent"),
         ({"a": [100, 150, 300], "b": [90, 140, 310]}, "inconclusive"),
-        ({"a": [104, 104, 104], "b": [97, 99, 101]}, "inconclusive"),
+        ({"a": [104, 104, 104], "b": [97, 99, 101]}, "inconclusive"),  # its interval reaches below 1.05
+        ({"a": [108] * 5, "b": [98, 99, 101, 102, 103]}, "faster"),
+        ({"a": [103] * 5, "b": [98, 99, 100, 101, 102]}, "inconclusive"),  # sure, but is it worth naming?
         ({"a": [100, 101], "b": [50, 51]}, "inconclusive"),
         ({"a": [100, 101, 102]}, "single"),
     ],

@@ -13,6 +13,7 @@ from iobench.arms import Settings
 from iobench.errors import BenchError, LoaderFailed
 from iobench.feed import HostBatch
 from iobench.manifest import Opener
+from iobench.stages import UNTIMED, Stages
 
 
 class Loader(ABC):
@@ -20,10 +21,18 @@ class Loader(ABC):
 
     name: ClassVar[str]
 
-    def __init__(self, opener: Opener, settings: Settings, device: torch.device) -> None:
+    def __init__(
+        self, opener: Opener, settings: Settings, device: torch.device, stages: Stages = UNTIMED
+    ) -> None:
         self.opener = opener
         self.settings = settings
         self.device = device
+        self.stages = stages
+
+    @property
+    def ahead(self) -> bool:
+        """Whether something reads ahead of the consumer, so that what `next()` takes is waiting."""
+        return False
 
     def epoch(self, batches: Sequence[Rows]) -> Generator[HostBatch, None, None]:
         """The batches of these rows, in this order; ends its workers when it is closed.

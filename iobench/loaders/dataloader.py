@@ -6,19 +6,21 @@ import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
 import torch
 from torch import from_numpy
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from formats import Convert, Reader, Rows
 from iobench.arms import Settings
 from iobench.feed import HostBatch
 from iobench.loaders._base import Loader
 from iobench.manifest import Opener
+from iobench.stages import UNTIMED, Stages
 
 Sample = Callable[[int, Convert], dict[str, torch.Tensor]]
 
@@ -63,24 +65,40 @@ class BatchDataset(SampleDataset):
         return {name: from_numpy(array) for name, array in self.open().batch(rows).items()}
 
 
+class TimedDataset(Dataset[Any]):
+    """Another one in this process, asked for whole batches in one call each, which is timed."""
+
+    def __init__(self, dataset: SampleDataset, stages: Stages) -> None:
+        by_sample = lambda rows: [dataset[row] for row in rows]  # noqa: E731 - as DataLoader itself does
+        self.__getitems__ = stages.timed("read", getattr(dataset, "__getitems__", by_sample))
+
+
 class TorchDataLoader(Loader):
     """A new DataLoader for each epoch, as torch's own default has it: its workers live one epoch."""
 
     name = "dataloader"
 
-    def __init__(self, opener: Opener, settings: Settings, device: torch.device) -> None:
-        super().__init__(opener, settings, device)
+    def __init__(
+        self, opener: Opener, settings: Settings, device: torch.device, stages: Stages = UNTIMED
+    ) -> None:
+        super().__init__(opener, settings, device, stages)
         self._dataset = (SampleDataset if settings.fetch == "sample" else BatchDataset)(opener)
         if not settings.num_workers:
-            self._dataset.open()
+            self._dataset.open().time_decoding(partial(stages.timed, "decode"))
+
+    @property
+    def ahead(self) -> bool:
+        """Its workers do."""
+        return self.settings.num_workers > 0
 
     def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
         """What DataLoader yields for these rows."""
-        settings = self.settings
+        settings, collate = self.settings, default_collate if self.settings.fetch == "sample" else _as_it_is
+        timed = not self.ahead and self.stages is not UNTIMED
         loader: DataLoader[Any] = DataLoader(
-            self._dataset,
+            TimedDataset(self._dataset, self.stages) if timed else self._dataset,
             batch_sampler=self._sampler(batches),
-            collate_fn=None if settings.fetch == "sample" else _as_it_is,
+            collate_fn=self.stages.timed("collate", collate) if timed else collate,
             num_workers=settings.num_workers,
             prefetch_factor=settings.prefetch_factor,
             multiprocessing_context=settings.start_method,

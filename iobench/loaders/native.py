@@ -7,6 +7,7 @@ For memmap that is a tensorclass: slices in sequential order, indices in random 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import torch
 
@@ -15,6 +16,7 @@ from iobench.arms import Settings
 from iobench.feed import HostBatch
 from iobench.loaders._base import Loader
 from iobench.manifest import Opener
+from iobench.stages import UNTIMED, Stages
 
 
 class Native(Loader):
@@ -22,19 +24,27 @@ class Native(Loader):
 
     name = "native"
 
-    def __init__(self, opener: Opener, settings: Settings, device: torch.device) -> None:
-        super().__init__(opener, settings, device)
+    def __init__(
+        self, opener: Opener, settings: Settings, device: torch.device, stages: Stages = UNTIMED
+    ) -> None:
+        super().__init__(opener, settings, device, stages)
         self._reader = opener()
+        self._reader.time_decoding(partial(stages.timed, "decode"))
 
     def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
         """One `reader.native` a batch, pinned if the settings say so."""
+        read, pinned = self.stages.timed("read", self._read), self.stages.timed("host_to_device", _pinned)
         for rows in batches:
-            batch = self._reader.native(rows)
-            if isinstance(batch, dict):
-                batch = {name: torch.from_numpy(array) for name, array in batch.items()}
-            elif isinstance(rows, slice) and self.device.type == "cpu":
-                batch = batch.clone()  # a slice of a map has read nothing, and on the CPU nothing else will
-            yield _pinned(batch) if self.settings.pin_memory else batch
+            batch = read(rows)
+            yield pinned(batch) if self.settings.pin_memory else batch
+
+    def _read(self, rows: Rows) -> HostBatch:
+        batch = self._reader.native(rows)
+        if isinstance(batch, dict):
+            return {name: torch.from_numpy(array) for name, array in batch.items()}
+        if isinstance(rows, slice) and self.device.type == "cpu":
+            return batch.clone()  # a slice of a map has read nothing, and on the CPU nothing else will
+        return batch
 
     def close(self) -> None:
         """Close the reader."""

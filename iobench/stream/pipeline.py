@@ -15,6 +15,7 @@ import torch
 from formats import Batch, Rows, Schema
 from iobench.errors import LoaderFailed
 from iobench.order import Order
+from iobench.stages import UNTIMED, Stages
 from iobench.stream.ring import Ring
 from iobench.stream.source import Source
 from iobench.stream.transfer import Tensors, Transfer
@@ -36,8 +37,10 @@ class Pipeline:
         order: Order,
         transfer: Transfer,
         transform: Transform | None = None,
+        stages: Stages = UNTIMED,
     ) -> None:
         self._source, self._transfer, self._transform = source, transfer, transform
+        self._read = stages.beside(source.read)
         # past the cache, a window is read as a whole, so that no block is read twice
         self._window = order.window_batches if source.direct and order.kind == "block" else None
         batch_bytes = min(order.batch_size, schema.samples) * schema.sample_bytes
@@ -114,7 +117,7 @@ class Pipeline:
         sizes = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for rows in group]
         rows = _joined(group)
         slot = self._take(sum(sizes), rows)
-        self._source.read(rows, slot)
+        self._read(rows, slot)
         whole = {name: torch.from_numpy(array) for name, array in slot.items()}
         if self._transform is None:
             return _split(self._transfer.send([whole])[0], sizes), None

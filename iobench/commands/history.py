@@ -1,0 +1,99 @@
+"""`iobench runs`: what was measured before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iobench.commands._options import AsJson, DataDir
+from iobench.errors import InvalidSettings
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help="List, show, delete and export past runs."
+)
+
+RunName = Annotated[str, typer.Argument(help="A name from the list, or a file of records.")]
+
+
+@app.callback(invoke_without_command=True)
+def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJson = False) -> None:
+    """List past runs, the newest first; or show, delete or export some."""
+    from iobench import display, history, tables
+
+    context.obj = data_dir
+    if context.invoked_subcommand is not None:
+        return
+    found = history.past(data_dir)
+    if as_json:
+        display.as_json([past.as_dict() for past in found])
+        return
+    for past in found:
+        if past.problem:
+            display.note(f"left out: {past.problem}")
+    readable = [past for past in found if not past.problem]
+    if readable:
+        display.result(tables.past_table(readable))
+    else:
+        display.note(f"no runs in {data_dir / 'results'}; make one with 'iobench run'")
+
+
+@app.command()
+def show(context: typer.Context, name: RunName, as_json: AsJson = False) -> None:
+    """Print the tables of a past run again."""
+    from iobench import display, history, record
+    from iobench.summary import summarise
+
+    records, left_out = record.read(history.find(context.obj, name))
+    for sentence in left_out:
+        display.note(f"left out: {sentence}")
+    if as_json:
+        display.as_json(summarise(records).as_dict())
+    else:
+        display.records(records)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    name: RunName,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Delete a past run: its records and traces."""
+    from iobench import display, history
+
+    path = history.find(context.obj, name)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidSettings(f"nobody is there to confirm that {path} may go; give --yes")
+        typer.confirm(f"delete {path}?", abort=True, err=True)
+    for gone in history.delete(path):
+        display.note(f"deleted {gone}")
+
+
+@app.command()
+def export(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new .csv or .parquet file.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Runs. [default: all]", show_default=False)
+    ] = None,
+) -> None:
+    """Write past runs as one table, a row per round."""
+    from iobench import display, history, record
+    from iobench.errors import RecordError
+
+    paths = [history.find(context.obj, name) for name in names or []]
+    paths = paths or [past.path for past in history.past(context.obj) if not past.problem]
+    if not paths:
+        raise RecordError(f"no runs in {context.obj / 'results'}; make one with 'iobench run'")
+    records = []
+    for path in paths:
+        found, left_out = record.read(path)
+        records += found
+        for sentence in left_out:
+            display.note(f"left out: {sentence}")
+    history.export(records, out)
+    display.note(f"{len(records)} rounds in {out}")

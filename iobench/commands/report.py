@@ -1,0 +1,39 @@
+"""`iobench report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iobench.commands._options import DataDir
+
+
+def report(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files of records or names of runs. [default: the newest]", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    png: Annotated[
+        Path | None,
+        typer.Option(help="Also write each chart to this folder, as PNG and SVG.", show_default=False),
+    ] = None,
+    data_dir: DataDir = Path("data"),
+) -> None:
+    """Write one HTML page that shows what was measured."""
+    from iobench import display, history, record
+    from iobench import report as reporting
+
+    paths = [history.find(data_dir, name) for name in runs or []] or [history.newest(data_dir)]
+    records = []
+    for path in paths:
+        found, left_out = record.read(path)
+        records += found
+        for sentence in left_out:
+            display.note(f"left out: {sentence}")
+    page, *pictures = reporting.write(records, out, png)
+    display.result(str(page))
+    if pictures:
+        display.note(f"{len(pictures)} pictures in {png}")

@@ -1,0 +1,105 @@
+"""How often a verdict is wrong: an arm against itself, and against itself slowed by a tenth.
+
+Run:  .venv/bin/python scripts/verdicts.py [--comparisons 200] [--rounds 15] [--size 4e8] [--data-dir data]
+
+In each round an arm, the same once more, and the same with every batch delayed by a tenth of the
+time it took inside the loader take turns, in an order that is shuffled. Prints how often each pair
+was called what, by the very comparison that `iobench run` and `iobench compare` print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import statistics
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+import torch
+
+import iobench
+from formats import Rows
+from iobench import cache, loaders, stats
+from iobench.arms import Arm, Settings
+from iobench.epoch import measure
+from iobench.feed import Feed, HostBatch
+from iobench.loaders.native import Native
+from iobench.manifest import Manifest
+
+SLOWED_BY = 0.1
+WANTED_SAME, WANTED_SLOWER = 0.05, 0.95  # called different at most, called slower at least
+
+
+class Slowed(Native):
+    """Takes a tenth longer for each batch."""
+
+    name = "slowed"
+
+    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+        before = perf_counter()
+        for batch in super()._epoch(batches):
+            until = perf_counter() + SLOWED_BY * (perf_counter() - before)
+            while perf_counter() < until:
+                pass
+            yield batch
+            before = perf_counter()
+
+
+loaders._LOADERS[Slowed.name] = Slowed
+
+
+def rates(manifest: Manifest, rounds: int, first: int, rng: np.random.Generator) -> dict[str, list[float]]:
+    """Samples/s of each arm over rounds in which all take turns."""
+    settings = Settings(batch_size=1024)
+    arms = {"arm": "native", "again": "native", "slowed": "slowed"}
+    found: dict[str, list[float]] = {name: [] for name in arms}
+    feed, files = Feed(torch.device("cpu"), False), manifest.files_of("npy")
+    if cache.residency(files) < cache.WARM_LIMIT:
+        cache.warm(files)
+    for number in range(first, first + rounds):
+        for name in rng.permutation(list(arms)).tolist():
+            one = Arm("npy", arms[name], settings)
+            measured = measure(one, manifest.opener("npy"), feed, number, lambda batch: None)
+            found[name].append(measured.samples / measured.epoch_s)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--comparisons", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--size", type=float, default=4e8)
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    chosen = parser.parse_args()
+    manifest, _ = iobench.prepare(iobench.Synthetic(int(chosen.size)), ["npy"], data_dir=chosen.data_dir)
+    rng = np.random.Generator(np.random.PCG64(0))
+    rates(manifest, 1, 0, rng)
+    gc.freeze()  # each epoch collects garbage first, which is slow among so many modules
+    called: dict[str, Counter[str]] = {"again": Counter(), "slowed": Counter()}
+    spreads, times = [], []
+    for number in range(chosen.comparisons):
+        found = rates(manifest, chosen.rounds, 1 + number * chosen.rounds, rng)
+        spreads.append(stats.spread(found["arm"]))
+        times.append(manifest.schema.samples / statistics.median(found["arm"]))
+        for other, outcomes in called.items():
+            outcomes[stats.compare(found[other], found["arm"]).outcome] += 1
+        if not (number + 1) % 20:
+            print(f"{number + 1}: {called}", file=sys.stderr, flush=True)
+    epoch_s, spread = statistics.median(times), statistics.median(spreads)
+    print(f"{chosen.comparisons} comparisons of {chosen.rounds} rounds, epochs of {epoch_s:.3f} s,")
+    print(f"rounds of one arm differ by {spread:.1%} (median robust standard deviation)")
+    same, slowed = called["again"], called["slowed"]
+    different = (same["faster"] + same["slower"]) / chosen.comparisons
+    print(
+        f"an arm against itself: {dict(same)}: different {different:.1%} (wanted at most {WANTED_SAME:.0%})"
+    )
+    slower, wanted = slowed["slower"] / chosen.comparisons, f"wanted at least {WANTED_SLOWER:.0%}"
+    print(f"slowed by {SLOWED_BY:.0%}: {dict(slowed)}: slower {slower:.1%} ({wanted})")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,232 @@
+"""Records against earlier ones."""
+
+import dataclasses
+import json
+
+import pytest
+from record_cases import MACHINE, a_record, rounds_of
+
+from iobench import record
+from iobench.arms import Settings
+from iobench.compare import compare
+from iobench.errors import NotComparable
+
+STEADY = [1000, 1010, 990, 1005, 995]
+
+
+def times(factor, speeds=STEADY):
+    return [speed * factor for speed in speeds]
+
+
+def changed(records, **changes):
+    return [dataclasses.replace(one, **changes) for one in records]
+
+
+@pytest.mark.parametrize(
+    ("factor", "outcome"),
+    [(1.0, "equivalent"), (1.02, "equivalent"), (0.8, "slower"), (1.3, "faster"), (0.955, "inconclusive")],
+)
+def test_the_newer_run_is_called_what_it_is(factor, outcome):
+    (line,) = compare(rounds_of(STEADY), {"new": rounds_of(times(factor))}).lines
+    assert (line.arm, line.new) == ("npy · native", "new")
+    assert line.comparison.outcome == outcome
+    assert line.comparison.ratio.median == pytest.approx(factor, rel=0.02)
+
+
+def test_one_round_on_a_side_decides_nothing():
+    (line,) = compare(rounds_of(STEADY), {"new": rounds_of([10])}).lines
+    assert line.comparison.outcome == "inconclusive"
+    assert line.comparison.ratio.low is None
+
+
+def test_arms_on_one_side_only_are_named():
+    base = rounds_of(STEADY) + rounds_of(STEADY, variant="hdf5")
+    new = rounds_of(STEADY) + rounds_of(STEADY, variant="lmdb")
+    found = compare(base, {"new": new}, base_name="old")
+    assert [line.arm for line in found.lines] == ["npy · native"]
+    assert found.missing == ["hdf5 · native is only in old", "lmdb · native is only in new"]
+
+
+def test_nothing_in_common_is_refused():
+    with pytest.raises(NotComparable, match="old and new have no arm in common"):
+        compare(rounds_of(STEADY), {"new": rounds_of(STEADY, variant="lmdb")}, base_name="old")
+
+
+def test_an_arm_whose_settings_changed_is_matched_and_says_what_changed():
+    few, many = Settings(num_workers=2), Settings(num_workers=4, batch_size=512)
+    base = rounds_of(STEADY, loader="dataloader", settings=few)
+    (line,) = compare(base, {"new": rounds_of(STEADY, loader="dataloader", settings=many)}).lines
+    assert line.settings == ["batch_size 256 → 512", "num_workers 2 → 4"]
+
+
+def test_of_several_settings_the_same_are_matched_first():
+    both = [Settings(batch_size=128), Settings(batch_size=256)]
+    base = [one for s in both for one in rounds_of(STEADY, settings=s)]
+    new = [one for s in both[::-1] for one in rounds_of(STEADY, settings=s)]
+    found = compare(base, {"new": new})
+    assert [line.settings for line in found.lines] == [[], []]
+    assert found.missing == []
+
+
+def test_cold_and_warm_are_told_apart_within_one_file():
+    def both(factor):
+        cold = {"mode": "cold", "residency": 0.0}
+        return rounds_of(times(factor)) + rounds_of(times(factor / 10), cache=cold)
+
+    found = compare(both(1), {"new": both(1)})
+    assert [line.comparison.outcome for line in found.lines] == ["equivalent"] * 2
+
+
+def fields(shape):
+    return {**a_record(1).dataset, "fields": [{"name": "x", "shape": shape, "dtype": "uint8"}]}
+
+
+UNLIKE = {
+    "processor": {"machine": {**MACHINE, "cpu": "6502"}},
+    "memory": {"machine": {**MACHINE, "memory_bytes": 2**35}},
+    "disk": {"machine": {**MACHINE, "disk": {**MACHINE["disk"], "model": "slow"}}},
+    "GPU": {"machine": {**MACHINE, "gpu": {"name": "H"}}},
+    "device": {"device": "cuda:0"},
+    "fields": {"dataset": fields([7])},
+    "samples": {"dataset": {**a_record(1).dataset, "samples": 5}},
+    "data": {"dataset": {**a_record(1).dataset, "content": "0"}},
+    "model": {"model": "cnn"},
+    "cache": {"cache": {"mode": "cold", "residency": 0.0}},
+}
+
+
+@pytest.mark.parametrize("what", UNLIKE)
+def test_what_was_not_measured_alike_is_refused_unless_forced_and_then_said_on_every_line(what):
+    base, new = rounds_of(STEADY), changed(rounds_of(STEADY), **UNLIKE[what])
+    with pytest.raises(NotComparable, match=rf"not measured alike: {what} .* → .*--force"):
+        compare(base, {"new": new})
+    (line,) = compare(base, {"new": new}, force=True).lines
+    assert [difference.partition(" ")[0] for difference in line.forced] == [what]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"machine": {**MACHINE, "host": "container-17"}},
+        {"machine": {**MACHINE, "versions": {"iobench": "0.2.0"}, "kernel": "6.2"}},
+    ],
+)
+def test_another_release_or_host_name_may_be_compared(changes):
+    assert compare(rounds_of(STEADY), {"new": changed(rounds_of(STEADY), **changes)}).lines
+
+
+def test_many_lines_are_corrected_for():
+    def many(number):
+        return [one for batch in range(1, number + 1) for one in noisy(batch)]
+
+    def noisy(batch):
+        return rounds_of([900, 950, 1000, 1050, 1100], settings=Settings(batch_size=batch))
+
+    one, several = (compare(many(n), {"new": many(n)}) for n in (1, 4))
+    assert (one.correction, several.correction) == (None, "Bonferroni over 4 comparisons")
+    narrow, wide = (found.lines[0].comparison.ratio for found in (one, several))
+    assert wide.high - wide.low > narrow.high - narrow.low
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Writes records to `NAME.jsonl` in the results folder of a data folder."""
+
+    def write(**runs):
+        for name, records in runs.items():
+            for one in records:
+                record.append(tmp_path / "results" / f"{name}.jsonl", one)
+        return tmp_path
+
+    return write
+
+
+def test_the_command_prints_a_line_per_arm(files, inside):
+    root = files(old=rounds_of(STEADY), new=rounds_of(times(0.8)))
+    done = inside("compare", "old", "new", "--data-dir", root)
+    assert done.returncode == 0
+    header, line = done.stdout.splitlines()[:2]
+    assert header.split()[:3] == ["arm", "new", "base"]
+    assert "slower" in line
+    assert "0.800" in line
+    assert "below 5%" in done.stdout
+
+
+def test_files_do_as_well_as_names_and_several_can_be_new(files, inside):
+    root = files(old=rounds_of(STEADY), a=rounds_of(STEADY), b=rounds_of(times(2)))
+    done = inside("compare", root / "results" / "old.jsonl", "a", "b", "--data-dir", root, "--json")
+    found = json.loads(done.stdout)
+    assert [(line["new"], line["comparison"]["outcome"]) for line in found["lines"]] == [
+        ("a", "equivalent"),
+        ("b", "faster"),
+    ]
+
+
+def test_markdown_is_a_table(files, inside):
+    root = files(old=rounds_of(STEADY), new=rounds_of(STEADY))
+    lines = inside("compare", "old", "new", "--data-dir", root, "--markdown").stdout.splitlines()
+    assert lines[0].startswith("| arm | new |")
+    assert set(lines[1]) <= set("|-: ")
+    assert len({line.count("|") for line in lines[:3]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("new", "code", "said"),
+    [
+        (rounds_of(STEADY), 0, ""),
+        (rounds_of(times(0.9)), 1, "npy · native in new is slower, 0.90 × as fast"),
+        (rounds_of(times(0.99)), 0, ""),
+        (rounds_of([1000]), 1, "too few rounds to tell"),
+        (rounds_of(times(1.5)), 0, ""),
+    ],
+)
+def test_a_gate_opens_only_where_it_can_tell_that_nothing_got_slower(files, inside, new, code, said):
+    root = files(old=rounds_of(STEADY), new=new)
+    done = inside("compare", "old", "new", "--data-dir", root, "--fail-on", "slower:5%")
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "npy · native" in done.stdout
+
+
+def test_a_gate_stays_shut_where_an_arm_is_gone(files, inside):
+    root = files(old=rounds_of(STEADY) + rounds_of(STEADY, variant="lmdb"), new=rounds_of(STEADY))
+    done = inside("compare", "old", "new", "--data-dir", root, "--fail-on", "slower:5%")
+    assert done.returncode == 1
+    assert "lmdb · native is only in old" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (("old", "nowhere"), 1, "no run 'nowhere'"),
+        (("old", "old", "--fail-on", "faster"), 2, "write it like slower:5%"),
+        (("old", "old", "--fail-on", "slower:5"), 2, "'5' is not a percentage"),
+        (("old", "old", "--min-difference", "0.05"), 2, "'0.05' is not a percentage"),
+        (("old", "old", "--json", "--markdown"), 2, "choose one"),
+        (("old", "other"), 1, "not measured alike: processor Z80 2 → 6502 2; give --force"),
+        (("old",), 2, "'new'"),
+    ],
+)
+def test_bad_input_is_one_line(files, inside, arguments, code, said):
+    root = files(old=rounds_of(STEADY), other=changed(rounds_of(STEADY), **UNLIKE["processor"]))
+    done = inside("compare", *arguments, "--data-dir", root)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_force_says_on_the_line_what_was_forced(files, inside):
+    root = files(old=rounds_of(STEADY), other=changed(rounds_of(STEADY), **UNLIKE["processor"]))
+    done = inside("compare", "old", "other", "--data-dir", root, "--force")
+    assert "forced: processor Z80 2 → 6502 2" in done.stdout
+
+
+def test_lines_that_are_no_records_are_named_and_the_rest_is_compared(files, inside):
+    root = files(old=rounds_of(STEADY), new=rounds_of(STEADY))
+    with open(root / "results" / "new.jsonl", "a") as file:
+        file.write('{"record_version": 99}\n{"cut')
+    done = inside("compare", "old", "new", "--data-dir", root)
+    assert done.returncode == 0
+    assert "equivalent" in done.stdout
+    assert "upgrade iobench" in done.stderr
+    assert "cut off in the middle" in done.stderr

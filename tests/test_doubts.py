@@ -1,0 +1,103 @@
+"""What speaks against figures is said; what does not, is not."""
+
+import dataclasses
+
+import pytest
+from record_cases import MIB, SAMPLES, rounds_of
+
+from iobench.doubts import Doubt, doubts
+
+STEADY = [1000, 1010, 990, 1005, 995]
+DATA = SAMPLES * MIB
+
+
+def kinds(records):
+    return [doubt.kind for doubt in doubts(records)]
+
+
+def changed(records, **changes):
+    return [dataclasses.replace(record, **changes) for record in records]
+
+
+def cold(records, **state):
+    return changed(records, cache={"mode": "cold", "method": "drop_caches", "residency": 0.0, **state})
+
+
+@pytest.mark.parametrize("records", [rounds_of(STEADY), cold(rounds_of(STEADY)), rounds_of(STEADY * 20), []])
+def test_steady_rounds_leave_no_doubt(records):
+    assert kinds(records) == []
+
+
+ROBBED = {"stolen_s": 0.05}
+BACKED = {"prefault_bytes_per_s": 0.4e9}
+LIMIT = {"name": "page cache", "how": "", "bytes_per_s": 500.0 * MIB, "reads_per_s": None}
+UP = [700, 800, 900, 1000, 1100, 1200]
+
+
+@pytest.mark.parametrize(
+    ("kind", "records"),
+    [
+        ("rounds", rounds_of(STEADY[:4])),
+        ("rounds", rounds_of(STEADY[:1])),
+        ("short", changed(rounds_of(STEADY), epoch_s=0.15)),
+        ("spread", rounds_of([1000, 1300, 700, 1200, 850])),
+        ("drift", rounds_of(UP)),
+        ("drift", rounds_of(UP[::-1])),
+        ("drift", cold(rounds_of(UP))),
+        ("throttled", cold(rounds_of(UP[::-1]))),
+        ("first round", rounds_of([500, *STEADY])),
+        ("first round", rounds_of([2000, *STEADY])),
+        ("below", cold(rounds_of(STEADY), below_s=[2e-4, 1e-4])),
+        ("backed", cold(rounds_of(STEADY), **BACKED)),
+        ("residency", changed(rounds_of(STEADY), cache={"mode": "warm", "residency": 0.8})),
+        ("unverified", changed(rounds_of(STEADY), cache={"mode": "warm", "residency": None})),
+        ("reclaimed", changed(rounds_of(STEADY), disk_bytes=DATA // 2, device_disk_bytes=DATA // 2)),
+        ("stolen", changed(rounds_of(STEADY), **ROBBED)),
+        ("neighbours", changed(rounds_of(STEADY), device_disk_bytes=DATA // 2)),
+        ("limit", changed(rounds_of(STEADY), limit=LIMIT)),
+        ("profile", changed(rounds_of(STEADY), spans_s=0.05)),
+    ],
+)
+def test_each_reason_to_doubt_is_said_alone_and_tells_what_helps(kind, records):
+    assert kinds(records) in ([kind], ["spread", kind])  # what drifts differs as well
+    said = doubts(records)[-1].sentence
+    assert "\n" not in said
+    assert any(mark in said for mark in (";", ":")), "what happened, and then what helps"
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        cold(rounds_of(STEADY), below_s=[1e-4, 1e-4]),
+        cold(rounds_of(STEADY), below_s=None),
+        cold(rounds_of(STEADY), prefault_bytes_per_s=9e9),
+        changed(rounds_of(STEADY), stolen_s=None, device_disk_bytes=None, disk_bytes=None),
+        cold(changed(rounds_of(STEADY), disk_bytes=DATA, device_disk_bytes=int(1.01 * DATA))),
+        changed(rounds_of(STEADY), limit=None),
+    ],
+)
+def test_what_is_in_order_or_unknown_is_not_doubted(records):
+    assert kinds(records) == []
+
+
+def test_doubts_about_several_arms_are_one_that_names_some_of_them():
+    records = [
+        record
+        for variant in ("npy", "hdf5", "lmdb", "memmap")
+        for record in changed(rounds_of(STEADY, variant=variant), epoch_s=0.15)
+    ]
+    (found,) = doubts(records)
+    assert len(found.arms) == 4
+    assert found.sentence.startswith(
+        "npy · native; hdf5 · native; lmdb · native and 1 more: epochs of 150 ms"
+    )
+
+
+def test_a_drift_of_the_machine_shows_through_arms_that_scatter():
+    fast = rounds_of([1000, 950, 900, 850, 800, 760, 710])
+    slow = rounds_of([103, 94, 91, 84, 81, 75, 72], variant="lmdb")
+    assert next(doubt for doubt in doubts(fast + slow) if doubt.kind == "drift").arms == []
+
+
+def test_a_doubt_about_all_names_nobody():
+    assert Doubt("k", "said").sentence == "said"

@@ -1,0 +1,109 @@
+"""How a run is going, on a terminal and elsewhere."""
+
+import os
+import pty
+import re
+import subprocess
+import time
+
+import pytest
+from conftest import command
+from record_cases import a_record, rounds_of
+from rich.console import Console
+
+from iobench import live
+from iobench.rounds import Rounds
+
+
+def shown(view):
+    console = Console(width=100, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    console.print(view.render())
+    return console.export_text()
+
+
+@pytest.fixture
+def view():
+    return live.View(Rounds.parse(3), batch_bytes=2**20)
+
+
+def test_before_the_first_round_it_says_what_is_being_done(view):
+    view.status("checking npy · native")
+    view.begins("npy · native", 0)
+    assert "checking npy · native" in shown(view)
+    assert "round" not in shown(view)
+
+
+def test_an_epoch_under_way_has_its_speed_its_round_and_the_time_left(view, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    view.begins("npy · native", 0)
+    view.begins("npy · native", 1)
+    now[0] += 2
+    view.recorded(a_record(1000))
+    progress = view.begins("npy · native", 2)
+    progress.batches = 300
+    now[0] += 1
+    text = shown(view)
+    assert "round 2 of 3  npy · native  300 MiB/s  about 6.00 s left" in text
+
+
+def test_with_auto_the_time_left_is_what_max_time_leaves(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    view = live.View(Rounds.parse("auto", 60), batch_bytes=1)
+    view.begins("npy · native", 1)
+    view.recorded(a_record(1000))
+    now[0] += 20
+    view.begins("npy · native", 2)
+    assert "round 2  npy · native" in shown(view)
+    assert "at most 40.0 s left" in shown(view)
+
+
+def test_arms_are_listed_with_their_last_round_and_median_fastest_first(view):
+    for record in [*rounds_of([100, 300, 200], variant="lmdb"), *rounds_of([1000])]:
+        view.recorded(record)
+    rows = [line.split() for line in shown(view).splitlines()]
+    assert rows[1] == ["npy", "native", "1", "1,000", "1,000"]
+    assert rows[2] == ["lmdb", "native", "3", "200", "200"]
+
+
+def test_elsewhere_every_round_is_a_line(capfd):
+    with live.view(Rounds.parse(2), 1) as observer:
+        observer.status("checking")
+        observer.begins("npy · native", 1)
+        observer.recorded(a_record(1000))
+    out, said = capfd.readouterr()
+    assert out == ""
+    assert said.splitlines() == ["checking", "round 1/2  npy · native: 1,000 MiB/s, 1.00 k samples/s, 1.02 s"]
+
+
+def test_on_a_terminal_the_view_goes_and_the_table_stays(images, tmp_path):
+    arguments = ("--data-dir", images.root.parent, "--format", "npy", "--loader", "native", "--rounds", 3)
+    main, terminal = pty.openpty()
+    with subprocess.Popen(
+        command("run", *arguments, "--out", tmp_path / "r.jsonl", "--no-limits"),
+        stdout=subprocess.PIPE,
+        stderr=terminal,
+        text=True,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
+    ) as process:
+        os.close(terminal)
+        said = read_all(main)
+        out = process.communicate(timeout=60)[0]
+    assert process.returncode == 0
+    assert "npy" in out
+    assert "\x1b" not in out
+    assert "round 1/3" not in said, "lines are for where nobody sees the view"
+    assert re.search(r"npy\s+native", said)
+    assert "\x1b[" in said
+
+
+def read_all(descriptor):
+    parts = []
+    try:
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+    except OSError:  # as a terminal ends
+        pass
+    os.close(descriptor)
+    return b"".join(parts).decode(errors="replace")

@@ -1,0 +1,107 @@
+"""What the machine did, second by second."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import iobench
+from iobench import machine, monitor
+from iobench.monitor import Monitor
+
+
+def looks(path, device="cpu", seconds=0.35):
+    found = Monitor(path, device, every_s=0.05)
+    with found.watching():
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:  # keeps one core busy
+            pass
+    return found
+
+
+def test_it_looks_while_it_is_watching_and_gives_each_look_once(tmp_path):
+    found = looks(tmp_path)
+    taken = found.take()
+    assert len(taken) >= 2
+    assert found.take() == []
+    assert [look["time"] for look in taken] == sorted(look["time"] for look in taken)
+
+
+def test_a_busy_core_is_seen(tmp_path):
+    for look in looks(tmp_path).take():
+        assert all(0 <= core <= 1 for core in look["cores"])
+        assert 0 <= look["iowait"] <= 1
+        assert (look["gpu"], look["gpu_memory_bytes"]) == (None, None)
+    assert max(max(look["cores"]) for look in looks(tmp_path).take()) > 0.5
+
+
+def test_the_disk_is_seen_through_its_account(tmp_path, monkeypatch):
+    accounts = (machine.DiskAccount(n * 10**6, n * 100) for n in range(10**6))
+    monkeypatch.setattr(machine, "disk_account", lambda path: next(accounts))
+    look = looks(tmp_path).take()[0]
+    assert look["disk_bytes_per_s"] == pytest.approx(10**6 / 0.05, rel=0.5)
+    assert look["disk_queue"] == pytest.approx(0.1 / 0.05, rel=0.5)
+
+
+def test_no_disk_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "disk_account", lambda path: None)
+    assert {look["disk_bytes_per_s"] for look in looks(tmp_path).take()} == {None}
+
+
+class FakeNvml:
+    """One GPU that is half busy."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self):
+        self.open = 0
+
+    def nvmlInit(self):
+        self.open += 1
+
+    def nvmlShutdown(self):
+        self.open -= 1
+
+    def nvmlDeviceGetHandleByUUID(self, uuid):
+        assert uuid == b"GPU-abc"
+        return "handle"
+
+    def nvmlDeviceGetUtilizationRates(self, handle):
+        return SimpleNamespace(gpu=50)
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        return SimpleNamespace(used=12345)
+
+
+@pytest.fixture
+def nvml(monkeypatch):
+    fake = FakeNvml()
+    monkeypatch.setitem(__import__("sys").modules, "pynvml", fake)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="abc"))
+    return fake
+
+
+def test_a_gpu_is_seen_by_its_driver(nvml, tmp_path):
+    look = looks(tmp_path, "cuda:0").take()[0]
+    assert (look["gpu"], look["gpu_memory_bytes"]) == (0.5, 12345)
+    assert nvml.open == 0
+
+
+def test_a_driver_that_fails_is_none(nvml, tmp_path, monkeypatch):
+    def fail(*_):
+        raise FakeNvml.NVMLError
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetUtilizationRates", fail)
+    assert looks(tmp_path, "cuda:0").take()[0]["gpu"] is None
+    monkeypatch.setattr(nvml, "nvmlInit", fail)
+    assert looks(tmp_path, "cuda:0").take()[0]["gpu"] is None
+
+
+def test_records_of_a_profiled_run_have_the_looks_since_the_last(images, tmp_path, monkeypatch):
+    monkeypatch.setattr(monitor, "EVERY_S", 0.05)
+    options = {"device": "cpu", "profile": True, "limits": False, "rounds": 3}
+    found = iobench.run(images, ["hdf5"], ["dataloader"], out=tmp_path / "r.jsonl", **options)
+    times = [look["time"] for one in found.records for look in one.system]
+    assert times == sorted(set(times))
