@@ -129,7 +129,7 @@ def test_no_runs_say_how_to_make_one(tmp_path, inside):
 
 
 def test_a_run_is_shown_as_it_was_printed(root, inside):
-    done = inside("runs", "--data-dir", root, "show", "second")
+    done = inside("runs", "show", "second", "--data-dir", root)
     assert "Fastest: npy · native" in done.stdout
     assert "batch 256" in done.stdout
     found = json.loads(inside("runs", "--data-dir", root, "show", "second", "--json").stdout)

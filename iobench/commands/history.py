@@ -15,6 +15,7 @@ app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="List, show, delete and export past runs."
 )
 
+Here = Annotated[Path | None, typer.Option("--data-dir", help="The folder that holds datasets and results.")]
 RunName = Annotated[str, typer.Argument(help="A name from the list, or a file of records.")]
 
 
@@ -41,12 +42,12 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
 
 
 @app.command()
-def show(context: typer.Context, name: RunName, as_json: AsJson = False) -> None:
+def show(context: typer.Context, name: RunName, data_dir: Here = None, as_json: AsJson = False) -> None:
     """Print the tables of a past run again."""
     from iobench import display, history, record
     from iobench.summary import summarise
 
-    records, left_out = record.read(history.find(context.obj, name))
+    records, left_out = record.read(history.find(data_dir or context.obj, name))
     for sentence in left_out:
         display.note(f"left out: {sentence}")
     if as_json:
@@ -60,11 +61,12 @@ def delete(
     context: typer.Context,
     name: RunName,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: Here = None,
 ) -> None:
     """Delete a past run: its records and traces."""
     from iobench import display, history
 
-    path = history.find(context.obj, name)
+    path = history.find(data_dir or context.obj, name)
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidSettings(f"nobody is there to confirm that {path} may go; give --yes")
@@ -80,15 +82,17 @@ def export(
     names: Annotated[
         list[str] | None, typer.Argument(help="Runs. [default: all]", show_default=False)
     ] = None,
+    data_dir: Here = None,
 ) -> None:
     """Write past runs as one table, a row per round."""
     from iobench import display, history, record
     from iobench.errors import RecordError
 
-    paths = [history.find(context.obj, name) for name in names or []]
-    paths = paths or [past.path for past in history.past(context.obj) if not past.problem]
+    folder = data_dir or context.obj
+    paths = [history.find(folder, name) for name in names or []]
+    paths = paths or [past.path for past in history.past(folder) if not past.problem]
     if not paths:
-        raise RecordError(f"no runs in {context.obj / 'results'}; make one with 'iobench run'")
+        raise RecordError(f"no runs in {folder / 'results'}; make one with 'iobench run'")
     records = []
     for path in paths:
         found, left_out = record.read(path)
