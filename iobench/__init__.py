@@ -15,6 +15,7 @@ from iobench.verify import verify
 
 if TYPE_CHECKING:
     from iobench.stream import StreamLoader
+    from iobench.watching import watch
 
 __all__ = [
     "Manifest",
@@ -30,13 +31,18 @@ __all__ = [
     "run",
     "summarise",
     "verify",
+    "watch",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """StreamLoader, imported when it is asked for, because it brings torch along."""
+    """StreamLoader and watch, imported when they are asked for, because they bring others along."""
     if name == "StreamLoader":
         from iobench.stream import StreamLoader
 
         return StreamLoader
+    if name == "watch":
+        from iobench.watching import watch
+
+        return watch
     raise AttributeError(f"module 'iobench' has no attribute {name!r}")

@@ -9,8 +9,8 @@ from typing import Annotated, NoReturn
 import typer
 
 from formats import FormatError, InvalidOption, UnknownFormat
-from iobench.commands import compare, history, inspect, prepare, report, run
-from iobench.errors import BenchError, InvalidSettings
+from iobench.commands import compare, diagnose, history, inspect, prepare, report, run
+from iobench.errors import BenchError, InvalidSettings, TargetError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -23,6 +23,7 @@ COMMANDS = (
     run.run,
     compare.compare,
     report.report,
+    diagnose.diagnose,
     inspect.limits,
     inspect.verify,
     inspect.formats,
@@ -37,6 +38,9 @@ def main() -> None:
         _fail(f"{error.format_message()} (see --help)", 2)  # type: ignore[attr-defined]
     except USAGE_ERRORS as error:
         _fail(str(error), 2)
+    except TargetError as error:  # in the user's own code, so its place is shown, too
+        print(error.traceback, end="", file=sys.stderr)
+        _fail(str(error), 1)
     except (BenchError, FormatError) as error:
         _fail(str(error), 1)
     except BrokenPipeError:  # whoever read the results has gone; spare Python's own complaint at exit

@@ -80,7 +80,7 @@ class Counters:
 
     def _accounts(self) -> tuple[int | None, float | None, int | None]:
         stolen, device = getattr(psutil.cpu_times(), "steal", None), machine.disk_account(self._path)
-        return _disk_bytes(), stolen, device.read_bytes if device else None
+        return disk_bytes(), stolen, device.read_bytes if device else None
 
     def _watch(self) -> None:
         while not self._done.wait(self._pause):
@@ -116,7 +116,7 @@ def _used() -> tuple[float, int]:
     return sum(u.ru_utime + u.ru_stime for u in used), sum(u.ru_majflt for u in used)
 
 
-def _disk_bytes() -> int | None:
+def disk_bytes() -> int | None:
     """Bytes the kernel fetched from disk for this process and its reaped children."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()

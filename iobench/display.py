@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from iobench import stats, summary, tables
+from iobench.diagnose.advice import Diagnosis
 from iobench.record import Record, plain
 from iobench.run import Run
 from iobench.units import bytes_text
@@ -51,6 +52,18 @@ def result(*parts: RenderableType) -> None:
 def as_json(value: Any) -> None:
     """Print a value as JSON to stdout; what JSON has no number for as null."""
     print(json.dumps(plain(value), indent=2))
+
+
+def diagnosis(found: Diagnosis) -> None:
+    """Print what was seen of a loader, the verdict, and what to do."""
+    result(tables.seen_table(found.seen))
+    if found.trials:
+        result("", tables.trials_table(found.trials))
+    for profiled in found.profiles:
+        result("", tables.profile_table(profiled))
+    result("", found.verdict, *(f"- {one.said}" for one in found.advice))
+    if found.bottleneck is not False and not found.advice:
+        result("- Nothing stands out that would make it faster.")
 
 
 def run(found: Run, smallest: float) -> None:

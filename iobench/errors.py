@@ -12,7 +12,8 @@ BenchError
 ├ RecordError          + ValueError          a file of records cannot be written or read
 ├ NotComparable        + ValueError          records that do not measure the same thing
 ├ ReportError          + OSError             a report cannot be written
-└ MissingExtra         + ImportError         gives the pip command
+├ MissingExtra         + ImportError         gives the pip command
+└ TargetError          + RuntimeError        somebody's loader cannot be made, or fails, or hangs
 """
 
 from __future__ import annotations
@@ -68,3 +69,9 @@ class ReportError(BenchError, OSError):
 
 class MissingExtra(BenchError, ImportError):
     """A library that only this needs is not installed."""
+
+
+class TargetError(BenchError, RuntimeError):
+    """The user's own loader cannot be made, raises or hangs; `traceback` is where, if that is known."""
+
+    traceback: str = ""

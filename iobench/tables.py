@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
@@ -12,6 +12,7 @@ from rich.text import Text
 
 from formats import Schema
 from iobench.compare import Compared
+from iobench.diagnose.seen import Seen
 from iobench.history import Past
 from iobench.limits import Limit
 from iobench.manifest import Manifest
@@ -21,6 +22,10 @@ from iobench.stages import STAGES
 from iobench.stats import Estimate
 from iobench.summary import ArmSummary, Summary
 from iobench.units import bytes_text, rate_text, seconds_text, three_digits
+
+if TYPE_CHECKING:  # they load torch
+    from iobench.diagnose.profiling import Profiled
+    from iobench.diagnose.trials import Trial
 
 MIB = 2**20
 
@@ -198,6 +203,65 @@ def _estimate_cells(estimate: Estimate) -> tuple[str, str]:
 
 def _ratio_interval(ratio: Estimate) -> str:
     return "–" if ratio.low is None else f"{ratio.low:.3f} – {ratio.high:.3f}"
+
+
+def seen_table(seen: Seen) -> Table:
+    """What a loop over a loader showed, a line per figure."""
+    table = _table("what", "seen", left=2)
+    table.columns[1].no_wrap = False
+    for name, value in _seen(seen):
+        table.add_row(name, value)
+    return table
+
+
+def _seen(seen: Seen) -> Iterator[tuple[str, str]]:
+    facts = seen.facts
+    settings = (
+        f", {facts.workers} workers, batch size {facts.batch_size}" if facts.workers is not None else ""
+    )
+    yield "loader", f"{facts.kind}{f' over {facts.dataset}' if facts.dataset else ''}{settings}"
+    size = bytes_text(seen.bytes / max(1, seen.batches))
+    yield "batches", f"{seen.batches:,} of {size}, {seen.samples:,} samples in {seconds_text(seen.elapsed_s)}"
+    yield "first batch", seconds_text(seen.first_wait_s)
+    speed = f"{rate_text(seen.rate)} {'samples' if seen.samples else 'batches'}/s"
+    yield "after it", f"{speed}, {bytes_text(seen.bytes_per_s)}/s"
+    yield (
+        "waiting",
+        f"{seconds_text(seen.wait_s)}, {seen.wait_share:.0%}; the step {seconds_text(seen.step_s)}",
+    )
+    waits = (seen.wait_p50_s, seen.wait_p99_s, seen.wait_max_s)
+    yield "wait p50, p99, most", ", ".join(map(seconds_text, waits))
+    used = f"{seen.cpu_s / max(seen.elapsed_s, 1e-9):.0%} of a core"
+    workers = seen.worker_cpu_s / max(seen.elapsed_s, 1e-9)
+    yield "processors", used + (f", {seen.workers} workers {workers:.0%}" if seen.workers else "")
+    if seen.iowait is not None:
+        yield "waiting for disks", f"{seen.iowait:.0%} of all processors"
+    if seen.disk_bytes is not None:
+        yield "from disk", bytes_text(seen.disk_bytes)
+    if seen.gpu is not None:
+        yield "GPU", f"{seen.gpu:.0%} busy, below half {seen.gpu_low or 0:.0%} of the time"
+    if seen.memory_bytes is not None:
+        growth = bytes_text(max(0, seen.memory_growth_bytes or 0))
+        yield "memory", f"{bytes_text(seen.memory_bytes)} of all processes, grown by {growth}"
+
+
+def trials_table(trials: Sequence[Trial]) -> Table:
+    """Variants of a loader and how fast each was."""
+    table = _table("variant", "samples/s", "× as it is", "first batch", "", left=1)
+    base = trials[0].rate
+    for trial in trials:
+        first = seconds_text(statistics.median(trial.first_batch_s)) if trial.first_batch_s else ""
+        ratio = f"{trial.rate / base:.2f}" if base and trial.rate else ""
+        table.add_row(trial.name, rate_text(trial.rate), ratio, first, trial.failed or "")
+    return table
+
+
+def profile_table(profiled: Profiled) -> Table:
+    """The functions that took most of a process's time."""
+    table = _table(f"{profiled.where}, {seconds_text(profiled.total_s)}", "own time", "calls", left=1)
+    for function in profiled.functions:
+        table.add_row(function.name, f"{function.share:.0%}", f"{function.calls:,}")
+    return table
 
 
 def past_table(runs: Sequence[Past]) -> Table:

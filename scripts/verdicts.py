@@ -1,6 +1,6 @@
 """How often a verdict is wrong: an arm against itself, and against itself slowed by a tenth.
 
-Run:  .venv/bin/python scripts/verdicts.py [--comparisons 200] [--rounds 15] [--size 4e8] [--data-dir data]
+Run:  .venv/bin/python scripts/verdicts.py [--comparisons 200] [--rounds 21] [--size 2e7] [--data-dir data]
 
 In each round an arm, the same once more, and the same with every batch delayed by a tenth of the
 time it took inside the loader take turns, in an order that is shuffled. Prints how often each pair
@@ -27,14 +27,14 @@ from iobench import cache, loaders, stats
 from iobench.arms import Arm, Settings
 from iobench.epoch import measure
 from iobench.feed import Feed, HostBatch
-from iobench.loaders.native import Native
+from iobench.loaders.dataloader import TorchDataLoader
 from iobench.manifest import Manifest
 
 SLOWED_BY = 0.1
 WANTED_SAME, WANTED_SLOWER = 0.05, 0.95  # called different at most, called slower at least
 
 
-class Slowed(Native):
+class Slowed(TorchDataLoader):
     """Takes a tenth longer for each batch."""
 
     name = "slowed"
@@ -54,8 +54,8 @@ loaders._LOADERS[Slowed.name] = Slowed
 
 def rates(manifest: Manifest, rounds: int, first: int, rng: np.random.Generator) -> dict[str, list[float]]:
     """Samples/s of each arm over rounds in which all take turns."""
-    settings = Settings(batch_size=1024)
-    arms = {"arm": "native", "again": "native", "slowed": "slowed"}
+    settings = Settings()
+    arms = {"arm": "dataloader", "again": "dataloader", "slowed": "slowed"}
     found: dict[str, list[float]] = {name: [] for name in arms}
     feed, files = Feed(torch.device("cpu"), False), manifest.files_of("npy")
     if cache.residency(files) < cache.WARM_LIMIT:
@@ -71,8 +71,8 @@ def rates(manifest: Manifest, rounds: int, first: int, rng: np.random.Generator)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--comparisons", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--size", type=float, default=4e8)
+    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--size", type=float, default=2e7)
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     chosen = parser.parse_args()
     manifest, _ = iobench.prepare(iobench.Synthetic(int(chosen.size)), ["npy"], data_dir=chosen.data_dir)

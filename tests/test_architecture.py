@@ -18,7 +18,7 @@ def module_name(path):
 
 MODULES = {module_name(path): ast.parse(path.read_text()) for path in PRODUCT}
 COMMANDS = tuple(name for name in MODULES if name.startswith("iobench.commands"))
-FACES = ("iobench.cli", "iobench.display", "iobench.live", *COMMANDS)
+FACES = ("iobench.cli", "iobench.display", "iobench.live", "iobench.watching", *COMMANDS)
 
 
 def imports(nodes):

@@ -1,0 +1,100 @@
+"""Looks at this process and its children now and then: memory, processor time, disk bytes."""
+
+from __future__ import annotations
+
+import resource
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from iobench import counters
+from iobench.monitor import Monitor
+
+PAUSES_S = (0.1, 0.4, 0.5, 1.0, 2.0)  # and then always the last: a look takes some milliseconds
+
+
+class Processes:
+    """What this process and its workers used while `watching`."""
+
+    def __init__(self, device: str) -> None:
+        self._monitor = Monitor(Path.cwd(), device)
+        self._me = psutil.Process()
+        self._cpu: dict[int, float] = {}
+        self._disk: dict[int, int] = {}
+        self._memory: list[int] = []
+        self._most_children = 0
+        self._done = threading.Event()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look, until the block ends."""
+        self._began_cpu, self._began_disk = time.process_time(), counters.disk_bytes()
+        self._began_reaped = _reaped_cpu_s()
+        thread = threading.Thread(target=self._watch, name="iobench-processes", daemon=True)
+        with self._monitor.watching():
+            thread.start()
+            try:
+                yield
+            finally:
+                self._look()
+                self._done.set()
+                thread.join()
+                self._ended_cpu, self._ended_disk = time.process_time(), counters.disk_bytes()
+                self._ended_reaped = _reaped_cpu_s()
+                self.machine = self._monitor.take()
+
+    @property
+    def cpu_s(self) -> float:
+        """Of this process."""
+        return self._ended_cpu - self._began_cpu
+
+    @property
+    def worker_cpu_s(self) -> float:
+        """Of its children, as far as they were seen or have ended."""
+        return max(sum(self._cpu.values()), self._ended_reaped - self._began_reaped)
+
+    @property
+    def workers(self) -> int:
+        """The most children at once."""
+        return self._most_children
+
+    @property
+    def disk_bytes(self) -> int | None:
+        """Read from disk by all of them."""
+        if self._ended_disk is None or self._began_disk is None:
+            return None
+        return max(self._ended_disk - self._began_disk, 0) + sum(self._disk.values())
+
+    @property
+    def memory(self) -> list[int]:
+        """Bytes of all of them at each look."""
+        return self._memory
+
+    def _watch(self) -> None:
+        pauses = iter(PAUSES_S)
+        pause = next(pauses)
+        while not self._done.wait(pause):
+            self._look()
+            pause = next(pauses, PAUSES_S[-1])
+
+    def _look(self) -> None:
+        children = self._me.children(recursive=True)
+        self._most_children = max(self._most_children, len(children))
+        for child in children:
+            try:
+                used = child.cpu_times()
+                self._cpu[child.pid] = used.user + used.system
+                self._disk[child.pid] = child.io_counters().read_bytes
+            except psutil.Error:  # it has just ended, or is not ours to look at
+                continue
+        if (memory := counters.memory_bytes()) is not None:
+            self._memory.append(memory)
+
+
+def _reaped_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

@@ -1,0 +1,149 @@
+"""Where a loader's Python time goes, in the main process and in its workers."""
+
+from __future__ import annotations
+
+import cProfile
+import pstats
+import re
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import Any
+
+from iobench.diagnose.facts import is_dataloader
+from iobench.diagnose.trials import Guard, rebuilt
+
+TOP = 10
+DECODERS = re.compile(
+    r"\b(PIL|cv2|imageio|turbojpeg|torchvision[/.]io|zlib|gzip|bz2|lzma|lz4|zstd\w*|blosc|soundfile|librosa"
+    r"|torchaudio|msgpack)\b|decompress|ImagingDecoder|_pickle\.loads|json[/.]decoder",
+)
+
+Key = tuple[str, int, str]
+Figures = tuple[int, int, float, float, dict[Key, Any]]
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function and its own share of the time."""
+
+    name: str
+    share: float
+    calls: int
+
+
+@dataclass(frozen=True)
+class Profiled:
+    """Shares of the Python time of one process, or of all workers together.
+
+    Under the profiler calls cost more than without: shares of many short ones are too large.
+    """
+
+    where: str  # "main process" or "workers"
+    total_s: float
+    functions: list[Function]  # by their own time
+    getitem_share: float  # inside the dataset, whatever it calls
+    getitem_calls: int
+    collate_share: float
+    decode_share: float
+
+
+def profiles(loader: Any, seconds: float, batches: int, guard: Guard) -> list[Profiled]:
+    """The main process and, of a DataLoader with workers, these as well.
+
+    `guard` passes items on, and complains where one takes too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
+        if is_dataloader(loader) and loader.num_workers:
+            profiled = rebuilt(loader, {"worker_init_fn": partial(_begin, folder, loader.worker_init_fn)})
+        else:
+            profiled = loader
+        found = [_profiled("main process", _main(guard(profiled), seconds, batches), loader)]
+        files = [str(path) for path in Path(folder).iterdir()]
+        if files:
+            found.append(_profiled("workers", pstats.Stats(*files), loader))
+    return found
+
+
+def _main(loader: Iterable[Any], seconds: float, batches: int) -> pstats.Stats:
+    profile = cProfile.Profile()
+    until = time.perf_counter() + seconds
+    with profile:
+        for _ in islice(loader, batches):
+            if time.perf_counter() > until:
+                break
+    return pstats.Stats(profile)
+
+
+def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
+    """Profile this worker until it ends; runs in it, first of all."""
+    profile = cProfile.Profile()
+    Finalize(None, _end, args=(profile, f"{folder}/{worker}"), exitpriority=100)
+    profile.enable()
+    if then is not None:
+        then(worker)
+
+
+def _end(profile: cProfile.Profile, path: str) -> None:
+    profile.disable()
+    profile.dump_stats(path)
+
+
+def _profiled(where: str, stats: pstats.Stats, loader: Any) -> Profiled:
+    figures: dict[Key, Figures] = stats.stats  # type: ignore[attr-defined]
+    waiting = [key for key in figures if _idle(key)]
+    total = sum(own for _, _, own, _, _ in figures.values()) - sum(figures[key][2] for key in waiting)
+    total = max(total, 1e-9)
+    own = sorted(
+        ((key, value) for key, value in figures.items() if key not in waiting), key=lambda kv: -kv[1][2]
+    )
+    items = [value for key, value in figures.items() if _is_getitem(key, loader)]
+    return Profiled(
+        where=where,
+        total_s=total,
+        functions=[Function(_name(key), value[2] / total, value[1]) for key, value in own[:TOP]],
+        getitem_share=min(1.0, sum(value[3] for value in items) / total),
+        getitem_calls=sum(value[1] for value in items),
+        collate_share=min(
+            1.0, max((v[3] for k, v in figures.items() if _is_collate(k)), default=0.0) / total
+        ),
+        decode_share=min(1.0, sum(v[2] for k, v in figures.items() if DECODERS.search(_name(k))) / total),
+    )
+
+
+def _is_getitem(key: Key, loader: Any) -> bool:
+    if key[2] not in ("__getitem__", "__getitems__"):
+        return False
+    dataset = getattr(loader, "dataset", None)
+    method = getattr(type(dataset), key[2], None)
+    code = getattr(method, "__code__", None)
+    return code is not None and (code.co_filename, code.co_firstlineno) == key[:2]
+
+
+def _is_collate(key: Key) -> bool:
+    return key[0].endswith("collate.py") or "collate" in key[2]
+
+
+def _idle(key: Key) -> bool:
+    """Waiting for a lock, a pipe or a process is no work."""
+    return key[2] in (
+        "<method 'poll' of 'select.poll' objects>",
+        "<method 'acquire' of '_thread.lock' objects>",
+        "<built-in method time.sleep>",
+        "<built-in method posix.waitpid>",
+        "<method '__enter__' of '_multiprocessing.SemLock' objects>",
+        "<method 'acquire' of '_multiprocessing.SemLock' objects>",
+    )
+
+
+def _name(key: Key) -> str:
+    file, line, function = key
+    if file == "~":
+        return function
+    parts = Path(file).parts
+    return f"{'/'.join(parts[-2:])}:{line} {function}"

@@ -1,0 +1,60 @@
+"""What a loop over a loader showed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from iobench.diagnose.facts import Facts
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Times and costs of one loop; None where the system does not tell.
+
+    The first batch is apart: `wait_s`, `step_s` and the percentiles are of those after it.
+    """
+
+    facts: Facts
+    batches: int
+    samples: int  # 0 where batches hold no tensors, as for the next
+    bytes: int
+    tensors: int  # in a batch
+    elapsed_s: float
+    first_wait_s: float
+    wait_s: float
+    step_s: float
+    wait_p50_s: float
+    wait_p99_s: float
+    wait_max_s: float
+    cpu_s: float  # of the main process
+    workers: int  # child processes seen at once
+    worker_cpu_s: float
+    iowait: float | None
+    disk_bytes: int | None
+    gpu: float | None  # busy
+    gpu_low: float | None  # the part of the looks that found it less than half busy
+    memory_bytes: int | None  # the most of all processes together, by PSS
+    memory_growth_bytes: int | None  # from the first look to the last
+
+    @property
+    def wait_share(self) -> float:
+        """The part of the steady state that the step waited for data."""
+        return self.wait_s / (self.wait_s + self.step_s) if self.wait_s + self.step_s else 0.0
+
+    @property
+    def rate(self) -> float:
+        """Samples per second after the first batch; batches, where samples cannot be counted."""
+        count = self.samples / max(1, self.batches) if self.samples else 1.0
+        steady_s = self.wait_s + self.step_s
+        return count * (self.batches - 1) / steady_s if steady_s and self.batches > 1 else 0.0
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Bytes of tensors per second after the first batch."""
+        return self.rate * self.bytes / self.samples if self.samples else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        derived = {"wait_share": self.wait_share, "rate": self.rate, "bytes_per_s": self.bytes_per_s}
+        return {**asdict(self), **derived}

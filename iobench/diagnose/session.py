@@ -1,0 +1,66 @@
+"""Somebody's loader run alone: watched, profiled, and its variants tried."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from iobench.diagnose import advice, profiling, trials
+from iobench.diagnose.advice import Diagnosis
+from iobench.diagnose.seen import Seen
+from iobench.diagnose.watch import Watch
+from iobench.diagnose.watchdog import Watchdog
+from iobench.errors import TargetError
+
+WATCHED, PROFILED = 0.3, 0.2  # of the time; the rest is for the variants
+
+
+def diagnose(
+    loader: Iterable[Any],
+    *,
+    batches: int = 200,
+    seconds: float = 20.0,
+    timeout_s: float = 60.0,
+    variants: bool = True,
+    device: str = "cpu",
+    on_status: Callable[[str], None] = lambda text: None,
+) -> Diagnosis:
+    """Run a loader alone for at most so many batches and seconds, and say what would make it faster.
+
+    TargetError, with the traceback, where it raises, or yields no batch within `timeout_s`.
+    """
+    dog = Watchdog(timeout_s)
+    with dog.watching():
+        on_status("watching it as it is")
+        seen = _watched(loader, dog, batches, WATCHED * seconds, device)
+        on_status("profiling it")
+        profiles = profiling.profiles(loader, PROFILED * seconds, batches, dog.over)
+        tried = trials.trials_of(loader) if variants else []
+        if len(tried) > 1:
+            on_status(f"trying {', '.join(trial.name for trial in tried[1:])}")
+            trials.run(loader, tried, (1 - WATCHED - PROFILED) * seconds, batches, dog.over)
+    return advice.diagnose(seen, tried, profiles, alone=True)
+
+
+def _watched(loader: Iterable[Any], dog: Watchdog, batches: int, seconds: float, device: str) -> Seen:
+    watch = Watch(loader, device, lambda seen: None)
+    until, done = time.perf_counter() + seconds, 0
+    items = dog.over(watch)
+    try:
+        for _ in items:
+            done += 1
+            if done >= batches or (done > 1 and time.perf_counter() > until):
+                break
+    except TargetError:
+        raise
+    except Exception as error:
+        said = str(error).strip().partition("\n")[0]
+        failed = TargetError(f"the loader raised {type(error).__name__} after {done} batches: {said}")
+        failed.traceback = "".join(traceback.format_exception(error))
+        raise failed from error
+    finally:
+        items.close()
+    assert watch.seen is not None
+    return watch.seen

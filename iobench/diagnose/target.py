@@ -1,0 +1,80 @@
+"""`MODULE:CALLABLE` or `path/to/file.py:callable` → what the callable returns."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+import traceback
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from iobench.errors import TargetError
+
+
+def loader_of(target: str) -> Iterable[Any]:
+    """The loader that a named callable makes.
+
+    TargetError where there is no such callable, it needs arguments, it raises, or what it returns
+    cannot be iterated over; the user's own traceback goes with the error as a note.
+    """
+    place, colon, name = target.rpartition(":")
+    if not colon or not place or not name:
+        raise TargetError(f"{target!r}: write it like package.module:make_loader or train.py:make_loader")
+    make = getattr(_module(place), name, None)
+    if not callable(make):
+        raise TargetError(f"{target}: {place} has no callable {name!r}")
+    if needed := _needed(make):
+        raise TargetError(f"{target}: {name} needs {', '.join(needed)}; name one that can be called without")
+    try:
+        loader = make()
+    except Exception as error:
+        raise _failed(f"{target}: {name}() raised {_kind(error)}", error) from error
+    if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
+        raise TargetError(
+            f"{target}: {name}() returned {type(loader).__name__}, which cannot be iterated over"
+        )
+    return loader  # type: ignore[no-any-return]
+
+
+def _module(place: str) -> Any:
+    path = Path(place)
+    sys.path.insert(0, str(path.parent.resolve() if path.suffix == ".py" else Path.cwd()))
+    try:
+        if path.suffix != ".py":
+            return importlib.import_module(place)
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        if spec is None or spec.loader is None or not path.is_file():
+            raise TargetError(f"{place}: no such file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[path.stem] = module  # so that workers can find what they are sent
+        spec.loader.exec_module(module)
+        return module
+    except TargetError:
+        raise
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise _failed(f"{place} cannot be imported: {_kind(error)}", error) from error
+
+
+def _needed(make: Any) -> list[str]:
+    try:
+        parameters = inspect.signature(make).parameters.values()
+    except (TypeError, ValueError):  # some in C have none
+        return []
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
+
+
+def _failed(message: str, error: BaseException) -> TargetError:
+    failed = TargetError(message)
+    failed.traceback = "".join(traceback.format_exception(error))
+    return failed
+
+
+def _kind(error: BaseException) -> str:
+    said = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {said}" if said else type(error).__name__

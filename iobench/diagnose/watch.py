@@ -1,0 +1,114 @@
+"""Any loop over a loader, timed from inside: how long it waits, and how long its step takes."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from iobench.diagnose.facts import facts_of, tensors_of
+from iobench.diagnose.processes import Processes
+from iobench.diagnose.seen import Seen
+
+T = TypeVar("T")
+
+MANY_TENSORS = 16  # in a batch; then only some batches are counted
+COUNT_EVERY = 32
+LOW = 0.5  # a GPU less busy than this is low
+
+
+class Watch(Generic[T]):
+    """Yields what a loader yields, as it is; whatever else is asked of it, the loader answers.
+
+    After each loop, however it ends, `seen` says what it showed, and `tell` is called with that.
+    """
+
+    def __init__(self, loader: Iterable[T], device: str, tell: Callable[[Seen], None]) -> None:
+        self._loader, self._device, self._tell = loader, device, tell
+        self.seen: Seen | None = None
+
+    def __iter__(self) -> Iterator[T]:
+        loop = _Loop()
+        processes = Processes(self._device)
+        try:
+            with processes.watching():
+                yield from loop.over(self._loader)
+        finally:
+            self.seen = loop.seen(self._loader, processes)
+            self._tell(self.seen)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Loop:
+    """The times of one loop."""
+
+    def __init__(self) -> None:
+        self._waits, self._steps = array("q"), array("q")
+        self._samples = self._bytes = self._tensors = 0
+        self._last = (0, 0)
+        self._began = time.perf_counter_ns()
+
+    def over(self, loader: Iterable[T]) -> Iterator[T]:
+        """The same items, timed."""
+        clock, waited, stepped, count = (
+            time.perf_counter_ns,
+            self._waits.append,
+            self._steps.append,
+            self._count,
+        )
+        before = self._began = clock()
+        for item in loader:
+            waited(clock() - before)
+            count(item)
+            before = clock()
+            yield item
+            after = clock()
+            stepped(after - before)
+            before = after
+
+    def _count(self, batch: Any) -> None:
+        if self._tensors < MANY_TENSORS or len(self._waits) % COUNT_EVERY == 0:
+            tensors = tensors_of(batch)
+            self._tensors = len(tensors)
+            samples = len(tensors[0]) if tensors and tensors[0].shape else len(tensors)
+            self._last = (samples, sum(tensor.nbytes for tensor in tensors))
+        self._samples += self._last[0]
+        self._bytes += self._last[1]
+
+    def seen(self, loader: Any, processes: Processes) -> Seen:
+        """What the loop showed."""
+        rest = np.asarray(self._waits[1:] or [0], np.int64) / 1e9
+        machine = processes.machine
+        gpu = [look["gpu"] for look in machine if look["gpu"] is not None]
+        memory = processes.memory
+        return Seen(
+            facts=facts_of(loader),
+            batches=len(self._waits),
+            samples=self._samples,
+            bytes=self._bytes,
+            tensors=self._tensors,
+            elapsed_s=(time.perf_counter_ns() - self._began) / 1e9,
+            first_wait_s=self._waits[0] / 1e9 if self._waits else 0.0,
+            wait_s=float(rest.sum()),
+            step_s=sum(self._steps[1:]) / 1e9,
+            wait_p50_s=float(np.quantile(rest, 0.5)),
+            wait_p99_s=float(np.quantile(rest, 0.99)),
+            wait_max_s=float(rest.max()),
+            cpu_s=processes.cpu_s,
+            workers=processes.workers,
+            worker_cpu_s=processes.worker_cpu_s,
+            iowait=float(np.mean([look["iowait"] for look in machine])) if machine else None,
+            disk_bytes=processes.disk_bytes,
+            gpu=float(np.mean(gpu)) if gpu else None,
+            gpu_low=float(np.mean([busy < LOW for busy in gpu])) if gpu else None,
+            memory_bytes=max(memory, default=None),
+            memory_growth_bytes=memory[-1] - memory[0] if memory else None,
+        )

@@ -1,0 +1,41 @@
+"""`iobench.watch`: a loader in somebody's training loop, and what it cost, on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+from iobench.diagnose import advice
+from iobench.diagnose.seen import Seen
+from iobench.diagnose.watch import Watch
+
+T = TypeVar("T")
+
+
+def watch(loader: Iterable[T], device: str = "auto") -> Watch[T]:
+    """The loader itself, as far as a training loop can tell, which says at the end what it waited for.
+
+    Any iterable will do. Each time a loop over it ends, by itself, by `break`, an error or Ctrl-C, a
+    table, a verdict and advice go to stderr; `seen` then holds the figures. `device`: whose GPU to watch
+    (`auto`: CUDA's current one, if the process uses it).
+    """
+    return Watch(loader, _device() if device == "auto" else device, _tell)
+
+
+def _device() -> str:
+    import sys
+
+    torch = sys.modules.get("torch")
+    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
+
+
+def _tell(seen: Seen) -> None:
+    from rich.console import Console
+
+    from iobench import tables
+
+    found = advice.diagnose(seen)
+    console = Console(stderr=True, highlight=False)
+    console.print(tables.seen_table(seen))
+    for line in (found.verdict, *(f"- {one.said}" for one in found.advice)):
+        console.print(line, soft_wrap=True, markup=False)

@@ -1,0 +1,511 @@
+"""Loaders with an illness, and the diagnosis that names it; healthy ones that get none."""
+
+import dataclasses
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import h5py
+import lmdb
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import iobench
+from iobench.diagnose import session
+from iobench.diagnose.advice import BOTTLENECK, diagnose
+from iobench.diagnose.facts import Facts, facts_of, tensors_of
+from iobench.diagnose.profiling import Profiled
+from iobench.diagnose.seen import Seen
+from iobench.diagnose.trials import AS_IT_IS, BATCH_FETCH, Trial, rebuilt, trials_of
+from iobench.diagnose.watch import Watch
+from iobench.errors import TargetError
+
+FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
+HEALTHY = Seen(
+    facts=Facts(
+        kind="DataLoader",
+        dataset="Mine",
+        workers=2,
+        batch_size=64,
+        prefetch_factor=2,
+        pin_memory=True,
+        persistent_workers=True,
+        by_sample=False,
+    ),
+    batches=101,
+    samples=6464,
+    bytes=6464 * 1000,
+    tensors=2,
+    elapsed_s=10.0,
+    first_wait_s=0.1,
+    wait_s=0.2,
+    step_s=9.0,
+    wait_p50_s=0.001,
+    wait_p99_s=0.01,
+    wait_max_s=0.02,
+    cpu_s=5.0,
+    workers=2,
+    worker_cpu_s=4.0,
+    iowait=0.01,
+    disk_bytes=0,
+    gpu=None,
+    gpu_low=None,
+    memory_bytes=1 << 30,
+    memory_growth_bytes=0,
+)
+STARVING = dataclasses.replace(HEALTHY, wait_s=6.0, step_s=3.0)
+
+
+def seen(of=STARVING, facts=None, **changes):
+    return dataclasses.replace(of, facts=dataclasses.replace(of.facts, **(facts or {})), **changes)
+
+
+def kinds(*evidence, **options):
+    return [one.kind for one in diagnose(*evidence, **options).advice]
+
+
+def trial(name, rate, **changes):
+    return Trial(name, changes, [rate * factor for factor in (0.99, 1.0, 1.01)], [0.1] * 3)
+
+
+def profiled(**shares):
+    values = {"getitem_share": 0.2, "getitem_calls": 100, "collate_share": 0.1, "decode_share": 0.0, **shares}
+    return Profiled("main process", 1.0, [], **values)
+
+
+def test_a_loop_that_hardly_waits_gets_no_advice():
+    found = diagnose(HEALTHY, [], [profiled(decode_share=0.9)])
+    assert (found.bottleneck, found.advice) == (False, [])
+    assert (
+        found.verdict
+        == "Loading is not the bottleneck: the step waits 2% of the time (696 samples/s, 679 KiB/s)."
+    )
+
+
+def test_a_loop_that_waits_is_told_so():
+    found = diagnose(STARVING)
+    assert found.bottleneck
+    assert found.verdict.startswith("Loading is the bottleneck: the step waits 67% of the time")
+    assert "the GPU waits" in diagnose(seen(gpu=0.3, gpu_low=0.7)).verdict
+    assert STARVING.wait_share >= BOTTLENECK
+
+
+def test_a_loader_alone_has_no_step_to_wait():
+    found = diagnose(STARVING, alone=True)
+    assert found.bottleneck is None
+    assert found.verdict.startswith("Alone, the loader gives ")
+
+
+def test_a_loop_over_nothing_says_so():
+    empty = seen(batches=0, samples=0, bytes=0, wait_s=0.0, step_s=0.0, elapsed_s=0.0)
+    assert diagnose(empty).verdict == "The loader yielded nothing."
+
+
+AS = trial(AS_IT_IS, 100)
+QUICK = {"samples": 10**7}  # a sample in less than a microsecond
+
+
+@pytest.mark.parametrize(
+    ("kind", "evidence"),
+    [
+        ("per-sample", (seen(facts={"by_sample": True}, **QUICK),)),
+        ("tensordataset", (seen(facts={"by_sample": True, "tensor_dataset": True}, **QUICK),)),
+        ("per-sample", (seen(facts={"by_sample": True}), [AS, trial(BATCH_FETCH, 300, batch_fetch=True)])),
+        ("workers-cost", (seen(), [AS, trial("0 workers", 200, num_workers=0)])),
+        ("workers-cost", (seen(cpu_s=9.5, worker_cpu_s=3.0),)),
+        ("too-few-workers", (seen(), [AS, trial("4 workers", 200, num_workers=4)])),
+        ("too-few-workers", (seen(facts={"workers": 0}, workers=0, samples=1000),)),
+        ("prefetch", (seen(), [AS, trial("prefetch factor 8", 150, prefetch_factor=8)])),
+        ("pinned", (seen(facts={"pin_memory": False}, gpu=0.4, gpu_low=0.5),)),
+        ("disk", (seen(iowait=0.5, disk_bytes=10**10),)),
+        ("decoding", (seen(), [], [profiled(decode_share=0.6)])),
+        ("collate", (seen(tensors=20), [], [profiled(collate_share=0.6)])),
+        ("first-batch", (seen(facts={"persistent_workers": False}, first_wait_s=6.0),)),
+        ("memory", (seen(memory_growth_bytes=1 << 29),)),
+        ("handles", (seen(facts={"handles": ["file (h5py)"]}),)),
+        ("chunks", (seen(facts={"by_sample": True, "chunks": ["x: chunks of 100 samples"]}),)),
+    ],
+)
+def test_each_illness_is_named_and_what_to_do(kind, evidence):
+    (found,) = diagnose(*evidence).advice
+    assert found.kind == kind
+    assert "\n" not in found.said
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        (seen(),),
+        (seen(facts={"by_sample": True}),),
+        (seen(facts={"by_sample": True}, **QUICK), [AS, trial(BATCH_FETCH, 101, batch_fetch=True)]),
+        (seen(), [AS, trial("0 workers", 105, num_workers=0)]),
+        (seen(), [AS, Trial("0 workers", {"num_workers": 0}, [90, 300, 400], [0.1])]),
+        (seen(), [AS, Trial("4 workers", {"num_workers": 4}, failed="no")]),
+        (seen(facts={"handles": ["file (h5py)"], "workers": 0}, workers=0, **QUICK),),
+        (seen(facts={"by_sample": False, "chunks": ["x: chunks of 100 samples"]}),),
+        (seen(facts={"pin_memory": False}),),
+        (seen(), [], [profiled(collate_share=0.6)]),
+        (dataclasses.replace(STARVING, facts=Facts(kind="generator")),),
+    ],
+)
+def test_what_is_not_ill_is_left_alone(evidence):
+    assert kinds(*evidence) == []
+
+
+def test_the_largest_gain_comes_first():
+    tried = [
+        AS,
+        trial("0 workers", 150, num_workers=0),
+        trial(BATCH_FETCH, 400, batch_fetch=True, num_workers=0),
+    ]
+    found = diagnose(seen(facts={"by_sample": True}), tried).advice
+    assert found[0].kind == "per-sample"
+    assert found[0].gain == pytest.approx(4)
+
+
+class Rows(Dataset):
+    """Sixty-four floats a sample, with what a test adds."""
+
+    def __init__(self, samples=64, work=lambda: None, **attributes):
+        self.data, self.work = torch.arange(samples * 64, dtype=torch.float32).reshape(samples, 64), work
+        vars(self).update(attributes)
+
+    def __len__(self):
+        return len(self.data)
+
+    def __getitem__(self, row):
+        self.work()
+        return {"x": self.data[row], "y": row}
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.arange(10.0))
+
+
+def watched(loader, step=lambda batch: None, stop=None):
+    """The batches that come out of a watched loop, and what was seen."""
+    watch, batches = Watch(loader, "cpu", lambda found: None), []
+    for batch in watch:
+        batches.append(batch)
+        step(batch)
+        if len(batches) == stop:
+            break
+    return batches, watch
+
+
+def test_a_watched_loader_yields_the_very_same_objects():
+    items = [{"x": torch.ones(3)}, [1, "a", None], None, "text", (torch.zeros(2), {"y": np.ones(4)})]
+    batches, watch = watched(items)
+    assert all(a is b for a, b in zip(batches, items, strict=True))
+    assert (watch.seen.batches, len(watch)) == (5, 5)
+    assert watch.seen.samples == 3 + 2
+    assert watch.seen.bytes == 3 * 4 + 2 * 4 + 4 * 8
+
+
+def test_waiting_and_stepping_are_told_apart():
+    def slow():
+        for number in range(6):
+            time.sleep(0.03)
+            yield number
+
+    _, watch = watched(slow(), step=lambda batch: time.sleep(0.01))
+    assert 0.6 < watch.seen.wait_share < 0.9
+    assert watch.seen.first_wait_s >= 0.03
+    assert watch.seen.wait_max_s >= watch.seen.wait_p99_s >= watch.seen.wait_p50_s >= 0.03
+
+
+@pytest.mark.parametrize("stop", [None, 2])
+def test_what_was_seen_is_told_however_the_loop_ends(stop):
+    told = []
+    watch = Watch(DataLoader(Rows(), batch_size=16), "cpu", told.append)
+    for number, _ in enumerate(watch, 1):
+        if number == stop:
+            break
+    del _
+    assert [one.batches for one in told] == [stop or 4]
+    assert told[0].samples == 16 * (stop or 4)
+
+
+def test_errors_of_the_loader_and_of_the_step_pass_through():
+    def fail():
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        watched(DataLoader(Rows(work=fail), batch_size=16))
+    with pytest.raises(ValueError, match="mine"):
+        watched(DataLoader(Rows(), batch_size=16), step=lambda batch: fail())
+
+
+def test_what_else_is_asked_of_it_the_loader_answers():
+    loader = DataLoader(Rows(), batch_size=16)
+    watch = Watch(loader, "cpu", lambda found: None)
+    assert watch.dataset is loader.dataset
+    assert len(watch) == 4
+
+
+def test_watching_costs_microseconds():
+    batch = {"x": torch.ones(8, 8), "y": torch.ones(8)}
+    loops = []
+    for _ in range(3):
+        began = time.process_time()
+        watched([batch] * 5000)
+        loops.append((time.process_time() - began) / 5000)
+    assert min(loops) < 50e-6  # processor time, not wall time; the README says what it is
+
+
+def test_workers_are_seen_while_they_live():
+    def work():
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+
+    _, watch = watched(DataLoader(Rows(work=work), batch_size=8, **FORK))
+    assert watch.seen.workers >= 2
+    assert watch.seen.worker_cpu_s > 0.5 * 64 * 0.02
+    assert watch.seen.facts.workers == 2
+
+
+def test_the_facts_of_a_dataloader():
+    facts = facts_of(DataLoader(Rows(), batch_size=16, **FORK))
+    assert (facts.kind, facts.dataset, facts.workers, facts.batch_size) == ("DataLoader", "Rows", 2, 16)
+    assert (facts.by_sample, facts.tensor_dataset) == (True, False)
+    assert facts_of(DataLoader(TensorDataset(torch.ones(4)))).tensor_dataset
+    assert facts_of(DataLoader(Stream())).by_sample is False
+    assert facts_of(x for x in ()) == Facts(kind="generator")
+
+
+def test_open_files_and_chunks_are_found(tmp_path):
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file.create_dataset("x", data=np.ones((100, 4)), chunks=(50, 4))
+    env = lmdb.open(str(tmp_path / "l"))
+    with h5py.File(tmp_path / "f.h5") as file:
+        facts = facts_of(DataLoader(Rows(file=file, env=env), **FORK))
+    env.close()
+    assert set(facts.handles) == {"file (h5py)", "env (lmdb)"}
+    assert facts.chunks == ["file: chunks of 50 samples"]
+
+
+def test_tensors_are_found_however_they_are_nested():
+    assert len(tensors_of({"a": [torch.ones(1), (np.ones(2), {"b": torch.ones(3)})], "c": "text"})) == 3
+    assert tensors_of(None) == tensors_of("text") == tensors_of(3) == []
+
+
+def as_lists(loader):
+    return [[tensor.tolist() for tensor in tensors_of(batch)] for batch in loader]
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(Rows(), batch_size=10),
+        DataLoader(Rows(), batch_size=10, drop_last=True),
+        DataLoader(Rows(), batch_size=None),
+        DataLoader(Stream(), batch_size=3),
+        DataLoader(Rows(), batch_sampler=[[3, 1], [2]]),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_variant_yields_what_the_loader_yields(loader, workers):
+    changes = {"num_workers": workers}
+    if workers:
+        changes["multiprocessing_context"] = "fork"
+    assert as_lists(rebuilt(loader, changes)) == as_lists(loader)
+
+
+def test_fetching_whole_batches_is_tried_where_it_gives_the_same():
+    dataset = TensorDataset(torch.arange(10), torch.arange(20).reshape(10, 2))
+    loader = DataLoader(dataset, batch_size=4)
+    (found,) = [one for one in trials_of(loader) if one.name == BATCH_FETCH]
+    assert as_lists(rebuilt(loader, found.changes)) == as_lists(loader)
+
+
+class Lists(Rows):
+    """Asked for several samples, gives something else."""
+
+    def __getitem__(self, row):
+        return self.data[row] if isinstance(row, int) else torch.zeros(len(row), 64)
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        DataLoader(Lists(), batch_size=4),
+        DataLoader(Rows(), batch_size=4),  # its y is a list then
+        DataLoader(Stream(), batch_size=4),
+        DataLoader(TensorDataset(torch.ones(9)), batch_size=4, collate_fn=lambda batch: batch),
+        DataLoader(TensorDataset(torch.ones(9)), batch_size=None),
+    ],
+)
+def test_elsewhere_it_is_not(loader):
+    assert BATCH_FETCH not in [one.name for one in trials_of(loader)]
+
+
+def run_session(loader, **options):
+    return session.diagnose(loader, **{"seconds": 2.0, "batches": 50, **options})
+
+
+def test_the_exhibit_is_named_and_its_gain_is_measured():
+    dataset = TensorDataset(torch.randn(40_000, 16, dtype=torch.float64))
+    found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), seconds=6.0)
+    first = found.advice[0]
+    assert first.kind == "tensordataset"
+    assert first.gain > 1.1
+    assert "calls of __getitem__" in first.said
+    assert found.profiles[0].getitem_share > 0.2
+
+
+def test_decoding_is_found_in_workers_by_their_own_profile(tmp_path):
+    buffer = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (200, 200, 3), np.uint8)).save(buffer, "PNG")
+
+    def decode():
+        np.asarray(Image.open(io.BytesIO(buffer.getvalue())))
+
+    found = run_session(DataLoader(Rows(work=decode), batch_size=8, **FORK), variants=False)
+    assert [one.where for one in found.profiles] == ["main process", "workers"]
+    assert "decoding" in [one.kind for one in found.advice]
+
+
+def test_an_endless_loader_ends_with_the_time():
+    def endless():
+        while True:
+            yield torch.ones(4)
+
+    found = run_session(endless(), seconds=0.5, batches=10**9)
+    assert found.seen.batches > 2
+
+
+def test_a_loader_that_raises_is_told_with_its_traceback():
+    def broken():
+        yield torch.ones(4)
+        raise KeyError("mine")
+
+    with pytest.raises(TargetError, match="the loader raised KeyError after 1 batches: 'mine'") as caught:
+        run_session(broken())
+    assert "in broken" in caught.value.traceback
+
+
+def test_a_loader_that_hangs_is_told_with_the_stacks_of_all_its_processes():
+    def wait_for_nothing():
+        time.sleep(60)
+
+    loader, before = (
+        DataLoader(Rows(work=wait_for_nothing), batch_size=8, **FORK),
+        signal.getsignal(signal.SIGALRM),
+    )
+    with pytest.raises(TargetError, match="no batch for 1 s: the loader hangs") as caught:
+        run_session(loader, timeout_s=1.0)
+    assert "main process:" in caught.value.traceback
+    assert "in wait_for_nothing" in caught.value.traceback
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_worker_that_is_killed_is_told():
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(TargetError, match=r"raised RuntimeError after 0 batches: DataLoader worker"):
+        run_session(DataLoader(Rows(work=die), batch_size=8, **FORK))
+
+
+MODULE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+def make():
+    return DataLoader(TensorDataset(torch.randn(5000, 16)), batch_size=100)
+
+def with_argument(path, size=3):
+    return []
+
+def number():
+    return 3
+
+def failing():
+    raise RuntimeError("mine")
+
+constant = 3
+"""
+
+
+@pytest.fixture
+def module(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "broken.py").write_text("import nothing_of_that_name\n")
+    yield tmp_path
+    for name in ("mine", "broken"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("target", ["mine.py:make", "mine:make"])
+def test_the_command_prints_what_it_saw_and_what_to_do(module, inside, target):
+    done = inside("diagnose", target, "--seconds", 1, "--no-variants", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert "DataLoader over TensorDataset" in done.stdout
+    assert "Alone, the loader gives" in done.stdout
+
+
+def test_json_has_the_figures_and_the_advice(module, inside):
+    done = inside("diagnose", "mine.py:make", "--seconds", 1, "--json", "--device", "cpu")
+    found = json.loads(done.stdout)
+    assert found["seen"]["batches"] == 50
+    assert {one["name"] for one in found["trials"]} >= {AS_IT_IS, BATCH_FETCH}
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "said"),
+    [
+        ("mine.py", 1, "write it like"),
+        ("mine.py:", 1, "write it like"),
+        ("nowhere.py:make", 1, "nowhere.py: no such file"),
+        ("nowhere:make", 1, "nowhere cannot be imported: ModuleNotFoundError"),
+        ("broken.py:make", 1, "broken.py cannot be imported: ModuleNotFoundError: No module named"),
+        ("mine.py:absent", 1, "has no callable 'absent'"),
+        ("mine.py:constant", 1, "has no callable 'constant'"),
+        ("mine.py:with_argument", 1, "with_argument needs path"),
+        ("mine.py:number", 1, "returned int, which cannot be iterated over"),
+        ("mine.py:failing", 1, "failing() raised RuntimeError: mine"),
+    ],
+)
+def test_a_target_that_is_none_is_one_line_after_its_own_traceback(module, inside, target, code, said):
+    done = inside("diagnose", target)
+    assert (done.returncode, done.stdout) == (code, "")
+    *before, last = done.stderr.splitlines()
+    assert last.startswith("iobench: ")
+    assert said in last
+    assert not before or before[0].startswith("Traceback")
+
+
+@pytest.mark.parametrize("option", ["--batches", "--seconds", "--timeout"])
+def test_limits_are_above_nothing(module, inside, option):
+    assert inside("diagnose", "mine.py:make", option, 0).returncode == 2
+
+
+LOOP = """
+import iobench, torch, time
+from torch.utils.data import DataLoader, TensorDataset
+for batch in iobench.watch(DataLoader(TensorDataset(torch.ones(64, 4)), batch_size=8)):
+    time.sleep(0.01)
+    {then}
+"""
+
+
+@pytest.mark.parametrize(("then", "batches"), [("", 8), ("break", 1), ("raise KeyboardInterrupt", 1)])
+def test_a_loop_of_ones_own_is_told_on_stderr(then, batches):
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP.format(then=then)], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == ""
+    assert f"batches {batches:>{0}} of" in " ".join(done.stderr.split())
+    assert "Loading is not the bottleneck" in done.stderr or batches == 1
+    assert callable(iobench.watch)
