@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from formats import FormatError, InvalidOption, UnknownFormat
-from iobench.commands import compare, diagnose, history, inspect, prepare, report, run
+from iobench.commands import compare, diagnose, history, inspect, prepare, report, run, study
 from iobench.errors import BenchError, InvalidSettings, TargetError
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -24,6 +24,7 @@ COMMANDS = (
     compare.compare,
     report.report,
     diagnose.diagnose,
+    study.study,
     inspect.limits,
     inspect.verify,
     inspect.formats,

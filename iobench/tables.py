@@ -19,13 +19,14 @@ from iobench.manifest import Manifest
 from iobench.prepare import Prepared
 from iobench.record import Record
 from iobench.stages import STAGES
-from iobench.stats import Estimate
+from iobench.stats import Estimate, estimate
 from iobench.summary import ArmSummary, Summary
 from iobench.units import bytes_text, rate_text, seconds_text, three_digits
 
 if TYPE_CHECKING:  # they load torch
     from iobench.diagnose.profiling import Profiled
     from iobench.diagnose.trials import Trial
+    from iobench.studies import Result
 
 MIB = 2**20
 
@@ -261,6 +262,25 @@ def profile_table(profiled: Profiled) -> Table:
     table = _table(f"{profiled.where}, {seconds_text(profiled.total_s)}", "own time", "calls", left=1)
     for function in profiled.functions:
         table.add_row(function.name, f"{function.share:.0%}", f"{function.calls:,}")
+    return table
+
+
+def studies_table(known: Sequence[Mapping[str, str]]) -> Table:
+    """The studies, with what they ask and where they come from."""
+    table = _table("study", "question", "source", left=3)
+    table.columns[1].no_wrap = table.columns[2].no_wrap = False
+    for one in known:
+        table.add_row(one["name"], one["question"], one["source"])
+    return table
+
+
+def contenders_table(result: Result) -> Table:
+    """The contenders of a study and how long a round of each took."""
+    table = _table("contender", "median", "95 %", "rounds", left=1)
+    for name, seconds in result.found.seconds.items():
+        found = estimate(seconds)
+        low_high = [seconds_text(end) for end in (found.low, found.high) if end is not None]
+        table.add_row(name, seconds_text(found.median), " – ".join(low_high) or "–", str(len(seconds)))
     return table
 
 

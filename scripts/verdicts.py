@@ -1,6 +1,6 @@
 """How often a verdict is wrong: an arm against itself, and against itself slowed by a tenth.
 
-Run:  .venv/bin/python scripts/verdicts.py [--comparisons 200] [--rounds 21] [--size 2e7] [--data-dir data]
+Run:  .venv/bin/python scripts/verdicts.py [--comparisons 200] [--rounds 21] [--size 2e7]
 
 In each round an arm, the same once more, and the same with every batch delayed by a tenth of the
 time it took inside the loader take turns, in an order that is shuffled. Prints how often each pair
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import statistics
 import sys
 from collections import Counter
@@ -74,21 +75,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--size", type=float, default=2e7)
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--out", type=Path, help="where all rounds are written, as JSON")
     chosen = parser.parse_args()
     manifest, _ = iobench.prepare(iobench.Synthetic(int(chosen.size)), ["npy"], data_dir=chosen.data_dir)
     rng = np.random.Generator(np.random.PCG64(0))
     rates(manifest, 1, 0, rng)
     gc.freeze()  # each epoch collects garbage first, which is slow among so many modules
     called: dict[str, Counter[str]] = {"again": Counter(), "slowed": Counter()}
-    spreads, times = [], []
+    spreads, times, kept = [], [], []
     for number in range(chosen.comparisons):
         found = rates(manifest, chosen.rounds, 1 + number * chosen.rounds, rng)
+        kept.append(found)
         spreads.append(stats.spread(found["arm"]))
         times.append(manifest.schema.samples / statistics.median(found["arm"]))
         for other, outcomes in called.items():
             outcomes[stats.compare(found[other], found["arm"]).outcome] += 1
         if not (number + 1) % 20:
             print(f"{number + 1}: {called}", file=sys.stderr, flush=True)
+            if chosen.out:
+                chosen.out.write_text(json.dumps(kept))
     epoch_s, spread = statistics.median(times), statistics.median(spreads)
     print(f"{chosen.comparisons} comparisons of {chosen.rounds} rounds, epochs of {epoch_s:.3f} s,")
     print(f"rounds of one arm differ by {spread:.1%} (median robust standard deviation)")

@@ -51,7 +51,9 @@ def test_formats_know_storage_only(name):
     assert not within(every_import(name), ("iobench", "typer", "rich"))
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in ("iobench.__main__", *FACES)])
+@pytest.mark.parametrize(
+    "name", [name for name in MODULES if name not in ("iobench", "iobench.__main__", *FACES)]
+)
 def test_nothing_below_the_faces_knows_them(name):
     assert not every_import(name) & set(FACES)
 

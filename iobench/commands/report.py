@@ -23,7 +23,7 @@ def report(
     data_dir: DataDir = Path("data"),
 ) -> None:
     """Write one HTML page that shows what was measured."""
-    from iobench import display, history, record
+    from iobench import display, history, record, studies
     from iobench import report as reporting
 
     paths = [history.find(data_dir, name) for name in runs or []] or [history.newest(data_dir)]
@@ -33,7 +33,10 @@ def report(
         records += found
         for sentence in left_out:
             display.note(f"left out: {sentence}")
-    page, *pictures = reporting.write(records, out, png)
+    answered, problems = studies.past(data_dir)
+    for sentence in problems:
+        display.note(f"left out: {sentence}")
+    page, *pictures = reporting.write(records, out, png, answered)
     display.result(str(page))
     if pictures:
         display.note(f"{len(pictures)} pictures in {png}")

@@ -11,12 +11,17 @@ from iobench.record import Record
 
 if TYPE_CHECKING:
     from iobench.report.page import Figure
+    from iobench.studies import Result
 
 SCALE = 2  # pixels of a picture per pixel of the page
 
 
-def write(records: Sequence[Record], path: Path, pictures: Path | None = None) -> list[Path]:
+def write(
+    records: Sequence[Record], path: Path, pictures: Path | None = None, studies: Sequence[Result] = ()
+) -> list[Path]:
     """Write the page, and a PNG and SVG of each chart into a folder; return what was written.
+
+    The answers of `studies` stand at its end.
 
     RecordError without records, ReportError where a file cannot be written, MissingExtra without
     the libraries that draw.
@@ -30,7 +35,7 @@ def write(records: Sequence[Record], path: Path, pictures: Path | None = None) -
     found = page.sections(records)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(html.render(found, page.machines(records)))
+        path.write_text(html.render(found, page.machines(records), studies))
         written = [path]
         if pictures is not None:
             pictures.mkdir(parents=True, exist_ok=True)

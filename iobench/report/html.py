@@ -11,9 +11,10 @@ import jinja2
 import vl_convert
 
 from iobench.report.page import Section, cell
+from iobench.studies import Result
 
 
-def render(sections: Sequence[Section], machines: Sequence[dict[str, str]]) -> str:
+def render(sections: Sequence[Section], machines: Sequence[dict[str, str]], studies: Sequence[Result]) -> str:
     """The whole page: styles, charts and the script that draws them."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -25,6 +26,7 @@ def render(sections: Sequence[Section], machines: Sequence[dict[str, str]]) -> s
     return environment.get_template("page.html").render(
         sections=sections,
         machines=machines,
+        studies=studies,
         cell=cell,
         version=metadata.version("iobench"),
         script=_script().replace("</script", "<\\/script"),

@@ -1,0 +1,73 @@
+"""Published experiments, done on this machine, and whether what they claim holds here."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from iobench import machine
+from iobench.errors import RecordError
+from iobench.record import plain
+from iobench.studies._base import Answer, Found, Options, Result, Study, names, study_of
+
+__all__ = ["Answer", "Found", "Options", "Result", "Study", "names", "past", "run", "save", "study_of"]
+
+SUFFIX = ".study.json"
+
+
+def run(name: str, options: Options) -> Result:
+    """Do a study and answer its claims; InvalidSettings where there is none of that name."""
+    study = study_of(name)
+    options.data_dir.mkdir(parents=True, exist_ok=True)
+    found = study.measure(options)
+    return Result(
+        name=name,
+        source=study.source,
+        about=study.about(options),
+        found=found,
+        answers=study.answers(found),
+        machine=machine.describe(options.data_dir, options.device),
+        time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def save(result: Result, data_dir: Path) -> Path:
+    """Write a result beside the records of runs, where reports find it; RecordError where that fails."""
+    stamp = result.time[:19].replace(":", "").replace("-", "")
+    path = data_dir / "results" / f"{result.name}-{stamp}{SUFFIX}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(plain(result.as_dict()), indent=2))
+    except OSError as error:
+        raise RecordError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def past(data_dir: Path) -> tuple[list[Result], list[str]]:
+    """The newest result of each study in a data folder, and a sentence for each file that holds none."""
+    found: dict[str, Result] = {}
+    problems = []
+    for path in sorted((data_dir / "results").glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns):
+        try:
+            result = _result(json.loads(path.read_text()))
+            found[result.name] = result
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            problems.append(f"{path}: not a study's result: {error}")
+    return list(found.values()), problems
+
+
+def _result(body: dict[str, Any]) -> Result:
+    answers = [Answer(**one) for one in body["answers"]]
+    named = {key: str(body[key]) for key in ("name", "source", "about", "time")}
+    return Result(**named, found=Found(**body["found"]), answers=answers, machine=dict(body["machine"]))
+
+
+def described() -> list[dict[str, str]]:
+    """Every study with its question and its source."""
+    return [{"name": name, **_words(study_of(name))} for name in names()]
+
+
+def _words(study: Study) -> dict[str, str]:
+    return {"question": study.question, "source": study.source}

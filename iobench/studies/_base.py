@@ -1,0 +1,167 @@
+"""What a study is: contenders that take turns, and claims that their rounds answer."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import statistics
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from iobench import stats
+from iobench.errors import InvalidSettings
+from iobench.stats import Comparison
+
+HOLDS, FAILS, UNKNOWN = "holds here", "does not hold here", "cannot tell"
+ROUNDS = 5
+
+Seconds = dict[str, list[float]]  # of each contender's rounds
+Contender = Callable[[], float]  # runs once and returns seconds
+
+
+@dataclass(frozen=True)
+class Options:
+    """How large a study is, and where its data lies."""
+
+    data_dir: Path
+    quick: bool
+    device: str
+    on_status: Callable[[str], None] = field(default=lambda text: None, compare=False)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A published claim, whether it holds on this machine, and why one says so."""
+
+    claim: str
+    answer: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a study measured: seconds of each contender's rounds, and other figures by name."""
+
+    seconds: Seconds
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Result:
+    """A study's answers, with what they rest on."""
+
+    name: str
+    source: str
+    about: str  # sizes and settings, in words
+    found: Found
+    answers: list[Answer]
+    machine: dict[str, Any]
+    time: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "kind": "study"}
+
+
+class Study(ABC):
+    """A published experiment: how to do it here, and what it claims."""
+
+    source: ClassVar[str]
+    question: ClassVar[str]
+
+    @abstractmethod
+    def about(self, options: Options) -> str:
+        """Sizes and settings, in words."""
+
+    @abstractmethod
+    def measure(self, options: Options) -> Found:
+        """Do the experiment."""
+
+    @abstractmethod
+    def answers(self, found: Found) -> list[Answer]:
+        """What the rounds say about each claim; pure."""
+
+
+def names() -> list[str]:
+    """Every study: one module of this folder each."""
+    here = importlib.import_module("iobench.studies")
+    found = (module.name for module in pkgutil.iter_modules(here.__path__))
+    return [name.replace("_", "-") for name in found if not name.startswith("_")]
+
+
+def study_of(name: str) -> Study:
+    """The study of that name; InvalidSettings lists those there are."""
+    if name not in names():
+        raise InvalidSettings(f"unknown study {name!r}; known: {', '.join(names())}")
+    module = importlib.import_module(f"iobench.studies.{name.replace('-', '_')}")
+    found: Study = module.STUDY
+    return found
+
+
+def take_turns(contenders: Mapping[str, Contender], rounds: int = ROUNDS, warmup: int = 1) -> Seconds:
+    """Seconds of each contender over rounds in which all take turns; warm-up rounds do not count."""
+    seconds: Seconds = {name: [] for name in contenders}
+    for number in range(-warmup, rounds):
+        for name, run in contenders.items():
+            took = run()
+            if number >= 0:
+                seconds[name].append(took)
+    return seconds
+
+
+def timed(work: Callable[[], Any]) -> Contender:
+    """Work as a contender."""
+
+    def run() -> float:
+        before = time.perf_counter()
+        work()
+        return time.perf_counter() - before
+
+    return run
+
+
+def against(seconds: Mapping[str, Sequence[float]], one: str, other: str) -> Comparison:
+    """How many times as fast one contender is as another."""
+    rates, others = ([1 / value for value in seconds[name]] for name in (one, other))
+    return stats.compare(rates, others)
+
+
+def claimed_faster(claim: str, found: Found, one: str, other: str, aside: str = "") -> Answer:
+    """The answer to a claim that one contender is faster than another."""
+    compared = against(found.seconds, one, other)
+    answers = {"faster": HOLDS, "slower": FAILS, "equivalent": FAILS}
+    return Answer(
+        claim, answers.get(compared.outcome, UNKNOWN), _because(found, one, other, compared) + aside
+    )
+
+
+def claimed_equal(claim: str, found: Found, one: str, other: str, aside: str = "") -> Answer:
+    """The answer to a claim that two contenders are equally fast."""
+    compared = against(found.seconds, one, other)
+    answers = {"equivalent": HOLDS, "faster": FAILS, "slower": FAILS}
+    return Answer(
+        claim, answers.get(compared.outcome, UNKNOWN), _because(found, one, other, compared) + aside
+    )
+
+
+def all_of(claim: str, parts: Sequence[Answer]) -> Answer:
+    """The answer to a claim with several parts, each of which has to hold."""
+    given = [part.answer for part in parts]
+    answer = FAILS if FAILS in given else UNKNOWN if UNKNOWN in given else HOLDS
+    return Answer(claim, answer, "; ".join(part.because for part in parts))
+
+
+def no_gpu(claim: str) -> Answer:
+    """The answer to a claim about a device that is not here."""
+    return Answer(claim, UNKNOWN, "no CUDA device")
+
+
+def _because(found: Found, one: str, other: str, compared: Comparison) -> str:
+    ratio = compared.ratio
+    interval = f" (95 % interval {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low is not None else ""
+    times = [statistics.median(found.seconds[name]) for name in (one, other)]
+    return f"{one} {times[0]:.3g} s, {other} {times[1]:.3g} s: {ratio.median:.2f} ×{interval}"

@@ -1,0 +1,158 @@
+"""Dataset under DataLoader, tensorclass under DataLoader, tensorclass by slices: who iterates fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+from torch.utils.data import DataLoader
+
+import iobench
+from iobench import cache
+from iobench.arms import Settings, arm
+from iobench.epoch import measure
+from iobench.feed import Feed
+from iobench.manifest import Manifest
+from iobench.sources import Synthetic
+from iobench.studies._base import (
+    FAILS,
+    HOLDS,
+    Answer,
+    Contender,
+    Found,
+    Options,
+    Study,
+    all_of,
+    claimed_equal,
+    no_gpu,
+    take_turns,
+    timed,
+)
+
+PUBLISHED, QUICK = 10**8, 5 * 10**6  # elements
+BATCH = 256
+DATASET, BATCHED = "Dataset under DataLoader", "tensorclass under DataLoader"
+SLICED, INDEXED = "tensorclass slices", "tensorclass indices"
+IN_MEMORY, LAZY = "in memory, slices", "lazy slices, 'moved' to the CPU"
+GPU_DATASET, GPU_SLICED = "Dataset under DataLoader, to the GPU", "tensorclass slices, to the GPU"
+FILLED, BUILT = "filling a pre-allocated TensorDict", "building the TensorDict"
+
+
+class IterationStudy(Study):
+    """Every byte delivered, except by the contender that is shown for delivering none."""
+
+    source = "R1, an IO evaluation of DataLoader and TensorDict, experiments 1, 3 and 4"
+    question = "Is tensorclass a faster way to feed training than DataLoader?"
+
+    def about(self, options: Options) -> str:
+        """Sizes and settings, in words."""
+        size = f"{_elements(options):,} float32 in samples of 128"
+        return (
+            f"{size}, memory-mapped and warm, batch {BATCH}, to the CPU{' and GPU' if _cuda(options) else ''}"
+        )
+
+    def measure(self, options: Options) -> Found:
+        """An epoch of each, to the CPU; and how much of a cold file the lazy one has read."""
+        source = Synthetic(_elements(options))
+        manifest = iobench.prepare(source, ["memmap"], data_dir=options.data_dir, name="study-iteration")[0]
+        cache.warm(manifest.files_of("memmap"))
+        held = TensorDict({"x": _mapped(manifest)["x"].clone()}, [manifest.schema.samples])
+        contenders = {
+            DATASET: _arm(manifest, "dataloader"),
+            BATCHED: timed(lambda: _sum(DataLoader(_mapped(manifest), BATCH, collate_fn=_same))),
+            SLICED: _arm(manifest, "native"),
+            INDEXED: _arm(manifest, "native", order="random"),
+            IN_MEMORY: timed(lambda: _sum(held[start : start + BATCH].clone() for start in _starts(held))),
+            LAZY: timed(lambda: _look(_mapped(manifest))),
+            FILLED: timed(lambda: _fill(held["x"])),
+            BUILT: timed(lambda: TensorDict({"x": held["x"].clone()}, [len(held)])),
+        }
+        if _cuda(options):
+            contenders |= {
+                GPU_DATASET: _arm(manifest, "dataloader", options.device),
+                GPU_SLICED: _arm(manifest, "native", options.device),
+            }
+        return Found(take_turns(contenders), {"lazy_residency": _residency_after(manifest, _look)})
+
+    def answers(self, found: Found) -> list[Answer]:
+        """What the rounds say about each claim."""
+        touched = found.figures["lazy_residency"]
+        lazy = f"the lazy loop left {touched:.1%} of a cold file in memory: it had read nothing"
+        took = [min(found.seconds[name]) for name in (LAZY, SLICED)]
+        times = f"{took[0]:.2g} s for it, {took[1]:.2g} s where every byte arrives"
+        equal = [claimed_equal("", found, one, DATASET) for one in (BATCHED, SLICED)]
+        return [
+            all_of("Dataset, tensorclass under DataLoader and slices iterate equally fast.", equal),
+            claimed_equal("Slicing by itself brings no visible gain.", found, SLICED, BATCHED),
+            Answer(
+                "To the CPU both load in 0.00 s, so all the time is the copy to the GPU.",
+                FAILS if touched < 0.5 else HOLDS,
+                f"{lazy}; {times}. The mistake: a sliced memory map is a promise, not a read",
+            ),
+            claimed_equal(
+                "Filling a pre-allocated TensorDict costs what building one does.", found, FILLED, BUILT
+            ),
+            _to_the_gpu(found),
+        ]
+
+
+def _elements(options: Options) -> int:
+    return QUICK if options.quick else PUBLISHED
+
+
+def _mapped(manifest: Manifest) -> Any:
+    return TensorDict.load_memmap(str(manifest.path_of("memmap")), mode="r")
+
+
+def _cuda(options: Options) -> bool:
+    return options.device.startswith("cuda")
+
+
+def _to_the_gpu(found: Found) -> Answer:
+    claim = "To the GPU, tensordict and DataLoader cost the same."
+    return (
+        claimed_equal(claim, found, GPU_SLICED, GPU_DATASET) if GPU_SLICED in found.seconds else no_gpu(claim)
+    )
+
+
+def _arm(manifest: Manifest, loader: str, device: str = "cpu", **settings: Any) -> Contender:
+    one = arm("memmap", loader, Settings(batch_size=BATCH, **settings).on(device))
+    feed = Feed(torch.device(device), bool(one.settings.non_blocking))
+    return lambda: measure(one, manifest.opener("memmap"), feed, 1, lambda batch: None).epoch_s
+
+
+def _sum(batches: Iterable[Any]) -> None:
+    for _ in batches:
+        pass
+
+
+def _look(mapped: Any) -> None:
+    for start in _starts(mapped):
+        mapped[start : start + BATCH].to("cpu")
+
+
+def _starts(rows: Any) -> range:
+    return range(0, len(rows), BATCH)
+
+
+def _fill(source: torch.Tensor) -> None:
+    whole = TensorDict({"x": torch.empty_like(source)}, [len(source)])
+    whole["x"].copy_(source)
+
+
+def _same(batch: Any) -> Any:
+    return batch
+
+
+def _residency_after(manifest: Manifest, work: Any) -> float:
+    """The part of the file that is in memory once the work was done over it, cold."""
+    files = manifest.files_of("memmap")
+    cache.evict(files)
+    mapped = _mapped(manifest)
+    work(mapped)
+    return cache.residency([path for path in files if path.suffix == ".memmap"])
+
+
+STUDY = IterationStudy()

@@ -1,0 +1,134 @@
+"""Putting pieces together: concatenated, or written into memory that was there before."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tensordict import TensorDict
+
+from iobench import counters
+from iobench.studies._base import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    Answer,
+    Found,
+    Options,
+    Seconds,
+    Study,
+    against,
+    all_of,
+    claimed_equal,
+    claimed_faster,
+    take_turns,
+    timed,
+)
+
+ROWS, COLUMNS = 1000, 128  # of a piece: half a MB
+COUNTS, QUICK_COUNTS = (2, 8, 32, 128, 512), (2, 8, 32)
+CAT, STACK, TD_CAT, FILL, MEMMAP = (
+    "torch.cat",
+    "torch.stack",
+    "TensorDict.cat",
+    "pre-allocated",
+    "memory-mapped",
+)
+
+
+class PreallocationStudy(Study):
+    """Time and peak memory against the number of pieces."""
+
+    source = "R1, an IO evaluation of DataLoader and TensorDict, experiment 2"
+    question = "When does pre-allocating pay?"
+
+    def about(self, options: Options) -> str:
+        """Sizes and settings, in words."""
+        counts = ", ".join(map(str, self._counts(options)))
+        return f"{counts} pieces of {ROWS} × {COLUMNS} float32 put together along the first dimension"
+
+    def measure(self, options: Options) -> Found:
+        """Each way with each number of pieces."""
+        seconds: Seconds = {}
+        memory: dict[str, int | None] = {}
+        for count in self._counts(options):
+            options.on_status(f"{count} pieces")
+            ways = _ways(count)
+            seconds |= take_turns({f"{name}, {count}": timed(way) for name, way in ways.items()}, warmup=2)
+            memory |= {f"{name}, {count}": _peak(way) for name, way in ways.items()}
+        return Found(seconds, {"counts": list(self._counts(options)), "memory_bytes": memory})
+
+    def answers(self, found: Found) -> list[Answer]:
+        """What the rounds say about each claim."""
+        few, *_, many = found.figures["counts"]
+        counts = found.figures["counts"]
+        wins = [
+            n for n in counts if against(found.seconds, f"{FILL}, {n}", f"{CAT}, {n}").outcome == "faster"
+        ]
+        crossing = f"; from {wins[0]} pieces on" if wins else "; at no number of pieces tried"
+        gains = claimed_faster("", found, f"{FILL}, {few}", f"{CAT}, {few}")
+        small = {HOLDS: FAILS, FAILS: HOLDS}.get(gains.answer, UNKNOWN)
+        apart = [claimed_equal("", found, f"{TD_CAT}, {count}", f"{CAT}, {count}") for count in (few, many)]
+        return [
+            claimed_faster(
+                "Pre-allocating wins clearly once the pieces are many and large.",
+                found,
+                f"{FILL}, {many}",
+                f"{CAT}, {many}",
+                f"{crossing}{_memory(found, many)}. torch.cat, too, allocates once and copies once",
+            ),
+            Answer("With few pieces there is no gain.", small, gains.because),
+            all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", apart),
+        ]
+
+    def _counts(self, options: Options) -> tuple[int, ...]:
+        return QUICK_COUNTS if options.quick else COUNTS
+
+
+def _ways(count: int) -> dict[str, Callable[[], Any]]:
+    pieces = [torch.full((ROWS, COLUMNS), float(number)) for number in range(count)]
+    dicts = [TensorDict({"x": piece}, [ROWS]) for piece in pieces]
+
+    def fill() -> Any:
+        whole = TensorDict({"x": torch.empty(count * ROWS, COLUMNS)}, [count * ROWS])
+        return _filled(whole, dicts)
+
+    def memory_mapped() -> Any:
+        with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
+            shape = TensorDict({"x": torch.empty(1, COLUMNS).expand(count * ROWS, COLUMNS)}, [count * ROWS])
+            return _filled(shape.memmap_like(folder), dicts)
+
+    return {
+        CAT: lambda: torch.cat(pieces),
+        STACK: lambda: torch.stack(pieces),
+        TD_CAT: lambda: torch.cat(dicts),  # type: ignore[arg-type]
+        FILL: fill,
+        MEMMAP: memory_mapped,
+    }
+
+
+def _filled(whole: Any, pieces: list[Any]) -> Any:
+    for number, piece in enumerate(pieces):
+        whole[number * ROWS : (number + 1) * ROWS] = piece
+    return whole
+
+
+def _peak(way: Callable[[], Any]) -> int | None:
+    """Bytes by which memory is larger while the result is held."""
+    before = counters.memory_bytes()
+    whole = way()
+    after = counters.memory_bytes()
+    del whole
+    return None if before is None or after is None else max(0, after - before)
+
+
+def _memory(found: Found, count: int) -> str:
+    held = {name: found.figures["memory_bytes"].get(f"{name}, {count}") for name in (CAT, FILL)}
+    if None in held.values():
+        return ""
+    return "; " + ", ".join(f"{name} holds {value / 2**20:.0f} MiB" for name, value in held.items())
+
+
+STUDY = PreallocationStudy()
