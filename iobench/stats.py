@@ -1,14 +1,16 @@
 """Pure arithmetic over rounds: medians, intervals, comparisons, verdicts.
 
-Rounds of different arms are not correlated, so comparisons are unpaired: the bootstrap interval of
-the ratio of medians. Trials of an arm against itself found that to be right about 19 times in 20
-from five rounds on, and paired log ratios or ratios of means to be wrong two or three times as often.
+Two arms are compared by the bootstrap interval of the ratio of their medians, which trials of an arm
+against itself found to be right about 19 times in 20 from five rounds on. Arms that took turns share
+what the machine did in each round: from ten rounds on their ratios are taken round by round, and the
+interval is that of the median of these, by order statistics, which is never too narrow whatever the
+distribution. (A bootstrap of such ratios is, at seven rounds by more than twice.)
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +20,7 @@ CONFIDENCE = 0.95
 RESAMPLES = 4999
 FEWEST = 3  # rounds below which an interval says nothing
 ENOUGH = 5  # rounds from which an interval is as sure as it says
+PAIRED = 10  # rounds from which arms that took turns are compared round by round
 MOST_STEPS = 200  # that a trend is looked for in; more values are taken together
 WORTH_NAMING = 0.05  # smallest difference that is called one
 
@@ -103,11 +106,28 @@ def compare(
     return Comparison(found, _outcome(found, smallest, must_clear=smallest if few else 0.0))
 
 
-def verdict(rates: Mapping[str, Sequence[float]], smallest: float = WORTH_NAMING) -> Verdict:
-    """The fastest arm by median rate against all others, from each arm's rates (larger is faster)."""
-    fastest, *others = sorted(rates, key=lambda label: statistics.median(rates[label]), reverse=True)
+def compare_rounds(
+    rates: Mapping[Hashable, float],
+    others: Mapping[Hashable, float],
+    smallest: float = WORTH_NAMING,
+    comparisons: int = 1,
+) -> Comparison:
+    """The same for two arms that took turns, from their rates by round."""
+    common = [rates[number] / others[number] for number in rates if number in others]
+    confidence = 1 - (1 - CONFIDENCE) / comparisons
+    if len(common) < PAIRED or 2.0 ** (1 - len(common)) > 1 - confidence:  # the widest there is, too narrow
+        return compare(list(rates.values()), list(others.values()), smallest, comparisons)
+    found = Estimate(statistics.median(common), *_order_statistics(common, confidence))
+    return Comparison(found, _outcome(found, smallest, must_clear=0.0))
+
+
+def verdict(rates: Mapping[str, Mapping[Hashable, float]], smallest: float = WORTH_NAMING) -> Verdict:
+    """The fastest arm by median rate against all others, from each arm's rates by round."""
+    medians = {label: statistics.median(values.values()) for label, values in rates.items()}
+    fastest, *others = sorted(medians, key=lambda label: medians[label], reverse=True)
     against = {
-        other: compare(rates[fastest], rates[other], smallest, comparisons=len(others)) for other in others
+        other: compare_rounds(rates[fastest], rates[other], smallest, comparisons=len(others))
+        for other in others
     }
     rivals = [other for other in others if against[other].outcome != "faster"]
     runner_up = next(iter(rivals or others), None)
@@ -172,6 +192,14 @@ def _ratio_of_medians(
     numerator: npt.NDArray[np.float64], denominator: npt.NDArray[np.float64], axis: int
 ) -> npt.NDArray[np.float64]:
     return _median(numerator, axis) / _median(denominator, axis)
+
+
+def _order_statistics(values: Sequence[float], confidence: float) -> tuple[float, float]:
+    """The interval of a median between two of the values: exact and free of distributions."""
+    from scipy.stats import quantile_test
+
+    found = quantile_test(values, p=0.5).confidence_interval(confidence)
+    return float(found.low), float(found.high)
 
 
 def _bootstrap(

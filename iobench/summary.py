@@ -69,7 +69,7 @@ def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -
     for record in records:
         by_arm.setdefault(record.arm["label"], []).append(record)
     arms = sorted(map(_arm, by_arm.values()), key=lambda arm: arm.samples_per_s.median, reverse=True)
-    rates = {label: [r.samples_per_s for r in rounds] for label, rounds in by_arm.items()}
+    rates = {label: {(r.run, r.round): r.samples_per_s for r in rounds} for label, rounds in by_arm.items()}
     return Summary(arms, stats.verdict(rates, smallest) if rates else None, doubts(records))
 
 

@@ -1,10 +1,10 @@
 """How often a verdict is wrong: an arm against itself, and against itself slowed by a tenth.
 
-Run:  .venv/bin/python scripts/verdicts.py [--comparisons 200] [--rounds 21] [--size 2e7]
+Run:  .venv/bin/python scripts/verdicts.py [--comparisons 200] [--rounds 31] [--size 5e6]
 
 In each round an arm, the same once more, and the same with every batch delayed by a tenth of the
 time it took inside the loader take turns, in an order that is shuffled. Prints how often each pair
-was called what, by the very comparison that `iobench run` and `iobench compare` print.
+was called what, by the very comparison behind the verdict of `iobench run`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import gc
 import json
 import statistics
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -69,41 +68,52 @@ def rates(manifest: Manifest, rounds: int, first: int, rng: np.random.Generator)
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--comparisons", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--size", type=float, default=2e7)
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--out", type=Path, help="where all rounds are written, as JSON")
-    chosen = parser.parse_args()
+def collected(chosen: argparse.Namespace) -> list[dict[str, list[float]]]:
+    """So many comparisons' rounds; kept in a file after each, if one is named."""
     manifest, _ = iobench.prepare(iobench.Synthetic(int(chosen.size)), ["npy"], data_dir=chosen.data_dir)
     rng = np.random.Generator(np.random.PCG64(0))
     rates(manifest, 1, 0, rng)
     gc.freeze()  # each epoch collects garbage first, which is slow among so many modules
-    called: dict[str, Counter[str]] = {"again": Counter(), "slowed": Counter()}
-    spreads, times, kept = [], [], []
+    kept = []
     for number in range(chosen.comparisons):
-        found = rates(manifest, chosen.rounds, 1 + number * chosen.rounds, rng)
-        kept.append(found)
-        spreads.append(stats.spread(found["arm"]))
-        times.append(manifest.schema.samples / statistics.median(found["arm"]))
-        for other, outcomes in called.items():
-            outcomes[stats.compare(found[other], found["arm"]).outcome] += 1
-        if not (number + 1) % 20:
-            print(f"{number + 1}: {called}", file=sys.stderr, flush=True)
-            if chosen.out:
-                chosen.out.write_text(json.dumps(kept))
-    epoch_s, spread = statistics.median(times), statistics.median(spreads)
-    print(f"{chosen.comparisons} comparisons of {chosen.rounds} rounds, epochs of {epoch_s:.3f} s,")
-    print(f"rounds of one arm differ by {spread:.1%} (median robust standard deviation)")
-    same, slowed = called["again"], called["slowed"]
-    different = (same["faster"] + same["slower"]) / chosen.comparisons
+        kept.append(rates(manifest, chosen.rounds, 1 + number * chosen.rounds, rng))
+        if chosen.out:
+            chosen.out.write_text(json.dumps(kept))
+    samples = manifest.schema.samples
+    epoch_s = statistics.median(samples / statistics.median(found["arm"]) for found in kept)
+    print(f"epochs of {epoch_s:.3f} s")
+    return kept
+
+
+def judge(kept: list[dict[str, list[float]]]) -> None:
+    """Print how often each pair was called what."""
+    spread = statistics.median(stats.spread(found["arm"]) for found in kept)
     print(
-        f"an arm against itself: {dict(same)}: different {different:.1%} (wanted at most {WANTED_SAME:.0%})"
+        f"{len(kept)} comparisons of {len(kept[0]['arm'])} rounds, which differ by {spread:.1%} within an arm"
     )
-    slower, wanted = slowed["slower"] / chosen.comparisons, f"wanted at least {WANTED_SLOWER:.0%}"
-    print(f"slowed by {SLOWED_BY:.0%}: {dict(slowed)}: slower {slower:.1%} ({wanted})")
+    called: dict[str, Counter[str]] = {"again": Counter(), "slowed": Counter()}
+    for found in kept:
+        for other, outcomes in called.items():
+            one, base = (dict(enumerate(found[name])) for name in (other, "arm"))
+            outcomes[stats.compare_rounds(one, base).outcome] += 1
+    different = (called["again"]["faster"] + called["again"]["slower"]) / len(kept)
+    slower = called["slowed"]["slower"] / len(kept)
+    print(
+        f"against itself {dict(called['again'])}: different {different:.1%}, wanted at most {WANTED_SAME:.0%}"
+    )
+    print(f"slowed {dict(called['slowed'])}: slower {slower:.1%}, wanted at least {WANTED_SLOWER:.0%}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--comparisons", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--size", type=float, default=5e6)
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--out", type=Path, help="keep all rounds in this file, as JSON")
+    parser.add_argument("--judge", type=Path, help="judge the rounds in such a file instead of measuring")
+    chosen = parser.parse_args()
+    judge(json.loads(chosen.judge.read_text()) if chosen.judge else collected(chosen))
 
 
 if __name__ == "__main__":

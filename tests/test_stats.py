@@ -9,6 +9,10 @@ def noisy(rng, centre, rounds=7, spread=0.05):
     return (centre * np.exp(rng.normal(0, spread, rounds))).tolist()
 
 
+def verdict(rates):
+    return stats.verdict({label: dict(enumerate(values)) for label, values in rates.items()})
+
+
 def test_the_median_is_the_middle_value():
     assert stats.estimate([3, 1, 2, 9, 4]).median == 3
     assert stats.estimate([1, 2, 3, 4]).median == 2.5
@@ -62,11 +66,11 @@ def test_an_interval_does_not_change_when_it_is_asked_for_again():
     ],
 )
 def test_the_verdict_is_no_more_than_the_intervals_allow(rates, outcome):
-    assert stats.verdict(rates).outcome == outcome
+    assert verdict(rates).outcome == outcome
 
 
 def test_the_verdict_compares_the_two_fastest():
-    found = stats.verdict({"slow": [1, 1, 1], "fast": [4, 4, 4], "middle": [2, 2, 2]})
+    found = verdict({"slow": [1, 1, 1], "fast": [4, 4, 4], "middle": [2, 2, 2]})
     assert (found.fastest, found.runner_up, found.ratio) == ("fast", "middle", Estimate(2, 2, 2))
 
 
@@ -74,7 +78,93 @@ def test_an_arm_against_itself_is_called_faster_at_most_one_time_in_twenty(monke
     monkeypatch.setattr(stats, "RESAMPLES", 499)  # enough here, and ten times as quick
     rng = np.random.default_rng(4)
     outcomes = [
-        stats.verdict({"a": noisy(rng, 100, rounds=5), "a again": noisy(rng, 100, rounds=5)}).outcome
+        verdict({"a": noisy(rng, 100, rounds=5), "a again": noisy(rng, 100, rounds=5)}).outcome
         for _ in range(200)
     ]
     assert outcomes.count("faster") <= 10
+
+
+def moody(rng, rounds, speeds):
+    """Arms of these speeds, on a machine whose mood changes from round to round by up to a third."""
+    mood = np.exp(rng.choice([0.0, -0.35], rounds)) * np.exp(rng.normal(0, 0.02, rounds))
+    return [
+        dict(enumerate((speed * mood * np.exp(rng.normal(0, 0.02, rounds))).tolist())) for speed in speeds
+    ]
+
+
+def test_arms_that_took_turns_share_the_machine_s_moods():
+    rng = np.random.default_rng(5)
+    pairs = [moody(rng, 21, (100, 90)) for _ in range(20)]
+    apart = [stats.compare(list(a.values()), list(b.values())).outcome for a, b in pairs]
+    together = [stats.compare_rounds(a, b).outcome for a, b in pairs]
+    assert together.count("faster") >= 19
+    assert apart.count("faster") < 10
+
+
+@pytest.mark.parametrize("rounds", [5, 7, 10, 15, 31])
+def test_an_arm_against_itself_is_called_different_at_most_one_time_in_twenty(monkeypatch, rounds):
+    monkeypatch.setattr(stats, "RESAMPLES", 499)
+    rng = np.random.default_rng(6)
+    for spread in (0.03, 0.12):
+        pairs = [[dict(enumerate(noisy(rng, 100, rounds, spread))) for _ in "ab"] for _ in range(200)]
+        outcomes = [stats.compare_rounds(a, b).outcome for a, b in pairs]
+        assert outcomes.count("faster") + outcomes.count("slower") <= 13  # 5 % of 200, and luck
+
+
+def test_rounds_that_only_one_arm_has_are_left_out():
+    one = {number: 100.0 + number % 3 for number in range(12)}
+    other = {**{number: 50.0 + number % 3 / 2 for number in range(12)}, 12: 1e9}
+    assert stats.compare_rounds(one, other).ratio == Estimate(2, 2, 2)
+
+
+def test_few_rounds_or_many_comparisons_are_compared_by_medians():
+    rng = np.random.default_rng(7)
+    one, other = (dict(enumerate(noisy(rng, speed, 12))) for speed in (100, 60))
+    by_round, by_median = stats.compare_rounds(one, other), stats.compare([*one.values()], [*other.values()])
+    assert by_round != by_median
+    assert stats.compare_rounds(one, other, comparisons=1000).ratio.median == by_median.ratio.median
+    few = [dict(list(arm.items())[:9]) for arm in (one, other)]
+    assert stats.compare_rounds(*few) == stats.compare(*([*arm.values()] for arm in few))
+
+
+def test_the_interval_of_ratios_lies_between_two_of_them_and_is_the_exact_one():
+    ratios = [1.0 + number / 100 for number in range(12)]
+    found = stats.compare_rounds(dict(enumerate(ratios)), dict.fromkeys(range(12), 1.0)).ratio
+    assert (found.low, found.high) == (ratios[2], ratios[9])  # 3rd and 10th of 12: 96.1 %
+
+
+def test_few_rounds_have_to_clear_the_whole_band():
+    assert verdict({"a": [106, 109, 110], "b": [100, 101, 102]}).outcome == "inconclusive"
+    assert verdict({"a": [120, 121, 122], "b": [100, 101, 102]}).outcome == "faster"
+
+
+def test_many_arms_are_many_comparisons():
+    rng = np.random.default_rng(8)
+    rates = {f"arm {number}": noisy(rng, 100 - number, 6) for number in range(8)}
+    found = verdict(rates)
+    assert found.correction == "Bonferroni over 7 comparisons"
+    assert set(found.against) == set(rates) - {found.fastest}
+    alone = stats.compare(rates[found.fastest], rates[found.runner_up]).ratio
+    assert found.ratio.low <= alone.low <= alone.high <= found.ratio.high
+
+
+def test_rivals_are_whoever_the_fastest_cannot_be_told_from():
+    found = verdict({"a": [100.0] * 5, "b": [99.0] * 5, "c": [98.0] * 5, "slow": [50.0] * 5})
+    assert (found.outcome, found.fastest, found.rivals) == ("equivalent", "a", ["b", "c"])
+    assert found.against["slow"].outcome == "faster"
+
+
+def test_a_trend_is_what_rises_and_how_likely_that_is_chance():
+    change, chance = stats.trend([100, 110, 120, 130, 140])
+    assert change == pytest.approx(40 / 120)
+    assert chance < 0.05
+    change, chance = stats.trend([100, 101, 100, 99, 100, 101])
+    assert abs(change) < 0.02
+    assert chance > 0.5
+    assert stats.trend(list(range(1, 5001)))[0] == pytest.approx(2, rel=0.05)
+
+
+def test_spread_is_the_standard_deviation_of_normal_values_and_passes_over_outliers():
+    values = np.random.default_rng(9).normal(100, 5, 1000)
+    assert stats.spread(values.tolist()) == pytest.approx(0.05, rel=0.1)
+    assert stats.spread([100, 101, 99, 100, 1000]) < 0.02
