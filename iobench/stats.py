@@ -10,8 +10,9 @@ distribution. (A bootstrap of such ratios is, at seven rounds by more than twice
 from __future__ import annotations
 
 import statistics
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -107,8 +108,8 @@ def compare(
 
 
 def compare_rounds(
-    rates: Mapping[Hashable, float],
-    others: Mapping[Hashable, float],
+    rates: Mapping[Any, float],
+    others: Mapping[Any, float],
     smallest: float = WORTH_NAMING,
     comparisons: int = 1,
 ) -> Comparison:
@@ -121,7 +122,7 @@ def compare_rounds(
     return Comparison(found, _outcome(found, smallest, must_clear=0.0))
 
 
-def verdict(rates: Mapping[str, Mapping[Hashable, float]], smallest: float = WORTH_NAMING) -> Verdict:
+def verdict(rates: Mapping[str, Mapping[Any, float]], smallest: float = WORTH_NAMING) -> Verdict:
     """The fastest arm by median rate against all others, from each arm's rates by round."""
     medians = {label: statistics.median(values.values()) for label, values in rates.items()}
     fastest, *others = sorted(medians, key=lambda label: medians[label], reverse=True)

@@ -14,7 +14,7 @@ import psutil
 from iobench import counters
 from iobench.monitor import Monitor
 
-PAUSES_S = (0.1, 0.4, 0.5, 1.0, 2.0)  # and then always the last: a look takes some milliseconds
+PAUSES_S = (0.3, 1.2, 4.0)  # and then always the last: a look takes some 10 ms
 
 
 class Processes:

@@ -29,7 +29,7 @@ class Trial:
 
     name: str
     changes: dict[str, Any]  # of DataLoader's arguments
-    rates: list[float] = field(default_factory=list)  # samples (or batches) per second after the first batch
+    rates: list[float] = field(default_factory=list)  # samples (or batches) per second of an epoch
     first_batch_s: list[float] = field(default_factory=list)
     failed: str | None = None
 
@@ -129,24 +129,33 @@ def _counts() -> list[int]:
 
 def _run(trial: Trial, loader: Any, seconds: float, batches: int, guard: Guard) -> None:
     began = time.perf_counter()
-    samples = done = 0
-    first = began
+    samples, times = 0, [began]
+    finished = True
     try:
         for batch in islice(guard(rebuilt(loader, trial.changes)), batches):
-            now = time.perf_counter()
-            if not done:
-                first = now
-            else:
-                samples += _samples(batch)
-            done += 1
-            if now - first > seconds and done > 1:
+            times.append(time.perf_counter())
+            samples += _samples(batch)
+            if times[-1] - times[1] > seconds and len(times) > 2:
+                finished = False
                 break
     except Exception as error:  # noqa: BLE001 - what fails is no advice
         trial.failed = str(error).strip().partition("\n")[0] or type(error).__name__
         return
+    done, took = len(times) - 1, time.perf_counter() - began
     if done > 1:
-        trial.rates.append(samples / (now - first))
-        trial.first_batch_s.append(first - began)
+        total = _length(loader)
+        if total is not None and total > done and (not finished or done == batches):
+            took = times[1] - began + (times[-1] - times[1]) / (done - 1) * (total - 1)
+            samples = samples // done * total
+        trial.rates.append(samples / took)
+        trial.first_batch_s.append(times[1] - began)
+
+
+def _length(loader: Any) -> int | None:
+    try:
+        return len(loader)
+    except TypeError:  # an endless one, or a generator
+        return None
 
 
 def _samples(batch: Any) -> int:

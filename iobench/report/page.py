@@ -21,6 +21,16 @@ from iobench.units import rate_text, three_digits
 MOST_CONTEXTS = 6  # with charts of their own; what runs vary beyond that is seen in lines
 IN_BRIEF = ("speed", "stages")  # of the contexts after the first
 PICTURE_WIDTH = 720
+IN_WORDS = {
+    "open": "opening",
+    "read": "reading",
+    "decode": "decoding",
+    "collate": "collating",
+    "wait": "waiting for the threads or workers that read ahead",
+    "host_to_device": "the copy to the device",
+    "compute": "the training step",
+    "other": "the loader's own work",
+}
 
 
 @dataclass(frozen=True)
@@ -122,7 +132,7 @@ def _reasons(context: Context) -> Iterator[str]:
     if best.stages:
         whole = sum(best.stages.values())
         stage, seconds = max(best.stages.items(), key=lambda item: item[1])
-        yield f"Most of its time goes to: {stage.replace('_', ' ')} ({seconds / whole:.0%})."
+        yield f"Most of its time goes to {IN_WORDS.get(stage, stage)} ({seconds / whole:.0%})."
     times = best.bytes_per_s.median / slowest.bytes_per_s.median
     if slowest.label != best.label:
         yield f"Between it and the slowest, {slowest.label}, lies a factor of {three_digits(times)}."
