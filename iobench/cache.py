@@ -23,6 +23,9 @@ from iobench.memory import PAGE, touched_map
 
 MODES = ("warm", "cold")
 PREFAULT = 1.2  # of the bytes to be read
+BACKING = (PREFAULT, 3.0, 9.0)  # of them, as long as it is slow
+BACKED_BYTES_PER_S = 3e9  # touching memory that is there is several times as fast
+TELLING_BYTES = 64 << 20  # below this the rate of touching says little
 COLD_LIMIT = 0.01  # residency above this is not cold
 WARM_LIMIT = 0.99  # residency below this is not warm
 PIECE_BYTES = 8 << 20
@@ -58,7 +61,7 @@ def establish(mode: str, files: Sequence[Path], logical_bytes: int, sudo: bool =
     if mode == "warm":
         return {**state, "method": "read through in order", "residency": warm(files)}
     method = evict(files, sudo)
-    backed = prefault(int(PREFAULT * logical_bytes))
+    backed = back_memory(logical_bytes)
     reached = residency(files)
     if reached > COLD_LIMIT:
         raise ColdCacheUnavailable(
@@ -132,6 +135,21 @@ def read_through(files: Sequence[Path]) -> None:
         with open(path, "rb", buffering=0) as file:
             while file.readinto(buffer):
                 pass
+
+
+def back_memory(logical_bytes: int) -> float | None:
+    """Prefault what a round over so many bytes takes, and more while that is slow.
+
+    Slow means that the host still had to back what was touched; the round's own pages would then be
+    among those that it has not. Returns the rate of the first time, in bytes/s; None for none.
+    """
+    rates = []
+    for times in BACKING:
+        rates.append(prefault(int(times * logical_bytes)))
+        rate = rates[-1]
+        if rate is None or rate > BACKED_BYTES_PER_S or logical_bytes < TELLING_BYTES:
+            break
+    return rates[0]
 
 
 def prefault(count: int) -> float | None:

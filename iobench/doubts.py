@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from iobench import stats
-from iobench.cache import WARM_LIMIT
+from iobench.cache import BACKED_BYTES_PER_S, WARM_LIMIT
 from iobench.limits import Below
 from iobench.record import Record
 from iobench.units import bytes_text, rate_text, seconds_text
@@ -19,7 +19,6 @@ FIRST = 0.10  # a first round this far from the rest, and three times as far as 
 STOLEN = 0.01  # of the processors' time
 NEIGHBOURS = 0.05  # of the data, read from the same disk by others
 SHORT_S = 0.2
-BACKED_BYTES_PER_S = 3e9  # touching memory that is there is several times as fast
 SPANS = 0.01  # of an epoch
 MOST_NAMED = 3
 
@@ -128,8 +127,8 @@ def _backed(arms: Arms) -> Doubt | None:
     return Doubt(
         "backed",
         f"before {slow} of {len(rates)} rounds the host had to back memory first, at "
-        f"{rate_text(min(rates))}B/s; iobench had that done outside the clock, a training job pays for it: "
-        "keep the machine busy, or give it memory of its own",
+        f"{rate_text(min(rates))}B/s; iobench had that done outside the clock, as far as it can, a training "
+        "job pays for it: keep the machine busy, or give it memory of its own",
     )
 
 

@@ -233,3 +233,31 @@ def test_read_ahead_is_that_of_the_disk(tmp_path):
     found = cache.read_ahead_kib(tmp_path)
     assert found is None or found >= 0
     assert cache.read_ahead_kib(Path("/proc")) is None
+
+
+@pytest.mark.parametrize(
+    ("rates", "times"),
+    [
+        ([9e9], [1.2]),
+        ([0.4e9, 8e9], [1.2, 3]),
+        ([0.4e9, 1e9, 1e9], [1.2, 3, 9]),
+        ([None], [1.2]),
+    ],
+)
+def test_memory_is_backed_until_touching_it_is_fast(monkeypatch, rates, times):
+    asked, given = [], iter(rates)
+
+    def prefault(count):
+        asked.append(count)
+        return next(given)
+
+    monkeypatch.setattr(cache, "prefault", prefault)
+    assert cache.back_memory(1 << 30) == rates[0]
+    assert asked == [int(factor * (1 << 30)) for factor in times]
+
+
+def test_of_little_data_the_rate_tells_nothing(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cache, "prefault", lambda count: asked.append(count) or 0.1e9)
+    cache.back_memory(1 << 20)
+    assert len(asked) == 1
