@@ -51,11 +51,11 @@ class DirectReader(Reader):
 
     def close(self) -> None:
         """Close the files and the queues."""
-        while self._queues:
-            self._queues.pop().close()
-        while self._files:
+        while self._files:  # first: giving a queue back takes a while, in which Ctrl-C may come
             os.close(self._files.popitem()[1])
         self._small.clear()
+        while self._queues:
+            self._queues.pop().close()
 
     def phase(self, name: str, row: int) -> int:
         """Where in a page a row begins: memory that begins there needs no copy of a slice."""

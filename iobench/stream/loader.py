@@ -17,7 +17,7 @@ from iobench.feed import pick_device
 from iobench.manifest import Manifest
 from iobench.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, Order, blocks_of
 from iobench.stream.pipeline import Pipeline, Transform
-from iobench.stream.source import open_source
+from iobench.stream.source import open_source, places_of
 from iobench.stream.transfer import Tensors, transfer_to
 
 STATE_VERSION = 1
@@ -77,7 +77,10 @@ class StreamLoader:
             raise InvalidSettings(f"order {order!r} is not one of {', '.join(ORDERS)}")
         self._manifest = Manifest.load(Path(dataset))
         self._variant = formats.parse(format).variant
-        self._manifest.opener(self._variant)  # says now what would be wrong later
+        opener = self._manifest.opener(self._variant)  # says now what would be wrong later
+        if direct:
+            with opener() as reader:
+                places_of(reader, self._variant)
         self._device = pick_device(str(device))
         self._fields = _chosen(self._manifest.schema, fields)
         self._transform, self._threads, self._direct = transform, threads, direct
@@ -127,12 +130,7 @@ class StreamLoader:
             if state.get(name) != own:
                 raise InvalidSettings(f"this state has {name} {state.get(name)!r}, the loader has {own!r}")
         epoch, batch = state.get("epoch"), state.get("batch")
-        if (
-            not isinstance(epoch, int)
-            or not isinstance(batch, int)
-            or epoch < 0
-            or not 0 <= batch <= len(self)
-        ):
+        if type(epoch) is not int or type(batch) is not int or epoch < 0 or not 0 <= batch <= len(self):
             raise InvalidSettings(
                 f"this state is at batch {batch!r} of epoch {epoch!r}, of {len(self)} batches"
             )

@@ -107,20 +107,22 @@ def open_source(opener: Opener, schema: Schema, threads: int | None, direct: boo
 def _source(opener: Opener, schema: Schema, threads: int | None, direct: bool | None) -> Source:
     reader = opener()
     unchanged = Unchanged(_files(opener.path))
-    extents = reader.extents
-    if extents is None:
-        if direct:
-            reader.close()
-            raise InvalidSettings(
-                f"{opener.format.variant} has no fixed stride: it cannot be read past the cache"
-            )
+    if reader.extents is None and not direct:
         return Source(opener.path, reader, threads or 1, unchanged)
-    reader.close()
+    with reader:
+        extents = places_of(reader, opener.format.variant)
     places = {field.name: extents[field.name] for field in schema.fields}
     reader = _placed(schema, places, direct)
     # past the cache one thread copies rows while the others wait for the disk
     cores = len(os.sched_getaffinity(0)) + isinstance(reader, DirectReader)
     return Source(opener.path, reader, threads or min(MOST_THREADS, cores), unchanged)
+
+
+def places_of(reader: Reader, variant: str) -> dict[str, Extent]:
+    """Where the fields lie in files; InvalidSettings where they do not at a fixed stride."""
+    if reader.extents is None:
+        raise InvalidSettings(f"{variant} has no fixed stride: it cannot be read past the cache")
+    return reader.extents
 
 
 def _placed(schema: Schema, places: dict[str, Extent], direct: bool | None) -> Reader:

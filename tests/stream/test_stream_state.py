@@ -140,11 +140,13 @@ def test_a_state_of_another_dataset_is_refused(pictures, tmp_path):
     [
         {"epoch": -1},
         {"epoch": None},
+        {"epoch": True},
         {"epoch": "1"},
         {"epoch": 0.5},
         {"batch": -1},
         {"batch": BATCHES + 1},
         {"batch": None},
+        {"batch": True},
         {"batch": 1.0},
         {"batch": [1]},
         {"version": 2},
