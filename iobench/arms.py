@@ -46,7 +46,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, known in (("order", ORDERS), ("fetch", FETCHES), ("start_method", (None, *START_METHODS))):
             if getattr(self, name) not in known:
-                shown = ", ".join(str(word) for word in known)
+                shown = ", ".join(word for word in known if word)
                 raise InvalidSettings(f"{name} {getattr(self, name)!r} is not one of {shown}")
         for name, least in _LEAST.items():
             value = getattr(self, name)

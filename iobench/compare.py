@@ -22,6 +22,7 @@ class Line:
     new: str
     base_bytes_per_s: Estimate
     new_bytes_per_s: Estimate
+    rounds: tuple[int, int]  # of the base and of the newer run
     comparison: Comparison  # new over base
     settings: list[str]  # that differ between the two
     forced: list[str]  # what else differs, and would have been refused
@@ -80,8 +81,9 @@ def _line(name: str, before: Rounds, after: Rounds, smallest: float, comparisons
         new=name,
         base_bytes_per_s=stats.estimate(old),
         new_bytes_per_s=stats.estimate(new),
+        rounds=(len(old), len(new)),
         comparison=stats.compare(new, old, smallest, comparisons),
-        settings=_changed(before[0].arm, after[0].arm),
+        settings=[*_changed(before[0].arm, after[0].arm), *_profiled(before[0], after[0])],
         forced=list(_differences(before[0], after[0])),
     )
 
@@ -123,6 +125,11 @@ def _kind(rounds: Rounds) -> object:
 def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     names = [name for name in {**before, **after} if name != "label" and before.get(name) != after.get(name)]
     return [f"{name} {before.get(name)} → {after.get(name)}" for name in names]
+
+
+def _profiled(before: Record, after: Record) -> list[str]:
+    was, now = before.stages is not None, after.stages is not None
+    return [f"profile {was} → {now}"] if was != now else []
 
 
 _Facet = Callable[[Record], object]

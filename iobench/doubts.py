@@ -57,7 +57,7 @@ def _few_rounds(arms: Arms) -> Doubt | None:
     if fewest >= stats.ENOUGH:
         return None
     rounds = f"{fewest} round{'s' * (fewest != 1)}"
-    return Doubt("rounds", f"{rounds}: too few for a sure interval; give --rounds {stats.ENOUGH} or auto")
+    return Doubt("rounds", f"{rounds}: too few for a sure interval; give --rounds {stats.ENOUGH} or more")
 
 
 def _short_epochs(arms: Arms) -> Doubt | None:
@@ -75,7 +75,7 @@ def _spread(arms: Arms) -> Doubt | None:
     if not wide:
         return None
     most = f"rounds differ by up to {max(spreads.values()):.0%} (robust standard deviation)"
-    return Doubt("spread", f"{most}; stop other work, prepare more data, or give --rounds auto", wide)
+    return Doubt("spread", f"{most}; stop other work, prepare more data, or give more --rounds", wide)
 
 
 def _drift(arms: Arms) -> Doubt | None:
@@ -170,7 +170,7 @@ def _stolen(arms: Arms) -> Doubt | None:
     if not robbed:
         return None
     took = f"the hypervisor gave {max(parts.values()):.0%} of the processors' time to others"
-    return Doubt("stolen", f"{took}; run again at another hour, or give --rounds auto", robbed)
+    return Doubt("stolen", f"{took}; run again at another hour, or give more --rounds", robbed)
 
 
 def _neighbours(arms: Arms) -> Doubt | None:

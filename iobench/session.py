@@ -101,6 +101,7 @@ class Session:
             said += ", too few for an interval; give more --max-time"
         elif reach > PRECISION:
             said += f", until --max-time: the interval of {label} still reaches {reach:.1%} from its median"
+            said += "; give more --max-time"
         else:
             said += f": every interval is within {PRECISION:.0%} of its median"
         self._run.remarks.append(said)

@@ -84,7 +84,7 @@ def sentence(verdict: Verdict) -> str:
     named = f"{verdict.fastest} and {verdict.runner_up}" + (f" (and {more} more)" if more > 0 else "")
     if verdict.outcome == "equivalent":
         return f"Equally fast within {verdict.smallest:.0%}: {named}, {figures}."
-    advice = "--rounds auto or a larger dataset may decide it"
+    advice = "more --rounds or a larger dataset may decide it"
     if verdict.ratio.low is None:
         advice = f"give --rounds {stats.ENOUGH} or more"
     return f"Inconclusive between {named}: {figures}; {advice}."

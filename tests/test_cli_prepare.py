@@ -12,7 +12,7 @@ from PIL import Image
 
 from formats import DTYPES
 
-PROGRESS = re.compile(r"(writing|verifying) \S+|decoding|in .*; next: iobench run --name \S+")
+PROGRESS = re.compile(r"(writing|verifying) \S+|decoding|in .*; next: iobench run --data-dir .+ --name \S+")
 
 
 def prepare(folder, *arguments):
@@ -51,7 +51,7 @@ class TestHappyPaths:
         assert "dataset float32-10x10-20000: 2,000,000 elements, 20,000 samples" in text
         for words in ("npy", "hdf5", "lmdb", "memmap", "stored", "ratio", "MiB/s", "verified", "yes"):
             assert words in text
-        assert "next: iobench run --name float32-10x10-20000" in done.stderr
+        assert re.search("next: iobench run --data-dir .+ --name float32-10x10-20000", done.stderr)
 
     def test_a_second_prepare_skips(self, ready):
         folder, _ = ready

@@ -509,3 +509,32 @@ def test_a_loop_of_ones_own_is_told_on_stderr(then, batches):
     assert f"batches {batches:>{0}} of" in " ".join(done.stderr.split())
     assert "Loading is not the bottleneck" in done.stderr or batches == 1
     assert callable(iobench.watch)
+
+
+@pytest.mark.parametrize("loop", [{"batches": 1}, {"batches": 2}, {"elapsed_s": 0.001}])
+def test_a_loop_that_is_too_short_is_not_judged(loop):
+    found = diagnose(seen(**loop))
+    assert (found.bottleneck, found.advice) == (None, [])
+    assert found.verdict.startswith("Too short to tell")
+
+
+def test_half_of_the_time_makes_a_bottleneck_and_less_a_cost():
+    assert diagnose(seen(wait_s=1.0, step_s=4.0)).verdict.startswith("Loading costs time: the step waits 20%")
+
+
+def test_a_sample_costs_what_was_waited_for_it_whatever_the_step_took():
+    slow_step = seen(facts={"by_sample": True}, samples=10**6, wait_s=5.0, step_s=20.0)
+    (found,) = diagnose(slow_step).advice
+    assert "each sample takes 5.05 µs" in found.said
+
+
+def test_a_loader_of_nothing_is_refused():
+    with pytest.raises(TargetError, match="the loader yielded nothing"):
+        run_session([])
+
+
+def test_only_the_user_s_own_frames_are_shown(module, inside):
+    done = inside("diagnose", "mine.py:failing")
+    assert "in failing" in done.stderr
+    assert "iobench/diagnose" not in done.stderr
+    assert inside("diagnose", "nowhere:make").stderr.count("\n") == 1

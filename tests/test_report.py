@@ -218,7 +218,7 @@ def test_no_records_are_refused(tmp_path):
         report.write([], tmp_path / "r.html")
 
 
-@pytest.mark.parametrize("name", ["", "file/r.html"])
+@pytest.mark.parametrize("name", ["", "file/r.html", "no/such/folder/r.html"])
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path, name):
     (tmp_path / "file").write_text("")
     with pytest.raises(ReportError, match="cannot be written"):

@@ -10,6 +10,7 @@ import typer
 
 from iobench.commands._options import AsJson, DataDir, MinDifference, parse_percent
 from iobench.errors import InvalidSettings
+from iobench.stats import ENOUGH
 
 if TYPE_CHECKING:
     from iobench.compare import Compared
@@ -47,8 +48,12 @@ def compare(
         display.result(tables.compared_markdown(found))
     else:
         display.result(tables.compared_table(found), "", tables.compared_line(found))
-    for sentence in found.missing:
+    for sentence in found.missing if allowed is None else ():
         display.note(sentence)
+    if min(min(line.rounds) for line in found.lines) < ENOUGH:
+        display.note(
+            f"warning: fewer than {ENOUGH} rounds make no sure interval; measure with --rounds {ENOUGH}"
+        )
     if allowed is not None and (complaints := _complaints(found, base_records, named, allowed)):
         for complaint in complaints:
             display.note(f"iobench: --fail-on {fail_on}: {complaint}")
@@ -88,7 +93,7 @@ def _complaints(
     open_ = [
         f"{line.arm} in {line.new}: too few rounds to tell; measure with --rounds 5 or more"
         for line in judged.lines
-        if line.comparison.ratio.low is None
+        if min(line.rounds) < ENOUGH and line.comparison.outcome != "slower"
     ]
-    gone = [sentence for sentence in judged.missing if sentence.endswith(f"only in {found.base}")]
+    gone = [f"{sentence}: it is gone" for sentence in judged.missing if sentence.endswith(f"in {found.base}")]
     return slower + open_ + gone

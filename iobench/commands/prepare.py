@@ -67,7 +67,8 @@ def prepare(
             progress=progress,
         )
     display.result(tables.dataset_line(manifest), tables.prepared_table(rows))
-    display.note(f"in {manifest.root}; next: iobench run --name {manifest.name}")
+    where = "" if data_dir == Path("data") else f" --data-dir {data_dir}"
+    display.note(f"in {manifest.root}; next: iobench run{where} --name {manifest.name}")
 
 
 def _source(source: Path | None, sample_shape: str | None, generated: Mapping[str, Any]) -> Source:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from iobench.diagnose.trials import Trial
 
 BOTTLENECK = 0.10  # of the time spent waiting: below this, loading is none
+MOST = 0.5  # from which on it is the bottleneck
+SHORT_BATCHES, SHORT_S = 3, 0.05  # a loop below either tells nothing
 GAIN = 1.10  # what a variant must bring to be advice
 QUICK_SAMPLE_S = 100e-6  # a sample that takes less is mostly Python's own overhead
 BUSY, IDLE = 0.8, 0.5  # of a worker's time
@@ -56,23 +58,32 @@ def diagnose(
     seen: Seen, trials: Sequence[Trial] = (), profiles: Sequence[Profiled] = (), alone: bool = False
 ) -> Diagnosis:
     """The diagnosis of a loop; `alone` where the loop did nothing with its batches."""
-    bottleneck = None if alone else seen.wait_share >= BOTTLENECK
+    short = seen.batches < SHORT_BATCHES or seen.elapsed_s < SHORT_S
+    bottleneck = None if alone or short else seen.wait_share >= BOTTLENECK
     evidence = _Evidence(seen, list(trials), list(profiles))
-    found = [check(evidence) for check in _CHECKS] if bottleneck is not False else [_growth(evidence)]
+    slow = alone or bottleneck
+    found = [check(evidence) for check in _CHECKS] if slow else [_growth(evidence)]
     advice = sorted((one for one in found if one is not None), key=lambda one: -(one.gain or 0.0))
-    return Diagnosis(seen, bottleneck, _verdict(seen, bottleneck), advice, list(trials), list(profiles))
+    return Diagnosis(
+        seen, bottleneck, _verdict(seen, bottleneck, alone), advice, list(trials), list(profiles)
+    )
 
 
-def _verdict(seen: Seen, bottleneck: bool | None) -> str:
+def _verdict(seen: Seen, bottleneck: bool | None, alone: bool) -> str:
     if seen.batches == 0:
         return "The loader yielded nothing."
     speed = f"{rate_text(seen.rate)} {'samples' if seen.samples else 'batches'}/s"
     if seen.samples:
         speed += f", {bytes_text(seen.bytes_per_s)}/s"
-    if bottleneck is None:
+    if alone:
         return f"Alone, the loader gives {speed}."
+    if bottleneck is None:
+        took = seconds_text(seen.elapsed_s)
+        return f"Too short to tell: {seen.batches} batch{'es' * (seen.batches != 1)} in {took}."
     waiter = "the GPU" if seen.gpu is not None else "the step"
     waits = f"{waiter} waits {seen.wait_share:.0%} of the time"
+    if bottleneck and seen.wait_share < MOST:
+        return f"Loading costs time: {waits} ({speed})."
     if bottleneck:
         return f"Loading is the bottleneck: {waits} ({speed})."
     return f"Loading is not the bottleneck: {waits} ({speed})."
@@ -100,7 +111,9 @@ class _Evidence:
 
     @property
     def per_sample_s(self) -> float:
-        return 1 / self.seen.rate if self.seen.rate and self.seen.samples else 0.0
+        """Of loading alone, after the first batch."""
+        steady = self.seen.samples * (self.seen.batches - 1) / max(1, self.seen.batches)
+        return self.seen.wait_s / steady if steady else 0.0
 
 
 def _by_sample(evidence: _Evidence) -> Advice | None:
@@ -117,8 +130,7 @@ def _by_sample(evidence: _Evidence) -> Advice | None:
         cost += f"; {calls:,} calls of __getitem__ and collating take {min(share, 1):.0%} of the time"
     what = "TensorDataset" if facts.tensor_dataset else str(facts.dataset)
     fix = (
-        "index whole batches: DataLoader(dataset, batch_size=None, "
-        "sampler=BatchSampler(RandomSampler(dataset), batch_size, drop_last=False))"
+        "index whole batches: DataLoader(dataset, batch_size=None, sampler=loader.batch_sampler)"
         if facts.tensor_dataset or tried
         else "give the dataset a __getitems__(indices) that returns a whole batch"
     )
@@ -163,8 +175,8 @@ def _more_workers(evidence: _Evidence) -> Advice | None:
     tried = evidence.gain(lambda t: t.changes.get("num_workers", 0) > now)
     if tried:
         count = tried[0].changes["num_workers"]
-        few = f"{now or 'no'} workers are too few"
-        said = f"{few}: {count} were {tried[1]:.1f} × as fast; set num_workers={count}"
+        few = f"{now} workers are too few" if now else "there are no workers"
+        said = f"{few}; {count} were {tried[1]:.1f} × as fast: set num_workers={count}"
         return Advice("too-few-workers", said, tried[1])
     if evidence.trials or seen.wait_share < SHARE or now >= cores:
         return None

@@ -130,11 +130,10 @@ def _is_collate(key: Key) -> bool:
 
 
 def _idle(key: Key) -> bool:
-    """Waiting for a lock, a pipe or a process is no work."""
+    """Waiting for a worker or a thread is no work."""
     return key[2] in (
         "<method 'poll' of 'select.poll' objects>",
         "<method 'acquire' of '_thread.lock' objects>",
-        "<built-in method time.sleep>",
         "<built-in method posix.waitpid>",
         "<method '__enter__' of '_multiprocessing.SemLock' objects>",
         "<method 'acquire' of '_multiprocessing.SemLock' objects>",

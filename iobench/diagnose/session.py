@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from iobench.diagnose import advice, profiling, trials
 from iobench.diagnose.advice import Diagnosis
 from iobench.diagnose.seen import Seen
+from iobench.diagnose.target import traceback_of
 from iobench.diagnose.watch import Watch
 from iobench.diagnose.watchdog import Watchdog
 from iobench.errors import TargetError
@@ -56,11 +56,14 @@ def _watched(loader: Iterable[Any], dog: Watchdog, batches: int, seconds: float,
     except TargetError:
         raise
     except Exception as error:
-        said = str(error).strip().partition("\n")[0]
+        *_, said = str(error).strip().splitlines() or [
+            ""
+        ]  # the last line, where a worker's traceback is in it
         failed = TargetError(f"the loader raised {type(error).__name__} after {done} batches: {said}")
-        failed.traceback = "".join(traceback.format_exception(error))
+        failed.traceback = traceback_of(error)
         raise failed from error
     finally:
         items.close()
-    assert watch.seen is not None
+    if watch.seen is None or watch.seen.batches == 0:
+        raise TargetError("the loader yielded nothing: there is nothing to diagnose")
     return watch.seen

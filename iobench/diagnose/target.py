@@ -71,8 +71,17 @@ def _needed(make: Any) -> list[str]:
 
 def _failed(message: str, error: BaseException) -> TargetError:
     failed = TargetError(message)
-    failed.traceback = "".join(traceback.format_exception(error))
+    failed.traceback = traceback_of(error)
     return failed
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of the user's code: without what iobench and the import system did before."""
+    own = str(Path(__file__).parent.parent)
+    told = traceback.TracebackException.from_exception(error)
+    theirs = [f for f in told.stack if not f.filename.startswith((own, "<frozen importlib"))]
+    told.stack = traceback.StackSummary.from_list([f for f in theirs if "/importlib/" not in f.filename])
+    return "".join(told.format()) if told.stack or isinstance(error, SyntaxError) else ""
 
 
 def _kind(error: BaseException) -> str:

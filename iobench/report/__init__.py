@@ -34,7 +34,6 @@ def write(
         raise MissingExtra(f"a report needs {error.name}: pip install 'iobench[report]'") from error
     found = page.sections(records)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(html.render(found, page.machines(records), studies))
         written = [path]
         if pictures is not None:

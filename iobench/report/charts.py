@@ -90,10 +90,10 @@ def cold_and_warm(rows: list[Row]) -> Any:
     order = list(dict.fromkeys(row["arm"] for row in sorted(rows, key=lambda row: -row["MiB/s"])))
     chart = (
         alt.Chart(_data(rows))
-        .mark_bar(size=8, yOffset=BELOW)
+        .mark_bar(size=8)
         .encode(
-            y=_labels(order),
-            yOffset=alt.YOffset(field="cache", type="nominal", scale=alt.Scale(range=[-1, 19])),
+            y=_labels(order, above=16),
+            yOffset=alt.YOffset(field="cache", type="nominal", scale=alt.Scale(range=[16, 34])),
             x=_number("MiB/s", SPEED),
             color=alt.Color(
                 field="cache",
@@ -280,7 +280,7 @@ def _data(rows: list[Row]) -> Any:
     return alt.Data(values=rows)  # type: ignore[no-untyped-call]
 
 
-def _labels(order: Sequence[str]) -> Any:
+def _labels(order: Sequence[str], above: int = 9) -> Any:
     """Names above their bars, so that they need no room beside them on a narrow screen."""
     axis = alt.Axis(
         title=None,
@@ -288,7 +288,7 @@ def _labels(order: Sequence[str]) -> Any:
         domain=False,
         labelAlign="left",
         labelPadding=-4,
-        labelOffset=-9,
+        labelOffset=-above,
         labelLimit=0,
         labelFontSize=13,
     )

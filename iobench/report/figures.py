@@ -11,6 +11,7 @@ from iobench.record import Record
 from iobench.report.context import Context, varied
 from iobench.stages import STAGES
 from iobench.stats import Estimate
+from iobench.summary import ArmSummary
 
 Row = dict[str, Any]
 MIB = 2**20
@@ -150,7 +151,7 @@ def costs(context: Context) -> list[Row]:
 
 def sizes(context: Context) -> list[Row]:
     """Each variant's stored size beside the speed of its fastest arm."""
-    best = _best(context)
+    best = _best(context, context.summary.arms)
     return [
         {
             "format": variant,
@@ -166,10 +167,12 @@ def sizes(context: Context) -> list[Row]:
 def break_even(context: Context) -> list[Row]:
     """After how many epochs writing a format has paid for itself, when the data is in another one.
 
-    Writing time over the time that an epoch of the fastest arm of the one saves over that of the other.
+    Writing time over the time that an epoch, opening included, of the fastest arm of the one saves over
+    that of the other.
     """
     rows: list[Row] = []
-    best = _best(context)
+    by_epoch = sorted(context.summary.arms, key=lambda arm: _epoch_s(context, arm.label))
+    best = _best(context, by_epoch)
     for have in best:
         for want, (_, fast) in best.items():
             write_s = fast.dataset.get("write_s")
@@ -222,10 +225,10 @@ def _scaled(value: float | None) -> float | None:
     return None if value is None else value / MIB
 
 
-def _best(context: Context) -> dict[str, Any]:
-    """By variant, its fastest arm and one of that arm's records."""
+def _best(context: Context, arms: Sequence[ArmSummary]) -> dict[str, Any]:
+    """By variant, its first arm and one of that arm's records."""
     best: dict[str, Any] = {}
-    for arm in context.summary.arms:  # fastest first
+    for arm in arms:
         record = next(r for r in context.records if r.arm["label"] == arm.label)
         best.setdefault(arm.arm["variant"], (arm, record))
     return best

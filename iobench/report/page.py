@@ -175,7 +175,8 @@ def _figures(context: Context) -> Iterator[tuple[str, str, str, list[Row], Any]]
         yield "size", "Stored size and speed", says, sizes, charts.sizes(sizes)
     if paid := figures.break_even(context):
         says = (
-            "Epochs after which writing another format has paid for its own time, fastest arm to fastest arm."
+            "Epochs after which writing another format has paid for its own time, fastest arm to fastest "
+            "arm, opening included."
         )
         yield "break-even", "When a conversion pays", says, paid, charts.break_even(paid)
     says = "Each round as a part of its arm's median: a drift or a bad first round shows here."

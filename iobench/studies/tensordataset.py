@@ -70,12 +70,12 @@ class TensorDatasetStudy(Study):
                 f"{calls:,} calls for {rows:,} samples",
             ),
             Answer(
-                "Most of the time goes into __getitem__ (29.2 of 44.8 s).",
+                "Most of the time goes into __getitem__ (there 29.2 of 44.8 s).",
                 HOLDS if shares["__getitem__"] > MOST else FAILS,
                 f"{shares['__getitem__']:.0%} of an epoch, {where}",
             ),
             Answer(
-                "Stacking the samples takes a good part of the rest (8 of 44.8 s).",
+                "Stacking the samples takes a good part of the rest (there 8 of 44.8 s).",
                 HOLDS if shares["collate"] > SOME else FAILS,
                 f"{shares['collate']:.0%} of an epoch in collating, {where}",
             ),
