@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from iobench.commands._options import AsJson, DataDir, MinDifference, parse_percent
+from iobench.commands._records import records_of
 from iobench.errors import InvalidSettings
 from iobench.stats import ENOUGH
 
@@ -61,12 +62,9 @@ def compare(
 
 
 def _records(data_dir: Path, name: str) -> list[Record]:
-    from iobench import display, history, record
+    from iobench import history
 
-    records, left_out = record.read(history.find(data_dir, name))
-    for sentence in left_out:
-        display.note(f"left out: {sentence}")
-    return records
+    return records_of([history.find(data_dir, name)])
 
 
 def _allowed(fail_on: str | None) -> float | None:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from iobench.commands._options import AsJson, DataDir
+from iobench.commands._records import records_of
 from iobench.errors import InvalidSettings
 
 app = typer.Typer(
@@ -44,12 +45,10 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
 @app.command()
 def show(context: typer.Context, name: RunName, data_dir: Here = None, as_json: AsJson = False) -> None:
     """Print the tables of a past run again."""
-    from iobench import display, history, record
+    from iobench import display, history
     from iobench.summary import summarise
 
-    records, left_out = record.read(history.find(data_dir or context.obj, name))
-    for sentence in left_out:
-        display.note(f"left out: {sentence}")
+    records = records_of([history.find(data_dir or context.obj, name)])
     if as_json:
         display.as_json(summarise(records).as_dict())
     else:
@@ -85,7 +84,7 @@ def export(
     data_dir: Here = None,
 ) -> None:
     """Write past runs as one table, a row per round."""
-    from iobench import display, history, record
+    from iobench import display, history
     from iobench.errors import RecordError
 
     folder = data_dir or context.obj
@@ -93,11 +92,6 @@ def export(
     paths = paths or [past.path for past in history.past(folder) if not past.problem]
     if not paths:
         raise RecordError(f"no runs in {folder / 'results'}; make one with 'iobench run'")
-    records = []
-    for path in paths:
-        found, left_out = record.read(path)
-        records += found
-        for sentence in left_out:
-            display.note(f"left out: {sentence}")
+    records = records_of(paths)
     history.export(records, out)
     display.note(f"{len(records)} rounds in {out}")

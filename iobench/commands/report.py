@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from iobench.commands._options import DataDir
+from iobench.commands._records import records_of
 
 
 def report(
@@ -23,20 +24,14 @@ def report(
     data_dir: DataDir = Path("data"),
 ) -> None:
     """Write one HTML page that shows what was measured."""
-    from iobench import display, history, record, studies
+    from iobench import display, history, studies
     from iobench import report as reporting
 
     paths = [history.find(data_dir, name) for name in runs or []] or [history.newest(data_dir)]
-    records = []
-    for path in paths:
-        found, left_out = record.read(path)
-        records += found
-        for sentence in left_out:
-            display.note(f"left out: {sentence}")
     answered, problems = studies.past(data_dir)
     for sentence in problems:
         display.note(f"left out: {sentence}")
-    page, *pictures = reporting.write(records, out, png, answered)
+    page, *pictures = reporting.write(records_of(paths), out, png, answered)
     display.result(str(page))
     if pictures:
         display.note(f"{len(pictures)} pictures in {png}")

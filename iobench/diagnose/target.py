@@ -54,9 +54,7 @@ def _module(place: str) -> Any:
         return module
     except TargetError:
         raise
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt):
-            raise
+    except (Exception, SystemExit) as error:  # whatever somebody's module does when it is imported
         raise _failed(f"{place} cannot be imported: {_kind(error)}", error) from error
 
 
