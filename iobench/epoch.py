@@ -25,13 +25,19 @@ Consumer = Callable[[DeviceBatch], None]
 
 
 def measure(
-    arm: Arm, opener: Opener, feed: Feed, number: int, consume: Consumer, profile: Profile | None = None
+    arm: Arm,
+    opener: Opener,
+    feed: Feed,
+    number: int,
+    consume: Consumer,
+    profile: Profile | None = None,
+    loader_type: type[Loader] | None = None,
 ) -> Measured:
     """Run epoch `number` of an arm, hand each batch on the device to `consume`, and time it.
 
     The epoch's clock stops after the device is synchronised; closing is not timed. A `profile` has
-    the loader's and the feed's share of the time told apart. WrongContent where other than all samples
-    came out.
+    the loader's and the feed's share of the time told apart; a `loader_type` stands
+    in for the one of the arm's name. WrongContent where other than all samples came out.
     """
     schema, settings = opener.schema, arm.settings
     rows = settings.row_order(schema).batches(schema.samples, number)
@@ -39,7 +45,7 @@ def measure(
     gc.collect()
     with _counting(counters) as counts:
         with opening:
-            loader = opened(arm, opener, feed.device, profile or UNTIMED)
+            loader = opened(arm, opener, feed.device, profile or UNTIMED, loader_type)
         with closing(loader):
             with epoch:
                 samples = _drain(loader, rows, feed, epoch, consume)
@@ -60,9 +66,16 @@ def measure(
     )
 
 
-def opened(arm: Arm, opener: Opener, device: torch.device, stages: Stages = UNTIMED) -> Loader:
-    """The arm's loader, told in which order it will be asked."""
-    return open_loader(arm, replace(opener, random=arm.settings.order != "sequential"), device, stages)
+def opened(
+    arm: Arm,
+    opener: Opener,
+    device: torch.device,
+    stages: Stages = UNTIMED,
+    loader_type: type[Loader] | None = None,
+) -> Loader:
+    """The arm's loader, or one of another type, told in which order it will be asked."""
+    told = replace(opener, random=arm.settings.order != "sequential")
+    return open_loader(arm, told, device, stages, loader_type)
 
 
 def _split(profile: Profile | None, loader: Loader, opening: Meter, epoch: Meter) -> dict[str, Any]:

@@ -40,18 +40,22 @@ class Trainer:
 
     def step(self, batch: dict[str, torch.Tensor]) -> None:
         """Train on one batch that is on the device."""
+        self.backward(self.forward(batch))
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The loss of a batch that is on the device."""
         inputs = _as_input(batch[self._input.name], self._input)
         with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
-            self._train(inputs, batch)
-
-    def _train(self, inputs: torch.Tensor, batch: dict[str, torch.Tensor]) -> None:
-        outputs = self._network(inputs)
+            outputs = self._network(inputs)
         if self._label is not None:
-            loss = nn.functional.cross_entropy(outputs, batch[self._label].long().remainder(CLASSES))
-        else:
-            loss = nn.functional.mse_loss(outputs[:, 0], inputs.flatten(1).mean(1))
+            return nn.functional.cross_entropy(outputs, batch[self._label].long().remainder(CLASSES))
+        return nn.functional.mse_loss(outputs[:, 0], inputs.flatten(1).mean(1))
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Learn from a loss that `forward` returned."""
         self._optimiser.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+        with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+            torch.autograd.backward(loss)
         self._optimiser.step()
         self._loss = loss.detach()
 

@@ -99,7 +99,7 @@ def test_the_clock_stops_after_the_device_has_finished_every_copy(fake, log, ima
             log.append("clock stops")
             super().__exit__(*exc)
 
-    monkeypatch.setattr(epoch, "open_loader", lambda one, opener, device, stages: Loader(opener))
+    monkeypatch.setattr(epoch, "open_loader", lambda one, opener, *settings: Loader(opener))
     monkeypatch.setattr(epoch, "Meter", Meter)
     one = arm("npy", "native", Settings(batch_size=100))
     consume = lambda batch: log.append("consume")  # noqa: E731

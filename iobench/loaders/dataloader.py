@@ -95,16 +95,16 @@ class TorchDataLoader(Loader):
         """What DataLoader yields for these rows."""
         settings, collate = self.settings, default_collate if self.settings.fetch == "sample" else _as_it_is
         timed = not self.ahead and self.stages is not UNTIMED
-        loader: DataLoader[Any] = DataLoader(
-            TimedDataset(self._dataset, self.stages) if timed else self._dataset,
-            batch_sampler=self._sampler(batches),
-            collate_fn=self.stages.timed("collate", collate) if timed else collate,
-            num_workers=settings.num_workers,
-            prefetch_factor=settings.prefetch_factor,
-            multiprocessing_context=settings.start_method,
-            pin_memory=bool(settings.pin_memory),
-        )
-        with _interrupts_blocked():
+        with _interrupts_blocked(), _unwarned():
+            loader: DataLoader[Any] = DataLoader(
+                TimedDataset(self._dataset, self.stages) if timed else self._dataset,
+                batch_sampler=self._sampler(batches),
+                collate_fn=self.stages.timed("collate", collate) if timed else collate,
+                num_workers=settings.num_workers,
+                prefetch_factor=settings.prefetch_factor,
+                multiprocessing_context=settings.start_method,
+                pin_memory=bool(settings.pin_memory),
+            )
             workers = iter(loader)
         yield from workers
 
@@ -131,6 +131,14 @@ def _interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def _unwarned() -> Iterator[None]:
+    """Without torch's warning of more workers than cores, at each epoch: how they do is measured here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        yield
 
 
 def _silence_read_only_warning() -> None:

@@ -15,12 +15,23 @@ from typing import Any, ClassVar
 from iobench import stats
 from iobench.errors import InvalidSettings
 from iobench.stats import Comparison
+from iobench.units import seconds_text
 
 HOLDS, FAILS, UNKNOWN = "holds here", "does not hold here", "cannot tell"
 ROUNDS = 5
 
-Seconds = dict[str, list[float]]  # of each contender's rounds
-Contender = Callable[[], float]  # runs once and returns seconds
+Rounds = dict[str, list[float]]  # a figure of each contender, round by round
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a contender's turn took, and figures beside, by names that end in their unit."""
+
+    seconds: float
+    noted: dict[str, float] = field(default_factory=dict)
+
+
+Contender = Callable[[], Took]  # runs once
 
 
 @dataclass(frozen=True)
@@ -44,10 +55,20 @@ class Answer:
 
 @dataclass(frozen=True)
 class Found:
-    """What a study measured: seconds of each contender's rounds, and other figures by name."""
+    """What a study measured: each contender's rounds, figure by figure, and what is not by contender."""
 
-    seconds: Seconds
+    seconds: Rounds
+    noted: dict[str, Rounds] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, figure: str) -> Found:
+        """The same with a noted figure, which must be in seconds, in place of the whole time."""
+        return Found(self.noted[figure], figures=self.figures)
+
+    def median(self, figure: str, contender: str) -> float | None:
+        """The median of a noted figure; None where it was not noted."""
+        values = self.noted.get(figure, {}).get(contender)
+        return statistics.median(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -102,32 +123,50 @@ def study_of(name: str) -> Study:
     return found
 
 
-def take_turns(contenders: Mapping[str, Contender], rounds: int = ROUNDS, warmup: int = 1) -> Seconds:
-    """Seconds of each contender over rounds in which all take turns; warm-up rounds do not count."""
-    seconds: Seconds = {name: [] for name in contenders}
-    for number in range(-warmup, rounds):
+def take_turns(
+    contenders: Mapping[str, Contender],
+    rounds: int = ROUNDS,
+    warmup: int = 1,
+    on_status: Callable[[str], None] = lambda text: None,
+) -> Found:
+    """What each contender took in rounds in which all take turns; warm-up rounds do not count."""
+    found = Found({name: [] for name in contenders})
+    for number in range(1 - warmup, rounds + 1):
+        on_status(f"round {number} of {rounds}" if number > 0 else "warming up")
         for name, run in contenders.items():
             took = run()
-            if number >= 0:
-                seconds[name].append(took)
-    return seconds
+            if number > 0:
+                found.seconds[name].append(took.seconds)
+                for figure, value in took.noted.items():
+                    found.noted.setdefault(figure, {}).setdefault(name, []).append(value)
+    return found
+
+
+def together(parts: Sequence[Found], **figures: Any) -> Found:
+    """What several takings of turns found, as one."""
+    whole = Found({}, figures=figures)
+    for part in parts:
+        whole.seconds.update(part.seconds)
+        for figure, rounds in part.noted.items():
+            whole.noted.setdefault(figure, {}).update(rounds)
+    return whole
 
 
 def timed(work: Callable[[], Any]) -> Contender:
     """Work as a contender."""
 
-    def run() -> float:
+    def run() -> Took:
         before = time.perf_counter()
         work()
-        return time.perf_counter() - before
+        return Took(time.perf_counter() - before)
 
     return run
 
 
 def against(seconds: Mapping[str, Sequence[float]], one: str, other: str) -> Comparison:
-    """How many times as fast one contender is as another."""
-    rates, others = ([1 / value for value in seconds[name]] for name in (one, other))
-    return stats.compare(rates, others)
+    """How many times as fast one contender is as another, with which it took turns."""
+    rates, others = (dict(enumerate(1 / value for value in seconds[name])) for name in (one, other))
+    return stats.compare_rounds(rates, others)
 
 
 def claimed_faster(claim: str, found: Found, one: str, other: str, aside: str = "") -> Answer:
@@ -155,6 +194,11 @@ def all_of(claim: str, parts: Sequence[Answer]) -> Answer:
     return Answer(claim, answer, "; ".join(part.because for part in parts))
 
 
+def opposite(answer: Answer, claim: str) -> Answer:
+    """The answer to a claim that says the opposite."""
+    return Answer(claim, {HOLDS: FAILS, FAILS: HOLDS}.get(answer.answer, UNKNOWN), answer.because)
+
+
 def no_gpu(claim: str) -> Answer:
     """The answer to a claim about a device that is not here."""
     return Answer(claim, UNKNOWN, "no CUDA device")
@@ -163,5 +207,5 @@ def no_gpu(claim: str) -> Answer:
 def _because(found: Found, one: str, other: str, compared: Comparison) -> str:
     ratio = compared.ratio
     interval = f" (95 % interval {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low is not None else ""
-    times = [statistics.median(found.seconds[name]) for name in (one, other)]
-    return f"{one} {times[0]:.3g} s, {other} {times[1]:.3g} s: {ratio.median:.2f} ×{interval}"
+    times = [seconds_text(statistics.median(found.seconds[name])) for name in (one, other)]
+    return f"{one} {times[0]}, {other} {times[1]}: {ratio.median:.2f} ×{interval}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,8 +13,6 @@ from torch.utils.data import DataLoader
 import iobench
 from iobench import cache
 from iobench.arms import Settings, arm
-from iobench.epoch import measure
-from iobench.feed import Feed
 from iobench.manifest import Manifest
 from iobench.sources import Synthetic
 from iobench.studies._base import (
@@ -30,6 +29,7 @@ from iobench.studies._base import (
     take_turns,
     timed,
 )
+from iobench.studies._epochs import epochs
 
 PUBLISHED, QUICK = 10**8, 5 * 10**6  # elements
 BATCH = 256
@@ -74,7 +74,8 @@ class IterationStudy(Study):
                 GPU_DATASET: _arm(manifest, "dataloader", options.device),
                 GPU_SLICED: _arm(manifest, "native", options.device),
             }
-        return Found(take_turns(contenders), {"lazy_residency": _residency_after(manifest, _look)})
+        found = take_turns(contenders)
+        return replace(found, figures={"lazy_residency": _residency_after(manifest, _look)})
 
     def answers(self, found: Found) -> list[Answer]:
         """What the rounds say about each claim."""
@@ -119,8 +120,7 @@ def _to_the_gpu(found: Found) -> Answer:
 
 def _arm(manifest: Manifest, loader: str, device: str = "cpu", **settings: Any) -> Contender:
     one = arm("memmap", loader, Settings(batch_size=BATCH, **settings).on(device))
-    feed = Feed(torch.device(device), bool(one.settings.non_blocking))
-    return lambda: measure(one, manifest.opener("memmap"), feed, 1, lambda batch: None).epoch_s
+    return epochs(one, manifest.opener("memmap"), device)
 
 
 def _sum(batches: Iterable[Any]) -> None:

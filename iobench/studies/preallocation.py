@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from tensordict import TensorDict
 
-from iobench import counters
 from iobench.studies._base import (
-    FAILS,
-    HOLDS,
-    UNKNOWN,
     Answer,
     Found,
     Options,
-    Seconds,
     Study,
     against,
     all_of,
     claimed_equal,
     claimed_faster,
+    opposite,
     take_turns,
     timed,
+    together,
 )
+from iobench.units import bytes_text
 
 ROWS, COLUMNS = 1000, 128  # of a piece: half a MB
 COUNTS, QUICK_COUNTS = (2, 8, 32, 128, 512), (2, 8, 32)
@@ -51,14 +50,13 @@ class PreallocationStudy(Study):
 
     def measure(self, options: Options) -> Found:
         """Each way with each number of pieces."""
-        seconds: Seconds = {}
-        memory: dict[str, int | None] = {}
+        parts = []
         for count in self._counts(options):
             options.on_status(f"{count} pieces")
-            ways = _ways(count)
-            seconds |= take_turns({f"{name}, {count}": timed(way) for name, way in ways.items()}, warmup=2)
-            memory |= {f"{name}, {count}": _peak(way) for name, way in ways.items()}
-        return Found(seconds, {"counts": list(self._counts(options)), "memory_bytes": memory})
+            ways = {f"{name}, {count}": way for name, way in _ways(count).items()}
+            parts.append(take_turns({name: timed(way) for name, way in ways.items()}, warmup=2))
+            parts[-1].noted["memory_bytes"] = {name: _peak(way) for name, way in ways.items()}
+        return together(parts, counts=list(self._counts(options)))
 
     def answers(self, found: Found) -> list[Answer]:
         """What the rounds say about each claim."""
@@ -69,7 +67,6 @@ class PreallocationStudy(Study):
         ]
         crossing = f"; from {wins[0]} pieces on" if wins else "; at no number of pieces tried"
         gains = claimed_faster("", found, f"{FILL}, {few}", f"{CAT}, {few}")
-        small = {HOLDS: FAILS, FAILS: HOLDS}.get(gains.answer, UNKNOWN)
         apart = [claimed_equal("", found, f"{TD_CAT}, {count}", f"{CAT}, {count}") for count in (few, many)]
         return [
             claimed_faster(
@@ -79,7 +76,7 @@ class PreallocationStudy(Study):
                 f"{CAT}, {many}",
                 f"{crossing}{_memory(found, many)}. torch.cat, too, allocates once and copies once",
             ),
-            Answer("With few pieces there is no gain.", small, gains.because),
+            opposite(gains, "With few pieces there is no gain."),
             all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", apart),
         ]
 
@@ -115,20 +112,26 @@ def _filled(whole: Any, pieces: list[Any]) -> Any:
     return whole
 
 
-def _peak(way: Callable[[], Any]) -> int | None:
-    """Bytes by which memory is larger while the result is held."""
-    before = counters.memory_bytes()
-    whole = way()
-    after = counters.memory_bytes()
-    del whole
-    return None if before is None or after is None else max(0, after - before)
+def _peak(way: Callable[[], Any]) -> list[float]:
+    """Bytes by which resident memory was larger at its peak; nothing where the kernel does not tell."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # forgets the last peak
+        before = _status_bytes("VmRSS")
+        way()
+        return [max(0, _status_bytes("VmHWM") - before)]
+    except OSError:
+        return []
+
+
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
 def _memory(found: Found, count: int) -> str:
-    held = {name: found.figures["memory_bytes"].get(f"{name}, {count}") for name in (CAT, FILL)}
-    if None in held.values():
-        return ""
-    return "; " + ", ".join(f"{name} holds {value / 2**20:.0f} MiB" for name, value in held.items())
+    held = {name: found.median("memory_bytes", f"{name}, {count}") for name in (CAT, FILL)}
+    told = [f"{name} takes {bytes_text(value)}" for name, value in held.items() if value is not None]
+    return "".join(f"; {one}" for one in told)
 
 
 STUDY = PreallocationStudy()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import pstats
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -56,8 +57,7 @@ class TensorDatasetStudy(Study):
         contenders[RANGES] = timed(
             lambda: _exhaust(data[start : start + BATCH].clone() for start in _starts(data))
         )
-        seconds = take_turns(contenders)
-        return Found(seconds, _calls(loaders[BY_SAMPLE]))
+        return replace(take_turns(contenders), figures=_calls(loaders[BY_SAMPLE]))
 
     def answers(self, found: Found) -> list[Answer]:
         """What the rounds say about each claim."""

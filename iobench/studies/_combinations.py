@@ -1,0 +1,140 @@
+"""The combinations of DataLoader's settings that R4 compares, as arms, loaders and contenders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+import torch
+
+from formats import Rows
+from iobench.arms import Arm, Settings, arm
+from iobench.epoch import opened
+from iobench.feed import Feed, HostBatch
+from iobench.loaders import Loader
+from iobench.loaders.dataloader import TorchDataLoader
+from iobench.manifest import Opener
+from iobench.meter import Meter
+from iobench.stages import UNTIMED, Stages
+from iobench.studies._base import Contender, Took
+from iobench.studies._epochs import Training, epochs
+
+BATCH = 256
+MANY, FEW = 8, 4  # workers, and batches that each is ahead in the next line
+AHEAD, BARELY = 8, 2
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A row of R4's table: which of DataLoader's memory-related settings are used."""
+
+    pinned: bool = False
+    non_blocking: bool = False
+    workers: int = 0
+    ahead: int | None = None  # batches of each worker
+    background: bool = False  # a thread between loader and training
+    resident: bool = False  # all of the data on the device before the first batch
+
+    @property
+    def label(self) -> str:
+        """What is set, in words."""
+        words = {
+            "pinned": self.pinned,
+            "non-blocking": self.non_blocking,
+            f"{self.workers} workers × {self.ahead}": self.workers > 0,
+            "background thread": self.background,
+            "all on the device": self.resident,
+        }
+        return ", ".join(word for word, given in words.items() if given) or "nothing set"
+
+    def on(self, device: str) -> Combination:
+        """The same as far as it means something on a device."""
+        return self if device.startswith("cuda") else replace(self, pinned=False, non_blocking=False)
+
+    @property
+    def arm(self) -> Arm:
+        """DataLoader over npy, shuffled, with these settings."""
+        settings = Settings(
+            batch_size=BATCH,
+            order="random",
+            num_workers=self.workers,
+            prefetch_factor=self.ahead,
+            pin_memory=self.pinned,
+            non_blocking=self.non_blocking,
+        )
+        return arm("npy", "dataloader", settings)
+
+    def contender(self, opener: Opener, device: str, count: int) -> Contender:
+        """So many epochs of training with these settings; see `epochs`."""
+        loader_type = Background if self.background else Resident if self.resident else None
+        return epochs(self.on(device).arm, opener, device, count, Training, loader_type)
+
+
+TABLE = {
+    1: Combination(pinned=True),
+    2: Combination(True, True),
+    3: Combination(True, True, MANY, AHEAD),
+    4: Combination(True, True, MANY, BARELY),
+    5: Combination(True, True, FEW, AHEAD),
+    6: Combination(True, True, FEW, BARELY),
+    7: Combination(True, True, background=True),
+    8: Combination(pinned=True, background=True),
+    9: Combination(background=True),
+    10: Combination(),
+    11: Combination(resident=True),
+}
+BOTH = Combination(True, True, MANY, AHEAD, background=True)  # said to deadlock
+
+
+class Background(TorchDataLoader):
+    """DataLoader in a thread that is a batch ahead of the training."""
+
+    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+        from prefetch_generator import BackgroundGenerator
+
+        yield from BackgroundGenerator(super()._epoch(batches))
+
+
+class Resident(Loader):
+    """Batches indexed out of tensors that are on the device."""
+
+    name = "resident"
+
+    def __init__(
+        self, opener: Opener, settings: Settings, device: torch.device, stages: Stages = UNTIMED
+    ) -> None:
+        super().__init__(opener, settings, device, stages)
+        with opener() as reader:
+            whole = reader.batch(slice(0, opener.schema.samples))
+        self._whole = {name: torch.from_numpy(array).to(device) for name, array in whole.items()}
+
+    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+        for rows in batches:
+            index = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self.device)
+            yield {name: tensor[index] for name, tensor in self._whole.items()}
+
+    def close(self) -> None:
+        """Let go of the tensors."""
+        self._whole = {}
+
+
+def train_with_both(opener: Opener, device: str, count: int) -> float:
+    """Seconds that so many epochs take with a background thread over workers, if they ever end."""
+    return BOTH.contender(opener, device, count)().seconds
+
+
+def train_unwatched(opener: Opener, device: str, count: int) -> Took:
+    """So many epochs with nothing set, of which only the time is measured: the control."""
+    one, target = TABLE[10].arm, torch.device(device)
+    feed = Feed(target, non_blocking=False)
+    train, order = Training(opener, feed), one.settings.row_order(opener.schema)
+    seconds = 0.0
+    for number in range(1, count + 1):
+        rows = order.batches(opener.schema.samples, number)
+        with closing(opened(one, opener, target)) as loader, Meter() as epoch:
+            for batch in loader.epoch(rows):
+                train(feed.move(batch))
+            feed.synchronize()
+        seconds += epoch.elapsed_s
+    return Took(seconds)

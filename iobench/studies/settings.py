@@ -1,0 +1,207 @@
+"""Eleven combinations of DataLoader's memory-related settings, over 10, 40 and 70 % of the data."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from functools import partial
+
+import iobench
+from iobench import cache
+from iobench.errors import MissingExtra
+from iobench.manifest import Opener
+from iobench.sources import Synthetic
+from iobench.studies._apart import apart
+from iobench.studies._base import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    Answer,
+    Contender,
+    Found,
+    Options,
+    Study,
+    all_of,
+    claimed_equal,
+    claimed_faster,
+    no_gpu,
+    opposite,
+    take_turns,
+    together,
+)
+from iobench.studies._combinations import BATCH, MANY, TABLE, train_unwatched, train_with_both
+from iobench.units import bytes_text, seconds_text
+
+SHARES = (10, 40, 70)  # per cent of the data
+SMALL, LARGE = SHARES[0], SHARES[-1]
+COLUMNS = 1024
+PUBLISHED, QUICK = 20_000, 2_000  # samples, of which the shares are taken
+TURNS, QUICK_TURNS = 15, 5
+EPOCHS, QUICK_EPOCHS = 20, 1  # in a turn: 15 turns are the 3 runs of 100 epochs
+TOGETHER_EPOCHS, QUICK_TOGETHER_EPOCHS = 100, 10
+TOGETHER_LIMIT_S = 180.0
+UNWATCHED = "nothing set, unwatched"
+ALIKE = 1.1  # GPU memory that differs by less is nearly the same
+
+
+class SettingsStudy(Study):
+    """Training time and memory of each combination with each share of the data."""
+
+    source = "R4, who is faster: PyTorch's memory-related settings"
+    question = "Which of DataLoader's settings speed up training?"
+
+    def about(self, options: Options) -> str:
+        """Sizes and settings, in words."""
+        samples, turns, count, _ = _sizes(options)
+        return (
+            f"{', '.join(map(str, SHARES))} % of {samples:,} samples of {COLUMNS} float32 in npy, shuffled, "
+            f"batch {BATCH}; an MLP trained on {options.device}; {turns} turns of {count} epochs"
+        )
+
+    def measure(self, options: Options) -> Found:
+        """Each combination with each share of the data; and background thread and workers together."""
+        _require_prefetch_generator()
+        _, turns, count, tried = _sizes(options)
+        openers = {share: _opener(options, share) for share in SHARES}
+        parts = [
+            take_turns(
+                _contenders(openers[share], options.device, share, count),
+                turns,
+                warmup=0 if options.quick else 1,
+                on_status=partial(_say, options, f"{share} % of the data, "),
+            )
+            for share in SHARES
+        ]
+        options.on_status(f"a background thread over {MANY} workers, {tried} epochs")
+        both = apart(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
+        return together(
+            parts,
+            cuda=options.device.startswith("cuda"),
+            data_bytes={str(share): opener.schema.logical_bytes for share, opener in openers.items()},
+            both={"epochs": tried, "seconds": both.value, "failure": both.failure},
+        )
+
+    def answers(self, found: Found) -> list[Answer]:
+        """What the rounds say about each claim."""
+        name = partial(_name, found)
+        slower = [claimed_faster("", found, name(2, LARGE), name(n, LARGE)) for n in (3, 4, 5, 6)]
+        fewer = [claimed_faster("", found, name(a, LARGE), name(b, LARGE)) for a, b in ((5, 3), (6, 4))]
+        ahead = [claimed_faster("", found, name(a, SMALL), name(b, SMALL)) for a, b in ((3, 4), (6, 5))]
+        pairs = {(name(a, LARGE), name(b, LARGE)): None for a, b in ((7, 2), (8, 1), (9, 10))}
+        return [
+            claimed_faster("Time grows with the data.", found, name(2, SMALL), name(2, LARGE)),
+            *_of_the_gpu(found),
+            all_of("Workers slow training down clearly.", slower),
+            all_of("Fewer workers slow it down less.", fewer),
+            all_of("With little data, many workers want a large prefetch factor, few a small one.", ahead),
+            all_of(
+                "The background generator speeds training up.",
+                [claimed_faster("", found, *pair) for pair in pairs],
+            ),
+            _of_both(found),
+            claimed_equal(
+                "Watching memory does not change the times.",
+                found,
+                name(10, LARGE),
+                _at(UNWATCHED, LARGE),
+            ),
+        ]
+
+
+def _sizes(options: Options) -> tuple[int, int, int, int]:
+    """Samples, turns, epochs in a turn, and epochs of what may deadlock."""
+    if options.quick:
+        return QUICK, QUICK_TURNS, QUICK_EPOCHS, QUICK_TOGETHER_EPOCHS
+    return PUBLISHED, TURNS, EPOCHS, TOGETHER_EPOCHS
+
+
+def _opener(options: Options, share: int) -> Opener:
+    samples = _sizes(options)[0] * share // 100
+    source = Synthetic(samples * COLUMNS, (COLUMNS,))
+    manifest = iobench.prepare(source, ["npy"], data_dir=options.data_dir, name=f"study-settings-{share}")[0]
+    cache.warm(manifest.files_of("npy"))
+    return manifest.opener("npy")
+
+
+def _contenders(opener: Opener, device: str, share: int, count: int) -> dict[str, Contender]:
+    """What differs on the device, and the control."""
+    different = dict.fromkeys(combination.on(device) for combination in TABLE.values())
+    contenders = {_at(one.label, share): one.contender(opener, device, count) for one in different}
+    return {
+        **contenders,
+        _at(UNWATCHED, share): partial(train_unwatched, opener, device, count),
+    }
+
+
+def _at(label: str, share: int) -> str:
+    return f"{label}; {share} %"
+
+
+def _name(found: Found, number: int, share: int) -> str:
+    """The contender that stands for a row of the table."""
+    return _at(TABLE[number].on("cuda" if found.figures["cuda"] else "cpu").label, share)
+
+
+def _of_the_gpu(found: Found) -> list[Answer]:
+    """What needs a GPU: copying to it, and what stays on it."""
+    everything = "All of the data on the GPU is fastest."
+    pinned = "Pinned memory helps only with the background generator or with little data."
+    unblocked = "Copies that do not block help with much data and hurt with little."
+    memory = "GPU memory depends on the data only where all of it is there."
+    if not found.figures["cuda"]:
+        return [no_gpu(claim) for claim in (everything, pinned, unblocked, memory)]
+    name = partial(_name, found)
+    resident, others = name(11, LARGE), [name(n, LARGE) for n in range(1, 11)]
+    helps = partial(claimed_faster, "", found)
+    return [
+        all_of(everything, [helps(resident, other) for other in others]),
+        all_of(
+            pinned,
+            [
+                helps(name(8, LARGE), name(9, LARGE)),
+                helps(name(1, SMALL), name(10, SMALL)),
+                opposite(helps(name(1, LARGE), name(10, LARGE)), ""),
+            ],
+        ),
+        all_of(
+            unblocked,
+            [helps(name(2, LARGE), name(1, LARGE)), helps(name(1, SMALL), name(2, SMALL))],
+        ),
+        _of_gpu_memory(memory, found, resident, others),
+    ]
+
+
+def _of_gpu_memory(claim: str, found: Found, resident: str, others: Sequence[str]) -> Answer:
+    most = [found.median("gpu_allocated_bytes", name) or 0.0 for name in others]
+    all_of_it = found.median("gpu_allocated_bytes", resident) or 0.0
+    grown = all_of_it - min(most) > found.figures["data_bytes"][str(LARGE)] / 2
+    because = (
+        f"allocated at most, with {LARGE} % of the data: {bytes_text(min(most))} to {bytes_text(max(most))}; "
+        f"with all of it there {bytes_text(all_of_it)}"
+    )
+    return Answer(claim, HOLDS if max(most) <= ALIKE * min(most) and grown else FAILS, because)
+
+
+def _of_both(found: Found) -> Answer:
+    claim, both = "The background generator deadlocks together with workers.", found.figures["both"]
+    what = f"{both['epochs']} epochs over {MANY} workers"
+    if both["failure"] is None:
+        return Answer(claim, FAILS, f"{what} ended in {seconds_text(both['seconds'])}")
+    hung = both["failure"].startswith("had not ended")
+    return Answer(claim, HOLDS if hung else UNKNOWN, f"{what}: the process {both['failure']}")
+
+
+def _say(options: Options, where: str, what: str) -> None:
+    options.on_status(where + what)
+
+
+def _require_prefetch_generator() -> None:
+    try:
+        importlib.import_module("prefetch_generator")
+    except ImportError as error:
+        raise MissingExtra(
+            "study settings needs prefetch_generator: pip install 'iobench[studies]'"
+        ) from error
+
+
+STUDY = SettingsStudy()

@@ -1,0 +1,258 @@
+"""Small batches from PNG, HDF5, LMDB, npy and memmap: where an epoch's time goes."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import iobench
+from iobench import cache
+from iobench.arms import Settings, arm
+from iobench.manifest import Manifest, Opener
+from iobench.sources import Synthetic
+from iobench.studies._apart import apart
+from iobench.studies._base import (
+    FAILS,
+    HOLDS,
+    UNKNOWN,
+    Answer,
+    Contender,
+    Found,
+    Options,
+    Study,
+    against,
+    all_of,
+    claimed_faster,
+    no_gpu,
+    opposite,
+    take_turns,
+    together,
+)
+from iobench.studies._epochs import TrainingApart, epochs
+from iobench.studies._libraries import hdf5_resizes, lmdb_grows, lmdb_refuses_more, misread_by_forks
+from iobench.units import seconds_text
+
+FORMATS = ("npy", "hdf5", "lmdb", "lmdb:codec=lz4", "memmap")  # beside png
+BATCHES, QUICK_BATCHES = (8, 16, 32, 64, 128), (8, 32, 128)
+WORKERS, QUICK_WORKERS = (0, 2, 4, 8, 16), (0, 2, 4)  # the last for all formats
+PUBLISHED, QUICK = 8192, 256  # patches
+SIDE, SMALL_SIDE, CHANNELS = 64, 16, 3  # pixels
+COMPRESSIBILITY = 0.4  # about what PNG and lz4 get out of photographs
+TWICE = 2.0  # "much better" begins here
+FORK_WORKERS, FORK_EPOCHS, FORK_LIMIT_S = 4, 2, 120.0
+
+
+class SmallBatchesStudy(Study):
+    """Data, forward and backward time apart, per format, batch, number of workers and kind of memory."""
+
+    source = "R5, stuck in the I/O bottleneck: PNG, HDF5 and LMDB for small batches"
+    question = "What feeds small batches best?"
+
+    def about(self, options: Options) -> str:
+        """Sizes and settings, in words."""
+        samples, batches, workers = _sizes(options)
+        return (
+            f"{samples:,} generated patches of {SIDE} × {SIDE} × 3 bytes ({COMPRESSIBILITY:.0%} of each repeat "
+            f"one value), warm, batch {batches[0]} to {batches[-1]}, shuffled, {workers[-1]} workers, "
+            f"a small convolutional network trained on {options.device}"
+        )
+
+    def measure(self, options: Options) -> Found:
+        """Every format with every batch, PNG with other numbers of workers, and what the libraries do."""
+        samples, batches, workers = _sizes(options)
+        with tempfile.TemporaryDirectory(dir=options.data_dir, prefix="study-png-") as folder:
+            openers = _openers(options, SIDE, samples, Path(folder))
+            found = take_turns(
+                _contenders(options, openers) | _pinned(options, openers), on_status=options.on_status
+            )
+        options.on_status("forks that share a handle of HDF5")
+        both = openers["hdf5"], openers["npy"]
+        forks = apart(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
+        return together(
+            [found],
+            batches=list(batches),
+            workers=list(workers),
+            cuda=_cuda(options),
+            forks={"wrong": forks.value, "failure": forks.failure, "samples": FORK_EPOCHS * samples},
+            lmdb={"refuses": lmdb_refuses_more(), "grows": lmdb_grows()},
+            hdf5_resizes=hdf5_resizes(),
+        )
+
+    def answers(self, found: Found) -> list[Answer]:
+        """What the rounds say about each claim."""
+        (few, *_, many), (none, *some, most) = found.figures["batches"], found.figures["workers"]
+        small, large = f"png, batch {few}", f"png, batch {many}"
+        fewer = [f"{small}, {count} workers" for count in (none, *some)]
+        return [
+            claimed_faster(
+                "An epoch with a larger batch is shorter.", found, large, small, _over_batches(found)
+            ),
+            claimed_faster(
+                "The time for data does not grow in proportion to the batch.",
+                found.of("wait_s"),
+                large,
+                small,
+                f", waiting for data in an epoch; in proportion would be 1 ×{_over_batches(found, 'wait_s')}",
+            ),
+            all_of(
+                f"With small batches, fewer workers are better than {most}.",
+                [claimed_faster("", found, name, small) for name in fewer],
+            ),
+            _better_but_not_much(found, f"lmdb:codec=lz4, batch {few}", small),
+            *_of_the_gpu(found),
+            _of_forks(found),
+            Answer(
+                "LMDB needs its map_size in advance.",
+                HOLDS if found.figures["lmdb"]["refuses"] else FAILS,
+                "what does not fit is refused"
+                + ("; an open environment's map can be enlarged" if found.figures["lmdb"]["grows"] else ""),
+            ),
+            Answer(
+                "HDF5 can be resized.",
+                HOLDS if found.figures["hdf5_resizes"] else FAILS,
+                "a chunked dataset made with maxshape=None took more rows",
+            ),
+        ]
+
+
+def _sizes(options: Options) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Patches, batch sizes and numbers of workers."""
+    return (QUICK, QUICK_BATCHES, QUICK_WORKERS) if options.quick else (PUBLISHED, BATCHES, WORKERS)
+
+
+def _contenders(options: Options, openers: Mapping[str, Opener]) -> dict[str, Contender]:
+    """Every format with every batch; and PNG, smallest and largest batch, with fewer workers."""
+    _, batches, (*fewer, most) = _sizes(options)
+    contenders = {
+        f"{name}, batch {batch}": _contender(opener, options, batch, most)
+        for name, opener in openers.items()
+        for batch in batches
+    }
+    return contenders | {
+        f"png, batch {batch}, {count} workers": _contender(openers["png"], options, batch, count)
+        for batch in (batches[0], batches[-1])
+        for count in fewer
+    }
+
+
+def _pinned(options: Options, openers: Mapping[str, Opener]) -> dict[str, Contender]:
+    """Pinned against pageable memory, with few workers; nothing where there is no GPU."""
+    if not _cuda(options):
+        return {}
+    samples, batches, (_, few, *_) = _sizes(options)
+    small = _prepared(options, SMALL_SIDE, samples).opener("npy")
+    return {
+        _pinned_name(side, batch, pinned): _contender(opener, options, batch, few, pinned)
+        for side, opener in ((SMALL_SIDE, small), (SIDE, openers["npy"]))
+        for batch in (batches[0], batches[-1])
+        for pinned in (True, False)
+    }
+
+
+def _pinned_name(side: int, batch: int, pinned: bool) -> str:
+    return f"npy, {side} pixels, batch {batch}, {'pinned' if pinned else 'pageable'}"
+
+
+def _contender(
+    opener: Opener, options: Options, batch: int, workers: int, pinned: bool | None = None
+) -> Contender:
+    settings = Settings(batch_size=batch, order="random", num_workers=workers, pin_memory=pinned)
+    one = arm(opener.format.variant, "dataloader", settings.on(options.device))
+    return epochs(one, opener, options.device, step=TrainingApart)
+
+
+def _prepared(options: Options, side: int, samples: int) -> Manifest:
+    size = samples * side * side * CHANNELS
+    source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
+    name = f"study-small-batches-{side}"
+    manifest = iobench.prepare(source, FORMATS, data_dir=options.data_dir, name=name)[0]
+    cache.warm([file for variant in FORMATS for file in manifest.files_of(variant)])
+    return manifest
+
+
+def _openers(options: Options, side: int, samples: int, folder: Path) -> dict[str, Opener]:
+    """Of every format, and of PNG files in a folder that is empty before."""
+    from iobench.studies._png import Png
+
+    options.on_status("writing patches")
+    manifest = _prepared(options, side, samples)
+    opener = manifest.opener("npy")
+    with opener() as reader:
+        Png().write(folder, opener.schema, (reader.batch(slice(row, row + 1)) for row in range(len(reader))))
+    return {
+        "png": Opener(Png(), folder, opener.schema),
+        **{variant: manifest.opener(variant) for variant in FORMATS},
+    }
+
+
+def _cuda(options: Options) -> bool:
+    return options.device.startswith("cuda")
+
+
+def _over_batches(found: Found, figure: str | None = None) -> str:
+    """Medians of PNG over all batches."""
+    batches = found.figures["batches"]
+    shown = found.of(figure) if figure else found
+    medians = [seconds_text(statistics.median(shown.seconds[f"png, batch {batch}"])) for batch in batches]
+    return f"; batch {', '.join(map(str, batches))}: {', '.join(medians)}"
+
+
+def _better_but_not_much(found: Found, packed: str, png: str) -> Answer:
+    claim = "LMDB with lz4 is better than PNG, but not so much better."
+    better = claimed_faster(claim, found, packed, png)
+    ratio = against(found.seconds, packed, png).ratio
+    if better.answer != HOLDS or ratio.low is None or ratio.high is None:
+        return better
+    if ratio.low < TWICE < ratio.high:
+        return replace(better, answer=UNKNOWN)
+    return better if ratio.high <= TWICE else replace(better, answer=FAILS)
+
+
+def _of_the_gpu(found: Found) -> list[Answer]:
+    busier = "The GPU is busier with larger batches (33, 31, 37, 52, 84 %)."
+    pageable = "With small batches pageable memory is better than pinned."
+    helps = f"Pinned memory does not help with {SMALL_SIDE}-pixel inputs and does with {SIDE}-pixel ones."
+    if not found.figures["cuda"]:
+        return [no_gpu(claim) for claim in (busier, pageable, helps)]
+    few, *_, many = found.figures["batches"]
+    name = _pinned_name
+    return [
+        _busier(busier, found),
+        claimed_faster(pageable, found, name(SIDE, few, False), name(SIDE, few, True)),
+        all_of(
+            helps,
+            [
+                opposite(
+                    claimed_faster("", found, name(SMALL_SIDE, many, True), name(SMALL_SIDE, many, False)), ""
+                ),
+                claimed_faster("", found, name(SIDE, many, True), name(SIDE, many, False)),
+            ],
+        ),
+    ]
+
+
+def _busier(claim: str, found: Found) -> Answer:
+    busy = [found.median("gpu_busy", f"png, batch {batch}") for batch in found.figures["batches"]]
+    seen = [share for share in busy if share is not None]
+    if len(seen) < len(busy):
+        return Answer(
+            claim, UNKNOWN, "the driver does not tell how busy it is, or epochs were too short to see"
+        )
+    told = ", ".join(f"{share:.0%}" for share in seen)
+    return Answer(claim, HOLDS if seen[-1] > seen[0] else FAILS, f"with the batches tried: {told}")
+
+
+def _of_forks(found: Found) -> Answer:
+    claim, forks = "HDF5 is vulnerable when read in parallel.", found.figures["forks"]
+    what = f"{FORK_WORKERS} forked workers that share a handle which was open before"
+    safe = "; iobench opens one in each worker, and proves what arrives"
+    if forks["failure"] is not None:
+        return Answer(claim, HOLDS, f"{what}: the process {forks['failure']}{safe}")
+    read = f"{what} read {forks['wrong']:,} of {forks['samples']:,} samples wrong"
+    return Answer(claim, HOLDS if forks["wrong"] else FAILS, f"{read}{safe if forks['wrong'] else ''}")
+
+
+STUDY = SmallBatchesStudy()
