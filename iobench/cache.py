@@ -171,6 +171,16 @@ def free_memory() -> float:
     return min(psutil.virtual_memory().available, _memory_limit())
 
 
+def memory_groups() -> list[Path]:
+    """The folders of the control groups that account for this process's memory."""
+    lines = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
+    return [
+        CONTROL_GROUPS / controllers / path.lstrip("/")
+        for _, controllers, path in lines
+        if controllers in ("", "memory")
+    ]
+
+
 def holders(files: Sequence[Path]) -> str:
     """Which processes map one of the files, in words; empty where none is seen."""
     wanted = {str(path.resolve()) for path in files}
@@ -197,13 +207,9 @@ def read_ahead_kib(path: Path) -> int | None:
 
 def _memory_limit() -> float:
     """The smallest memory limit of the control groups that hold this process: a container has one."""
-    limits = []
-    for line in OWN_GROUPS.read_text().splitlines():
-        _, controllers, path = line.split(":", 2)
-        if controllers in ("", "memory"):
-            folder = CONTROL_GROUPS / controllers / path.lstrip("/")
-            files = [above / name for above in (folder, *folder.parents) for name in LIMIT_FILES]
-            limits += [file.read_text().strip() for file in files if file.is_file()]
+    folders = {above for folder in memory_groups() for above in (folder, *folder.parents)}
+    files = [folder / name for folder in folders for name in LIMIT_FILES]
+    limits = [file.read_text().strip() for file in files if file.is_file()]
     return min((int(limit) for limit in limits if limit.isdecimal()), default=math.inf)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 import uuid
 from collections.abc import Iterator
@@ -58,6 +59,8 @@ class Session:
                 self._time_all(rounds)
         except KeyboardInterrupt:
             self._run.interrupted = True
+        finally:
+            gc.unfreeze()  # see iobench.epoch
 
     def _prove_all(self, warmup: int) -> None:
         """The untimed rounds; the first of each arm hashes every sample on the device."""

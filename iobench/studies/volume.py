@@ -1,0 +1,224 @@
+"""All formats over volumes of data, warm and cold, and past the end of memory."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import formats
+import iobench
+from iobench import cache
+from iobench.arms import Settings
+from iobench.errors import ColdCacheUnavailable, WrongContent
+from iobench.manifest import Manifest
+from iobench.sources import Synthetic
+from iobench.studies._apart import apart
+from iobench.studies._base import (
+    ROUNDS,
+    UNKNOWN,
+    Answer,
+    Found,
+    Options,
+    Study,
+    all_of,
+    claimed_equal,
+    claimed_faster,
+    together,
+)
+from iobench.studies._limited import join, memory_group
+from iobench.units import bytes_text
+
+PUBLISHED, QUICK = tuple(10**power for power in range(5, 10)), (10**5, 10**7)  # elements
+ITEM_BYTES = 4
+DISK_SHARE, MEMORY_SHARE = 0.6, 0.4  # of what is free: all formats at once; the arrays
+LIMIT_BYTES, QUICK_LIMIT_BYTES = 512 << 20, 128 << 20
+OF_LIMIT, QUICK_OF_LIMIT = (0.25, 0.5, 1.0, 2.0), (0.5, 2.0)
+QUICK_LIMITED = ("npy", "memmap")
+LIMITED_S = 1200.0
+BATCHES, SLICES = "memmap · dataloader, batch fetch", "memmap · native"
+GIB = 1 << 30
+
+
+class VolumeStudy(Study):
+    """Runs like any other, over volumes."""
+
+    source = "R1, an IO evaluation of DataLoader and TensorDict: its variable, and the disk that it left out"
+    question = "Does the answer depend on how much data there is?"
+
+    def about(self, options: Options) -> str:
+        """Sizes and settings, in words."""
+        limit, shares, _ = _limits(options)
+        return (
+            f"{_power(_sizes(options)[0])} to {_power(_sizes(options)[-1])} float32 in samples of 128, "
+            f"batch 256, in order, to {options.device}, warm and cold; {shares[0]:g} to {shares[-1]:g} times "
+            f"a memory limit of {bytes_text(limit)}"
+        )
+
+    def measure(self, options: Options) -> Found:
+        """Rounds over every volume, warm and cold; and warm ones under a memory limit."""
+        parts, cold_failure = [], None
+        for size in _sizes(options):
+            options.on_status(f"{_power(size)} elements")
+            with _prepared(options.data_dir, size, formats.names()) as manifest:
+                measured = partial(rounds, manifest.root, formats.names(), options.device)
+                parts.append(measured("warm", _power(size)))
+                try:
+                    parts.append(measured("cold", f"{_power(size)}, cold"))
+                except ColdCacheUnavailable as error:
+                    cold_failure = str(error)
+        limited, limit_failure = _under_a_limit(options)
+        return together(
+            [*parts, *limited],
+            sizes=[_power(size) for size in _sizes(options)],
+            limited=[_of_limit(share) for share in _limits(options)[1]],
+            cold_failure=cold_failure,
+            limit_failure=limit_failure,
+        )
+
+    def answers(self, found: Found) -> list[Answer]:
+        """What the rounds say about each claim."""
+        sizes = found.figures["sizes"]
+        cold, failure = [f"{size}, cold" for size in sizes], found.figures["cold_failure"]
+        alike = "DataLoader and tensorclass cost the same"
+        return [
+            _alike(f"{alike}, whatever the volume.", found, sizes, None),
+            _alike(f"{alike} from a cold disk, too (not tested there).", found, cold, failure),
+            claimed_equal(
+                "Time grows in proportion to the volume, so that one volume speaks for all.",
+                _per_gib(found),
+                f"{SLICES}; {sizes[0]}",
+                f"{SLICES}; {sizes[-1]}",
+                f", for each GiB; {_speeds(found, sizes)}",
+            ),
+            _where_memory_ends(found),
+        ]
+
+
+def rounds(
+    root: Path, variants: Sequence[str], device: str, mode: str, volume: str, count: int = ROUNDS
+) -> Found:
+    """Rounds of formats under DataLoader, whole batches, and as their own libraries advise."""
+    done = iobench.run(
+        Manifest.load(root),
+        variants,
+        ("dataloader", "native"),
+        settings=Settings(fetch="batch"),
+        device=device,
+        cache_mode=mode,
+        rounds=count,
+        limits=False,
+        out=root / f"{mode}.jsonl",
+    )
+    if done.interrupted:
+        raise KeyboardInterrupt
+    for failure in done.failures.values():
+        raise WrongContent(failure)
+    found = Found({})
+    for made in done.records:
+        name = f"{made.arm['label']}; {volume}"
+        found.seconds.setdefault(name, []).append(made.epoch_s)
+        noted = {"speed_bytes_per_s": made.bytes_per_s, "in_memory": made.cache["residency"]}
+        for figure, value in noted.items():
+            found.noted.setdefault(figure, {}).setdefault(name, []).append(value)
+    return found
+
+
+def rounds_within(group: Path, rehearsal: Path, volumes: dict[str, Path], device: str) -> Found:
+    """Warm rounds with no more memory than a group may have; for a process of its own."""
+    variants = list(Manifest.load(rehearsal).artifacts)
+    rounds(rehearsal, variants, device, "warm", "", count=1)  # what libraries take once is not part of it
+    join(group)
+    return together([rounds(root, variants, device, "warm", volume) for volume, root in volumes.items()])
+
+
+def _sizes(options: Options) -> tuple[int, ...]:
+    """Numbers of elements, as far as they fit."""
+    if options.quick:
+        return QUICK
+    room = shutil.disk_usage(options.data_dir).free * DISK_SHARE / len(formats.names())
+    most = min(room, cache.free_memory() * MEMORY_SHARE) / ITEM_BYTES
+    return tuple(size for size in PUBLISHED if size <= max(most, PUBLISHED[0]))
+
+
+def _limits(options: Options) -> tuple[int, tuple[float, ...], Sequence[str]]:
+    """Bytes of the memory limit, what is read under it as a multiple of that, and in which formats."""
+    if options.quick:
+        return QUICK_LIMIT_BYTES, QUICK_OF_LIMIT, QUICK_LIMITED
+    return LIMIT_BYTES, OF_LIMIT, formats.names()
+
+
+@contextmanager
+def _prepared(data_dir: Path, size: int, variants: Sequence[str]) -> Iterator[Manifest]:
+    """A dataset for as long as it is looked at."""
+    with tempfile.TemporaryDirectory(dir=data_dir, prefix="study-volume-") as folder:
+        yield iobench.prepare(Synthetic(size), variants, data_dir=Path(folder), name="volume")[0]
+
+
+def _under_a_limit(options: Options) -> tuple[list[Found], str | None]:
+    """Warm rounds in a process that may have little memory; or why there are none."""
+    limit, shares, variants = _limits(options)
+    options.on_status(f"under a memory limit of {bytes_text(limit)}")
+    with ExitStack() as kept:
+        rehearsal, *volumes = (
+            kept.enter_context(_prepared(options.data_dir, size, variants))
+            for size in (PUBLISHED[0], *(int(limit * share / ITEM_BYTES) for share in shares))
+        )
+        for manifest in volumes:  # or pages would stay that count elsewhere
+            cache.evict([file for variant in variants for file in manifest.files_of(variant)])
+        roots = {_of_limit(share): manifest.root for share, manifest in zip(shares, volumes, strict=True)}
+        try:
+            group = kept.enter_context(memory_group(limit))
+        except PermissionError as error:
+            return [], str(error)
+        arguments = (group, rehearsal.root, roots, options.device)
+        outcome = apart(rounds_within, *arguments, limit_s=LIMITED_S)
+    if outcome.value is None:
+        return [], f"under {bytes_text(limit)} the process {outcome.failure}"
+    return [outcome.value], None
+
+
+def _power(size: int) -> str:
+    return f"{size:.0e}".replace("e+0", "e")
+
+
+def _of_limit(share: float) -> str:
+    return f"{share:g} × limit"
+
+
+def _per_gib(found: Found) -> Found:
+    """Seconds for each GiB in place of seconds."""
+    speeds = found.noted["speed_bytes_per_s"]
+    return Found({name: [GIB / speed for speed in values] for name, values in speeds.items()})
+
+
+def _alike(claim: str, found: Found, volumes: Sequence[str], failure: str | None) -> Answer:
+    if failure is not None:
+        return Answer(claim, UNKNOWN, failure)
+    each = [claimed_equal("", found, f"{SLICES}; {volume}", f"{BATCHES}; {volume}") for volume in volumes]
+    return all_of(claim, each)
+
+
+def _speeds(found: Found, volumes: Sequence[str]) -> str:
+    medians = [found.median("speed_bytes_per_s", f"{SLICES}; {volume}") or 0.0 for volume in volumes]
+    return ", ".join(
+        f"{volume} {bytes_text(speed)}/s" for volume, speed in zip(volumes, medians, strict=True)
+    )
+
+
+def _where_memory_ends(found: Found) -> Answer:
+    claim = "Where memory ends, a warm cache is none and reading is as slow as the disk (not tested there)."
+    if found.figures["limit_failure"] is not None:
+        return Answer(claim, UNKNOWN, found.figures["limit_failure"])
+    volumes = found.figures["limited"]
+    labels = [name.partition(";")[0] for name in found.seconds if name.endswith(f"; {volumes[-1]}")]
+    slower = partial(claimed_faster, "", _per_gib(found))
+    each = [slower(f"{label}; {volumes[0]}", f"{label}; {volumes[-1]}") for label in labels]
+    told = _speeds(found, volumes)
+    return Answer(claim, all_of("", each).answer, f"{SLICES}: {told}; {all_of('', each).because}")
+
+
+STUDY = VolumeStudy()
