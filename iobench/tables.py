@@ -19,7 +19,7 @@ from iobench.manifest import Manifest
 from iobench.prepare import Prepared
 from iobench.record import Record
 from iobench.stages import STAGES
-from iobench.stats import Estimate, estimate
+from iobench.stats import Estimate
 from iobench.summary import ArmSummary, Summary
 from iobench.units import bytes_text, rate_text, seconds_text, three_digits
 
@@ -276,31 +276,11 @@ def studies_table(known: Sequence[Mapping[str, str]]) -> Table:
 
 def contenders_table(result: Result) -> Table:
     """The contenders of a study: how long a round of each took, and the medians of what else was noted."""
-    noted = result.found.noted
-    table = _table("contender", "median", "95 %", "rounds", *map(_noted_title, noted), left=1)
-    for name, seconds in result.found.seconds.items():
-        found = estimate(seconds)
-        low_high = [seconds_text(end) for end in (found.low, found.high) if end is not None]
-        beside = [_noted_text(figure, result.found.median(figure, name)) for figure in noted]
-        table.add_row(
-            name, seconds_text(found.median), " – ".join(low_high) or "–", str(len(seconds)), *beside
-        )
+    titles, *rows = result.found.table()
+    table = _table(*titles, left=1)
+    for row in rows:
+        table.add_row(*row)
     return table
-
-
-def _noted_title(figure: str) -> str:
-    """A figure's name without the unit at its end."""
-    return figure.removesuffix("_per_s").removesuffix("_s").removesuffix("_bytes").replace("_", " ")
-
-
-def _noted_text(figure: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    if figure.endswith("_bytes_per_s"):
-        return f"{bytes_text(value)}/s"
-    if figure.endswith("_bytes"):
-        return bytes_text(value)
-    return seconds_text(value) if figure.endswith("_s") else f"{value:.0%}"
 
 
 def past_table(runs: Sequence[Past]) -> Table:

@@ -1,24 +1,25 @@
 """Published claims, answered by figures either way."""
 
 import json
+from functools import partial
 
 import pytest
 from record_cases import rounds_of
 
 from iobench import record, studies
 from iobench.errors import InvalidSettings, RecordError
-from iobench.studies import Found, Options, iteration, preallocation, tensordataset
-from iobench.studies._base import (
-    FAILS,
-    HOLDS,
-    UNKNOWN,
-    Answer,
-    all_of,
-    claimed_equal,
-    claimed_faster,
-    take_turns,
-    timed,
+from iobench.studies import (
+    Found,
+    Options,
+    iteration,
+    preallocation,
+    settings,
+    small_batches,
+    tensordataset,
+    volume,
 )
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Took, take_turns, timed
+from iobench.studies._claims import all_of, claimed_equal, claimed_faster
 
 
 def rounds(seconds, spread=0.001):
@@ -26,7 +27,8 @@ def rounds(seconds, spread=0.001):
 
 
 def found(figures=None, **seconds):
-    return Found({name.replace("_", " "): rounds(value) for name, value in seconds.items()}, figures or {})
+    named = {name.replace("_", " "): rounds(value) for name, value in seconds.items()}
+    return Found(named, figures=figures or {})
 
 
 @pytest.mark.parametrize(
@@ -63,9 +65,19 @@ def test_a_claim_with_parts_is_no_better_than_the_worst(parts, whole):
 def test_contenders_take_turns_and_warm_up_rounds_do_not_count():
     log = []
     contenders = {name: timed(lambda name=name: log.append(name)) for name in "ab"}
-    seconds = take_turns(contenders, rounds=2, warmup=1)
+    found = take_turns(contenders, rounds=2, warmup=1)
     assert log == ["a", "b"] * 3
-    assert [len(values) for values in seconds.values()] == [2, 2]
+    assert [len(values) for values in found.seconds.values()] == [2, 2]
+
+
+def test_what_a_contender_notes_is_kept_by_figure_and_round():
+    memory = iter([9, 1, 2, 3])
+    noting = {"a": lambda: Took(1.0, {"memory_bytes": next(memory)}), "b": lambda: Took(2.0)}
+    found = take_turns(noting, rounds=3, warmup=1)
+    assert found.noted == {"memory_bytes": {"a": [1, 2, 3]}}
+    assert found.median("memory_bytes", "a") == 2
+    assert found.median("memory_bytes", "b") is None
+    assert [row[-1] for row in found.table()] == ["memory", "2 B", "–"]
 
 
 def answers(study, figures):
@@ -76,9 +88,22 @@ def test_the_exhibit_is_answered_both_ways():
     by_sample, by_batch = tensordataset.BY_SAMPLE, tensordataset.BY_BATCH
     slow = {by_sample: rounds(5), by_batch: rounds(1)}
     figures = {"calls": 100, "rows": 100, "shares": {"__getitem__": 0.7, "collate": 0.2}}
-    assert answers(tensordataset, Found(slow, figures)) == [HOLDS] * 4
+    assert answers(tensordataset, Found(slow, figures=figures)) == [HOLDS] * 4
     other = {"calls": 1, "rows": 100, "shares": {"__getitem__": 0.2, "collate": 0.01}}
-    assert answers(tensordataset, Found({by_sample: rounds(1), by_batch: rounds(5)}, other)) == [FAILS] * 4
+    assert (
+        answers(tensordataset, Found({by_sample: rounds(1), by_batch: rounds(5)}, figures=other))
+        == [FAILS] * 4
+    )
+
+
+def only(seconds, default=1.0):
+    """Rounds of whatever contender is asked for: those named take so many seconds, the others alike."""
+
+    class Rounds(dict):
+        def __missing__(self, name):
+            return rounds(next((s for part, s in seconds.items() if part == name), default))
+
+    return Rounds()
 
 
 def pieces(few, many):
@@ -87,7 +112,7 @@ def pieces(few, many):
     seconds = {f"{name}, 2": rounds(value) for name, value in zip(names, few, strict=True)}
     seconds |= {f"{name}, 8": rounds(1) for name in names}
     seconds |= {f"{name}, 32": rounds(value) for name, value in zip(names, many, strict=True)}
-    return Found(seconds, {"counts": [2, 8, 32], "memory_bytes": {}})
+    return Found(seconds, figures={"counts": [2, 8, 32]})
 
 
 def test_preallocation_is_answered_both_ways():
@@ -100,11 +125,138 @@ def test_preallocation_is_answered_both_ways():
 def test_iteration_is_answered_both_ways():
     names = (iteration.DATASET, iteration.BATCHED, iteration.SLICED, iteration.FILLED, iteration.BUILT)
     alike = {name: rounds(1) for name in (*names, iteration.LAZY)}
-    assert answers(iteration, Found(alike, {"lazy_residency": 1.0})) == [HOLDS, HOLDS, HOLDS, HOLDS, UNKNOWN]
+    assert answers(iteration, Found(alike, figures={"lazy_residency": 1.0})) == [
+        HOLDS,
+        HOLDS,
+        HOLDS,
+        HOLDS,
+        UNKNOWN,
+    ]
     apart = {name: rounds(2**number) for number, name in enumerate((*names, iteration.LAZY))}
-    assert answers(iteration, Found(apart, {"lazy_residency": 0.0})) == [FAILS] * 4 + [UNKNOWN]
+    assert answers(iteration, Found(apart, figures={"lazy_residency": 0.0})) == [FAILS] * 4 + [UNKNOWN]
     on_gpu = {**alike, iteration.GPU_DATASET: rounds(1), iteration.GPU_SLICED: rounds(1)}
-    assert answers(iteration, Found(on_gpu, {"lazy_residency": 0.0}))[-1] == HOLDS
+    assert answers(iteration, Found(on_gpu, figures={"lazy_residency": 0.0}))[-1] == HOLDS
+
+
+def settings_found(seconds, cuda=False, failure=None, allocated=None):
+    """What the study of settings would have found: seconds by row of the table and share."""
+    device = "cuda" if cuda else "cpu"
+    named = {f"{settings.TABLE[row].on(device).label}; {share} %": s for (row, share), s in seconds.items()}
+    figures = {
+        "cuda": cuda,
+        "data_bytes": {"10": 10, "40": 40, "70": 1000},
+        "both": {"epochs": 5, "seconds": None if failure else 1.0, "failure": failure},
+    }
+    peaks = {f"{settings.TABLE[n].on(device).label}; 70 %": [v] for n, v in (allocated or {}).items()}
+    return Found(only(named), {"gpu_allocated_bytes": peaks}, figures)
+
+
+def by_claim(study, figures):
+    return {one.claim.partition(" (")[0].rstrip("."): one.answer for one in study.STUDY.answers(figures)}
+
+
+def test_settings_are_answered_both_ways_without_a_gpu():
+    slow = {(2, 10): 0.1, **{(n, 70): 2 + n % 3 for n in (3, 4)}, (5, 70): 1.5, (6, 70): 1.2, (7, 70): 0.5}
+    slow |= {(3, 10): 1.0, (4, 10): 2.0, (6, 10): 1.0, (5, 10): 2.0}
+    holds = by_claim(settings, settings_found(slow, failure="had not ended after 9 s"))
+    assert [answer for claim, answer in holds.items() if "GPU" in claim] == [UNKNOWN] * 2
+    assert list(holds.values()).count(UNKNOWN) == 4
+    assert FAILS not in holds.values()
+    other = {(2, 10): 3.0, **{(n, 70): 0.5 for n in (3, 4, 5, 6)}, (7, 70): 2.0, (4, 10): 0.5}
+    fails = by_claim(settings, settings_found(other))
+    assert fails["The background generator deadlocks together with workers"] == FAILS
+    assert list(fails.values()).count(FAILS) == 6
+
+
+def test_a_process_that_dies_of_something_else_proves_no_deadlock():
+    died = by_claim(settings, settings_found({}, failure="was killed by SIGSEGV"))
+    assert died["The background generator deadlocks together with workers"] == UNKNOWN
+
+
+def test_settings_are_answered_both_ways_with_a_gpu():
+    seconds = {(11, 70): 0.5, (8, 70): 1.0, (9, 70): 2.0, (1, 10): 1.0, (10, 10): 2.0, (2, 10): 1.5}
+    seconds |= {(1, 70): 3.0, (10, 70): 3.0, (2, 70): 2.0}
+    same = dict.fromkeys(range(1, 11), 100)
+    holds = by_claim(settings, settings_found(seconds, True, allocated={**same, 11: 1100}))
+    assert [answer for claim, answer in holds.items() if _of_copying(claim)] == [HOLDS] * 4
+    turned = {
+        (11, 70): 2.0,
+        (8, 70): 2.0,
+        (9, 70): 1.0,
+        (2, 70): 1.0,
+        (1, 70): 0.5,
+        (10, 70): 1.0,
+        (1, 10): 2.0,
+    }
+    fails = by_claim(settings, settings_found(turned, True, allocated={**same, 3: 200, 11: 100}))
+    assert [answer for claim, answer in fails.items() if _of_copying(claim)] == [FAILS] * 4
+
+
+def _of_copying(claim):
+    return "GPU" in claim or "Pinned" in claim or "not block" in claim
+
+
+def small_found(seconds, wait=None, cuda=False, wrong=0, failure=None, busy=(), **libraries):
+    """What the study of small batches would have found."""
+    figures = {
+        "batches": [8, 32, 128],
+        "workers": [0, 2],
+        "cuda": cuda,
+        "forks": {"wrong": None if failure else wrong, "failure": failure, "samples": 100},
+        "lmdb": {"refuses": libraries.get("refuses", True), "grows": True},
+        "hdf5_resizes": libraries.get("resizes", True),
+    }
+    shares = {f"png, batch {batch}": [share] for batch, share in zip((8, 32, 128), busy, strict=False)}
+    return Found(only(seconds), {"wait_s": only(wait or {}), "gpu_busy": shares}, figures)
+
+
+def test_small_batches_are_answered_both_ways():
+    slow, packed = (
+        {"png, batch 8": 2.0, "lmdb:codec=lz4, batch 8": 1.5},
+        "LMDB with lz4 is better than PNG, but",
+    )
+    holds = by_claim(small_batches, small_found(slow, {"png, batch 8": 2.0}, wrong=3))
+    assert list(holds.values()).count(UNKNOWN) == 3  # what needs a GPU
+    assert FAILS not in holds.values()
+    quick = {"png, batch 128": 3.0, "png, batch 8, 0 workers": 3.0}
+    turned = small_found(quick, {"png, batch 128": 3.0}, refuses=False, resizes=False)
+    assert HOLDS not in by_claim(small_batches, turned).values()
+    much = by_claim(small_batches, small_found({"png, batch 8": 5.0}))
+    assert next(answer for claim, answer in much.items() if claim.startswith(packed)) == FAILS
+    assert "killed" in str(small_batches.STUDY.answers(small_found({}, failure="was killed by SIGSEGV")))
+
+
+def test_small_batches_are_answered_both_ways_with_a_gpu():
+    name = small_batches._pinned_name
+    helps = {name(64, 8, True): 2.0, name(64, 128, False): 2.0}
+    holds = by_claim(small_batches, small_found(helps, cuda=True, busy=(0.3, 0.5, 0.8)))
+    assert [answer for claim, answer in holds.items() if "inned" in claim or "GPU" in claim] == [HOLDS] * 3
+    hurts = {name(64, 8, False): 2.0, name(16, 128, False): 2.0}
+    fails = by_claim(small_batches, small_found(hurts, cuda=True, busy=(0.8, 0.5, 0.3)))
+    assert [answer for claim, answer in fails.items() if "inned" in claim or "GPU" in claim] == [FAILS] * 3
+    untold = by_claim(small_batches, small_found(helps, cuda=True))
+    assert next(answer for claim, answer in untold.items() if "GPU" in claim) == UNKNOWN
+
+
+def volume_found(slices=1.0, small=1.0, beyond=0.1, cold_failure=None, limit_failure=None):
+    """What the study of volumes would have found: 1 GiB/s, or so many times that."""
+    volumes = ["1e5", "1e7", "0.5 × limit", "2 × limit"]
+    speeds, seconds = {}, {}
+    for volume_ in (*volumes, "1e5, cold", "1e7, cold"):
+        for label in (volume.BATCHES, volume.SLICES):
+            speed = beyond if volume_.startswith("2") else small if volume_ == "1e5" else 1.0
+            speeds[f"{label}; {volume_}"] = [speed * 2**30 * (1 + i / 1000) for i in range(5)]
+            seconds[f"{label}; {volume_}"] = rounds(slices if label == volume.SLICES else 1.0)
+    failures = {"cold_failure": cold_failure, "limit_failure": limit_failure}
+    figures = {"sizes": volumes[:2], "limited": volumes[2:], **failures}
+    return Found(seconds, {"speed_bytes_per_s": speeds}, figures)
+
+
+def test_volumes_are_answered_both_ways():
+    assert answers(volume, volume_found()) == [HOLDS] * 4
+    assert answers(volume, volume_found(slices=2, small=0.1, beyond=1)) == [FAILS] * 4
+    untold = volume_found(cold_failure="tmpfs", limit_failure="not permitted")
+    assert answers(volume, untold) == [HOLDS, UNKNOWN, HOLDS, UNKNOWN]
 
 
 @pytest.fixture
@@ -114,6 +266,13 @@ def small(monkeypatch):
     monkeypatch.setattr(tensordataset, "BATCH", 100)
     monkeypatch.setattr(iteration, "QUICK", 128 * 300)
     monkeypatch.setattr(preallocation, "ROWS", 10)
+    for name, value in {"QUICK": 100, "QUICK_TURNS": 1, "QUICK_TOGETHER_EPOCHS": 1}.items():
+        monkeypatch.setattr(settings, name, value)
+    for name, value in {"QUICK": 16, "QUICK_BATCHES": (8, 16), "FORK_EPOCHS": 1}.items():
+        monkeypatch.setattr(small_batches, name, value)
+    monkeypatch.setattr(small_batches, "take_turns", partial(take_turns, rounds=1, warmup=0))
+    for name, value in {"QUICK": (2000, 4000), "QUICK_OF_LIMIT": (0.01, 0.02)}.items():
+        monkeypatch.setattr(volume, name, value)
 
 
 @pytest.mark.parametrize("name", studies.names())

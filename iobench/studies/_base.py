@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 from iobench import stats
 from iobench.errors import InvalidSettings
-from iobench.stats import Comparison
-from iobench.units import seconds_text
+from iobench.units import bytes_text, seconds_text
 
 HOLDS, FAILS, UNKNOWN = "holds here", "does not hold here", "cannot tell"
 ROUNDS = 5
@@ -64,6 +63,18 @@ class Found:
     def of(self, figure: str) -> Found:
         """The same with a noted figure, which must be in seconds, in place of the whole time."""
         return Found(self.noted[figure], figures=self.figures)
+
+    def table(self) -> list[list[str]]:
+        """Titles, and a row for each contender: time with its 95 % interval, rounds, medians of the rest."""
+        titles = ["contender", "median", "95 %", "rounds", *map(_title, self.noted)]
+        return [titles, *([name, *self._row(name)] for name in self.seconds)]
+
+    def _row(self, name: str) -> list[str]:
+        seconds = stats.estimate(self.seconds[name])
+        ends = [seconds_text(end) for end in (seconds.low, seconds.high) if end is not None]
+        noted = [_text(figure, self.median(figure, name)) for figure in self.noted]
+        rounds = str(len(self.seconds[name]))
+        return [seconds_text(seconds.median), " – ".join(ends) or "–", rounds, *noted]
 
     def median(self, figure: str, contender: str) -> float | None:
         """The median of a noted figure; None where it was not noted."""
@@ -163,49 +174,16 @@ def timed(work: Callable[[], Any]) -> Contender:
     return run
 
 
-def against(seconds: Mapping[str, Sequence[float]], one: str, other: str) -> Comparison:
-    """How many times as fast one contender is as another, with which it took turns."""
-    rates, others = (dict(enumerate(1 / value for value in seconds[name])) for name in (one, other))
-    return stats.compare_rounds(rates, others)
+def _title(figure: str) -> str:
+    """A figure's name without the unit at its end."""
+    return figure.removesuffix("_per_s").removesuffix("_s").removesuffix("_bytes").replace("_", " ")
 
 
-def claimed_faster(claim: str, found: Found, one: str, other: str, aside: str = "") -> Answer:
-    """The answer to a claim that one contender is faster than another."""
-    compared = against(found.seconds, one, other)
-    answers = {"faster": HOLDS, "slower": FAILS, "equivalent": FAILS}
-    return Answer(
-        claim, answers.get(compared.outcome, UNKNOWN), _because(found, one, other, compared) + aside
-    )
-
-
-def claimed_equal(claim: str, found: Found, one: str, other: str, aside: str = "") -> Answer:
-    """The answer to a claim that two contenders are equally fast."""
-    compared = against(found.seconds, one, other)
-    answers = {"equivalent": HOLDS, "faster": FAILS, "slower": FAILS}
-    return Answer(
-        claim, answers.get(compared.outcome, UNKNOWN), _because(found, one, other, compared) + aside
-    )
-
-
-def all_of(claim: str, parts: Sequence[Answer]) -> Answer:
-    """The answer to a claim with several parts, each of which has to hold."""
-    given = [part.answer for part in parts]
-    answer = FAILS if FAILS in given else UNKNOWN if UNKNOWN in given else HOLDS
-    return Answer(claim, answer, "; ".join(part.because for part in parts))
-
-
-def opposite(answer: Answer, claim: str) -> Answer:
-    """The answer to a claim that says the opposite."""
-    return Answer(claim, {HOLDS: FAILS, FAILS: HOLDS}.get(answer.answer, UNKNOWN), answer.because)
-
-
-def no_gpu(claim: str) -> Answer:
-    """The answer to a claim about a device that is not here."""
-    return Answer(claim, UNKNOWN, "no CUDA device")
-
-
-def _because(found: Found, one: str, other: str, compared: Comparison) -> str:
-    ratio = compared.ratio
-    interval = f" (95 % interval {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low is not None else ""
-    times = [seconds_text(statistics.median(found.seconds[name])) for name in (one, other)]
-    return f"{one} {times[0]}, {other} {times[1]}: {ratio.median:.2f} ×{interval}"
+def _text(figure: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    if figure.endswith("_bytes_per_s"):
+        return f"{bytes_text(value)}/s"
+    if figure.endswith("_bytes"):
+        return bytes_text(value)
+    return seconds_text(value) if figure.endswith("_s") else f"{value:.0%}"

@@ -15,20 +15,8 @@ from iobench import cache
 from iobench.arms import Settings, arm
 from iobench.manifest import Manifest
 from iobench.sources import Synthetic
-from iobench.studies._base import (
-    FAILS,
-    HOLDS,
-    Answer,
-    Contender,
-    Found,
-    Options,
-    Study,
-    all_of,
-    claimed_equal,
-    no_gpu,
-    take_turns,
-    timed,
-)
+from iobench.studies._base import FAILS, HOLDS, Answer, Contender, Found, Options, Study, take_turns, timed
+from iobench.studies._claims import all_of, claimed_equal, no_gpu
 from iobench.studies._epochs import epochs
 
 PUBLISHED, QUICK = 10**8, 5 * 10**6  # elements

@@ -10,20 +10,8 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from iobench.studies._base import (
-    Answer,
-    Found,
-    Options,
-    Study,
-    against,
-    all_of,
-    claimed_equal,
-    claimed_faster,
-    opposite,
-    take_turns,
-    timed,
-    together,
-)
+from iobench.studies._base import Answer, Found, Options, Study, take_turns, timed, together
+from iobench.studies._claims import against, all_of, claimed_equal, claimed_faster, opposite
 from iobench.units import bytes_text
 
 ROWS, COLUMNS = 1000, 128  # of a piece: half a MB

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import iobench
@@ -21,14 +22,9 @@ from iobench.studies._base import (
     Found,
     Options,
     Study,
-    all_of,
-    claimed_equal,
-    claimed_faster,
-    no_gpu,
-    opposite,
     take_turns,
-    together,
 )
+from iobench.studies._claims import all_of, claimed_equal, claimed_faster, no_gpu, opposite
 from iobench.studies._combinations import BATCH, MANY, TABLE, train_unwatched, train_with_both
 from iobench.units import bytes_text, seconds_text
 
@@ -63,23 +59,18 @@ class SettingsStudy(Study):
         _require_prefetch_generator()
         _, turns, count, tried = _sizes(options)
         openers = {share: _opener(options, share) for share in SHARES}
-        parts = [
-            take_turns(
-                _contenders(openers[share], options.device, share, count),
-                turns,
-                warmup=0 if options.quick else 1,
-                on_status=partial(_say, options, f"{share} % of the data, "),
-            )
-            for share in SHARES
-        ]
+        contenders: dict[str, Contender] = {}
+        for share, opener in openers.items():
+            contenders |= _contenders(opener, options.device, share, count)
+        found = take_turns(contenders, turns, warmup=0 if options.quick else 1, on_status=options.on_status)
         options.on_status(f"a background thread over {MANY} workers, {tried} epochs")
         both = apart(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
-        return together(
-            parts,
-            cuda=options.device.startswith("cuda"),
-            data_bytes={str(share): opener.schema.logical_bytes for share, opener in openers.items()},
-            both={"epochs": tried, "seconds": both.value, "failure": both.failure},
-        )
+        figures = {
+            "cuda": options.device.startswith("cuda"),
+            "data_bytes": {str(share): opener.schema.logical_bytes for share, opener in openers.items()},
+            "both": {"epochs": tried, "seconds": both.value, "failure": both.failure},
+        }
+        return replace(found, figures=figures)
 
     def answers(self, found: Found) -> list[Answer]:
         """What the rounds say about each claim."""
@@ -189,10 +180,6 @@ def _of_both(found: Found) -> Answer:
         return Answer(claim, FAILS, f"{what} ended in {seconds_text(both['seconds'])}")
     hung = both["failure"].startswith("had not ended")
     return Answer(claim, HOLDS if hung else UNKNOWN, f"{what}: the process {both['failure']}")
-
-
-def _say(options: Options, where: str, what: str) -> None:
-    options.on_status(where + what)
 
 
 def _require_prefetch_generator() -> None:

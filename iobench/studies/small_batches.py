@@ -24,14 +24,10 @@ from iobench.studies._base import (
     Found,
     Options,
     Study,
-    against,
-    all_of,
-    claimed_faster,
-    no_gpu,
-    opposite,
     take_turns,
     together,
 )
+from iobench.studies._claims import against, all_of, claimed_faster, no_gpu, opposite
 from iobench.studies._epochs import TrainingApart, epochs
 from iobench.studies._libraries import hdf5_resizes, lmdb_grows, lmdb_refuses_more, misread_by_forks
 from iobench.units import seconds_text

@@ -13,17 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
-from iobench.studies._base import (
-    FAILS,
-    HOLDS,
-    Answer,
-    Found,
-    Options,
-    Study,
-    claimed_faster,
-    take_turns,
-    timed,
-)
+from iobench.studies._base import FAILS, HOLDS, Answer, Found, Options, Study, take_turns, timed
+from iobench.studies._claims import claimed_faster
 
 COLUMNS, BATCH = 128, 8192
 PUBLISHED, QUICK = 819_200, 81_920

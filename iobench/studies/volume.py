@@ -17,18 +17,8 @@ from iobench.errors import ColdCacheUnavailable, WrongContent
 from iobench.manifest import Manifest
 from iobench.sources import Synthetic
 from iobench.studies._apart import apart
-from iobench.studies._base import (
-    ROUNDS,
-    UNKNOWN,
-    Answer,
-    Found,
-    Options,
-    Study,
-    all_of,
-    claimed_equal,
-    claimed_faster,
-    together,
-)
+from iobench.studies._base import ROUNDS, UNKNOWN, Answer, Found, Options, Study, together
+from iobench.studies._claims import all_of, claimed_equal, claimed_faster
 from iobench.studies._limited import join, memory_group
 from iobench.units import bytes_text
 

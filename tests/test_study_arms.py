@@ -1,0 +1,105 @@
+"""The arms that studies bring along deliver what every other arm delivers, and note what they cost."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conftest import image_arrays
+
+import iobench
+from formats import Field, Schema
+from iobench.arms import Settings, arm
+from iobench.checksum import Checksum
+from iobench.epoch import measure
+from iobench.errors import MissingExtra
+from iobench.feed import Feed
+from iobench.manifest import Opener
+from iobench.studies import Options, settings, small_batches
+from iobench.studies._combinations import BOTH, TABLE, Background, Resident, train_unwatched
+from iobench.studies._epochs import Step, TrainingApart, epochs
+from iobench.studies._libraries import hdf5_resizes, lmdb_grows, lmdb_refuses_more, misread_by_forks
+from iobench.studies._png import Png
+
+CPU = Feed(torch.device("cpu"), non_blocking=False)
+
+
+@pytest.mark.parametrize("loader_type", [Background, Resident])
+@pytest.mark.parametrize("order", ["sequential", "random"])
+def test_a_loader_of_a_study_delivers_every_sample(images, loader_type, order):
+    check = Checksum(images.schema)
+    one = arm("npy", "dataloader", Settings(batch_size=16, order=order))
+    measured = measure(one, images.opener("npy"), CPU, 1, check.add, loader_type=loader_type)
+    assert check.content == images.content
+    assert measured.samples == images.schema.samples
+
+
+def test_every_row_of_the_table_has_a_name_of_its_own_on_a_gpu_and_fewer_without():
+    assert len({one.on("cuda:0").label for one in TABLE.values()}) == len(TABLE) == 11
+    assert len({one.on("cpu").label for one in TABLE.values()}) == 7
+    assert BOTH.label == "pinned, non-blocking, 8 workers × 8, background thread"
+    assert all(not one.on("cpu").arm.settings.pin_memory for one in TABLE.values())
+
+
+def test_a_turn_notes_what_it_took(images):
+    one = arm("npy", "dataloader", Settings(batch_size=16))
+    took = epochs(one, images.opener("npy"), "cpu", count=2, step=TrainingApart)()
+    assert set(took.noted) >= {"wait_s", "forward_s", "backward_s"}
+    assert 0 < sum(took.noted[name] for name in ("wait_s", "forward_s", "backward_s")) < took.seconds
+
+
+def test_a_turn_is_as_many_epochs_as_asked_each_in_an_order_of_its_own(images):
+    seen = []
+
+    class Seeing(Step):
+        def __call__(self, batch):
+            seen.append(batch["y"].clone())
+
+    one = arm("npy", "dataloader", Settings(batch_size=images.schema.samples, order="random"))
+    epochs(one, images.opener("npy"), "cpu", count=2, step=Seeing)()
+    first, second = seen
+    assert not torch.equal(first, second)
+    assert torch.equal(first.sort().values, second.sort().values)
+
+
+def test_the_control_trains_as_long_as_the_others(images):
+    assert train_unwatched(replace(images.opener("npy"), random=True), "cpu", 1).seconds > 0
+
+
+def test_png_files_give_back_the_pixels(tmp_path):
+    pixels = np.moveaxis(image_arrays(9)["x"], 1, -1).copy()
+    schema = Schema(9, (Field("x", pixels.shape[1:], "uint8"),))
+    Png().write(tmp_path, schema, [{"x": pixels[:4]}, {"x": pixels[4:]}])
+    with Opener(Png(), tmp_path, schema)() as reader:
+        assert np.array_equal(reader.batch(slice(0, 9))["x"], pixels)
+        assert np.array_equal(reader.batch(np.array([8, 0, 0]))["x"], pixels[[8, 0, 0]])
+        assert np.array_equal(reader.sample(5)["x"], pixels[5])
+
+
+def test_what_is_said_of_the_libraries_is_tried():
+    assert (lmdb_refuses_more(), lmdb_grows(), hdf5_resizes()) == (True, True, True)
+
+
+def test_samples_that_forks_get_wrong_are_counted(images, own_images):
+    assert misread_by_forks(images.opener("hdf5"), images.opener("npy"), workers=2, epochs=1) == 0
+    zeros = np.zeros_like(image_arrays()["x"])
+    np.savez(own_images.root.parent / "zeros.npz", x=zeros, y=image_arrays()["y"])
+    other = iobench.prepare(
+        iobench.open_source(own_images.root.parent / "zeros.npz"), ["npy"], data_dir=own_images.root.parent
+    )[0]
+    wrong = misread_by_forks(images.opener("hdf5"), other.opener("npy"), workers=2, epochs=1)
+    assert wrong == images.schema.samples
+
+
+@pytest.mark.parametrize(
+    ("study", "library", "module"),
+    [(settings, "prefetch_generator", None), (small_batches, "PIL", "iobench.studies._png")],
+)
+def test_a_study_without_its_extra_names_the_pip_command(monkeypatch, tmp_path, study, library, module):
+    monkeypatch.setitem(sys.modules, library, None)
+    if module:
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    monkeypatch.setattr(study, "QUICK", 100)
+    with pytest.raises(MissingExtra, match=r"pip install 'iobench\[studies\]'"):
+        study.STUDY.measure(Options(tmp_path, quick=True, device="cpu"))
