@@ -60,7 +60,9 @@ HEALTHY = Seen(
     memory_bytes=1 << 30,
     memory_growth_bytes=0,
 )
-STARVING = dataclasses.replace(HEALTHY, wait_s=6.0, step_s=3.0)
+STARVING = dataclasses.replace(
+    HEALTHY, wait_s=6.0, step_s=3.0, wait_p50_s=0.06, wait_p99_s=0.1, wait_max_s=0.2
+)
 
 
 def seen(of=STARVING, facts=None, **changes):
@@ -123,6 +125,7 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("too-few-workers", (seen(), [AS, trial("4 workers", 200, num_workers=4)])),
         ("too-few-workers", (seen(facts={"workers": 0}, workers=0, samples=1000),)),
         ("prefetch", (seen(), [AS, trial("prefetch factor 8", 150, prefetch_factor=8)])),
+        ("prefetch", (seen(wait_p50_s=0.001, wait_max_s=0.5),)),
         ("pinned", (seen(facts={"pin_memory": False}, gpu=0.4, gpu_low=0.5),)),
         ("disk", (seen(iowait=0.5, disk_bytes=10**10),)),
         ("decoding", (seen(), [], [profiled(decode_share=0.6)])),
@@ -151,6 +154,8 @@ def test_each_illness_is_named_and_what_to_do(kind, evidence):
         (seen(facts={"handles": ["file (h5py)"], "workers": 0}, workers=0, **QUICK),),
         (seen(facts={"by_sample": False, "chunks": ["x: chunks of 100 samples"]}),),
         (seen(facts={"pin_memory": False}),),
+        (seen(facts={"prefetch_factor": 8}, wait_p50_s=0.001),),
+        (seen(wait_p50_s=0.001, worker_cpu_s=19.0, facts={"workers": 2}), [AS]),
         (seen(), [], [profiled(collate_share=0.6)]),
         (dataclasses.replace(STARVING, facts=Facts(kind="generator")),),
     ],

@@ -24,6 +24,8 @@ SHARE = 0.3  # of the time, from which on something is worth a word
 FIRST = 0.3  # of the loop, for its first batch
 IOWAIT = 0.25
 GROWTH, GROWTH_BYTES = 0.2, 100 << 20
+UNEVEN = 0.2  # of the mean wait, below which half of the batches hardly wait at all
+FAR_AHEAD = 8  # batches of each worker
 
 
 @dataclass(frozen=True)
@@ -193,11 +195,26 @@ def _more_workers(evidence: _Evidence) -> Advice | None:
 
 def _prefetch(evidence: _Evidence) -> Advice | None:
     tried = evidence.gain(lambda t: set(t.changes) == {"prefetch_factor"})
-    if tried is None:
+    if tried is not None:
+        factor = tried[0].changes["prefetch_factor"]
+        said = f"workers run dry between batches; prefetch_factor={factor} was {tried[1]:.1f} × as fast"
+        return Advice("prefetch", said, tried[1])
+    return None if evidence.trials else _uneven(evidence.seen)
+
+
+def _uneven(seen: Seen) -> Advice | None:
+    """Workers that are quick enough on the whole, and now and then too late."""
+    workers, ahead = seen.facts.workers or 0, seen.facts.prefetch_factor or 2
+    mean_s = seen.wait_s / max(1, seen.batches - 1)
+    full = seen.worker_cpu_s > BUSY * workers * seen.elapsed_s
+    if not workers or full or ahead >= FAR_AHEAD or seen.wait_p50_s > UNEVEN * mean_s:
         return None
-    factor = tried[0].changes["prefetch_factor"]
-    said = f"workers run dry between batches; prefetch_factor={factor} was {tried[1]:.1f} × as fast"
-    return Advice("prefetch", said, tried[1])
+    said = (
+        f"batches come unevenly: half of them within {seconds_text(seen.wait_p50_s)}, one after "
+        f"{seconds_text(seen.wait_max_s)}; workers further ahead even that out: "
+        f"set prefetch_factor={FAR_AHEAD} (now {ahead})"
+    )
+    return Advice("prefetch", said)
 
 
 def _pinned(evidence: _Evidence) -> Advice | None:

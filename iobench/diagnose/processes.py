@@ -25,8 +25,7 @@ class Processes:
         self._me = psutil.Process()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
-        self._memory: list[int] = []
-        self._most_children = 0
+        self._memory: list[tuple[int, int]] = []  # children, and bytes with them
         self._done = threading.Event()
 
     @contextmanager
@@ -60,7 +59,7 @@ class Processes:
     @property
     def workers(self) -> int:
         """The most children at once."""
-        return self._most_children
+        return max((children for children, _ in self._memory), default=0)
 
     @property
     def disk_bytes(self) -> int | None:
@@ -70,9 +69,15 @@ class Processes:
         return max(self._ended_disk - self._began_disk, 0) + sum(self._disk.values())
 
     @property
-    def memory(self) -> list[int]:
-        """Bytes of all of them at each look."""
-        return self._memory
+    def memory_bytes(self) -> int | None:
+        """The most that all of them had together; None where the kernel does not tell."""
+        return max((count for _, count in self._memory), default=None)
+
+    @property
+    def memory_growth_bytes(self) -> int | None:
+        """From the first look at which all workers were there to the last one; None before two such."""
+        with_all = [count for children, count in self._memory if children == self.workers]
+        return with_all[-1] - with_all[0] if len(with_all) > 1 else None
 
     def _watch(self) -> None:
         pauses = iter(PAUSES_S)
@@ -83,7 +88,6 @@ class Processes:
 
     def _look(self) -> None:
         children = self._me.children(recursive=True)
-        self._most_children = max(self._most_children, len(children))
         for child in children:
             try:
                 used = child.cpu_times()
@@ -92,7 +96,7 @@ class Processes:
             except psutil.Error:  # it has just ended, or is not ours to look at
                 continue
         if (memory := counters.memory_bytes()) is not None:
-            self._memory.append(memory)
+            self._memory.append((len(children), memory))
 
 
 def _reaped_cpu_s() -> float:

@@ -88,7 +88,6 @@ class _Loop:
         rest = np.asarray(self._waits[1:] or [0], np.int64) / 1e9
         machine = processes.machine
         gpu = [look["gpu"] for look in machine if look["gpu"] is not None]
-        memory = processes.memory
         return Seen(
             facts=facts_of(loader),
             batches=len(self._waits),
@@ -109,6 +108,6 @@ class _Loop:
             disk_bytes=processes.disk_bytes,
             gpu=float(np.mean(gpu)) if gpu else None,
             gpu_low=float(np.mean([busy < LOW for busy in gpu])) if gpu else None,
-            memory_bytes=max(memory, default=None),
-            memory_growth_bytes=memory[-1] - memory[0] if memory else None,
+            memory_bytes=processes.memory_bytes,
+            memory_growth_bytes=processes.memory_growth_bytes,
         )
