@@ -93,8 +93,28 @@ def memory_bytes() -> int | None:
     own = _pss(os.getpid())
     if own is None:
         return None
-    children = (_pss(child.pid) for child in psutil.Process().children(recursive=True))
-    return own + sum(child or 0 for child in children)  # one of them may just have ended
+    return own + sum(_pss(child) or 0 for child in descendants())  # one of them may just have ended
+
+
+def descendants() -> list[int]:
+    """The processes below this one, by number.
+
+    Linux tells a process's children at once; psutil has to look at every process of the machine.
+    """
+    found, rest = [], [os.getpid()]
+    while rest:
+        try:
+            for task in os.listdir(f"/proc/{rest[-1]}/task"):
+                listed = Path(f"/proc/{rest[-1]}/task/{task}/children").read_text().split()
+                found += map(int, listed)
+                rest[:0] = map(int, listed)
+        except ProcessLookupError:
+            pass  # it has just ended
+        except OSError:
+            if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel built without
+                return [child.pid for child in psutil.Process().children(recursive=True)]
+        rest.pop()
+    return found
 
 
 def _pss(pid: int) -> int | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from iobench import cache
+from iobench import cache, counters
 from iobench.studies._apart import apart
 from iobench.studies._limited import join, memory_group
 
@@ -114,3 +114,27 @@ def test_where_groups_do_not_limit_memory_nothing_is_left_behind(monkeypatch, tm
     with pytest.raises(PermissionError, match="no control group"), memory_group(1 << 20):
         pass
     assert list(tmp_path.rglob("iobench-*")) == []
+
+
+def with_a_child_of_its_own(pipe):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    pipe.send([os.getpid(), child.pid])
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("told_by_kernel", [True, False])
+def test_processes_below_this_one_are_found(monkeypatch, told_by_kernel):
+    if not told_by_kernel:
+        monkeypatch.setattr(counters, "Path", lambda path: Path("/no-such-folder") / path.lstrip("/"))
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=with_a_child_of_its_own, args=(sender,))
+    process.start()
+    try:
+        assert set(receiver.recv()) <= set(counters.descendants())
+    finally:
+        for child in psutil.Process(process.pid).children():
+            child.kill()
+        process.kill()
+        process.join()
+    assert process.pid not in counters.descendants()

@@ -22,7 +22,6 @@ class Processes:
 
     def __init__(self, device: str) -> None:
         self._monitor = Monitor(Path.cwd(), device)
-        self._me = psutil.Process()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
         self._memory: list[tuple[int, int]] = []  # children, and bytes with them
@@ -87,12 +86,13 @@ class Processes:
             pause = next(pauses, PAUSES_S[-1])
 
     def _look(self) -> None:
-        children = self._me.children(recursive=True)
+        children = counters.descendants()
         for child in children:
             try:
-                used = child.cpu_times()
-                self._cpu[child.pid] = used.user + used.system
-                self._disk[child.pid] = child.io_counters().read_bytes
+                process = psutil.Process(child)
+                used = process.cpu_times()
+                self._cpu[child] = used.user + used.system
+                self._disk[child] = process.io_counters().read_bytes
             except psutil.Error:  # it has just ended, or is not ours to look at
                 continue
         if (memory := counters.memory_bytes()) is not None:
