@@ -101,7 +101,7 @@ def descendants() -> list[int]:
 
     Linux tells a process's children at once; psutil has to look at every process of the machine.
     """
-    found, rest = [], [os.getpid()]
+    found, rest = list[int](), [os.getpid()]
     while rest:
         try:
             for task in os.listdir(f"/proc/{rest[-1]}/task"):
