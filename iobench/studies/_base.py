@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from iobench import stats
 from iobench.errors import InvalidSettings
 from iobench.units import bytes_text, seconds_text
@@ -140,12 +142,16 @@ def take_turns(
     warmup: int = 1,
     on_status: Callable[[str], None] = lambda text: None,
 ) -> Found:
-    """What each contender took in rounds in which all take turns; warm-up rounds do not count."""
-    found = Found({name: [] for name in contenders})
+    """What each contender took in rounds in which all take turns; warm-up rounds do not count.
+
+    Each round has an order of its own: who comes after whom matters (memory that one has given back
+    is quick to get for the next).
+    """
+    found, shuffle = Found({name: [] for name in contenders}), np.random.Generator(np.random.PCG64(0))
     for number in range(1 - warmup, rounds + 1):
         on_status(f"round {number} of {rounds}" if number > 0 else "warming up")
-        for name, run in contenders.items():
-            took = run()
+        for name in shuffle.permutation(list(contenders)).tolist():
+            took = contenders[name]()
             if number > 0:
                 found.seconds[name].append(took.seconds)
                 for figure, value in took.noted.items():

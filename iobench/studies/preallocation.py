@@ -16,6 +16,8 @@ from iobench.units import bytes_text
 
 ROWS, COLUMNS = 1000, 128  # of a piece: half a MB
 COUNTS, QUICK_COUNTS = (2, 8, 32, 128, 512), (2, 8, 32)
+MOST_GROWN = 128  # pieces that are added one by one: what that copies grows with their square
+TURNS = 15
 CAT, STACK, TD_CAT, FILL, MEMMAP = (
     "torch.cat",
     "torch.stack",
@@ -23,6 +25,7 @@ CAT, STACK, TD_CAT, FILL, MEMMAP = (
     "pre-allocated",
     "memory-mapped",
 )
+GROWN = "torch.cat, piece by piece"
 
 
 class PreallocationStudy(Study):
@@ -42,18 +45,13 @@ class PreallocationStudy(Study):
         for count in self._counts(options):
             options.on_status(f"{count} pieces")
             ways = {f"{name}, {count}": way for name, way in _ways(count).items()}
-            parts.append(take_turns({name: timed(way) for name, way in ways.items()}, warmup=2))
+            parts.append(take_turns({name: timed(way) for name, way in ways.items()}, TURNS, warmup=2))
             parts[-1].noted["memory_bytes"] = {name: _peak(way) for name, way in ways.items()}
         return together(parts, counts=list(self._counts(options)))
 
     def answers(self, found: Found) -> list[Answer]:
         """What the rounds say about each claim."""
         few, *_, many = found.figures["counts"]
-        counts = found.figures["counts"]
-        wins = [
-            n for n in counts if against(found.seconds, f"{FILL}, {n}", f"{CAT}, {n}").outcome == "faster"
-        ]
-        crossing = f"; from {wins[0]} pieces on" if wins else "; at no number of pieces tried"
         gains = claimed_faster("", found, f"{FILL}, {few}", f"{CAT}, {few}")
         apart = [claimed_equal("", found, f"{TD_CAT}, {count}", f"{CAT}, {count}") for count in (few, many)]
         return [
@@ -62,7 +60,8 @@ class PreallocationStudy(Study):
                 found,
                 f"{FILL}, {many}",
                 f"{CAT}, {many}",
-                f"{crossing}{_memory(found, many)}. torch.cat, too, allocates once and copies once",
+                f"{_memory(found, many)}. {_crossing(found, CAT)}, which allocates once, too; "
+                f"{_crossing(found, GROWN)}, which copies all that is there for each piece",
             ),
             opposite(gains, "With few pieces there is no gain."),
             all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", apart),
@@ -85,13 +84,28 @@ def _ways(count: int) -> dict[str, Callable[[], Any]]:
             shape = TensorDict({"x": torch.empty(1, COLUMNS).expand(count * ROWS, COLUMNS)}, [count * ROWS])
             return _filled(shape.memmap_like(folder), dicts)
 
+    def grown() -> Any:
+        whole = pieces[0]
+        for piece in pieces[1:]:
+            whole = torch.cat([whole, piece])
+        return whole
+
     return {
+        **({GROWN: grown} if count <= MOST_GROWN else {}),
         CAT: lambda: torch.cat(pieces),
         STACK: lambda: torch.stack(pieces),
         TD_CAT: lambda: torch.cat(dicts),  # type: ignore[arg-type]
         FILL: fill,
         MEMMAP: memory_mapped,
     }
+
+
+def _crossing(found: Found, other: str) -> str:
+    """With how many pieces pre-allocating is faster than another way."""
+    counts = [n for n in found.figures["counts"] if f"{other}, {n}" in found.seconds]
+    wins = [n for n in counts if against(found.seconds, f"{FILL}, {n}", f"{other}, {n}").outcome == "faster"]
+    won = f"with {', '.join(map(str, wins))} pieces" if wins else "with no number of pieces tried"
+    return f"faster {won} than {other}"
 
 
 def _filled(whole: Any, pieces: list[Any]) -> Any:
