@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,6 +14,15 @@ LOADERS = ("dataloader", "native", "stream")
 FETCHES = ("sample", "batch")
 MOST_SEED = 2**63 - 1
 START_METHODS = ("fork", "spawn", "forkserver")
+
+_READ_BY = {  # settings that one loader alone can use
+    "fetch": "dataloader",
+    "num_workers": "dataloader",
+    "prefetch_factor": "dataloader",
+    "start_method": "dataloader",
+    "threads": "stream",
+    "direct": "stream",
+}
 
 _LEAST = {
     "batch_size": 1,
@@ -56,6 +66,8 @@ class Settings:
             raise InvalidSettings(f"seed {self.seed} is above {MOST_SEED}, the most that torch takes")
         if self.num_workers == 0 and (self.prefetch_factor, self.start_method) != (None, None):
             raise InvalidSettings("prefetch_factor and start_method need workers: give --num-workers")
+        if self.order != "block" and (self.block_bytes, self.window_bytes) != (BLOCK_BYTES, WINDOW_BYTES):
+            raise InvalidSettings(f"sizes of blocks and windows are for order block, not {self.order}")
 
     def row_order(self, schema: Schema) -> Order:
         """How an epoch over such samples goes."""
@@ -98,6 +110,16 @@ class Arm:
     def as_dict(self) -> dict[str, Any]:
         """For records: variant, loader and settings side by side."""
         return {"variant": self.variant, "loader": self.loader, "label": self.label, **asdict(self.settings)}
+
+
+def check_read(settings: Settings, loaders: Collection[str]) -> None:
+    """InvalidSettings where a setting was changed that none of the loaders reads."""
+    for name, loader in _READ_BY.items():
+        value = getattr(settings, name)
+        if value != getattr(Settings, name) and loader not in loaders:
+            raise InvalidSettings(
+                f"{name} {value} is for loader {loader}, which is not among {', '.join(loaders)}"
+            )
 
 
 def arm(variant: str, loader: str, settings: Settings) -> Arm:

@@ -10,7 +10,7 @@ from typing import Any
 
 import formats
 from iobench import cache, record
-from iobench.arms import LOADERS, Arm, Settings, arm
+from iobench.arms import LOADERS, Arm, Settings, arm, check_read
 from iobench.errors import InvalidSettings
 from iobench.manifest import Manifest
 from iobench.observer import Observer
@@ -123,6 +123,7 @@ def _arms(
     loaders = LOADERS if "all" in loaders else loaders
     if not (named and loaders):
         raise InvalidSettings(f"no arm to measure in dataset {manifest.name}: name a format and a loader")
+    check_read(settings, loaders)
     return [
         arm(variant, loader, settings)
         for variant in dict.fromkeys(named)

@@ -148,12 +148,7 @@ class TestUsage:
         ],
     )
     def test_an_argument_that_cannot_be(self, tmp_path, arguments, words):
-        code = (
-            1
-            if words in ("dataset name", "less than one sample of 128", "between 0 and 1", "negative")
-            else 2
-        )
-        assert words in refused(tmp_path, code, *arguments)
+        assert words in refused(tmp_path, 1 if words == "dataset name" else 2, *arguments)
 
     def test_generated_data_and_a_source_exclude_each_other(self, tmp_path):
         line = refused(tmp_path, 2, "--source", tmp_path, "--size", "1e7", "--seed", "1")

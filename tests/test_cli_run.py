@@ -95,6 +95,8 @@ USAGE = [
     (("--warmup", "0"), "warmup 0 is below 1"),
     (("--num-workers", "-1"), "num_workers -1 is below 0"),
     (("--prefetch-factor", "2"), "need workers"),
+    (("--block-size", "4KiB"), "for order block, not sequential"),
+    (("--loader", "native", "--direct"), "direct True is for loader stream, which is not among native"),
     (("--seed", "-1"), "seed -1 is below 0"),
     (("--pin-memory",), "need CUDA"),
     (("--speed", "9"), "--speed"),

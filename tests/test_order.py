@@ -167,7 +167,14 @@ def test_blocks_and_windows_hold_what_fits_and_at_least_one(batch_size, block_by
 @pytest.mark.parametrize("name", ["block_bytes", "window_bytes"])
 def test_blocks_and_windows_of_nothing_are_refused(name):
     with pytest.raises(InvalidSettings, match=f"{name} 0 is below 1"):
-        Settings(**{name: 0})
+        Settings(**{name: 0}, order="block")
+
+
+@pytest.mark.parametrize("order", ["sequential", "random"])
+@pytest.mark.parametrize("name", ["block_bytes", "window_bytes"])
+def test_blocks_and_windows_are_refused_where_nothing_reads_them(name, order):
+    with pytest.raises(InvalidSettings, match=f"for order block, not {order}"):
+        Settings(**{name: 4096}, order=order)
 
 
 SAMPLES, BLOCK = 50_000, 100

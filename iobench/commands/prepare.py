@@ -93,6 +93,6 @@ def _source(source: Path | None, sample_shape: str | None, generated: Mapping[st
         elements = units.parse_elements(str(given.pop("size", "1e7")), np.dtype(dtype).itemsize)
         return Synthetic(elements, shape or (128,), **given)
     except ValueError as error:
-        if isinstance(error, BenchError):
+        if isinstance(error, BenchError) and source is not None:
             raise
         raise InvalidSettings(str(error)) from None
