@@ -4,6 +4,7 @@ import json
 from functools import partial
 
 import pytest
+from conftest import complaint
 from record_cases import rounds_of
 
 from iobench import record, studies
@@ -328,6 +329,12 @@ def test_a_result_that_cannot_be_kept_is_an_error(tmp_path):
     result = studies.Result("x", "s", "a", Found({}), [], {}, "2026-01-01T00:00:00+00:00")
     with pytest.raises(RecordError, match="cannot be written"):
         studies.save(result, tmp_path)
+
+
+def test_a_folder_that_refuses_is_one_line(small, inside, tmp_path):
+    (tmp_path / "file").write_text("")
+    done = inside("study", "tensordataset", "--quick", "--data-dir", tmp_path / "file", "--device", "cpu")
+    assert "file: File exists" in complaint(done, 1)
 
 
 def test_the_command_lists_runs_and_feeds_the_report(small, inside, tmp_path):

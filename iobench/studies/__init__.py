@@ -10,6 +10,7 @@ from typing import Any
 from iobench import machine
 from iobench.errors import RecordError
 from iobench.record import plain
+from iobench.staging import os_errors
 from iobench.studies._base import Answer, Found, Options, Result, Study, names, study_of
 
 __all__ = ["Answer", "Found", "Options", "Result", "Study", "names", "past", "run", "save", "study_of"]
@@ -18,10 +19,15 @@ SUFFIX = ".study.json"
 
 
 def run(name: str, options: Options) -> Result:
-    """Do a study and answer its claims; InvalidSettings where there is none of that name."""
+    """Do a study and answer its claims.
+
+    InvalidSettings where there is none of that name, PrepareError where the folder or the disk refuse,
+    MissingExtra where it needs a library that is not here.
+    """
     study = study_of(name)
-    options.data_dir.mkdir(parents=True, exist_ok=True)
-    found = study.measure(options)
+    with os_errors(options.data_dir):
+        options.data_dir.mkdir(parents=True, exist_ok=True)
+        found = study.measure(options)
     return Result(
         name=name,
         source=study.source,
@@ -35,7 +41,7 @@ def run(name: str, options: Options) -> Result:
 
 def save(result: Result, data_dir: Path) -> Path:
     """Write a result beside the records of runs, where reports find it; RecordError where that fails."""
-    stamp = result.time[:19].replace(":", "").replace("-", "")
+    stamp = result.time[:19].replace(":", "").replace("-", "").replace("T", "-")
     path = data_dir / "results" / f"{result.name}-{stamp}{SUFFIX}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

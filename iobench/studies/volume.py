@@ -43,15 +43,15 @@ class VolumeStudy(Study):
         """Sizes and settings, in words."""
         limit, shares, _ = _limits(options)
         return (
-            f"{_power(_sizes(options)[0])} to {_power(_sizes(options)[-1])} float32 in samples of 128, "
-            f"batch 256, in order, to {options.device}, warm and cold; {shares[0]:g} to {shares[-1]:g} times "
-            f"a memory limit of {bytes_text(limit)}"
+            f"{_power(PUBLISHED[0])} float32 and up to what fits, in samples of 128, batch 256, in order, "
+            f"to {options.device}, warm and cold; {shares[0]:g} to {shares[-1]:g} times a memory limit "
+            f"of {bytes_text(limit)}"
         )
 
     def measure(self, options: Options) -> Found:
         """Rounds over every volume, warm and cold; and warm ones under a memory limit."""
-        parts, cold_failure = [], None
-        for size in _sizes(options):
+        parts, cold_failure, sizes = [], None, _sizes(options)
+        for size in sizes:
             options.on_status(f"{_power(size)} elements")
             with _prepared(options.data_dir, size, formats.names()) as manifest:
                 measured = partial(rounds, manifest.root, formats.names(), options.device)
@@ -63,7 +63,7 @@ class VolumeStudy(Study):
         limited, limit_failure = _under_a_limit(options)
         return together(
             [*parts, *limited],
-            sizes=[_power(size) for size in _sizes(options)],
+            sizes=[_power(size) for size in sizes],
             limited=[_of_limit(share) for share in _limits(options)[1]],
             cold_failure=cold_failure,
             limit_failure=limit_failure,
@@ -113,7 +113,8 @@ def rounds(
         found.seconds.setdefault(name, []).append(made.epoch_s)
         noted = {"speed_bytes_per_s": made.bytes_per_s, "in_memory": made.cache["residency"]}
         for figure, value in noted.items():
-            found.noted.setdefault(figure, {}).setdefault(name, []).append(value)
+            if value is not None:
+                found.noted.setdefault(figure, {}).setdefault(name, []).append(value)
     return found
 
 
@@ -200,7 +201,7 @@ def _speeds(found: Found, volumes: Sequence[str]) -> str:
 
 
 def _where_memory_ends(found: Found) -> Answer:
-    claim = "Where memory ends, a warm cache is none and reading is as slow as the disk (not tested there)."
+    claim = "Where memory ends, so does the warm cache: reading slows down (not tested there)."
     if found.figures["limit_failure"] is not None:
         return Answer(claim, UNKNOWN, found.figures["limit_failure"])
     volumes = found.figures["limited"]
