@@ -4,6 +4,7 @@ import json
 from functools import partial
 
 import pytest
+import torch
 from conftest import complaint
 from record_cases import rounds_of
 
@@ -290,6 +291,16 @@ def test_every_study_runs_and_answers_each_claim(by_file, small, tmp_path, name)
     assert problems == []
     assert kept.answers == result.answers
     assert kept.found.seconds == result.found.seconds
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+@pytest.mark.parametrize("name", ["iteration", "settings", "small-batches"])
+def test_with_a_gpu_no_claim_wants_for_one(by_file, small, tmp_path, name):
+    result = studies.run(name, Options(tmp_path, quick=True, device="cuda:0"))
+    assert "no CUDA device" not in {answer.because for answer in result.answers}
+    if name != "iteration":
+        assert min(min(values) for values in result.found.noted["gpu_allocated_bytes"].values()) > 0
 
 
 def test_a_lazy_loop_over_a_cold_file_reads_next_to_nothing(by_file, small, tmp_path):
