@@ -13,6 +13,7 @@ from iobench.errors import InvalidSettings, RecordError
 from iobench.studies import (
     Found,
     Options,
+    _patches,
     iteration,
     preallocation,
     settings,
@@ -232,7 +233,7 @@ def test_small_batches_are_answered_both_ways():
 
 
 def test_small_batches_are_answered_both_ways_with_a_gpu():
-    name = small_batches._pinned_name
+    name = _patches.pinned_name
     helps = {name(64, 8, True): 2.0, name(64, 128, False): 2.0}
     holds = by_claim(small_batches, small_found(helps, cuda=True, busy=(0.3, 0.5, 0.8)))
     assert [answer for claim, answer in holds.items() if "inned" in claim or "GPU" in claim] == [HOLDS] * 3
@@ -273,8 +274,9 @@ def small(monkeypatch):
     monkeypatch.setattr(preallocation, "ROWS", 10)
     for name, value in {"QUICK": 100, "QUICK_TURNS": 1, "QUICK_TOGETHER_EPOCHS": 1}.items():
         monkeypatch.setattr(settings, name, value)
-    for name, value in {"QUICK": 16, "QUICK_BATCHES": (8, 16), "FORK_EPOCHS": 1}.items():
-        monkeypatch.setattr(small_batches, name, value)
+    monkeypatch.setattr(_patches, "QUICK", 16)
+    monkeypatch.setattr(_patches, "QUICK_BATCHES", (8, 16))
+    monkeypatch.setattr(small_batches, "FORK_EPOCHS", 1)
     monkeypatch.setattr(small_batches, "take_turns", partial(take_turns, rounds=1, warmup=0))
     for name, value in {"QUICK": (2000, 4000), "QUICK_OF_LIMIT": (0.01, 0.02)}.items():
         monkeypatch.setattr(volume, name, value)

@@ -16,7 +16,7 @@ from iobench.epoch import measure
 from iobench.errors import MissingExtra
 from iobench.feed import Feed
 from iobench.manifest import Opener
-from iobench.studies import Options, settings, small_batches
+from iobench.studies import Options, _patches, settings, small_batches
 from iobench.studies._combinations import BOTH, TABLE, Background, Resident, train_unwatched
 from iobench.studies._epochs import Step, TrainingApart, epochs
 from iobench.studies._libraries import hdf5_resizes, lmdb_grows, lmdb_refuses_more, misread_by_forks
@@ -100,6 +100,7 @@ def test_a_study_without_its_extra_names_the_pip_command(monkeypatch, tmp_path, 
     monkeypatch.setitem(sys.modules, library, None)
     if module:
         monkeypatch.delitem(sys.modules, module, raising=False)
-    monkeypatch.setattr(study, "QUICK", 100)
+    monkeypatch.setattr(settings, "QUICK", 100)
+    monkeypatch.setattr(_patches, "QUICK", 16)
     with pytest.raises(MissingExtra, match=r"pip install 'iobench\[studies\]'"):
         study.STUDY.measure(Options(tmp_path, quick=True, device="cpu"))

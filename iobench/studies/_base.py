@@ -44,6 +44,11 @@ class Options:
     device: str
     on_status: Callable[[str], None] = field(default=lambda text: None, compare=False)
 
+    @property
+    def cuda(self) -> bool:
+        """Whether there is a GPU to move to."""
+        return self.device.startswith("cuda")
+
 
 @dataclass(frozen=True)
 class Answer:

@@ -38,7 +38,7 @@ class IterationStudy(Study):
         """Sizes and settings, in words."""
         size = f"{_elements(options):,} float32 in samples of 128"
         return (
-            f"{size}, memory-mapped and warm, batch {BATCH}, to the CPU{' and GPU' if _cuda(options) else ''}"
+            f"{size}, memory-mapped and warm, batch {BATCH}, to the CPU{' and GPU' if options.cuda else ''}"
         )
 
     def measure(self, options: Options) -> Found:
@@ -57,7 +57,7 @@ class IterationStudy(Study):
             FILLED: timed(lambda: _fill(held["x"])),
             BUILT: timed(lambda: TensorDict({"x": held["x"].clone()}, [len(held)])),
         }
-        if _cuda(options):
+        if options.cuda:
             contenders |= {
                 GPU_DATASET: _arm(manifest, "dataloader", options.device),
                 GPU_SLICED: _arm(manifest, "native", options.device),
@@ -93,10 +93,6 @@ def _elements(options: Options) -> int:
 
 def _mapped(manifest: Manifest) -> Any:
     return TensorDict.load_memmap(str(manifest.path_of("memmap")), mode="r")
-
-
-def _cuda(options: Options) -> bool:
-    return options.device.startswith("cuda")
 
 
 def _to_the_gpu(found: Found) -> Answer:

@@ -66,7 +66,7 @@ class SettingsStudy(Study):
         options.on_status(f"a background thread over {MANY} workers, {tried} epochs")
         both = apart(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
         figures = {
-            "cuda": options.device.startswith("cuda"),
+            "cuda": options.cuda,
             "data_bytes": {str(share): opener.schema.logical_bytes for share, opener in openers.items()},
             "both": {"epochs": tried, "seconds": both.value, "failure": both.failure},
         }

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import iobench
-from iobench import cache
-from iobench.arms import Settings, arm
-from iobench.manifest import Manifest, Opener
-from iobench.sources import Synthetic
 from iobench.studies._apart import apart
 from iobench.studies._base import (
     FAILS,
     HOLDS,
     UNKNOWN,
     Answer,
-    Contender,
     Found,
     Options,
     Study,
@@ -28,16 +21,20 @@ from iobench.studies._base import (
     together,
 )
 from iobench.studies._claims import against, all_of, claimed_faster, no_gpu, opposite
-from iobench.studies._epochs import TrainingApart, epochs
 from iobench.studies._libraries import hdf5_resizes, lmdb_grows, lmdb_refuses_more, misread_by_forks
+from iobench.studies._patches import (
+    CHANNELS,
+    COMPRESSIBILITY,
+    SIDE,
+    SMALL_SIDE,
+    contenders_of,
+    openers_of,
+    pinned_contenders,
+    pinned_name,
+    sizes_of,
+)
 from iobench.units import seconds_text
 
-FORMATS = ("npy", "hdf5", "lmdb", "lmdb:codec=lz4", "memmap")  # beside png
-BATCHES, QUICK_BATCHES = (8, 16, 32, 64, 128), (8, 32, 128)
-WORKERS, QUICK_WORKERS = (0, 2, 4, 8, 16), (0, 2)  # the last for all formats
-PUBLISHED, QUICK = 8192, 256  # patches
-SIDE, SMALL_SIDE, CHANNELS = 64, 16, 3  # pixels
-COMPRESSIBILITY = 0.4  # about what PNG and lz4 get out of photographs
 TWICE = 2.0  # "much better" begins here
 FORK_WORKERS, FORK_EPOCHS, FORK_LIMIT_S = 4, 2, 120.0
 
@@ -50,20 +47,21 @@ class SmallBatchesStudy(Study):
 
     def about(self, options: Options) -> str:
         """Sizes and settings, in words."""
-        samples, batches, workers = _sizes(options)
+        samples, batches, workers = sizes_of(options)
         return (
-            f"{samples:,} generated patches of {SIDE} × {SIDE} × 3 bytes ({COMPRESSIBILITY:.0%} of each "
-            f"repeat one value), warm, batch {batches[0]} to {batches[-1]}, shuffled, {workers[-1]} workers, "
-            f"a small convolutional network trained on {options.device}"
+            f"{samples:,} generated patches of {SIDE} × {SIDE} × {CHANNELS} bytes ({COMPRESSIBILITY:.0%} of "
+            f"each repeat one value), warm, batch {batches[0]} to {batches[-1]}, shuffled, "
+            f"{workers[-1]} workers, a small convolutional network trained on {options.device}"
         )
 
     def measure(self, options: Options) -> Found:
         """Every format with every batch, PNG with other numbers of workers, and what the libraries do."""
-        samples, batches, workers = _sizes(options)
+        samples, batches, workers = sizes_of(options)
         with tempfile.TemporaryDirectory(dir=options.data_dir, prefix="study-png-") as folder:
-            openers = _openers(options, SIDE, samples, Path(folder))
+            openers = openers_of(options, Path(folder))
             found = take_turns(
-                _contenders(options, openers) | _pinned(options, openers), on_status=options.on_status
+                contenders_of(options, openers) | pinned_contenders(options, openers),
+                on_status=options.on_status,
             )
         options.on_status("forks that share a handle of HDF5")
         both = openers["hdf5"], openers["npy"]
@@ -72,7 +70,7 @@ class SmallBatchesStudy(Study):
             [found],
             batches=list(batches),
             workers=list(workers),
-            cuda=_cuda(options),
+            cuda=options.cuda,
             forks={"wrong": forks.value, "failure": forks.failure, "samples": FORK_EPOCHS * samples},
             lmdb={"refuses": lmdb_refuses_more(), "grows": lmdb_grows()},
             hdf5_resizes=hdf5_resizes(),
@@ -82,7 +80,7 @@ class SmallBatchesStudy(Study):
         """What the rounds say about each claim."""
         (few, *_, many), (none, *some, most) = found.figures["batches"], found.figures["workers"]
         small, large = f"png, batch {few}", f"png, batch {many}"
-        fewer = [f"{small}, {count} workers" for count in (none, *some)]
+        fewer = some[0] if some else none
         return [
             claimed_faster(
                 "An epoch with a larger batch is shorter.", found, large, small, _over_batches(found)
@@ -94,9 +92,12 @@ class SmallBatchesStudy(Study):
                 small,
                 f", waiting for data in an epoch; in proportion would be 1 ×{_over_batches(found, 'wait_s')}",
             ),
-            all_of(
+            claimed_faster(
                 f"With small batches, fewer workers are better than {most}.",
-                [claimed_faster("", found, name, small) for name in fewer],
+                found,
+                f"{small}, {fewer} workers",
+                small,
+                "".join(_over_workers(found, batch) for batch in (few, many)),
             ),
             _better_but_not_much(found, f"lmdb:codec=lz4, batch {few}", small),
             *_of_the_gpu(found),
@@ -115,86 +116,20 @@ class SmallBatchesStudy(Study):
         ]
 
 
-def _sizes(options: Options) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Patches, batch sizes and numbers of workers."""
-    return (QUICK, QUICK_BATCHES, QUICK_WORKERS) if options.quick else (PUBLISHED, BATCHES, WORKERS)
-
-
-def _contenders(options: Options, openers: Mapping[str, Opener]) -> dict[str, Contender]:
-    """Every format with every batch; and PNG, smallest and largest batch, with fewer workers."""
-    _, batches, (*fewer, most) = _sizes(options)
-    contenders = {
-        f"{name}, batch {batch}": _contender(opener, options, batch, most)
-        for name, opener in openers.items()
-        for batch in batches
-    }
-    return contenders | {
-        f"png, batch {batch}, {count} workers": _contender(openers["png"], options, batch, count)
-        for batch in (batches[0], batches[-1])
-        for count in fewer
-    }
-
-
-def _pinned(options: Options, openers: Mapping[str, Opener]) -> dict[str, Contender]:
-    """Pinned against pageable memory, with few workers; nothing where there is no GPU."""
-    if not _cuda(options):
-        return {}
-    samples, batches, (_, few, *_) = _sizes(options)
-    small = _prepared(options, SMALL_SIDE, samples).opener("npy")
-    return {
-        _pinned_name(side, batch, pinned): _contender(opener, options, batch, few, pinned)
-        for side, opener in ((SMALL_SIDE, small), (SIDE, openers["npy"]))
-        for batch in (batches[0], batches[-1])
-        for pinned in (True, False)
-    }
-
-
-def _pinned_name(side: int, batch: int, pinned: bool) -> str:
-    return f"npy, {side} pixels, batch {batch}, {'pinned' if pinned else 'pageable'}"
-
-
-def _contender(
-    opener: Opener, options: Options, batch: int, workers: int, pinned: bool | None = None
-) -> Contender:
-    settings = Settings(batch_size=batch, order="random", num_workers=workers, pin_memory=pinned)
-    one = arm(opener.format.variant, "dataloader", settings.on(options.device))
-    return epochs(one, opener, options.device, step=TrainingApart)
-
-
-def _prepared(options: Options, side: int, samples: int) -> Manifest:
-    size = samples * side * side * CHANNELS
-    source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
-    name = f"study-small-batches-{side}"
-    manifest = iobench.prepare(source, FORMATS, data_dir=options.data_dir, name=name)[0]
-    cache.warm([file for variant in FORMATS for file in manifest.files_of(variant)])
-    return manifest
-
-
-def _openers(options: Options, side: int, samples: int, folder: Path) -> dict[str, Opener]:
-    """Of every format, and of PNG files in a folder that is empty before."""
-    from iobench.studies._png import Png
-
-    options.on_status("writing patches")
-    manifest = _prepared(options, side, samples)
-    opener = manifest.opener("npy")
-    with opener() as reader:
-        Png().write(folder, opener.schema, (reader.batch(slice(row, row + 1)) for row in range(len(reader))))
-    return {
-        "png": Opener(Png(), folder, opener.schema),
-        **{variant: manifest.opener(variant) for variant in FORMATS},
-    }
-
-
-def _cuda(options: Options) -> bool:
-    return options.device.startswith("cuda")
-
-
 def _over_batches(found: Found, figure: str | None = None) -> str:
     """Medians of PNG over all batches."""
     batches = found.figures["batches"]
     shown = found.of(figure) if figure else found
     medians = [seconds_text(statistics.median(shown.seconds[f"png, batch {batch}"])) for batch in batches]
     return f"; batch {', '.join(map(str, batches))}: {', '.join(medians)}"
+
+
+def _over_workers(found: Found, batch: int) -> str:
+    """Medians of PNG over all numbers of workers."""
+    *fewer, most = found.figures["workers"]
+    names = [f"png, batch {batch}, {count} workers" for count in fewer] + [f"png, batch {batch}"]
+    medians = [seconds_text(statistics.median(found.seconds[name])) for name in names]
+    return f"; batch {batch}, {', '.join(map(str, (*fewer, most)))} workers: {', '.join(medians)}"
 
 
 def _better_but_not_much(found: Found, packed: str, png: str) -> Answer:
@@ -215,7 +150,7 @@ def _of_the_gpu(found: Found) -> list[Answer]:
     if not found.figures["cuda"]:
         return [no_gpu(claim) for claim in (busier, pageable, helps)]
     few, *_, many = found.figures["batches"]
-    name, gains = _pinned_name, partial(claimed_faster, "", found)
+    name, gains = pinned_name, partial(claimed_faster, "", found)
     return [
         _busier(busier, found),
         claimed_faster(pageable, found, name(SIDE, few, False), name(SIDE, few, True)),

@@ -1,0 +1,92 @@
+"""Small images in every format and as PNG files, and the contenders of R5 over them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import iobench
+from iobench import cache
+from iobench.arms import Settings, arm
+from iobench.manifest import Manifest, Opener
+from iobench.sources import Synthetic
+from iobench.studies._base import Contender, Options
+from iobench.studies._epochs import TrainingApart, epochs
+
+FORMATS = ("npy", "hdf5", "lmdb", "lmdb:codec=lz4", "memmap")  # beside png
+BATCHES, QUICK_BATCHES = (8, 16, 32, 64, 128), (8, 32, 128)
+WORKERS, QUICK_WORKERS = (0, 2, 4, 8, 16), (0, 2)  # the last for all formats
+PUBLISHED, QUICK = 8192, 256  # patches
+SIDE, SMALL_SIDE, CHANNELS = 64, 16, 3  # pixels
+COMPRESSIBILITY = 0.4  # about what PNG and lz4 get out of photographs
+
+
+def sizes_of(options: Options) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Patches, batch sizes and numbers of workers."""
+    return (QUICK, QUICK_BATCHES, QUICK_WORKERS) if options.quick else (PUBLISHED, BATCHES, WORKERS)
+
+
+def contenders_of(options: Options, openers: Mapping[str, Opener]) -> dict[str, Contender]:
+    """Every format with every batch; and PNG, smallest and largest batch, with fewer workers."""
+    _, batches, (*fewer, most) = sizes_of(options)
+    largest = {
+        f"{name}, batch {batch}": _contender(opener, options, batch, most)
+        for name, opener in openers.items()
+        for batch in batches
+    }
+    return largest | {
+        f"png, batch {batch}, {count} workers": _contender(openers["png"], options, batch, count)
+        for batch in (batches[0], batches[-1])
+        for count in fewer
+    }
+
+
+def pinned_contenders(options: Options, openers: Mapping[str, Opener]) -> dict[str, Contender]:
+    """Pinned against pageable memory, with few workers; nothing where there is no GPU."""
+    if not options.cuda:
+        return {}
+    _, batches, (_, few, *_) = sizes_of(options)
+    small = _prepared(options, SMALL_SIDE).opener("npy")
+    return {
+        pinned_name(side, batch, pinned): _contender(opener, options, batch, few, pinned)
+        for side, opener in ((SMALL_SIDE, small), (SIDE, openers["npy"]))
+        for batch in (batches[0], batches[-1])
+        for pinned in (True, False)
+    }
+
+
+def pinned_name(side: int, batch: int, pinned: bool) -> str:
+    """The contender with pinned, or with pageable, memory."""
+    return f"npy, {side} pixels, batch {batch}, {'pinned' if pinned else 'pageable'}"
+
+
+def _contender(
+    opener: Opener, options: Options, batch: int, workers: int, pinned: bool | None = None
+) -> Contender:
+    settings = Settings(batch_size=batch, order="random", num_workers=workers, pin_memory=pinned)
+    one = arm(opener.format.variant, "dataloader", settings.on(options.device))
+    return epochs(one, opener, options.device, step=TrainingApart)
+
+
+def _prepared(options: Options, side: int) -> Manifest:
+    size = sizes_of(options)[0] * side * side * CHANNELS
+    source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
+    name = f"study-small-batches-{side}"
+    manifest = iobench.prepare(source, FORMATS, data_dir=options.data_dir, name=name)[0]
+    cache.warm([file for variant in FORMATS for file in manifest.files_of(variant)])
+    return manifest
+
+
+def openers_of(options: Options, folder: Path) -> dict[str, Opener]:
+    """Of every format, and of PNG files in a folder that is empty before."""
+    from iobench.studies._png import Png
+
+    options.on_status("writing patches")
+    manifest = _prepared(options, SIDE)
+    opener = manifest.opener("npy")
+    with opener() as reader:
+        Png().write(folder, opener.schema, (reader.batch(slice(row, row + 1)) for row in range(len(reader))))
+    return {
+        "png": Opener(Png(), folder, opener.schema),
+        **{variant: manifest.opener(variant) for variant in FORMATS},
+    }
