@@ -22,6 +22,7 @@ from rich.text import Text
 
 from iobench import stats, summary, tables
 from iobench.diagnose.advice import Diagnosis
+from iobench.diagnose.tables import profile_table, seen_table, trials_table
 from iobench.record import Record, plain
 from iobench.run import Run
 from iobench.units import bytes_text
@@ -55,12 +56,12 @@ def as_json(value: Any) -> None:
 
 
 def diagnosis(found: Diagnosis) -> None:
-    """Print what was seen of a loader, the verdict, and what to do."""
-    result(tables.seen_table(found.seen))
+    """Print what was seen of a loader that ran alone, the verdict, and what to do."""
+    result(seen_table(found.seen, alone=True))
     if found.trials:
-        result("", tables.trials_table(found.trials))
+        result("", trials_table(found.trials))
     for profiled in found.profiles:
-        result("", tables.profile_table(profiled))
+        result("", profile_table(profiled))
     result("", found.verdict, *(f"- {one.said}" for one in found.advice))
     if found.bottleneck is not False and not found.advice:
         result("- Nothing stands out that would make it faster.")

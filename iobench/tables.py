@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -12,7 +12,6 @@ from rich.text import Text
 
 from formats import Schema
 from iobench.compare import Compared
-from iobench.diagnose.seen import Seen
 from iobench.history import Past
 from iobench.limits import Limit
 from iobench.manifest import Manifest
@@ -24,8 +23,6 @@ from iobench.summary import ArmSummary, Summary
 from iobench.units import bytes_text, rate_text, seconds_text, three_digits
 
 if TYPE_CHECKING:  # they load torch
-    from iobench.diagnose.profiling import Profiled
-    from iobench.diagnose.trials import Trial
     from iobench.studies import Result
 
 MIB = 2**20
@@ -42,7 +39,9 @@ def dataset_line(manifest: Manifest) -> str:
 
 def prepared_table(rows: Sequence[Prepared]) -> Table:
     """What prepare wrote: format, options, stored bytes, ratio, times and speed, verified."""
-    table = _table("format", "options", "stored", "ratio", "write", "MiB/s", "read back", "verified", left=2)
+    table = plain_table(
+        "format", "options", "stored", "ratio", "write", "MiB/s", "read back", "verified", left=2
+    )
     for row in rows:
         name, _, options = row.variant.partition(":")
         artifact = row.artifact
@@ -68,7 +67,7 @@ def round_line(record: Record, rounds: int | None) -> str:
 
 def live_table(rates: Mapping[str, Sequence[float]]) -> Table:
     """The arms of a run that goes on, the fastest first: MiB/s of the last round, and the median."""
-    table = _table("format", "loader", "rounds", "last MiB/s", "median", left=2)
+    table = plain_table("format", "loader", "rounds", "last MiB/s", "median", left=2)
     for label in sorted(rates, key=lambda label: statistics.median(rates[label]), reverse=True):
         variant, _, loader = label.partition(" · ")
         last, middle = rates[label][-1], statistics.median(rates[label])
@@ -132,7 +131,7 @@ _COLUMNS: list[_Column] = [
 
 
 def _run_table(summary: Summary, columns: Sequence[tuple[str, list[str | None]]]) -> Table:
-    table = _table("format", "loader", *(title for title, _ in columns), left=2)
+    table = plain_table("format", "loader", *(title for title, _ in columns), left=2)
     for number, arm in enumerate(summary.arms):
         variant, _, loader = arm.label.partition(" · ")
         table.add_row(variant, loader, *(cells[number] or "" for _, cells in columns))
@@ -146,7 +145,7 @@ def stages_tables(summary: Summary) -> list[Table]:
         return []
     used = [stage for stage in STAGES if any(arm.stages and arm.stages[stage] for arm in arms)]
     titles = [stage.replace("_", " ") for stage in used]
-    table = _table("format", "loader", *titles, "threads read", "profiling", left=2)
+    table = plain_table("format", "loader", *titles, "threads read", "profiling", left=2)
     for arm in arms:
         stages = arm.stages or {}
         whole = sum(stages.values())
@@ -159,7 +158,7 @@ def stages_tables(summary: Summary) -> list[Table]:
 
 def compared_table(found: Compared) -> Table:
     """One line per arm and newer run."""
-    table = _table(*_COMPARED, left=2)
+    table = plain_table(*_COMPARED, left=2)
     for cells in _compared_cells(found):
         table.add_row(*cells)
     return table
@@ -206,68 +205,9 @@ def _ratio_interval(ratio: Estimate) -> str:
     return "–" if ratio.low is None else f"{ratio.low:.3f} – {ratio.high:.3f}"
 
 
-def seen_table(seen: Seen) -> Table:
-    """What a loop over a loader showed, a line per figure."""
-    table = _table("what", "seen", left=2)
-    table.columns[1].no_wrap = False
-    for name, value in _seen(seen):
-        table.add_row(name, value)
-    return table
-
-
-def _seen(seen: Seen) -> Iterator[tuple[str, str]]:
-    facts = seen.facts
-    settings = (
-        f", {facts.workers} workers, batch size {facts.batch_size}" if facts.workers is not None else ""
-    )
-    yield "loader", f"{facts.kind}{f' over {facts.dataset}' if facts.dataset else ''}{settings}"
-    size = bytes_text(seen.bytes / max(1, seen.batches))
-    yield "batches", f"{seen.batches:,} of {size}, {seen.samples:,} samples in {seconds_text(seen.elapsed_s)}"
-    yield "first batch", seconds_text(seen.first_wait_s)
-    speed = f"{rate_text(seen.rate)} {'samples' if seen.samples else 'batches'}/s"
-    yield "after it", f"{speed}, {bytes_text(seen.bytes_per_s)}/s"
-    yield (
-        "waiting",
-        f"{seconds_text(seen.wait_s)}, {seen.wait_share:.0%}; the step {seconds_text(seen.step_s)}",
-    )
-    waits = (seen.wait_p50_s, seen.wait_p99_s, seen.wait_max_s)
-    yield "wait p50, p99, most", ", ".join(map(seconds_text, waits))
-    used = f"{seen.cpu_s / max(seen.elapsed_s, 1e-9):.0%} of a core"
-    workers = seen.worker_cpu_s / max(seen.elapsed_s, 1e-9)
-    yield "processors", used + (f", {seen.workers} workers {workers:.0%}" if seen.workers else "")
-    if seen.iowait is not None:
-        yield "waiting for disks", f"{seen.iowait:.0%} of all processors"
-    if seen.disk_bytes is not None:
-        yield "from disk", bytes_text(seen.disk_bytes)
-    if seen.gpu is not None:
-        yield "GPU", f"{seen.gpu:.0%} busy, below half {seen.gpu_low or 0:.0%} of the time"
-    if seen.memory_bytes is not None:
-        growth = bytes_text(max(0, seen.memory_growth_bytes or 0))
-        yield "memory", f"{bytes_text(seen.memory_bytes)} of all processes, grown by {growth}"
-
-
-def trials_table(trials: Sequence[Trial]) -> Table:
-    """Variants of a loader and how fast each was."""
-    table = _table("variant", "samples/s", "× as it is", "first batch", "", left=1)
-    base = trials[0].rate
-    for trial in trials:
-        first = seconds_text(statistics.median(trial.first_batch_s)) if trial.first_batch_s else ""
-        ratio = f"{trial.rate / base:.2f}" if base and trial.rate else ""
-        table.add_row(trial.name, rate_text(trial.rate), ratio, first, trial.failed or "")
-    return table
-
-
-def profile_table(profiled: Profiled) -> Table:
-    """The functions that took most of a process's time."""
-    table = _table(f"{profiled.where}, {seconds_text(profiled.total_s)}", "own time", "calls", left=1)
-    for function in profiled.functions:
-        table.add_row(function.name, f"{function.share:.0%}", f"{function.calls:,}")
-    return table
-
-
 def studies_table(known: Sequence[Mapping[str, str]]) -> Table:
     """The studies, with what they ask and where they come from."""
-    table = _table("study", "question", "source", left=3)
+    table = plain_table("study", "question", "source", left=3)
     table.columns[1].no_wrap = table.columns[2].no_wrap = False
     for one in known:
         table.add_row(one["name"], one["question"], one["source"])
@@ -277,7 +217,7 @@ def studies_table(known: Sequence[Mapping[str, str]]) -> Table:
 def contenders_table(result: Result) -> Table:
     """The contenders of a study: how long a round of each took, and the medians of what else was noted."""
     titles, *rows = result.found.table()
-    table = _table(*titles, left=1)
+    table = plain_table(*titles, left=1)
     for row in rows:
         table.add_row(*row)
     return table
@@ -285,7 +225,9 @@ def contenders_table(result: Result) -> Table:
 
 def past_table(runs: Sequence[Past]) -> Table:
     """Earlier runs, one a line."""
-    table = _table("name", "when (UTC)", "dataset", "arms", "rounds", "device", "cache", "verdict", left=3)
+    table = plain_table(
+        "name", "when (UTC)", "dataset", "arms", "rounds", "device", "cache", "verdict", left=3
+    )
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for run in runs:
         when = run.time[:16].replace("T", " ")
@@ -297,7 +239,7 @@ def past_table(runs: Sequence[Past]) -> Table:
 
 def limits_table(found: Sequence[Limit]) -> Table:
     """What the hardware can do."""
-    table = _table("limit", "how", "MiB/s", "reads/s", left=2)
+    table = plain_table("limit", "how", "MiB/s", "reads/s", left=2)
     for limit in found:
         reads = "" if limit.reads_per_s is None else rate_text(limit.reads_per_s)
         table.add_row(limit.name, limit.how, three_digits(limit.bytes_per_s / MIB), reads)
@@ -306,7 +248,7 @@ def limits_table(found: Sequence[Limit]) -> Table:
 
 def formats_table(rows: Sequence[dict[str, Any]]) -> Table:
     """The formats, whether they can be used here, and their options."""
-    table = _table("format", "what it is", "usable here", "option", "default", "meaning", left=6)
+    table = plain_table("format", "what it is", "usable here", "option", "default", "meaning", left=6)
     for text in (1, 2, 5):
         table.columns[text].no_wrap = False
     for row in rows:
@@ -317,7 +259,8 @@ def formats_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
-def _table(*columns: str, left: int) -> Table:
+def plain_table(*columns: str, left: int) -> Table:
+    """An empty table without lines; so many columns are aligned to the left."""
     table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     for number, name in enumerate(columns):
         table.add_column(Text(name), justify="left" if number < left else "right", no_wrap=True)

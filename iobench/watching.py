@@ -32,10 +32,10 @@ def _device() -> str:
 def _tell(seen: Seen) -> None:
     from rich.console import Console
 
-    from iobench import tables
+    from iobench.diagnose.tables import seen_table
 
     found = advice.diagnose(seen)
     console = Console(stderr=True, highlight=False)
-    console.print(tables.seen_table(seen))
+    console.print(seen_table(seen))
     for line in (found.verdict, *(f"- {one.said}" for one in found.advice)):
         console.print(line, soft_wrap=True, markup=False)

@@ -58,7 +58,10 @@ def test_nothing_below_the_faces_knows_them(name):
     assert not every_import(name) & set(FACES)
 
 
-@pytest.mark.parametrize("name", [n for n in MODULES if n not in (*FACES, "iobench.tables")])
+TABLES = ("iobench.tables", "iobench.diagnose.tables")
+
+
+@pytest.mark.parametrize("name", [n for n in MODULES if n not in (*FACES, *TABLES)])
 def test_only_the_faces_know_the_terminal(name):
     assert not within(every_import(name), ("typer", "rich"))
 

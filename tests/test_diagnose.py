@@ -155,6 +155,7 @@ def test_each_illness_is_named_and_what_to_do(kind, evidence):
         (seen(facts={"by_sample": False, "chunks": ["x: chunks of 100 samples"]}),),
         (seen(facts={"pin_memory": False}),),
         (seen(facts={"prefetch_factor": 8}, wait_p50_s=0.001),),
+        (seen(wait_p50_s=0.001, step_s=0.5),),
         (seen(wait_p50_s=0.001, worker_cpu_s=19.0, facts={"workers": 2}), [AS]),
         (seen(), [], [profiled(collate_share=0.6)]),
         (dataclasses.replace(STARVING, facts=Facts(kind="generator")),),
@@ -357,7 +358,16 @@ def run_session(loader, **options):
     return session.diagnose(loader, **{"seconds": 2.0, "batches": 50, **options})
 
 
-def test_the_exhibit_is_named_and_its_gain_is_measured():
+@pytest.fixture
+def one_thread():
+    """Torch's threads wait for each other, which takes long where other processes want the cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_the_exhibit_is_named_and_its_gain_is_measured(one_thread):
     dataset = TensorDataset(torch.randn(40_000, 16, dtype=torch.float64))
     found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), seconds=6.0)
     first = found.advice[0]

@@ -1,0 +1,75 @@
+"""A diagnosis → terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from iobench.diagnose.seen import Seen
+from iobench.tables import plain_table
+from iobench.units import bytes_text, rate_text, seconds_text
+
+if TYPE_CHECKING:  # they load torch
+    from iobench.diagnose.profiling import Profiled
+    from iobench.diagnose.trials import Trial
+
+
+def seen_table(seen: Seen, alone: bool = False) -> Table:
+    """What a loop over a loader showed, a line per figure; `alone` where nothing was done with batches."""
+    table = plain_table("what", "seen", left=2)
+    table.columns[1].no_wrap = False
+    for name, value in _seen(seen, alone):
+        table.add_row(name, value)
+    return table
+
+
+def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
+    facts = seen.facts
+    settings = (
+        f", {facts.workers} workers, batch size {facts.batch_size}" if facts.workers is not None else ""
+    )
+    yield "loader", f"{facts.kind}{f' over {facts.dataset}' if facts.dataset else ''}{settings}"
+    size = bytes_text(seen.bytes / max(1, seen.batches))
+    yield "batches", f"{seen.batches:,} of {size}, {seen.samples:,} samples in {seconds_text(seen.elapsed_s)}"
+    yield "first batch", seconds_text(seen.first_wait_s)
+    speed = f"{rate_text(seen.rate)} {'samples' if seen.samples else 'batches'}/s"
+    yield "after it", f"{speed}, {bytes_text(seen.bytes_per_s)}/s"
+    if not alone:
+        waited = f"{seconds_text(seen.wait_s)}, {seen.wait_share:.0%}"
+        yield "waiting", f"{waited}; the step {seconds_text(seen.step_s)}"
+    waits = (seen.wait_p50_s, seen.wait_p99_s, seen.wait_max_s)
+    yield "wait p50, p99, most", ", ".join(map(seconds_text, waits))
+    used = f"{seen.cpu_s / max(seen.elapsed_s, 1e-9):.0%} of a core"
+    workers = seen.worker_cpu_s / max(seen.elapsed_s, 1e-9)
+    yield "processors", used + (f", {seen.workers} workers {workers:.0%}" if seen.workers else "")
+    if seen.iowait is not None:
+        yield "waiting for disks", f"{seen.iowait:.0%} of all processors"
+    if seen.disk_bytes is not None:
+        yield "from disk", bytes_text(seen.disk_bytes)
+    if seen.gpu is not None:
+        yield "GPU", f"{seen.gpu:.0%} busy, below half {seen.gpu_low or 0:.0%} of the time"
+    if seen.memory_bytes is not None:
+        growth = bytes_text(max(0, seen.memory_growth_bytes or 0))
+        yield "memory", f"{bytes_text(seen.memory_bytes)} of all processes, grown by {growth}"
+
+
+def trials_table(trials: Sequence[Trial]) -> Table:
+    """Variants of a loader and how fast each was."""
+    table = plain_table("variant", "samples/s", "× as it is", "first batch", "", left=1)
+    base = trials[0].rate
+    for trial in trials:
+        first = seconds_text(statistics.median(trial.first_batch_s)) if trial.first_batch_s else ""
+        ratio = f"{trial.rate / base:.2f}" if base and trial.rate else ""
+        table.add_row(trial.name, rate_text(trial.rate), ratio, first, trial.failed or "")
+    return table
+
+
+def profile_table(profiled: Profiled) -> Table:
+    """The functions that took most of a process's time."""
+    table = plain_table(f"{profiled.where}, {seconds_text(profiled.total_s)}", "own time", "calls", left=1)
+    for function in profiled.functions:
+        table.add_row(function.name, f"{function.share:.0%}", f"{function.calls:,}")
+    return table
