@@ -156,6 +156,7 @@ def test_each_illness_is_named_and_what_to_do(kind, evidence):
         (seen(facts={"pin_memory": False}),),
         (seen(facts={"prefetch_factor": 8}, wait_p50_s=0.001),),
         (seen(wait_p50_s=0.001, step_s=0.5),),
+        (seen(wait_p50_s=0.001, wait_max_s=5.0),),
         (seen(wait_p50_s=0.001, worker_cpu_s=19.0, facts={"workers": 2}), [AS]),
         (seen(), [], [profiled(collate_share=0.6)]),
         (dataclasses.replace(STARVING, facts=Facts(kind="generator")),),

@@ -22,6 +22,7 @@ FIRST = 0.3  # of the loop, for its first batch
 IOWAIT = 0.25
 GROWTH, GROWTH_BYTES = 0.2, 100 << 20
 UNEVEN = 0.2  # of the mean wait, below which half of the batches hardly wait at all
+ONCE = 0.4  # of all waiting, above which one late batch is no habit
 STARVED = 0.75  # of the time waiting, above which no step is long enough to get ahead in
 FAR_AHEAD = 8  # batches of each worker
 
@@ -153,8 +154,8 @@ def _uneven(seen: Seen) -> Advice | None:
     workers, ahead = seen.facts.workers or 0, seen.facts.prefetch_factor or 2
     mean_s = seen.wait_s / max(1, seen.batches - 1)
     full = seen.worker_cpu_s > BUSY * workers * seen.elapsed_s
-    even = seen.wait_p50_s > UNEVEN * mean_s or seen.wait_share > STARVED
-    if not workers or full or ahead >= FAR_AHEAD or even:
+    even = seen.wait_p50_s > UNEVEN * mean_s or seen.wait_max_s > ONCE * seen.wait_s
+    if not workers or full or ahead >= FAR_AHEAD or even or seen.wait_share > STARVED:
         return None
     said = (
         f"batches come unevenly: half of them within {seconds_text(seen.wait_p50_s)}, one after "
