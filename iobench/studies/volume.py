@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from iobench.errors import ColdCacheUnavailable, WrongContent
 from iobench.manifest import Manifest
 from iobench.sources import Synthetic
 from iobench.studies._apart import apart
-from iobench.studies._base import ROUNDS, UNKNOWN, Answer, Found, Options, Study, together
+from iobench.studies._base import HOLDS, ROUNDS, UNKNOWN, Answer, Found, Options, Study, together
 from iobench.studies._claims import all_of, claimed_equal, claimed_faster
 from iobench.studies._limited import join, memory_group
 from iobench.units import bytes_text
@@ -82,7 +83,7 @@ class VolumeStudy(Study):
                 _per_gib(found),
                 f"{SLICES}; {sizes[0]}",
                 f"{SLICES}; {sizes[-1]}",
-                f", for each GiB; {_speeds(found, sizes)}",
+                f", for each GiB; {_speeds(found, SLICES, sizes)}",
             ),
             _where_memory_ends(found),
         ]
@@ -107,10 +108,10 @@ def rounds(
         raise KeyboardInterrupt
     for failure in done.failures.values():
         raise WrongContent(failure)
-    found = Found({})
+    found = Found({f"{one.label}; {volume}": [] for one in done.arms})
     for made in done.records:
         name = f"{made.arm['label']}; {volume}"
-        found.seconds.setdefault(name, []).append(made.epoch_s)
+        found.seconds[name].append(made.epoch_s)
         noted = {"speed_bytes_per_s": made.bytes_per_s, "in_memory": made.cache["residency"]}
         for figure, value in noted.items():
             if value is not None:
@@ -193,8 +194,8 @@ def _alike(claim: str, found: Found, volumes: Sequence[str], failure: str | None
     return all_of(claim, each)
 
 
-def _speeds(found: Found, volumes: Sequence[str]) -> str:
-    medians = [found.median("speed_bytes_per_s", f"{SLICES}; {volume}") or 0.0 for volume in volumes]
+def _speeds(found: Found, label: str, volumes: Sequence[str]) -> str:
+    medians = [found.median("speed_bytes_per_s", f"{label}; {volume}") or 0.0 for volume in volumes]
     return ", ".join(
         f"{volume} {bytes_text(speed)}/s" for volume, speed in zip(volumes, medians, strict=True)
     )
@@ -204,12 +205,19 @@ def _where_memory_ends(found: Found) -> Answer:
     claim = "Where memory ends, so does the warm cache: reading slows down (not tested there)."
     if found.figures["limit_failure"] is not None:
         return Answer(claim, UNKNOWN, found.figures["limit_failure"])
-    volumes = found.figures["limited"]
-    labels = [name.partition(";")[0] for name in found.seconds if name.endswith(f"; {volumes[-1]}")]
-    slower = partial(claimed_faster, "", _per_gib(found))
-    each = [slower(f"{label}; {volumes[0]}", f"{label}; {volumes[-1]}") for label in labels]
-    told = _speeds(found, volumes)
-    return Answer(claim, all_of("", each).answer, f"{SLICES}: {told}; {all_of('', each).because}")
+    within, *_, beyond = volumes = found.figures["limited"]
+    labels = [name.partition(";")[0] for name in found.seconds if name.endswith(f"; {beyond}")]
+    slower = {
+        label: claimed_faster(claim, _per_gib(found), f"{label}; {within}", f"{label}; {beyond}")
+        for label in labels
+    }
+    fastest = max(labels, key=lambda label: found.median("speed_bytes_per_s", f"{label}; {within}") or 0.0)
+    same = [label for label, answer in slower.items() if answer.answer != HOLDS]
+    unmoved = (
+        f"; not surely slower, where reading took longer than the disk: {', '.join(same)}" if same else ""
+    )
+    told = f", for each GiB; {_speeds(found, fastest, volumes)}{unmoved}"
+    return replace(slower[fastest], because=slower[fastest].because + told)
 
 
 STUDY = VolumeStudy()
