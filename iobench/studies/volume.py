@@ -213,9 +213,7 @@ def _where_memory_ends(found: Found) -> Answer:
     }
     fastest = max(labels, key=lambda label: found.median("speed_bytes_per_s", f"{label}; {within}") or 0.0)
     same = [label for label, answer in slower.items() if answer.answer != HOLDS]
-    unmoved = (
-        f"; not surely slower, where reading took longer than the disk: {', '.join(same)}" if same else ""
-    )
+    unmoved = f"; not surely slower: {', '.join(same)}" if same else ""
     told = f", for each GiB; {_speeds(found, fastest, volumes)}{unmoved}"
     return replace(slower[fastest], because=slower[fastest].because + told)
 
