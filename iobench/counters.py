@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -101,20 +102,25 @@ def descendants() -> list[int]:
 
     Linux tells a process's children at once; psutil has to look at every process of the machine.
     """
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel built without
+        return [child.pid for child in psutil.Process().children(recursive=True)]
     found, rest = list[int](), [os.getpid()]
     while rest:
-        try:
-            for task in os.listdir(f"/proc/{rest[-1]}/task"):
-                listed = Path(f"/proc/{rest[-1]}/task/{task}/children").read_text().split()
-                found += map(int, listed)
-                rest[:0] = map(int, listed)
-        except ProcessLookupError:
-            pass  # it has just ended
-        except OSError:
-            if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel built without
-                return [child.pid for child in psutil.Process().children(recursive=True)]
-        rest.pop()
+        below = _children(rest.pop())
+        found += below
+        rest += below
     return found
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):  # it may just have ended, as may each of its threads
+        tasks = [Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")]
+        listed = list[int]()
+        for task in tasks:
+            with suppress(OSError):
+                listed += map(int, task.read_text().split())
+        return listed
+    return []
 
 
 def _pss(pid: int) -> int | None:

@@ -42,7 +42,7 @@ def measure(
     schema, settings = opener.schema, arm.settings
     rows = settings.row_order(schema).batches(schema.samples, number)
     counters, opening, epoch = Counters(opener.path, early_look=settings.num_workers > 0), Meter(), Meter()
-    _collect_garbage(settings.num_workers > 0)
+    collect_garbage(settings.num_workers > 0)
     with _counting(counters) as counts:
         with opening:
             loader = opened(arm, opener, feed.device, profile or UNTIMED, loader_type)
@@ -78,7 +78,18 @@ def opened(
     return open_loader(arm, told, device, stages, loader_type)
 
 
-def _collect_garbage(forking: bool) -> None:
+@contextmanager
+def heap_restored() -> Iterator[None]:
+    """Undo what `collect_garbage` does to the heap; what had been frozen before stays so."""
+    before = gc.get_freeze_count()
+    try:
+        yield
+    finally:
+        if not before:
+            gc.unfreeze()
+
+
+def collect_garbage(forking: bool) -> None:
     """Collect what earlier rounds left, without a look at everything that was imported: a tenth of a second.
 
     Where workers are forked the heap is as their parent's usually is: what they copy of it by

@@ -1,4 +1,4 @@
-"""Ctrl-C, taken where it does no harm: between two batches."""
+"""Ctrl-C, taken where it does no harm."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from types import FrameType
 
 Check = Callable[[], None]
+
+
+@contextmanager
+def blocked() -> Iterator[None]:
+    """Processes started in here never see Ctrl-C: their parent, who sees it afterwards, ends them."""
+    resource_tracker.ensure_running()  # here, because starting it unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

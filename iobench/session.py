@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import uuid
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from iobench import cache, interrupts, machine, record, stats, trace
 from iobench.arms import Arm
 from iobench.ceilings import Ceilings
 from iobench.checksum import Checksum
-from iobench.epoch import Consumer, measure
+from iobench.epoch import Consumer, heap_restored, measure
 from iobench.errors import BenchError, ColdCacheUnavailable, RecordError, WrongContent
 from iobench.feed import DeviceBatch, Feed
 from iobench.limits import Below
@@ -52,15 +51,13 @@ class Session:
     def run(self, rounds: Rounds, warmup: int, trace: bool) -> None:
         """Prove every arm, then time it; Ctrl-C ends the run with what it has."""
         try:
-            with interrupts.deferred() as self._check_interrupt, self._watching():
+            with heap_restored(), interrupts.deferred() as self._check_interrupt, self._watching():
                 self._prove_all(warmup)
                 if trace:
                     self._trace_all()
                 self._time_all(rounds)
         except KeyboardInterrupt:
             self._run.interrupted = True
-        finally:
-            gc.unfreeze()  # see iobench.epoch
 
     def _prove_all(self, warmup: int) -> None:
         """The untimed rounds; the first of each arm hashes every sample on the device."""

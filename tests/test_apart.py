@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -16,34 +18,43 @@ from iobench.studies._limited import join, memory_group
 SOON_S = 60.0
 
 
-def doubled(number):
+def doubled(alive, number):
     return 2 * number
 
 
-def failing():
+def failing(alive):
     raise ValueError("no such luck\nand more")
 
 
-def killed():
+def killed(alive):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def leaving():
+def leaving(alive):
     os._exit(3)
 
 
-def hanging(path):
+def hanging(alive, path):
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     child.start()
     Path(path).write_text(str(child.pid))
+    alive()
     time.sleep(600)
 
 
-def start_method():
-    return multiprocessing.get_start_method()
+def slow_but_alive(alive):
+    for _ in range(4):
+        time.sleep(0.5)
+        alive()
+    return "done"
 
 
-def filling(group, count):
+def leaving_a_child(alive):
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def filling(alive, group, count):
     join(Path(group))
     return len(bytearray(count))
 
@@ -68,15 +79,43 @@ def test_a_failure_is_told_in_words(work, failure):
 
 def test_what_hangs_is_killed_with_its_children(tmp_path):
     told = tmp_path / "child"
-    outcome = apart(hanging, str(told), limit_s=5)
-    assert outcome.failure == "had not ended after 5 s"
+    outcome = apart(hanging, str(told), limit_s=1)
+    assert outcome.failure == "gave no sign of life for 1 s"
     child = int(told.read_text())
     psutil.wait_procs([psutil.Process(child)] if psutil.pid_exists(child) else [], timeout=5)
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
-def test_its_workers_start_as_they_would_here():
-    assert apart(start_method, limit_s=SOON_S).value == multiprocessing.get_start_method()
+def test_what_says_that_it_is_alive_may_take_its_time():
+    assert apart(slow_but_alive, limit_s=1.0).value == "done"
+
+
+def test_a_process_that_dies_is_not_waited_for_because_of_its_children():
+    assert apart(leaving_a_child, limit_s=SOON_S).failure == "was killed by SIGKILL"
+
+
+def test_it_does_not_outlive_its_parent(tmp_path):
+    told = tmp_path / "pid"
+    script = f"""
+import os, sys, threading, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_apart import apart, hanging
+if __name__ == "__main__":
+    apart(hanging, {str(told)!r}, limit_s=600)
+"""
+    (tmp_path / "parent.py").write_text(script)
+    parent = subprocess.Popen([sys.executable, tmp_path / "parent.py"])
+    until = time.monotonic() + SOON_S
+    while not told.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    (process,) = [p for p in psutil.Process(parent.pid).children() if "spawn_main" in " ".join(p.cmdline())]
+    children = process.children()
+    parent.kill()
+    parent.wait()
+    psutil.wait_procs([process], timeout=SOON_S)
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    for child in children:  # a plain child of its own is not ours to end
+        child.kill()
 
 
 @pytest.fixture

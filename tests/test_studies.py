@@ -1,6 +1,8 @@
 """Published claims, answered by figures either way."""
 
 import json
+import subprocess
+import sys
 from functools import partial
 
 import pytest
@@ -8,8 +10,9 @@ import torch
 from conftest import complaint
 from record_cases import rounds_of
 
+import iobench
 from iobench import record, studies
-from iobench.errors import InvalidSettings, RecordError
+from iobench.errors import ColdCacheUnavailable, InvalidSettings, RecordError
 from iobench.studies import (
     Found,
     Options,
@@ -21,7 +24,7 @@ from iobench.studies import (
     tensordataset,
     volume,
 )
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Took, take_turns, timed
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Took, scratch, take_turns, timed
 from iobench.studies._claims import all_of, claimed_equal, claimed_faster
 
 
@@ -144,16 +147,19 @@ def test_iteration_is_answered_both_ways():
     assert answers(iteration, Found(on_gpu, figures={"lazy_residency": 0.0}))[-1] == HOLDS
 
 
-def settings_found(seconds, cuda=False, failure=None, allocated=None):
+def settings_found(seconds, cuda=False, failure=None, allocated=None, hung=False):
     """What the study of settings would have found: seconds by row of the table and share."""
     device = "cuda" if cuda else "cpu"
     named = {f"{settings.TABLE[row].on(device).label}; {share} %": s for (row, share), s in seconds.items()}
     figures = {
         "cuda": cuda,
         "data_bytes": {"10": 10, "40": 40, "70": 1000},
-        "both": {"epochs": 5, "seconds": None if failure else 1.0, "failure": failure},
+        "both": {"epochs": 5, "seconds": None if failure else 1.0, "failure": failure, "hung": hung},
     }
-    peaks = {f"{settings.TABLE[n].on(device).label}; 70 %": [v] for n, v in (allocated or {}).items()}
+    peaks = {}
+    for row, by_share in (allocated or {}).items():
+        for share, peak in zip((10, 70), by_share, strict=True):
+            peaks[f"{settings.TABLE[row].on(device).label}; {share} %"] = [peak]
     return Found(only(named), {"gpu_allocated_bytes": peaks}, figures)
 
 
@@ -164,7 +170,7 @@ def by_claim(study, figures):
 def test_settings_are_answered_both_ways_without_a_gpu():
     slow = {(2, 10): 0.1, **{(n, 70): 2 + n % 3 for n in (3, 4)}, (5, 70): 1.5, (6, 70): 1.2, (7, 70): 0.5}
     slow |= {(3, 10): 1.0, (4, 10): 2.0, (6, 10): 1.0, (5, 10): 2.0}
-    holds = by_claim(settings, settings_found(slow, failure="had not ended after 9 s"))
+    holds = by_claim(settings, settings_found(slow, failure="gave no sign of life for 9 s", hung=True))
     assert [answer for claim, answer in holds.items() if "GPU" in claim] == [UNKNOWN] * 2
     assert list(holds.values()).count(UNKNOWN) == 4
     assert FAILS not in holds.values()
@@ -182,8 +188,8 @@ def test_a_process_that_dies_of_something_else_proves_no_deadlock():
 def test_settings_are_answered_both_ways_with_a_gpu():
     seconds = {(11, 70): 0.5, (8, 70): 1.0, (9, 70): 2.0, (1, 10): 1.0, (10, 10): 2.0, (2, 10): 1.5}
     seconds |= {(1, 70): 3.0, (10, 70): 3.0, (2, 70): 2.0}
-    same = dict.fromkeys(range(1, 11), 100)
-    holds = by_claim(settings, settings_found(seconds, True, allocated={**same, 11: 1100}))
+    same = dict.fromkeys(range(1, 11), (100, 100))
+    holds = by_claim(settings, settings_found(seconds, True, allocated={**same, 11: (110, 1100)}))
     assert [answer for claim, answer in holds.items() if _of_copying(claim)] == [HOLDS] * 4
     turned = {
         (11, 70): 2.0,
@@ -194,7 +200,9 @@ def test_settings_are_answered_both_ways_with_a_gpu():
         (10, 70): 1.0,
         (1, 10): 2.0,
     }
-    fails = by_claim(settings, settings_found(turned, True, allocated={**same, 3: 200, 11: 100}))
+    fails = by_claim(
+        settings, settings_found(turned, True, allocated={**same, 3: (100, 400), 11: (110, 1100)})
+    )
     assert [answer for claim, answer in fails.items() if _of_copying(claim)] == [FAILS] * 4
 
 
@@ -202,17 +210,17 @@ def _of_copying(claim):
     return "GPU" in claim or "Pinned" in claim or "not block" in claim
 
 
-def small_found(seconds, wait=None, cuda=False, wrong=0, failure=None, busy=(), **libraries):
+def small_found(seconds, wait=None, cuda=False, wrong=0, failure=None, hung=False, busy=(), **libraries):
     """What the study of small batches would have found."""
     figures = {
         "batches": [8, 32, 128],
         "workers": [0, 2],
         "cuda": cuda,
-        "forks": {"wrong": None if failure else wrong, "failure": failure, "samples": 100},
+        "forks": {"wrong": None if failure else wrong, "failure": failure, "hung": hung, "samples": 100},
         "lmdb": {"refuses": libraries.get("refuses", True), "grows": True},
         "hdf5_resizes": libraries.get("resizes", True),
     }
-    shares = {f"png, batch {batch}": [share] for batch, share in zip((8, 32, 128), busy, strict=False)}
+    shares = {f"png, batch {batch}": rounds(s) for batch, s in zip((8, 32, 128), busy, strict=False)}
     return Found(only(seconds), {"wait_s": only(wait or {}), "gpu_busy": shares}, figures)
 
 
@@ -229,7 +237,21 @@ def test_small_batches_are_answered_both_ways():
     assert HOLDS not in by_claim(small_batches, turned).values()
     much = by_claim(small_batches, small_found({"png, batch 8": 5.0}))
     assert next(answer for claim, answer in much.items() if claim.startswith(packed)) == FAILS
-    assert "killed" in str(small_batches.STUDY.answers(small_found({}, failure="was killed by SIGSEGV")))
+
+
+@pytest.mark.parametrize(
+    ("failure", "hung", "answer"),
+    [
+        ("was killed by SIGSEGV", False, HOLDS),
+        ("raised OSError: Caught OSError in DataLoader worker process 0.", False, HOLDS),
+        ("gave no sign of life for 9 s", True, HOLDS),
+        ("was killed by SIGKILL", False, UNKNOWN),
+        ("raised RuntimeError: DataLoader worker exited unexpectedly", False, UNKNOWN),
+    ],
+)
+def test_only_what_hdf5_does_to_forks_is_held_against_it(failure, hung, answer):
+    found = by_claim(small_batches, small_found({}, failure=failure, hung=hung))
+    assert found["HDF5 is vulnerable when read in parallel"] == answer
 
 
 def test_small_batches_are_answered_both_ways_with_a_gpu():
@@ -240,6 +262,8 @@ def test_small_batches_are_answered_both_ways_with_a_gpu():
     hurts = {name(64, 8, False): 2.0, name(16, 128, False): 2.0}
     fails = by_claim(small_batches, small_found(hurts, cuda=True, busy=(0.8, 0.5, 0.3)))
     assert [answer for claim, answer in fails.items() if "inned" in claim or "GPU" in claim] == [FAILS] * 3
+    alike = by_claim(small_batches, small_found(helps, cuda=True, busy=(0.0, 0.0, 0.0)))
+    assert next(answer for claim, answer in alike.items() if "GPU" in claim) == FAILS
     untold = by_claim(small_batches, small_found(helps, cuda=True))
     assert next(answer for claim, answer in untold.items() if "GPU" in claim) == UNKNOWN
 
@@ -297,11 +321,11 @@ def test_every_study_runs_and_answers_each_claim(by_file, small, tmp_path, name)
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
-@pytest.mark.parametrize("name", ["iteration", "settings", "small-batches"])
+@pytest.mark.parametrize("name", ["iteration", "settings", "small-batches", "volume"])
 def test_with_a_gpu_no_claim_wants_for_one(by_file, small, tmp_path, name):
     result = studies.run(name, Options(tmp_path, quick=True, device="cuda:0"))
     assert "no CUDA device" not in {answer.because for answer in result.answers}
-    if name != "iteration":
+    if name in ("settings", "small-batches"):
         assert min(min(values) for values in result.found.noted["gpu_allocated_bytes"].values()) > 0
 
 
@@ -325,11 +349,16 @@ def test_of_several_results_the_newest_counts_and_what_is_none_is_named(tmp_path
     for number in (1, 2):
         text = json.dumps({**body, "time": f"2026-01-0{number}"})
         (results / f"x-{number}.study.json").write_text(text)
-    for name, text in (("broken", "{"), ("other", "{}"), ("list", "[]")):
+    for name, text in (
+        ("broken", "{"),
+        ("other", "{}"),
+        ("list", "[]"),
+        ("empty", json.dumps({**body, "found": {"seconds": {"a": []}}})),
+    ):
         (results / f"{name}.study.json").write_text(text)
     (found,), problems = studies.past(tmp_path)
     assert found.time == "2026-01-02"
-    assert len(problems) == 3
+    assert len(problems) == 4
 
 
 def test_an_unknown_study_is_refused_with_the_names():
@@ -344,10 +373,46 @@ def test_a_result_that_cannot_be_kept_is_an_error(tmp_path):
         studies.save(result, tmp_path)
 
 
+@pytest.mark.parametrize("error", [PermissionError("not you"), ColdCacheUnavailable("a disk in memory")])
+def test_volumes_that_were_measured_are_kept_where_the_limit_fails(
+    by_file, small, monkeypatch, tmp_path, error
+):
+    def refuse(*arguments):
+        raise error
+
+    monkeypatch.setattr(volume, "memory_group" if isinstance(error, PermissionError) else "_limited", refuse)
+    result = studies.run("volume", Options(tmp_path, quick=True, device="cpu"))
+    assert result.answers[-1].answer == UNKNOWN
+    assert str(error) in result.answers[-1].because or "iobench-" in result.answers[-1].because
+    assert result.found.seconds
+
+
+def test_a_quick_study_and_a_whole_one_share_a_folder_and_leave_the_user_s_data_the_newest(
+    small, monkeypatch, tmp_path
+):
+    mine = iobench.prepare(iobench.Synthetic(1280), ["npy"], data_dir=tmp_path, name="mine")[0]
+    monkeypatch.setattr(iteration, "PUBLISHED", 128 * 400)
+    for quick in (True, False):
+        studies.run("iteration", Options(tmp_path, quick=quick, device="cpu"))
+    assert iobench.find_dataset(tmp_path).name == mine.name
+
+
+def test_what_a_study_that_was_killed_left_behind_goes(tmp_path):
+    options = Options(tmp_path, quick=True, device="cpu")
+    child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE)
+    left = options.folder / f"scratch-{int(child.stdout)}-x"
+    left.mkdir(parents=True)
+    with scratch(options) as one, scratch(options) as other:
+        assert one != other
+        assert one.is_dir()
+        assert not left.exists()
+    assert list(options.folder.iterdir()) == []
+
+
 def test_a_folder_that_refuses_is_one_line(small, inside, tmp_path):
     (tmp_path / "file").write_text("")
     done = inside("study", "tensordataset", "--quick", "--data-dir", tmp_path / "file", "--device", "cpu")
-    assert "file: File exists" in complaint(done, 1)
+    assert "file/studies: Not a directory" in complaint(done, 1)
 
 
 def test_the_command_lists_runs_and_feeds_the_report(small, inside, tmp_path):

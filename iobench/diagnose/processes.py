@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -74,8 +75,12 @@ class Processes:
 
     @property
     def memory_growth_bytes(self) -> int | None:
-        """From the first look at which all workers were there to the last one; None before two such."""
-        with_all = [count for children, count in self._memory if children == self.workers]
+        """From the first look at which all workers were there to the last one; None before two such.
+
+        All are as many as there were most often: others may pass by.
+        """
+        usual = statistics.mode(children for children, _ in self._memory if children) if self.workers else 0
+        with_all = [count for children, count in self._memory if children >= usual]
         return with_all[-1] - with_all[0] if len(with_all) > 1 else None
 
     def _watch(self) -> None:

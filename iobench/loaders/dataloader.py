@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import resource_tracker
 from typing import Any
 
 import numpy as np
@@ -16,6 +14,7 @@ from torch import from_numpy
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from formats import Convert, Reader, Rows
+from iobench import interrupts
 from iobench.arms import Settings
 from iobench.feed import HostBatch
 from iobench.loaders._base import Loader
@@ -95,7 +94,7 @@ class TorchDataLoader(Loader):
         """What DataLoader yields for these rows."""
         settings, collate = self.settings, default_collate if self.settings.fetch == "sample" else _as_it_is
         timed = not self.ahead and self.stages is not UNTIMED
-        with _interrupts_blocked(), _unwarned():
+        with interrupts.blocked(), _unwarned():
             loader: DataLoader[Any] = DataLoader(
                 TimedDataset(self._dataset, self.stages) if timed else self._dataset,
                 batch_sampler=self._sampler(batches),
@@ -120,17 +119,6 @@ class TorchDataLoader(Loader):
 
 def _as_it_is(batch: Any) -> Any:
     return batch
-
-
-@contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Processes started in here never see Ctrl-C: their parent, who sees it afterwards, ends them."""
-    resource_tracker.ensure_running()  # here, because starting it unblocks the signal
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

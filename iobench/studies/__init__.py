@@ -25,8 +25,10 @@ def run(name: str, options: Options) -> Result:
     MissingExtra where it needs a library that is not here.
     """
     study = study_of(name)
-    with os_errors(options.data_dir):
-        options.data_dir.mkdir(parents=True, exist_ok=True)
+    from iobench.epoch import heap_restored  # loads torch
+
+    with os_errors(options.data_dir), heap_restored():
+        options.folder.mkdir(parents=True, exist_ok=True)
         found = study.measure(options)
     return Result(
         name=name,
@@ -58,8 +60,9 @@ def past(data_dir: Path) -> tuple[list[Result], list[str]]:
     for path in sorted((data_dir / "results").glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns):
         try:
             result = _result(json.loads(path.read_text()))
+            result.found.table()
             found[result.name] = result
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             problems.append(f"{path}: not a study's result: {error}")
     return list(found.values()), problems
 

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+import shutil
 import statistics
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
+import psutil
 
-from iobench import stats
+from iobench import interrupts, stats
 from iobench.errors import InvalidSettings
 from iobench.units import bytes_text, seconds_text
 
 HOLDS, FAILS, UNKNOWN = "holds here", "does not hold here", "cannot tell"
 ROUNDS = 5
+SCRATCH = "scratch-"
 
 Rounds = dict[str, list[float]]  # a figure of each contender, round by round
 
@@ -45,6 +51,11 @@ class Options:
     on_status: Callable[[str], None] = field(default=lambda text: None, compare=False)
 
     @property
+    def folder(self) -> Path:
+        """Where studies keep datasets, apart from the user's own."""
+        return self.data_dir / "studies"
+
+    @property
     def cuda(self) -> bool:
         """Whether there is a GPU to move to."""
         return self.device.startswith("cuda")
@@ -66,6 +77,12 @@ class Found:
     seconds: Rounds
     noted: dict[str, Rounds] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
+
+    def note(self, contender: str, took: Took) -> None:
+        """Add a turn of a contender."""
+        self.seconds.setdefault(contender, []).append(took.seconds)
+        for figure, value in took.noted.items():
+            self.noted.setdefault(figure, {}).setdefault(contender, []).append(value)
 
     def of(self, figure: str) -> Found:
         """The same with a noted figure, which must be in seconds, in place of the whole time."""
@@ -153,15 +170,26 @@ def take_turns(
     is quick to get for the next).
     """
     found, shuffle = Found({name: [] for name in contenders}), np.random.Generator(np.random.PCG64(0))
-    for number in range(1 - warmup, rounds + 1):
-        on_status(f"round {number} of {rounds}" if number > 0 else "warming up")
-        for name in shuffle.permutation(list(contenders)).tolist():
-            took = contenders[name]()
-            if number > 0:
-                found.seconds[name].append(took.seconds)
-                for figure, value in took.noted.items():
-                    found.noted.setdefault(figure, {}).setdefault(name, []).append(value)
+    with interrupts.deferred() as check_interrupt:
+        for number in range(1 - warmup, rounds + 1):
+            on_status(f"round {number} of {rounds}" if number > 0 else "warming up")
+            for name in shuffle.permutation(list(contenders)).tolist():
+                took = contenders[name]()
+                check_interrupt()
+                if number > 0:
+                    found.note(name, took)
     return found
+
+
+@contextmanager
+def scratch(options: Options) -> Iterator[Path]:
+    """A folder for as long as the block runs; what studies that were killed have left is removed first."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for left in options.folder.glob(f"{SCRATCH}*"):
+        if not psutil.pid_exists(int(left.name.split("-")[1])):
+            shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(dir=options.folder, prefix=f"{SCRATCH}{os.getpid()}-") as folder:
+        yield Path(folder)
 
 
 def together(parts: Sequence[Found], **figures: Any) -> Found:

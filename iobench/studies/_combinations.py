@@ -10,15 +10,17 @@ import torch
 
 from formats import Rows
 from iobench.arms import Arm, Settings, arm
-from iobench.epoch import opened
+from iobench.epoch import collect_garbage, opened
+from iobench.errors import LoaderFailed
 from iobench.feed import Feed, HostBatch
 from iobench.loaders import Loader
 from iobench.loaders.dataloader import TorchDataLoader
 from iobench.manifest import Opener
 from iobench.meter import Meter
 from iobench.stages import UNTIMED, Stages
+from iobench.studies._apart import Alive
 from iobench.studies._base import Contender, Took
-from iobench.studies._epochs import Training, epochs
+from iobench.studies._epochs import Training, epochs, make_room
 
 BATCH = 256
 MANY, FEW = 8, 4  # workers, and batches that each is ahead in the next line
@@ -60,6 +62,7 @@ class Combination:
             order="random",
             num_workers=self.workers,
             prefetch_factor=self.ahead,
+            start_method="fork" if self.workers else None,  # others start so slowly that it hides the rest
             pin_memory=self.pinned,
             non_blocking=self.non_blocking,
         )
@@ -107,7 +110,10 @@ class Resident(Loader):
         super().__init__(opener, settings, device, stages)
         with opener() as reader:
             whole = reader.batch(slice(0, opener.schema.samples))
-        self._whole = {name: torch.from_numpy(array).to(device) for name, array in whole.items()}
+        try:
+            self._whole = {name: torch.from_numpy(array).to(device) for name, array in whole.items()}
+        except torch.OutOfMemoryError as error:
+            raise LoaderFailed(f"{opener.path}: not all of it fits on {device}; free memory there") from error
 
     def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
         for rows in batches:
@@ -119,18 +125,24 @@ class Resident(Loader):
         self._whole = {}
 
 
-def train_with_both(opener: Opener, device: str, count: int) -> float:
+def train_with_both(alive: Alive, opener: Opener, device: str, count: int) -> float:
     """Seconds that so many epochs take with a background thread over workers, if they ever end."""
-    return BOTH.contender(opener, device, count)().seconds
+    epoch, seconds = BOTH.contender(opener, device, 1), 0.0
+    for _ in range(count):
+        seconds += epoch().seconds
+        alive()
+    return seconds
 
 
 def train_unwatched(opener: Opener, device: str, count: int) -> Took:
     """So many epochs with nothing set, of which only the time is measured: the control."""
     one, target = TABLE[10].arm, torch.device(device)
     feed = Feed(target, non_blocking=False)
+    make_room(feed)
     train, order = Training(opener, feed), one.settings.row_order(opener.schema)
     seconds = 0.0
     for number in range(1, count + 1):
+        collect_garbage(forking=False)
         rows = order.batches(opener.schema.samples, number)
         with closing(opened(one, opener, target)) as loader, Meter() as epoch:
             for batch in loader.epoch(rows):

@@ -91,9 +91,7 @@ def epochs(
     feed = Feed(torch.device(device), bool(one.settings.non_blocking))
 
     def run() -> Took:
-        if feed.device.type == "cuda":
-            torch.cuda.empty_cache()  # or what another contender reserved would count here
-        feed.reset_peak()
+        make_room(feed)
         train, busy = step(opener, feed), list[float]()
         with _watching_gpu(opener, device, busy):
             measured = [
@@ -104,6 +102,13 @@ def epochs(
         return Took(sum(epoch.epoch_s for epoch in measured), noted)
 
     return run
+
+
+def make_room(feed: Feed) -> None:
+    """Give back what another contender reserved on the device, which would count here."""
+    if feed.device.type == "cuda":
+        torch.cuda.empty_cache()
+    feed.reset_peak()
 
 
 def _noted(measured: list[Measured]) -> dict[str, float]:

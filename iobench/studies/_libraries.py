@@ -15,11 +15,13 @@ from torch.utils.data import DataLoader
 
 from iobench.loaders.dataloader import SampleDataset
 from iobench.manifest import Opener
+from iobench.studies._apart import Alive
 
 MIB = 1 << 20
+ALIVE_EVERY = 100  # samples
 
 
-def misread_by_forks(opener: Opener, truth: Opener, workers: int, epochs: int) -> int:
+def misread_by_forks(alive: Alive, opener: Opener, truth: Opener, workers: int, epochs: int) -> int:
     """How many samples forked workers got wrong through one handle, opened before, that all share."""
     dataset, field = SampleDataset(replace(opener, random=True)), opener.schema.fields[0].name
     dataset.open().sample(0)
@@ -30,7 +32,9 @@ def misread_by_forks(opener: Opener, truth: Opener, workers: int, epochs: int) -
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of more workers than cores
                 loader = iter(_forked(dataset, rows.tolist(), workers))
-            for row, sample in zip(rows, loader, strict=True):
+            for number, (row, sample) in enumerate(zip(rows, loader, strict=True)):
+                if number % ALIVE_EVERY == 0:
+                    alive()
                 wrong += not np.array_equal(sample[field][0].numpy(), reader.sample(int(row))[field])
     return wrong
 
@@ -39,22 +43,12 @@ def _forked(dataset: SampleDataset, rows: list[int], workers: int) -> DataLoader
     return DataLoader(dataset, sampler=rows, num_workers=workers, multiprocessing_context="fork")
 
 
-def lmdb_refuses_more() -> bool:
-    """Whether LMDB refuses what does not fit into the map that it was opened with."""
+def lmdb_when_full() -> tuple[bool, bool]:
+    """Whether LMDB refuses what does not fit into its map, and takes it once the map was enlarged."""
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder, lmdb.open(folder, map_size=MIB) as env:
-        try:
-            _put(env, 2 * MIB)
-        except lmdb.MapFullError:
-            return True
-        return False
-
-
-def lmdb_grows() -> bool:
-    """Whether an LMDB environment that is full takes more once its map was enlarged."""
-    with tempfile.TemporaryDirectory(prefix="iobench-") as folder, lmdb.open(folder, map_size=MIB) as env:
+        refused = not _puts(env, 2 * MIB)
         env.set_mapsize(8 * MIB)
-        _put(env, 2 * MIB)
-        return True
+        return refused, _puts(env, 2 * MIB)
 
 
 def hdf5_resizes() -> bool:
@@ -68,6 +62,10 @@ def hdf5_resizes() -> bool:
             return bool((file["x"][:] == np.arange(20)).all())
 
 
-def _put(env: lmdb.Environment, count: int) -> None:
-    with env.begin(write=True) as txn:
-        txn.put(b"key", bytes(count))
+def _puts(env: lmdb.Environment, count: int) -> bool:
+    try:
+        with env.begin(write=True) as txn:
+            txn.put(b"key", bytes(count))
+    except lmdb.MapFullError:
+        return False
+    return True

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from iobench import cache
 
+NO_SWAP = {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": "{}"}  # of version 2 and of version 1
 RELEASE_S = 5.0  # for the kernel to see that the last process of a group has ended
 
 
@@ -42,6 +43,9 @@ def _made(limit_bytes: int) -> Path:
         try:
             limit = next(group / file for file in cache.LIMIT_FILES if (group / file).exists())
             limit.write_text(str(limit_bytes))
+            for file, value in NO_SWAP.items():
+                if (group / file).exists():
+                    (group / file).write_text(value.format(limit_bytes))
             return group
         except (OSError, StopIteration) as error:
             reason = f"{group}: memory cannot be limited here ({error})" if str(error) else reason

@@ -63,7 +63,8 @@ def pinned_name(side: int, batch: int, pinned: bool) -> str:
 def _contender(
     opener: Opener, options: Options, batch: int, workers: int, pinned: bool | None = None
 ) -> Contender:
-    settings = Settings(batch_size=batch, order="random", num_workers=workers, pin_memory=pinned)
+    fork = "fork" if workers else None  # where another is Python's default, it would be measured here
+    settings = Settings(batch, "random", num_workers=workers, start_method=fork, pin_memory=pinned)
     one = arm(opener.format.variant, "dataloader", settings.on(options.device))
     return epochs(one, opener, options.device, step=TrainingApart)
 
@@ -71,8 +72,8 @@ def _contender(
 def _prepared(options: Options, side: int) -> Manifest:
     size = sizes_of(options)[0] * side * side * CHANNELS
     source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
-    name = f"study-small-batches-{side}"
-    manifest = iobench.prepare(source, FORMATS, data_dir=options.data_dir, name=name)[0]
+    name = f"patches-{side}-{source.schema.samples}"
+    manifest = iobench.prepare(source, FORMATS, data_dir=options.folder, name=name)[0]
     cache.warm([file for variant in FORMATS for file in manifest.files_of(variant)])
     return manifest
 

@@ -44,7 +44,9 @@ class IterationStudy(Study):
     def measure(self, options: Options) -> Found:
         """An epoch of each, to the CPU; and how much of a cold file the lazy one has read."""
         source = Synthetic(_elements(options))
-        manifest = iobench.prepare(source, ["memmap"], data_dir=options.data_dir, name="study-iteration")[0]
+        manifest = iobench.prepare(
+            source, ["memmap"], data_dir=options.folder, name=f"iteration-{source.size}"
+        )[0]
         cache.warm(manifest.files_of("memmap"))
         held = TensorDict({"x": _mapped(manifest)["x"].clone()}, [manifest.schema.samples])
         contenders = {

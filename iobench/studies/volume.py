@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +13,11 @@ import formats
 import iobench
 from iobench import cache
 from iobench.arms import Settings
-from iobench.errors import ColdCacheUnavailable, WrongContent
+from iobench.errors import ColdCacheUnavailable, LoaderFailed, PrepareError, WrongContent
 from iobench.manifest import Manifest
 from iobench.sources import Synthetic
-from iobench.studies._apart import apart
-from iobench.studies._base import HOLDS, ROUNDS, UNKNOWN, Answer, Found, Options, Study, together
+from iobench.studies._apart import Alive, apart
+from iobench.studies._base import HOLDS, ROUNDS, UNKNOWN, Answer, Found, Options, Study, scratch, together
 from iobench.studies._claims import all_of, claimed_equal, claimed_faster
 from iobench.studies._limited import join, memory_group
 from iobench.units import bytes_text
@@ -29,7 +28,7 @@ DISK_SHARE, MEMORY_SHARE = 0.6, 0.4  # of what is free: all formats at once; the
 LIMIT_BYTES, QUICK_LIMIT_BYTES = 512 << 20, 128 << 20
 OF_LIMIT, QUICK_OF_LIMIT = (0.25, 0.5, 1.0, 2.0), (0.5, 2.0)
 QUICK_LIMITED = ("npy", "memmap")
-LIMITED_S = 1200.0
+LIMITED_S = 1200.0  # for the rounds over one volume
 BATCHES, SLICES = "memmap · dataloader, batch fetch", "memmap · native"
 GIB = 1 << 30
 
@@ -54,7 +53,7 @@ class VolumeStudy(Study):
         parts, cold_failure, sizes = [], None, _sizes(options)
         for size in sizes:
             options.on_status(f"{_power(size)} elements")
-            with _prepared(options.data_dir, size, formats.names()) as manifest:
+            with _prepared(options, size, formats.names()) as manifest:
                 measured = partial(rounds, manifest.root, formats.names(), options.device)
                 parts.append(measured("warm", _power(size)))
                 try:
@@ -119,19 +118,20 @@ def rounds(
     return found
 
 
-def rounds_within(group: Path, rehearsal: Path, volumes: dict[str, Path], device: str) -> Found:
+def rounds_within(alive: Alive, group: Path, rehearsal: Path, root: Path, device: str, volume: str) -> Found:
     """Warm rounds with no more memory than a group may have; for a process of its own."""
     variants = list(Manifest.load(rehearsal).artifacts)
     rounds(rehearsal, variants, device, "warm", "", count=1)  # what libraries take once is not part of it
     join(group)
-    return together([rounds(root, variants, device, "warm", volume) for volume, root in volumes.items()])
+    alive()
+    return rounds(root, variants, device, "warm", volume)
 
 
 def _sizes(options: Options) -> tuple[int, ...]:
     """Numbers of elements, as far as they fit."""
     if options.quick:
         return QUICK
-    room = shutil.disk_usage(options.data_dir).free * DISK_SHARE / len(formats.names())
+    room = shutil.disk_usage(options.folder).free * DISK_SHARE / len(formats.names())
     most = min(room, cache.free_memory() * MEMORY_SHARE) / ITEM_BYTES
     return tuple(size for size in PUBLISHED if size <= max(most, PUBLISHED[0]))
 
@@ -144,33 +144,40 @@ def _limits(options: Options) -> tuple[int, tuple[float, ...], Sequence[str]]:
 
 
 @contextmanager
-def _prepared(data_dir: Path, size: int, variants: Sequence[str]) -> Iterator[Manifest]:
+def _prepared(options: Options, size: int, variants: Sequence[str]) -> Iterator[Manifest]:
     """A dataset for as long as it is looked at."""
-    with tempfile.TemporaryDirectory(dir=data_dir, prefix="study-volume-") as folder:
-        yield iobench.prepare(Synthetic(size), variants, data_dir=Path(folder), name="volume")[0]
+    with scratch(options) as folder:
+        yield iobench.prepare(Synthetic(size), variants, data_dir=folder, name="volume")[0]
 
 
 def _under_a_limit(options: Options) -> tuple[list[Found], str | None]:
-    """Warm rounds in a process that may have little memory; or why there are none."""
-    limit, shares, variants = _limits(options)
-    options.on_status(f"under a memory limit of {bytes_text(limit)}")
-    with ExitStack() as kept:
-        rehearsal, *volumes = (
-            kept.enter_context(_prepared(options.data_dir, size, variants))
-            for size in (PUBLISHED[0], *(int(limit * share / ITEM_BYTES) for share in shares))
-        )
-        for manifest in volumes:  # or pages would stay that count elsewhere
-            cache.evict([file for variant in variants for file in manifest.files_of(variant)])
-        roots = {_of_limit(share): manifest.root for share, manifest in zip(shares, volumes, strict=True)}
-        try:
-            group = kept.enter_context(memory_group(limit))
-        except PermissionError as error:
-            return [], str(error)
-        arguments = (group, rehearsal.root, roots, options.device)
+    """Warm rounds in processes that may have little memory, and what there was against it."""
+    limit, shares, _ = _limits(options)
+    parts: list[Found] = []
+    try:
+        with memory_group(limit) as group:
+            for share in shares:
+                options.on_status(f"{share:g} times a memory limit of {bytes_text(limit)}")
+                parts.append(_limited(options, group, share))
+    except (PermissionError, ColdCacheUnavailable, PrepareError, LoaderFailed) as error:
+        return parts, str(error)
+    return parts, None
+
+
+def _limited(options: Options, group: Path, share: float) -> Found:
+    limit, _, variants = _limits(options)
+    size = int(limit * share / ITEM_BYTES)
+    with (
+        _prepared(options, PUBLISHED[0], variants) as rehearsal,
+        _prepared(options, size, variants) as manifest,
+    ):
+        # or pages would stay that count elsewhere
+        cache.evict([file for variant in variants for file in manifest.files_of(variant)])
+        arguments = (group, rehearsal.root, manifest.root, options.device, _of_limit(share))
         outcome = apart(rounds_within, *arguments, limit_s=LIMITED_S)
     if outcome.value is None:
-        return [], f"under {bytes_text(limit)} the process {outcome.failure}"
-    return [outcome.value], None
+        raise LoaderFailed(f"under a memory limit of {bytes_text(limit)} the process {outcome.failure}")
+    return outcome.value
 
 
 def _power(size: int) -> str:
