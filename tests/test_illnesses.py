@@ -99,7 +99,7 @@ def test_python_objects_that_workers_copy_by_looking_at_them():
     held = [str(number) * 3 for number in range(6_000_000)]
 
     def count(row):
-        time.sleep(8e-3)
+        time.sleep(12e-3)
         return sum(len(text) for text in held[row * 10_000 : (row + 1) * 10_000])
 
     loader = DataLoader(Samples(600, count), batch_size=2, **FORK)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import resource
-import statistics
 import threading
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ import psutil
 from iobench import counters
 from iobench.monitor import Monitor
 
-PAUSES_S = (0.3, 1.2, 4.0)  # and then always the last: a look takes some 10 ms
+PAUSES_S = (0.3, 1.2, 2.0, 4.0)  # and then always the last: a look takes some 10 ms
 
 
 class Processes:
@@ -73,14 +72,13 @@ class Processes:
         """The most that all of them had together; None where the kernel does not tell."""
         return max((count for _, count in self._memory), default=None)
 
-    @property
-    def memory_growth_bytes(self) -> int | None:
-        """From the first look at which all workers were there to the last one; None before two such.
+    def memory_growth_bytes(self, workers: int | None) -> int | None:
+        """From the first look at which so many workers were there to the last one; None before two such.
 
-        All are as many as there were most often: others may pass by.
+        None stands for as many children as there were at most.
         """
-        usual = statistics.mode(children for children, _ in self._memory if children) if self.workers else 0
-        with_all = [count for children, count in self._memory if children >= usual]
+        wanted = self.workers if workers is None else workers
+        with_all = [count for children, count in self._memory if children >= wanted]
         return with_all[-1] - with_all[0] if len(with_all) > 1 else None
 
     def _watch(self) -> None:

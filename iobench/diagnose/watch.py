@@ -86,10 +86,10 @@ class _Loop:
     def seen(self, loader: Any, processes: Processes) -> Seen:
         """What the loop showed."""
         rest = np.asarray(self._waits[1:] or [0], np.int64) / 1e9
-        machine = processes.machine
+        machine, facts = processes.machine, facts_of(loader)
         gpu = [look["gpu"] for look in machine if look["gpu"] is not None]
         return Seen(
-            facts=facts_of(loader),
+            facts=facts,
             batches=len(self._waits),
             samples=self._samples,
             bytes=self._bytes,
@@ -109,5 +109,5 @@ class _Loop:
             gpu=float(np.mean(gpu)) if gpu else None,
             gpu_low=float(np.mean([busy < LOW for busy in gpu])) if gpu else None,
             memory_bytes=processes.memory_bytes,
-            memory_growth_bytes=processes.memory_growth_bytes,
+            memory_growth_bytes=processes.memory_growth_bytes(facts.workers),
         )
