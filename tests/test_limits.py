@@ -414,7 +414,8 @@ def test_a_run_without_limits_has_no_columns_for_them(figures, images, inside, t
 
 @pytest.mark.parametrize("order", ["sequential", "block"])
 def test_only_block_order_says_how_shuffled_it_is(images, inside, tmp_path, order):
-    blocks = ("--block-size", "8KiB", "--window-size", "40KiB", "--batch-size", 20)
+    blocks = ("--block-size", "8KiB", "--window-size", "40KiB") if order == "block" else ()
+    blocks += ("--batch-size", 20)
     done = run(inside, images, "--order", order, *blocks, "--out", tmp_path / "r.jsonl", "--no-limits")
     assert done.returncode == 0, done.stderr
     assert ("shuffled" in columns(done)) == (order == "block")
