@@ -301,7 +301,7 @@ def small(monkeypatch):
     monkeypatch.setattr(_patches, "QUICK", 16)
     monkeypatch.setattr(_patches, "QUICK_BATCHES", (8, 16))
     monkeypatch.setattr(small_batches, "FORK_EPOCHS", 1)
-    monkeypatch.setattr(small_batches, "take_turns", partial(take_turns, rounds=1, warmup=0))
+    monkeypatch.setattr(small_batches, "take_turns", partial(take_turns, rounds=1))
     for name, value in {"QUICK": (2000, 4000), "QUICK_OF_LIMIT": (0.01, 0.02)}.items():
         monkeypatch.setattr(volume, name, value)
 

@@ -56,6 +56,11 @@ class Options:
         return self.data_dir / "studies"
 
     @property
+    def warmup(self) -> int:
+        """Rounds of many epochs that do not count."""
+        return 0 if self.quick else 1
+
+    @property
     def cuda(self) -> bool:
         """Whether there is a GPU to move to."""
         return self.device.startswith("cuda")

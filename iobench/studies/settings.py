@@ -61,7 +61,7 @@ class SettingsStudy(Study):
         contenders: dict[str, Contender] = {}
         for share, opener in openers.items():
             contenders |= _contenders(opener, options.device, share, count)
-        found = take_turns(contenders, turns, warmup=0 if options.quick else 1, on_status=options.on_status)
+        found = take_turns(contenders, turns, warmup=options.warmup, on_status=options.on_status)
         options.on_status(f"a background thread over {MANY} workers, {tried} epochs")
         both = apart(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
         figures = {

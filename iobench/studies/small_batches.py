@@ -61,10 +61,8 @@ class SmallBatchesStudy(Study):
         samples, batches, workers = sizes_of(options)
         with scratch(options) as folder:
             openers = openers_of(options, folder)
-            found = take_turns(
-                contenders_of(options, openers) | pinned_contenders(options, openers),
-                on_status=options.on_status,
-            )
+            contenders = contenders_of(options, openers) | pinned_contenders(options, openers)
+            found = take_turns(contenders, warmup=options.warmup, on_status=options.on_status)
         options.on_status("forks that share a handle of HDF5")
         both = openers["hdf5"], openers["npy"]
         forks = apart(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
