@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import datetime, timezone
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,10 +26,12 @@ from iobench.observer import Observer
 from iobench.order import shuffledness
 from iobench.record import Measured, Record
 from iobench.rounds import PRECISION, Rounds, worst
-from iobench.run import Run
 from iobench.stages import Profile
 from iobench.training import Trainer
 from iobench.verify import verify_artifact
+
+if TYPE_CHECKING:
+    from iobench.run import Run
 
 
 class Session:
