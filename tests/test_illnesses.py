@@ -1,5 +1,6 @@
 """Real loaders, each with one illness or none, and what a diagnosis makes of them."""
 
+import os
 import time
 
 import h5py
@@ -10,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from iobench.diagnose import session
 from iobench.diagnose.advice import diagnose
+from iobench.diagnose.trials import MOST_WORKERS
 from iobench.diagnose.watch import Watch
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -59,10 +61,13 @@ def slow(row):
 
 
 def test_samples_that_take_long_without_workers():
-    (few, *_) = alone(DataLoader(Samples(256, slow), batch_size=16))
+    found = session.diagnose(DataLoader(Samples(256, slow), batch_size=16), seconds=6.0, batches=200)
+    (few, *_) = found.advice
     assert few.kind == "too-few-workers"
     assert few.gain > 1
     assert "set num_workers=" in few.said
+    tried = max(trial.changes.get("num_workers", 0) for trial in found.trials)
+    assert tried > len(os.sched_getaffinity(0)) or tried == MOST_WORKERS  # none of them computes anything
 
 
 def test_workers_that_cost_more_than_they_bring():

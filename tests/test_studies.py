@@ -361,6 +361,19 @@ def test_of_several_results_the_newest_counts_and_what_is_none_is_named(tmp_path
     assert len(problems) == 4
 
 
+def test_quick_answers_give_way_to_others(tmp_path):
+    for quick, time in ((False, "2026-01-01T00:00:00"), (True, "2026-01-02T00:00:00")):
+        result = studies.Result("x", "s", "a", Found({}), [], {"cpu": "Z80"}, time, quick=quick)
+        studies.save(result, tmp_path)
+    ((kept,), _) = studies.past(tmp_path)
+    assert not kept.quick
+    assert kept.doubt is None
+    (tmp_path / "results" / "x-20260101-000000.study.json").unlink()
+    ((kept,), _) = studies.past(tmp_path)
+    assert kept.quick
+    assert kept.doubt
+
+
 def test_an_unknown_study_is_refused_with_the_names():
     with pytest.raises(InvalidSettings, match="unknown study 'speed'; known: iteration, preallocation"):
         studies.study_of("speed")
@@ -422,6 +435,10 @@ def test_the_command_lists_runs_and_feeds_the_report(small, inside, tmp_path):
     done = inside("study", "tensordataset", "--quick", "--data-dir", tmp_path, "--device", "cpu")
     assert done.returncode == 0
     assert f"{HOLDS}: An epoch calls __getitem__ once for each sample." in done.stdout
+    assert "warning: quick sizes" in done.stderr
+    page = tmp_path / "studies.html"
+    assert inside("report", "--data-dir", tmp_path, "-o", page).returncode == 0
+    assert "tensordataset, quick sizes" in page.read_text()
     for one in rounds_of([1000] * 5):
         record.append(tmp_path / "results" / "run.jsonl", one)
     page = tmp_path / "r.html"

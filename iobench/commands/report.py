@@ -23,14 +23,16 @@ def report(
     ] = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
-    """Write one HTML page that shows what was measured."""
+    """Write one HTML page that shows what was measured, and what studies answered."""
     from iobench import display, history, studies
     from iobench import report as reporting
 
-    paths = [history.find(data_dir, name) for name in runs or []] or [history.newest(data_dir)]
     answered, problems = studies.past(data_dir)
     for sentence in problems:
         display.note(f"left out: {sentence}")
+    paths = [history.find(data_dir, name) for name in runs or []]
+    if not paths and (not answered or any(not past.problem for past in history.past(data_dir))):
+        paths = [history.newest(data_dir)]
     page, *pictures = reporting.write(records_of(paths), out, png, answered)
     display.result(str(page))
     if pictures:

@@ -38,4 +38,6 @@ def study(
         display.result(result.source, result.about, "", tables.contenders_table(result), "")
         for answer in result.answers:
             display.result(f"{answer.answer}: {answer.claim}", f"    {answer.because}")
+    if result.doubt:
+        display.note(f"warning: {result.doubt}")
     display.note(f"in {path}, and from now on in 'iobench report'")

@@ -7,6 +7,8 @@ from typing import Any
 
 from iobench.diagnose.facts import Facts
 
+IDLE = 0.5  # of the time on a processor
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -41,6 +43,11 @@ class Seen:
     def wait_share(self) -> float:
         """The part of the steady state that the step waited for data."""
         return self.wait_s / (self.wait_s + self.step_s) if self.wait_s + self.step_s else 0.0
+
+    @property
+    def idle(self) -> bool:
+        """Whether all processes spent most of the time waiting: sleeping, or for a disk or network."""
+        return max(self.cpu_s, self.worker_cpu_s / max(1, self.workers)) < IDLE * self.elapsed_s
 
     @property
     def rate(self) -> float:

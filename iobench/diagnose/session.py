@@ -37,7 +37,7 @@ def diagnose(
         seen = _watched(loader, dog, batches, WATCHED * seconds, device)
         on_status("profiling it")
         profiles = profiling.profiles(loader, PROFILED * seconds, batches, dog.over)
-        tried = trials.trials_of(loader) if variants else []
+        tried = trials.trials_of(loader, seen.idle) if variants else []
         if len(tried) > 1:
             on_status(f"trying {', '.join(trial.name for trial in tried[1:])}")
             trials.run(loader, tried, (1 - WATCHED - PROFILED) * seconds, batches, dog.over)

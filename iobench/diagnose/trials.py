@@ -14,9 +14,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from iobench.diagnose.facts import is_dataloader, tensors_of
+from iobench.loaders.dataloader import unwarned
 
 ROUNDS = 3
 MOST_WORKERS = 16
+IDLE_TIMES = 8  # as many workers as cores, where they would wait most of the time
 AS_IT_IS = "as it is"
 BATCH_FETCH = "whole batches from the dataset"
 
@@ -39,13 +41,18 @@ class Trial:
         return statistics.median(self.rates) if self.rates else 0.0
 
 
-def trials_of(loader: Any) -> list[Trial]:
-    """The loader as it is and, of a DataLoader, what else is worth trying here."""
+def trials_of(loader: Any, idle: bool = False) -> list[Trial]:
+    """The loader as it is and, of a DataLoader, what else is worth trying here.
+
+    `idle`: its processes wait most of the time, so that more workers than cores may bring something.
+    """
     found = [Trial(AS_IT_IS, {})]
     if not is_dataloader(loader):
         return found
     found += [
-        Trial(f"{n} worker{'s' * (n != 1)}", {"num_workers": n}) for n in _counts() if n != loader.num_workers
+        Trial(f"{n} worker{'s' * (n != 1)}", {"num_workers": n})
+        for n in _counts(idle)
+        if n != loader.num_workers
     ]
     if loader.num_workers:
         more = 4 * (loader.prefetch_factor or 2)
@@ -66,7 +73,8 @@ def run(loader: Any, trials: Sequence[Trial], seconds: float, batches: int, guar
     for _ in range(ROUNDS):
         for trial in trials:
             if trial.failed is None:
-                _run(trial, loader, each_s, batches, guard)
+                with unwarned():
+                    _run(trial, loader, each_s, batches, guard)
 
 
 def rebuilt(loader: Any, changes: dict[str, Any]) -> Any:
@@ -121,9 +129,9 @@ def _same(one: Any, other: Any) -> bool:
     )
 
 
-def _counts() -> list[int]:
-    """Numbers of workers worth trying: none, and powers of two up to the cores."""
-    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)))
+def _counts(idle: bool) -> list[int]:
+    """Numbers of workers worth trying: none, and powers of two up to the cores, or some times as many."""
+    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)) * (IDLE_TIMES if idle else 1))
     return [0, *(2**power for power in range(1, cores.bit_length()) if 2**power <= cores)]
 
 

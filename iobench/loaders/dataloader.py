@@ -94,7 +94,7 @@ class TorchDataLoader(Loader):
         """What DataLoader yields for these rows."""
         settings, collate = self.settings, default_collate if self.settings.fetch == "sample" else _as_it_is
         timed = not self.ahead and self.stages is not UNTIMED
-        with interrupts.blocked(), _unwarned():
+        with interrupts.blocked(), unwarned():
             loader: DataLoader[Any] = DataLoader(
                 TimedDataset(self._dataset, self.stages) if timed else self._dataset,
                 batch_sampler=self._sampler(batches),
@@ -122,7 +122,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 @contextmanager
-def _unwarned() -> Iterator[None]:
+def unwarned() -> Iterator[None]:
     """Without torch's warning of more workers than cores, at each epoch: how they do is measured here."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")

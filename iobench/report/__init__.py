@@ -23,16 +23,16 @@ def write(
 
     The answers of `studies` stand at its end.
 
-    RecordError without records, ReportError where a file cannot be written, MissingExtra without
+    RecordError without either, ReportError where a file cannot be written, MissingExtra without
     the libraries that draw.
     """
-    if not records:
+    if not records and not studies:
         raise RecordError("no records to report on; measure some with 'iobench run'")
     try:
         from iobench.report import html, page
     except ImportError as error:
         raise MissingExtra(f"a report needs {error.name}: pip install 'iobench[report]'") from error
-    found = page.sections(records)
+    found = page.sections(records) if records else []
     try:
         path.write_text(html.render(found, page.machines(records), studies))
         written = [path]

@@ -38,6 +38,7 @@ def run(name: str, options: Options) -> Result:
         answers=study.answers(found),
         machine=machine.describe(options.data_dir, options.device),
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        quick=options.quick,
     )
 
 
@@ -54,14 +55,18 @@ def save(result: Result, data_dir: Path) -> Path:
 
 
 def past(data_dir: Path) -> tuple[list[Result], list[str]]:
-    """The newest result of each study in a data folder, and a sentence for each file that holds none."""
+    """The newest result of each study in a data folder, and a sentence for each file that holds none.
+
+    One of quick sizes counts only where there is no other.
+    """
     found: dict[str, Result] = {}
     problems = []
     for path in sorted((data_dir / "results").glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns):
         try:
             result = _result(json.loads(path.read_text()))
             result.found.table()
-            found[result.name] = result
+            if not result.quick or found.get(result.name, result).quick:
+                found[result.name] = result
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             problems.append(f"{path}: not a study's result: {error}")
     return list(found.values()), problems
@@ -70,7 +75,13 @@ def past(data_dir: Path) -> tuple[list[Result], list[str]]:
 def _result(body: dict[str, Any]) -> Result:
     answers = [Answer(**one) for one in body["answers"]]
     named = {key: str(body[key]) for key in ("name", "source", "about", "time")}
-    return Result(**named, found=Found(**body["found"]), answers=answers, machine=dict(body["machine"]))
+    return Result(
+        **named,
+        found=Found(**body["found"]),
+        answers=answers,
+        machine=dict(body["machine"]),
+        quick=bool(body.get("quick")),
+    )
 
 
 def described() -> list[dict[str, str]]:

@@ -122,6 +122,14 @@ class Result:
     answers: list[Answer]
     machine: dict[str, Any]
     time: str
+    quick: bool = False
+
+    @property
+    def doubt(self) -> str | None:
+        """Why one should not rely on it, where one should not."""
+        if not self.quick:
+            return None
+        return "quick sizes measure the moment as much as the contenders; without --quick it tells more"
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

@@ -31,7 +31,7 @@ FILLED, BUILT = "filling a pre-allocated TensorDict", "building the TensorDict"
 class IterationStudy(Study):
     """Every byte delivered, except by the contender that is shown for delivering none."""
 
-    source = "R1, an IO evaluation of DataLoader and TensorDict, experiments 1, 3 and 4"
+    source = "“DataLoader and TensorDict: an IO evaluation”, experiments 1, 3 and 4"
     question = "Is tensorclass a faster way to feed training than DataLoader?"
 
     def about(self, options: Options) -> str:

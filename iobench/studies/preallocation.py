@@ -31,7 +31,7 @@ GROWN = "torch.cat, piece by piece"
 class PreallocationStudy(Study):
     """Time and peak memory against the number of pieces."""
 
-    source = "R1, an IO evaluation of DataLoader and TensorDict, experiment 2"
+    source = "“DataLoader and TensorDict: an IO evaluation”, experiment 2"
     question = "When does pre-allocating pay?"
 
     def about(self, options: Options) -> str:
@@ -120,7 +120,8 @@ def _peak(way: Callable[[], Any]) -> list[float]:
         Path("/proc/self/clear_refs").write_text("5")  # forgets the last peak
         before = _status_bytes("VmRSS")
         way()
-        return [max(0, _status_bytes("VmHWM") - before)]
+        grown = _status_bytes("VmHWM") - before
+        return [grown] if grown > 0 else []  # small pieces go where others were
     except OSError:
         return []
 

@@ -42,7 +42,7 @@ ALIKE = 0.1  # of the data: GPU memory that grows by less does not depend on it
 class SettingsStudy(Study):
     """Training time and memory of each combination with each share of the data."""
 
-    source = "R4, who is faster: PyTorch's memory-related settings"
+    source = "“Who is faster: PyTorch's memory-related settings”"
     question = "Which of DataLoader's settings speed up training?"
 
     def about(self, options: Options) -> str:
@@ -51,6 +51,7 @@ class SettingsStudy(Study):
         return (
             f"{', '.join(map(str, SHARES))} % of {samples:,} samples of {COLUMNS} float32 in npy, shuffled, "
             f"batch {BATCH}; an MLP trained on {options.device}; {turns} turns of {count} epochs"
+            f"{'' if options.cuda else '; pinned memory and copies that do not block mean nothing here'}"
         )
 
     def measure(self, options: Options) -> Found:

@@ -44,7 +44,7 @@ LEAST_BUSY = 0.005  # of a GPU, as far as its driver tells
 class SmallBatchesStudy(Study):
     """Data, forward and backward time apart, per format, batch, number of workers and kind of memory."""
 
-    source = "R5, stuck in the I/O bottleneck: PNG, HDF5 and LMDB for small batches"
+    source = "“Stuck in the I/O bottleneck”: PNG, HDF5 and LMDB for small batches"
     question = "What feeds small batches best?"
 
     def about(self, options: Options) -> str:

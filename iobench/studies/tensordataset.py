@@ -25,7 +25,7 @@ MOST, SOME = 0.5, 0.1
 class TensorDatasetStudy(Study):
     """Per-sample against batch sampling, with call counts."""
 
-    source = "R2, a 2019 tutorial on faster data loading in PyTorch"
+    source = "“Faster data loading in PyTorch”, a tutorial of 2019"
     question = "What does one __getitem__ per sample cost?"
 
     def about(self, options: Options) -> str:

@@ -36,7 +36,7 @@ GIB = 1 << 30
 class VolumeStudy(Study):
     """Runs like any other, over volumes."""
 
-    source = "R1, an IO evaluation of DataLoader and TensorDict: its variable, and the disk that it left out"
+    source = "“DataLoader and TensorDict: an IO evaluation”: its variable, and the disk that it left out"
     question = "Does the answer depend on how much data there is?"
 
     def about(self, options: Options) -> str:
@@ -80,9 +80,9 @@ class VolumeStudy(Study):
             claimed_equal(
                 "Time grows in proportion to the volume, so that one volume speaks for all.",
                 _per_gib(found),
-                f"{SLICES}; {sizes[0]}",
-                f"{SLICES}; {sizes[-1]}",
-                f", for each GiB; {_speeds(found, SLICES, sizes)}",
+                _gib_of(f"{SLICES}; {sizes[0]}"),
+                _gib_of(f"{SLICES}; {sizes[-1]}"),
+                f"; {_speeds(found, SLICES, sizes)}",
             ),
             _where_memory_ends(found),
         ]
@@ -188,10 +188,14 @@ def _of_limit(share: float) -> str:
     return f"{share:g} × limit"
 
 
+def _gib_of(contender: str) -> str:
+    return f"a GiB of {contender}"
+
+
 def _per_gib(found: Found) -> Found:
     """Seconds for each GiB in place of seconds."""
     speeds = found.noted["speed_bytes_per_s"]
-    return Found({name: [GIB / speed for speed in values] for name, values in speeds.items()})
+    return Found({_gib_of(name): [GIB / speed for speed in values] for name, values in speeds.items()})
 
 
 def _alike(claim: str, found: Found, volumes: Sequence[str], failure: str | None) -> Answer:
@@ -215,13 +219,15 @@ def _where_memory_ends(found: Found) -> Answer:
     within, *_, beyond = volumes = found.figures["limited"]
     labels = [name.partition(";")[0] for name in found.seconds if name.endswith(f"; {beyond}")]
     slower = {
-        label: claimed_faster(claim, _per_gib(found), f"{label}; {within}", f"{label}; {beyond}")
+        label: claimed_faster(
+            claim, _per_gib(found), _gib_of(f"{label}; {within}"), _gib_of(f"{label}; {beyond}")
+        )
         for label in labels
     }
     fastest = max(labels, key=lambda label: found.median("speed_bytes_per_s", f"{label}; {within}") or 0.0)
     same = [label for label, answer in slower.items() if answer.answer != HOLDS]
     unmoved = f"; not surely slower: {', '.join(same)}" if same else ""
-    told = f", for each GiB; {_speeds(found, fastest, volumes)}{unmoved}"
+    told = f"; {_speeds(found, fastest, volumes)}{unmoved}"
     return replace(slower[fastest], because=slower[fastest].because + told)
 
 
