@@ -75,7 +75,9 @@ def opened(
 ) -> Loader:
     """The arm's loader, or one of another type, told in which order it will be asked."""
     told = replace(opener, random=arm.settings.order != "sequential")
-    return open_loader(arm, told, device, stages, loader_type)
+    if loader_type is not None:
+        return loader_type(told, arm.settings, device, stages)
+    return open_loader(arm, told, device, stages)
 
 
 @contextmanager

@@ -17,12 +17,6 @@ __all__ = ["Loader", "open_loader"]
 _LOADERS: dict[str, type[Loader]] = {loader.name: loader for loader in (TorchDataLoader, Native, Stream)}
 
 
-def open_loader(
-    arm: Arm,
-    opener: Opener,
-    device: torch.device,
-    stages: Stages = UNTIMED,
-    loader_type: type[Loader] | None = None,
-) -> Loader:
-    """The arm's loader, or one of another type, over an artifact; opened here unless workers will open it."""
-    return (loader_type or _LOADERS[arm.loader])(opener, arm.settings, device, stages)
+def open_loader(arm: Arm, opener: Opener, device: torch.device, stages: Stages = UNTIMED) -> Loader:
+    """The arm's loader over an artifact, opened in this process unless workers will open it."""
+    return _LOADERS[arm.loader](opener, arm.settings, device, stages)

@@ -1,4 +1,4 @@
-"""The combinations of DataLoader's settings that R4 compares, as arms, loaders and contenders."""
+"""The combinations of DataLoader's settings that the reference compares, as arms and contenders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AHEAD, BARELY = 8, 2
 
 @dataclass(frozen=True)
 class Combination:
-    """A row of R4's table: which of DataLoader's memory-related settings are used."""
+    """A row of the reference's table: which of DataLoader's memory-related settings are used."""
 
     pinned: bool = False
     non_blocking: bool = False

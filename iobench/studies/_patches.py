@@ -1,4 +1,4 @@
-"""Small images in every format and as PNG files, and the contenders of R5 over them."""
+"""Small images in every format and as PNG files, and the contenders over them."""
 
 from __future__ import annotations
 
