@@ -95,13 +95,15 @@ def answers(study, figures):
 def test_the_exhibit_is_answered_both_ways():
     by_sample, by_batch = tensordataset.BY_SAMPLE, tensordataset.BY_BATCH
     slow = {by_sample: rounds(5), by_batch: rounds(1)}
-    figures = {"calls": 100, "rows": 100, "shares": {"__getitem__": 0.7, "collate": 0.2}}
+    figures = {"calls": 100, "rows": 100, "shares": {"__getitem__": [0.7, 0.6], "collate": [0.2, 0.3]}}
     assert answers(tensordataset, Found(slow, figures=figures)) == [HOLDS] * 4
-    other = {"calls": 1, "rows": 100, "shares": {"__getitem__": 0.2, "collate": 0.01}}
+    other = {"calls": 1, "rows": 100, "shares": {"__getitem__": [0.2, 0.3], "collate": [0.01, 0.02]}}
     assert (
         answers(tensordataset, Found({by_sample: rounds(1), by_batch: rounds(5)}, figures=other))
         == [FAILS] * 4
     )
+    swinging = {**figures, "shares": {"__getitem__": [0.49, 0.63], "collate": [0.09, 0.4]}}
+    assert answers(tensordataset, Found(slow, figures=swinging)) == [HOLDS, UNKNOWN, UNKNOWN, HOLDS]
 
 
 def only(seconds, default=1.0):

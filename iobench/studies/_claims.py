@@ -56,4 +56,4 @@ def _because(found: Found, one: str, other: str, compared: Comparison) -> str:
     ratio = compared.ratio
     interval = f" (95 % interval {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low is not None else ""
     times = [seconds_text(statistics.median(found.seconds[name])) for name in (one, other)]
-    return f"{one} {times[0]}, {other} {times[1]}: {ratio.median:.2f} ×{interval}"
+    return f"{one} ({times[0]}) against {other} ({times[1]}): {ratio.median:.2f} ×{interval}"

@@ -60,7 +60,7 @@ class PreallocationStudy(Study):
                 found,
                 f"{FILL}, {many}",
                 f"{CAT}, {many}",
-                f"{_memory(found, many)}. {_crossing(found, CAT)}, which allocates once, too; "
+                f"{_memory(found, many)}; {_crossing(found, CAT)}, which allocates once, too; "
                 f"{_crossing(found, GROWN)}, which copies all that is there for each piece",
             ),
             opposite(gains, "With few pieces there is no gain."),
