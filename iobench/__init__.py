@@ -1,21 +1,39 @@
 """Which on-disk format feeds your training fastest, and how far that is from the hardware.
 
-The command line is a thin face over these functions, which return data and print nothing.
+The command line is a thin face over these functions, which return data and print nothing. Each is
+imported when it is first asked for, so that `import iobench` loads no torch and no format library.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from iobench.arms import Settings
-from iobench.manifest import Manifest, find_dataset
-from iobench.prepare import prepare
-from iobench.run import Run, run
-from iobench.sources import Source, Synthetic, open_source
-from iobench.summary import Summary, summarise
-from iobench.verify import verify
-
 if TYPE_CHECKING:
-    from iobench.stream import StreamLoader
-    from iobench.watching import watch
+    from iobench.bench.case import Settings
+    from iobench.bench.run import Run, run
+    from iobench.dataset.manifest import Manifest, find_dataset
+    from iobench.dataset.prepare import prepare
+    from iobench.dataset.sources import Source, Synthetic, open_source
+    from iobench.dataset.verify import verify
+    from iobench.loading.stream import StreamLoader
+    from iobench.results.summary import Summary, summarise
+    from iobench.terminal.watch import watch
+
+_HOMES = {
+    "Manifest": "iobench.dataset.manifest",
+    "Run": "iobench.bench.run",
+    "Settings": "iobench.bench.case",
+    "Source": "iobench.dataset.sources",
+    "StreamLoader": "iobench.loading.stream",
+    "Summary": "iobench.results.summary",
+    "Synthetic": "iobench.dataset.sources",
+    "find_dataset": "iobench.dataset.manifest",
+    "open_source": "iobench.dataset.sources",
+    "prepare": "iobench.dataset.prepare",
+    "run": "iobench.bench.run",
+    "summarise": "iobench.results.summary",
+    "verify": "iobench.dataset.verify",
+    "watch": "iobench.terminal.watch",
+}
 
 __all__ = [
     "Manifest",
@@ -36,13 +54,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """StreamLoader and watch, imported when they are asked for, because they bring others along."""
-    if name == "StreamLoader":
-        from iobench.stream import StreamLoader
-
-        return StreamLoader
-    if name == "watch":
-        from iobench.watching import watch
-
-        return watch
-    raise AttributeError(f"module 'iobench' has no attribute {name!r}")
+    """One of the names above, out of the room where it lives."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'iobench' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

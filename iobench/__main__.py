@@ -1,6 +1,6 @@
 """`python -m iobench` is `iobench`."""
 
-from iobench.cli import main
+from iobench.terminal.cli import main
 
 if __name__ == "__main__":
     main()

@@ -60,7 +60,7 @@ class RecordError(BenchError, ValueError):
 
 
 class NotComparable(BenchError, ValueError):
-    """Records that were not measured alike, or have no arm in common."""
+    """Records that were not measured alike, or have no case in common."""
 
 
 class ReportError(BenchError, OSError):

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from stream_speed import fio
 
-from iobench import find_dataset, limits
+from iobench import find_dataset
+from iobench.host import limits
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Print what the harness itself costs per batch: meter, feed and DataLoader over a null format.
+"""Print what the harness itself costs per batch: meter, transfer and DataLoader over a null format.
 
 Run:  .venv/bin/python scripts/harness_floor.py
 
@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 
 import torch
 
-from formats import Batch, Field, Format, Reader, Rows, Schema
-from iobench.arms import Settings, arm
-from iobench.epoch import measure
-from iobench.feed import Feed
-from iobench.manifest import Opener
+from iobench.bench.case import Settings, case
+from iobench.bench.epoch import measure
+from iobench.dataset.manifest import Opener
+from iobench.formats import Batch, Field, Format, Reader, Rows, Schema
+from iobench.loading.transfer import HostToDevice
 
 BATCH_SIZE, BATCHES, ROUNDS = 256, 20_000, 7
 
@@ -68,9 +68,12 @@ class Null(Format):
 def floor_us(loader: str, settings: Settings) -> float:
     """Microseconds per batch, median of the rounds."""
     schema = Schema(BATCH_SIZE * BATCHES, (Field("x", (128,), "float32"),))
-    opener, feed = Opener(Null(), Path("no-such-folder"), schema), Feed(torch.device("cpu"), False)
-    one = arm("null", loader, settings.on("cpu"))
-    rounds = [measure(one, opener, feed, n, lambda batch: None).epoch_s for n in range(ROUNDS)]
+    opener, transfer = (
+        Opener(Null(), Path("no-such-folder"), schema),
+        HostToDevice(torch.device("cpu"), False),
+    )
+    one = case("null", loader, settings.on("cpu"))
+    rounds = [measure(one, opener, transfer, n, lambda batch: None).epoch_s for n in range(ROUNDS)]
     return statistics.median(rounds) / BATCHES * 1e6
 
 

@@ -1,10 +1,10 @@
-"""Hold iobench's arms against minimal loops written by hand over the same libraries and data.
+"""Hold iobench's cases against minimal loops written by hand over the same libraries and data.
 
 Run:  .venv/bin/python scripts/minimal_loops.py [--order random] [--data-dir data] [--name NAME]
 
 Each loop is what somebody would write who wants one epoch of batches from one format and nothing
-else: no checks, no meter, no options. Loops and arms take turns, warm, and the table gives the
-arm's samples/s as a fraction of the loop's (medians). Loops know only what the default dataset
+else: no checks, no meter, no options. Loops and cases take turns, warm, and the table gives the
+case's samples/s as a fraction of the loop's (medians). Loops know only what the default dataset
 holds: one field, `x`.
 """
 
@@ -26,11 +26,12 @@ import torch
 from tensordict import TensorDict, tensorclass
 from torch.utils.data import DataLoader, Dataset
 
-from iobench import cache, find_dataset
-from iobench.arms import Settings, arm
-from iobench.epoch import measure
-from iobench.feed import Feed
-from iobench.manifest import Manifest
+from iobench import find_dataset
+from iobench.bench.case import Settings, case
+from iobench.bench.epoch import measure
+from iobench.dataset.manifest import Manifest
+from iobench.host import cache
+from iobench.loading.transfer import HostToDevice
 
 warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
 
@@ -145,23 +146,23 @@ def loop_rate(loop: Any, manifest: Manifest, variant: str, batches: list[Any]) -
 
 
 def compare(manifest: Manifest, variant: str, loader: str, settings: Settings, rounds: int) -> float:
-    """The arm's samples/s over the loop's: the ratio of medians over alternating warm epochs."""
+    """The case's samples/s over the loop's: the ratio of medians over alternating warm epochs."""
     suffix = "native" if loader == "native" else "sample"
     loop = globals()[f"{variant.partition(':')[0]}_{suffix}"]
-    one, feed = arm(variant, loader, settings.on("cpu")), Feed(torch.device("cpu"), False)
-    rates: dict[str, list[float]] = {"loop": [], "arm": []}
+    one, transfer = case(variant, loader, settings.on("cpu")), HostToDevice(torch.device("cpu"), False)
+    rates: dict[str, list[float]] = {"loop": [], "case": []}
     for number in range(rounds + 1):
         cache.warm(manifest.files_of(variant))
         batches = settings.row_order(manifest.schema).batches(manifest.schema.samples, number)
-        measured = measure(one, manifest.opener(variant), feed, number, lambda batch: None)
+        measured = measure(one, manifest.opener(variant), transfer, number, lambda batch: None)
         if number:  # the first epoch of each warms up
             rates["loop"].append(loop_rate(loop, manifest, variant, batches))
-            rates["arm"].append(measured.samples / (measured.epoch_s + measured.open_s))
+            rates["case"].append(measured.samples / (measured.epoch_s + measured.open_s))
     medians = {name: statistics.median(values) for name, values in rates.items()}
-    ratio = medians["arm"] / medians["loop"]
+    ratio = medians["case"] / medians["loop"]
     print(
         f"{variant:24} {loader:10} {settings.order:10} loop {medians['loop']:12,.0f}/s  "
-        f"arm {medians['arm']:12,.0f}/s  {ratio:5.2f}"
+        f"case {medians['case']:12,.0f}/s  {ratio:5.2f}"
     )
     return ratio
 

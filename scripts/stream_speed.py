@@ -27,11 +27,12 @@ import torch
 from harness_floor import floor_us
 
 import iobench
-from iobench import StreamLoader, cache, counters, limits
-from iobench.arms import Settings, arm
-from iobench.epoch import measure
-from iobench.feed import Feed
-from iobench.manifest import Manifest
+from iobench import StreamLoader
+from iobench.bench.case import Settings, case
+from iobench.bench.epoch import measure
+from iobench.dataset.manifest import Manifest
+from iobench.host import cache, counters, limits
+from iobench.loading.transfer import HostToDevice
 
 FORMATS = ["npy", "memmap", "hdf5:chunk_bytes=0", "lmdb"]
 CORES = len(os.sched_getaffinity(0))
@@ -64,14 +65,14 @@ class Bench:
 
 
 def epoch_rate(manifest: Manifest, variant: str, loader: str, cold: bool, **settings: Any) -> Rate:
-    """Logical bytes per second of one epoch of an arm."""
-    one = arm(variant, loader, Settings(**settings).on("cpu"))
-    feed = Feed(torch.device("cpu"), False)
+    """Logical bytes per second of one epoch of a case."""
+    one = case(variant, loader, Settings(**settings).on("cpu"))
+    transfer = HostToDevice(torch.device("cpu"), False)
 
     def rate(number: int) -> float:
         mode = "cold" if cold else "warm"
         cache.establish(mode, manifest.files_of(variant), manifest.schema.logical_bytes)
-        measured = measure(one, manifest.opener(variant), feed, number, lambda batch: None)
+        measured = measure(one, manifest.opener(variant), transfer, number, lambda batch: None)
         return measured.logical_bytes / measured.epoch_s
 
     return rate
@@ -212,12 +213,12 @@ def cold_random_small(bench: Bench) -> None:
 def block(bench: Bench) -> None:
     """512-byte rows in block order from disk, and the memory that it takes."""
     rows = bench.dataset("rows")
-    one = arm("npy", "stream", Settings(batch_size=1024, order="block", direct=True).on("cpu"))
-    feed, memory, before = Feed(torch.device("cpu"), False), [], counters.memory_bytes() or 0
+    one = case("npy", "stream", Settings(batch_size=1024, order="block", direct=True).on("cpu"))
+    transfer, memory, before = HostToDevice(torch.device("cpu"), False), [], counters.memory_bytes() or 0
 
     def stream(number: int) -> float:
         cache.establish("cold", rows.files_of("npy"), rows.schema.logical_bytes)
-        measured = measure(one, rows.opener("npy"), feed, number, lambda batch: None)
+        measured = measure(one, rows.opener("npy"), transfer, number, lambda batch: None)
         memory.append(measured.memory_bytes or 0)
         return measured.logical_bytes / measured.epoch_s
 
@@ -255,7 +256,7 @@ def own_cost(bench: Bench) -> None:
     rows = bench.dataset("rows")
     disk = limits.random_read(rows.files_of("npy")[0], 512).reads_per_s or 1.0
     for direct in (True, False):
-        one = arm("npy", "stream", Settings(batch_size=1024, order="random", direct=direct).on("cpu"))
+        one = case("npy", "stream", Settings(batch_size=1024, order="random", direct=direct).on("cpu"))
         waits = []
         for number in range(bench.rounds):
             cache.establish("cold", rows.files_of("npy"), rows.schema.logical_bytes)

@@ -1,8 +1,8 @@
-"""How often a verdict is wrong: an arm against itself, and against itself slowed by a tenth.
+"""How often a verdict is wrong: a case against itself, and against itself slowed by a tenth.
 
 Run:  .venv/bin/python scripts/verdicts.py [--comparisons 200] [--rounds 31] [--size 5e6]
 
-In each round an arm, the same once more, and the same with every batch delayed by a tenth of the
+In each round a case, the same once more, and the same with every batch delayed by a tenth of the
 time it took inside the loader take turns, in an order that is shuffled. Prints how often each pair
 was called what, by the very comparison behind the verdict of `iobench run`.
 """
@@ -22,13 +22,15 @@ import numpy as np
 import torch
 
 import iobench
-from formats import Rows
-from iobench import cache, loaders, stats
-from iobench.arms import Arm, Settings
-from iobench.epoch import measure
-from iobench.feed import Feed, HostBatch
-from iobench.loaders.dataloader import TorchDataLoader
-from iobench.manifest import Manifest
+from iobench.bench.case import Case, Settings
+from iobench.bench.epoch import measure
+from iobench.dataset.manifest import Manifest
+from iobench.formats import Rows
+from iobench.host import cache
+from iobench.loading import loaders
+from iobench.loading.loaders.dataloader import TorchDataLoader
+from iobench.loading.transfer import HostBatch, HostToDevice
+from iobench.results import stats
 
 SLOWED_BY = 0.1
 WANTED_SAME, WANTED_SLOWER = 0.05, 0.95  # called different at most, called slower at least
@@ -53,17 +55,17 @@ loaders._LOADERS[Slowed.name] = Slowed
 
 
 def rates(manifest: Manifest, rounds: int, first: int, rng: np.random.Generator) -> dict[str, list[float]]:
-    """Samples/s of each arm over rounds in which all take turns."""
+    """Samples/s of each case over rounds in which all take turns."""
     settings = Settings()
-    arms = {"arm": "dataloader", "again": "dataloader", "slowed": "slowed"}
-    found: dict[str, list[float]] = {name: [] for name in arms}
-    feed, files = Feed(torch.device("cpu"), False), manifest.files_of("npy")
+    cases = {"case": "dataloader", "again": "dataloader", "slowed": "slowed"}
+    found: dict[str, list[float]] = {name: [] for name in cases}
+    transfer, files = HostToDevice(torch.device("cpu"), False), manifest.files_of("npy")
     if cache.residency(files) < cache.WARM_LIMIT:
         cache.warm(files)
     for number in range(first, first + rounds):
-        for name in rng.permutation(list(arms)).tolist():
-            one = Arm("npy", arms[name], settings)
-            measured = measure(one, manifest.opener("npy"), feed, number, lambda batch: None)
+        for name in rng.permutation(list(cases)).tolist():
+            one = Case("npy", cases[name], settings)
+            measured = measure(one, manifest.opener("npy"), transfer, number, lambda batch: None)
             found[name].append(measured.samples / measured.epoch_s)
     return found
 
@@ -80,21 +82,19 @@ def collected(chosen: argparse.Namespace) -> list[dict[str, list[float]]]:
         if chosen.out:
             chosen.out.write_text(json.dumps(kept))
     samples = manifest.schema.samples
-    epoch_s = statistics.median(samples / statistics.median(found["arm"]) for found in kept)
+    epoch_s = statistics.median(samples / statistics.median(found["case"]) for found in kept)
     print(f"epochs of {epoch_s:.3f} s")
     return kept
 
 
 def judge(kept: list[dict[str, list[float]]]) -> None:
     """Print how often each pair was called what."""
-    spread = statistics.median(stats.spread(found["arm"]) for found in kept)
-    print(
-        f"{len(kept)} comparisons of {len(kept[0]['arm'])} rounds, which differ by {spread:.1%} within an arm"
-    )
+    spread = statistics.median(stats.spread(found["case"]) for found in kept)
+    print(f"{len(kept)} comparisons, rounds differ by {spread:.1%} within a case")
     called: dict[str, Counter[str]] = {"again": Counter(), "slowed": Counter()}
     for found in kept:
         for other, outcomes in called.items():
-            one, base = (dict(enumerate(found[name])) for name in (other, "arm"))
+            one, base = (dict(enumerate(found[name])) for name in (other, "case"))
             outcomes[stats.compare_rounds(one, base).outcome] += 1
     different = (called["again"]["faster"] + called["again"]["slower"]) / len(kept)
     slower = called["slowed"]["slower"] / len(kept)

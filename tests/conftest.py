@@ -10,15 +10,16 @@ import numpy as np
 import psutil
 import pytest
 
-import formats
 import iobench
-from formats import DTYPES
-from iobench import cache, ceilings
-from iobench.cli import main
+from iobench import formats
+from iobench.bench import case_limits as case_limits
+from iobench.formats import DTYPES
+from iobench.host import cache
+from iobench.terminal.cli import main
 
 SAMPLES = 203  # no multiple of a batch
 
-ceilings.SECONDS = 0.002  # of a limit in each run: here nobody looks at how good it is
+case_limits.SECONDS = 0.002  # of a limit in each run: here nobody snapshots at how good it is
 
 
 def image_arrays(samples=SAMPLES):

@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 
-from iobench.arms import Settings, arm
-from iobench.record import Record
-from iobench.stages import STAGES
+from iobench.bench.case import Settings, case
+from iobench.loading.stages import STAGES
+from iobench.results.record import Record
 
 MIB = 2**20
 MACHINE = {
@@ -23,7 +23,7 @@ SAMPLES = 1024
 
 def a_record(mib_per_s, number=1, variant="npy", loader="native", settings=None, **changes):
     """One round at this speed over a dataset of 1 GiB."""
-    one = arm(variant, loader, settings or Settings())
+    one = case(variant, loader, settings or Settings())
     logical = SAMPLES * MIB
     dataset = {
         "name": "d",
@@ -39,7 +39,7 @@ def a_record(mib_per_s, number=1, variant="npy", loader="native", settings=None,
         "time": f"2026-01-02T03:{number:02}:05.678+00:00",
         "round": number,
         "dataset": dataset,
-        "arm": one.as_dict(),
+        "case": one.as_dict(),
         "device": "cpu",
         "cache": {"mode": "warm", "method": "read through in order", "residency": 1.0},
         "model": "none",
@@ -56,7 +56,7 @@ def a_record(mib_per_s, number=1, variant="npy", loader="native", settings=None,
         "disk_bytes": 0,
         "major_faults": 0,
         "memory_bytes": 100 * MIB,
-        "stolen_s": 0.0,
+        "steal_s": 0.0,
         "device_disk_bytes": 0,
         "gpu_allocated_bytes": None,
         "gpu_reserved_bytes": None,

@@ -14,9 +14,9 @@ from conftest import require_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iobench import aio
-from iobench.aio import DirectUnavailable, Queue, open_direct
-from iobench.memory import PAGE, touched_array
+from iobench.host import aio
+from iobench.host.aio import DirectUnavailable, Queue, open_direct
+from iobench.host.memory import PAGE, touched_array
 
 PAGES = 40
 SIZE = PAGES * PAGE - 1000  # the file ends within its last page
@@ -167,7 +167,7 @@ REFUSED = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from iobench import aio
+from iobench.host import aio
 
 file, engine, what = sys.argv[1:]
 if engine == "threads":

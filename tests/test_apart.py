@@ -11,50 +11,50 @@ from pathlib import Path
 import psutil
 import pytest
 
-from iobench import cache, counters
+from iobench.host import cache, counters
 from iobench.studies._apart import apart
 from iobench.studies._limited import join, memory_group
 
 SOON_S = 60.0
 
 
-def doubled(alive, number):
+def doubled(heartbeat, number):
     return 2 * number
 
 
-def failing(alive):
+def failing(heartbeat):
     raise ValueError("no such luck\nand more")
 
 
-def killed(alive):
+def killed(heartbeat):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def leaving(alive):
+def leaving(heartbeat):
     os._exit(3)
 
 
-def hanging(alive, path):
+def hanging(heartbeat, path):
     child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
     child.start()
     Path(path).write_text(str(child.pid))
-    alive()
+    heartbeat()
     time.sleep(600)
 
 
-def slow_but_alive(alive):
+def slow_but_alive(heartbeat):
     for _ in range(4):
         time.sleep(0.5)
-        alive()
+        heartbeat()
     return "done"
 
 
-def leaving_a_child(alive):
+def leaving_a_child(heartbeat):
     multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def filling(alive, group, count):
+def filling(heartbeat, group, count):
     join(Path(group))
     return len(bytearray(count))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PRODUCT = [*ROOT.glob("iobench/**/*.py"), *ROOT.glob("formats/**/*.py")]
+PRODUCT = [*ROOT.glob("iobench/**/*.py")]
 HEAVY = ("torch", "tensordict", "h5py", "lmdb", "lz4", "scipy", "altair", "vl_convert", "jinja2", "pyarrow")
 
 
@@ -17,8 +17,14 @@ def module_name(path):
 
 
 MODULES = {module_name(path): ast.parse(path.read_text()) for path in PRODUCT}
-COMMANDS = tuple(name for name in MODULES if name.startswith("iobench.commands"))
-FACES = ("iobench.cli", "iobench.display", "iobench.live", "iobench.watching", *COMMANDS)
+COMMANDS = tuple(name for name in MODULES if name.startswith("iobench.terminal.commands"))
+FACES = (
+    "iobench.terminal.cli",
+    "iobench.terminal.display",
+    "iobench.terminal.live",
+    "iobench.terminal.watch",
+    *COMMANDS,
+)
 
 
 def imports(nodes):
@@ -46,9 +52,11 @@ def within(names, packages):
     return {name for name in names if name.split(".")[0] in packages}
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.split(".")[0] == "formats"])
+@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("iobench.formats")])
 def test_formats_know_storage_only(name):
-    assert not within(every_import(name), ("iobench", "typer", "rich"))
+    assert not within(every_import(name), ("typer", "rich"))
+    ours = within(every_import(name), ("iobench",)) - {"iobench"}
+    assert all(other.startswith("iobench.formats") for other in ours)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +66,7 @@ def test_nothing_below_the_faces_knows_them(name):
     assert not every_import(name) & set(FACES)
 
 
-TABLES = ("iobench.tables", "iobench.diagnose.tables")
+TABLES = ("iobench.terminal.tables", "iobench.diagnose.tables")
 
 
 @pytest.mark.parametrize("name", [n for n in MODULES if n not in (*FACES, *TABLES)])
@@ -86,7 +94,7 @@ import sys
 sys.argv = ["iobench", *sys.argv[1:]]
 import iobench
 if len(sys.argv) > 1:
-    from iobench.cli import main
+    from iobench.terminal.cli import main
     try:
         main()
     except SystemExit as end:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import require_disk
 
-from iobench import cache
 from iobench.errors import ColdCacheUnavailable
+from iobench.host import cache
 
 MIB = 1 << 20
 NO_SUCH_CALL = -1

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from conftest import SAMPLES, image_arrays, prepared
 
-from formats import CorruptArtifact, Extent, Field, Schema
-from iobench import cache, counters
-from iobench.aio import DirectUnavailable
 from iobench.errors import InvalidSettings
-from iobench.stream import cached, direct
-from iobench.stream.cached import CachedReader
-from iobench.stream.direct import DirectReader
-from iobench.stream.source import MOST_THREADS, Unchanged, open_source
+from iobench.formats import CorruptArtifact, Extent, Field, Schema
+from iobench.host import cache, counters
+from iobench.host.aio import DirectUnavailable
+from iobench.loading.stream import cached, direct
+from iobench.loading.stream.cached import CachedReader
+from iobench.loading.stream.direct import DirectReader
+from iobench.loading.stream.source import MOST_THREADS, Unchanged, open_source
 
 SIZE = 6 << 20
 SMALL, LARGE = 100, 40_000  # bytes of a row

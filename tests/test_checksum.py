@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from formats import DTYPES, Field, Schema
-from iobench.checksum import Checksum
+from iobench.dataset.checksum import Checksum
+from iobench.formats import DTYPES, Field, Schema
 
 PAIR = Schema(40, (Field("x", (3, 5), "float32"), Field("y", (), "int64"), Field("z", (3,), "uint8")))
 

@@ -10,7 +10,7 @@ import pytest
 from conftest import call, command, complaint, damage, tree
 from PIL import Image
 
-from formats import DTYPES
+from iobench.formats import DTYPES
 
 PROGRESS = re.compile(r"(writing|verifying) \S+|decoding|in .*; next: iobench run --data-dir .+ --name \S+")
 

@@ -10,9 +10,9 @@ import psutil
 import pytest
 from conftest import call, command, complaint, damage, prepared, require_disk
 
-import formats
-from iobench import record
-from iobench.record import VERSION
+from iobench import formats
+from iobench.dataset.manifest import VERSION
+from iobench.results import record
 
 
 def run(manifest, *arguments, by=call):
@@ -40,9 +40,9 @@ def test_json_is_all_there_is_on_stdout(images, tmp_path):
     options = ("--model", "mlp", "--name", images.name, "--format", "npy", "--loader", "native", "--json")
     done = run(images, *options, "--out", tmp_path / "r.jsonl", "--order", "random", "--seed", "7")
     found = json.loads(done.stdout, parse_constant=pytest.fail)
-    (one,) = found["arms"]
+    (one,) = found["cases"]
     assert (found["dataset"], found["device"], found["verdict"]["outcome"]) == (images.name, "cpu", "single")
-    assert (one["rounds"], one["arm"]["order"], one["arm"]["seed"]) == (3, "random", 7)
+    assert (one["rounds"], one["case"]["order"], one["case"]["seed"]) == (3, "random", 7)
     assert one["loss"] > 0
     assert 0 < one["wait_share"] <= 1
     assert "newest" not in done.stderr
@@ -51,7 +51,7 @@ def test_json_is_all_there_is_on_stdout(images, tmp_path):
 def test_json_has_null_where_it_has_no_number(inside, tmp_path):
     manifest = prepared(tmp_path, {"x": np.full((8, 4), np.nan, np.float32)}, ["npy"])
     done = run(manifest, "--model", "mlp", "--loader", "native", "--json", by=inside)
-    assert json.loads(done.stdout, parse_constant=pytest.fail)["arms"][0]["loss"] is None
+    assert json.loads(done.stdout, parse_constant=pytest.fail)["cases"][0]["loss"] is None
 
 
 def test_cold_is_proved_and_said(floats, tmp_path):
@@ -73,8 +73,8 @@ def test_an_arm_that_is_wrong_is_named_and_the_others_are_measured(own_images):
 
 def test_workers_under_spawn_start_from_the_command_line(images, tmp_path):
     workers = ("--num-workers", "1", "--start-method", "spawn", "--prefetch-factor", "1")
-    arm = ("--format", "npy", "--loader", "dataloader", "--fetch", "batch", "--batch-size", "64")
-    done = run(images, *arm, *workers, "--rounds", "1", "--out", tmp_path / "r.jsonl")
+    case = ("--format", "npy", "--loader", "dataloader", "--fetch", "batch", "--batch-size", "64")
+    done = run(images, *case, *workers, "--rounds", "1", "--out", tmp_path / "r.jsonl")
     assert done.returncode == 0, done.stderr
     assert "dataloader, batch fetch, 1 workers" in done.stdout
 

@@ -6,10 +6,10 @@ import json
 import pytest
 from record_cases import MACHINE, a_record, rounds_of
 
-from iobench import record
-from iobench.arms import Settings
-from iobench.compare import compare
+from iobench.bench.case import Settings
 from iobench.errors import NotComparable
+from iobench.results import record
+from iobench.results.compare import compare
 
 STEADY = [1000, 1010, 990, 1005, 995]
 
@@ -28,7 +28,7 @@ def changed(records, **changes):
 )
 def test_the_newer_run_is_called_what_it_is(factor, outcome):
     (line,) = compare(rounds_of(STEADY), {"new": rounds_of(times(factor))}).lines
-    assert (line.arm, line.new) == ("npy · native", "new")
+    assert (line.case, line.new) == ("npy · native", "new")
     assert line.comparison.outcome == outcome
     assert line.comparison.ratio.median == pytest.approx(factor, rel=0.02)
 
@@ -43,12 +43,12 @@ def test_arms_on_one_side_only_are_named():
     base = rounds_of(STEADY) + rounds_of(STEADY, variant="hdf5")
     new = rounds_of(STEADY) + rounds_of(STEADY, variant="lmdb")
     found = compare(base, {"new": new}, base_name="old")
-    assert [line.arm for line in found.lines] == ["npy · native"]
+    assert [line.case for line in found.lines] == ["npy · native"]
     assert found.missing == ["hdf5 · native is only in old", "lmdb · native is only in new"]
 
 
 def test_nothing_in_common_is_refused():
-    with pytest.raises(NotComparable, match="old and new have no arm in common"):
+    with pytest.raises(NotComparable, match="old and new have no case in common"):
         compare(rounds_of(STEADY), {"new": rounds_of(STEADY, variant="lmdb")}, base_name="old")
 
 
@@ -146,7 +146,7 @@ def test_the_command_prints_a_line_per_arm(files, inside):
     done = inside("compare", "old", "new", "--data-dir", root)
     assert done.returncode == 0
     header, line = done.stdout.splitlines()[:2]
-    assert header.split()[:3] == ["arm", "new", "base"]
+    assert header.split()[:3] == ["case", "new", "base"]
     assert "slower" in line
     assert "0.800" in line
     assert "below 5%" in done.stdout
@@ -165,7 +165,7 @@ def test_files_do_as_well_as_names_and_several_can_be_new(files, inside):
 def test_markdown_is_a_table(files, inside):
     root = files(old=rounds_of(STEADY), new=rounds_of(STEADY))
     lines = inside("compare", "old", "new", "--data-dir", root, "--markdown").stdout.splitlines()
-    assert lines[0].startswith("| arm | new |")
+    assert lines[0].startswith("| case | new |")
     assert set(lines[1]) <= set("|-: ")
     assert len({line.count("|") for line in lines[:3]}) == 1
 

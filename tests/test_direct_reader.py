@@ -12,11 +12,11 @@ from conftest import require_disk
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from formats import DTYPES, CorruptArtifact, Extent, Field, Schema
-from iobench import aio
-from iobench.memory import PAGE, touched_array
-from iobench.stream import direct
-from iobench.stream.direct import PIECE_BYTES, DirectReader, _argsort, _pieces
+from iobench.formats import DTYPES, CorruptArtifact, Extent, Field, Schema
+from iobench.host import aio
+from iobench.host.memory import PAGE, touched_array
+from iobench.loading.stream import direct
+from iobench.loading.stream.direct import PIECE_BYTES, DirectReader, _argsort, _pieces
 
 SIZE = (12 << 20) + 77
 GUARD = 0xA5

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-import formats
-from iobench.cli import app
+from iobench import formats
+from iobench.terminal.cli import app
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
 

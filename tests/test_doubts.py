@@ -5,14 +5,14 @@ import dataclasses
 import pytest
 from record_cases import MIB, SAMPLES, rounds_of
 
-from iobench.doubts import Doubt, doubts
+from iobench.results.warnings import RunWarning, warnings
 
 STEADY = [1000, 1010, 990, 1005, 995]
 DATA = SAMPLES * MIB
 
 
 def kinds(records):
-    return [doubt.kind for doubt in doubts(records)]
+    return [warning.kind for warning in warnings(records)]
 
 
 def changed(records, **changes):
@@ -28,7 +28,7 @@ def test_steady_rounds_leave_no_doubt(records):
     assert kinds(records) == []
 
 
-ROBBED = {"stolen_s": 0.05}
+ROBBED = {"steal_s": 0.05}
 BACKED = {"prefault_bytes_per_s": 0.4e9}
 LIMIT = {"name": "page cache", "how": "", "bytes_per_s": 500.0 * MIB, "reads_per_s": None}
 UP = [700, 800, 900, 1000, 1100, 1200]
@@ -52,7 +52,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ("residency", changed(rounds_of(STEADY), cache={"mode": "warm", "residency": 0.8})),
         ("unverified", changed(rounds_of(STEADY), cache={"mode": "warm", "residency": None})),
         ("reclaimed", changed(rounds_of(STEADY), disk_bytes=DATA // 2, device_disk_bytes=DATA // 2)),
-        ("stolen", changed(rounds_of(STEADY), **ROBBED)),
+        ("steal", changed(rounds_of(STEADY), **ROBBED)),
         ("neighbours", changed(rounds_of(STEADY), device_disk_bytes=DATA // 2)),
         ("limit", changed(rounds_of(STEADY), limit=LIMIT)),
         ("profile", changed(rounds_of(STEADY), spans_s=0.05)),
@@ -60,7 +60,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
 )
 def test_each_reason_to_doubt_is_said_alone_and_tells_what_helps(kind, records):
     assert kinds(records) in ([kind], ["spread", kind])  # what drifts differs as well
-    said = doubts(records)[-1].sentence
+    said = warnings(records)[-1].sentence
     assert "\n" not in said
     assert any(mark in said for mark in (";", ":")), "what happened, and then what helps"
 
@@ -71,7 +71,7 @@ def test_each_reason_to_doubt_is_said_alone_and_tells_what_helps(kind, records):
         cold(rounds_of(STEADY), below_s=[1e-4, 1e-4]),
         cold(rounds_of(STEADY), below_s=None),
         cold(rounds_of(STEADY), prefault_bytes_per_s=9e9),
-        changed(rounds_of(STEADY), stolen_s=None, device_disk_bytes=None, disk_bytes=None),
+        changed(rounds_of(STEADY), steal_s=None, device_disk_bytes=None, disk_bytes=None),
         cold(changed(rounds_of(STEADY), disk_bytes=DATA, device_disk_bytes=int(1.01 * DATA))),
         changed(rounds_of(STEADY), limit=None),
     ],
@@ -86,8 +86,8 @@ def test_doubts_about_several_arms_are_one_that_names_some_of_them():
         for variant in ("npy", "hdf5", "lmdb", "memmap")
         for record in changed(rounds_of(STEADY, variant=variant), epoch_s=0.15)
     ]
-    (found,) = doubts(records)
-    assert len(found.arms) == 4
+    (found,) = warnings(records)
+    assert len(found.cases) == 4
     assert found.sentence.startswith(
         "npy · native; hdf5 · native; lmdb · native and 1 more: epochs of 150 ms"
     )
@@ -96,8 +96,8 @@ def test_doubts_about_several_arms_are_one_that_names_some_of_them():
 def test_a_drift_of_the_machine_shows_through_arms_that_scatter():
     fast = rounds_of([1000, 950, 900, 850, 800, 760, 710])
     slow = rounds_of([103, 94, 91, 84, 81, 75, 72], variant="lmdb")
-    assert next(doubt for doubt in doubts(fast + slow) if doubt.kind == "drift").arms == []
+    assert next(warning for warning in warnings(fast + slow) if warning.kind == "drift").cases == []
 
 
 def test_a_doubt_about_all_names_nobody():
-    assert Doubt("k", "said").sentence == "said"
+    assert RunWarning("k", "said").sentence == "said"

@@ -1,11 +1,12 @@
 import pytest
 import torch
 
-from iobench import epoch, feed
-from iobench.arms import Settings, arm
+from iobench.bench import epoch
+from iobench.bench.case import Settings, case
 from iobench.errors import DeviceUnavailable, InvalidSettings
-from iobench.feed import Feed, pick_device
-from iobench.stages import UNTIMED
+from iobench.loading import transfer as transfer
+from iobench.loading.stages import UNTIMED
+from iobench.loading.transfer import HostToDevice, pick_device
 
 CPU = torch.device("cpu")
 
@@ -68,16 +69,16 @@ def test_a_device_that_is_not_here_is_refused_with_what_is(monkeypatch, count, f
 
 def test_on_the_cpu_batches_stay_what_they_are():
     tensor = torch.ones(3)
-    assert Feed(CPU, non_blocking=False).move({"x": tensor})["x"] is tensor
+    assert HostToDevice(CPU, non_blocking=False).move({"x": tensor})["x"] is tensor
 
 
 def test_on_the_cpu_there_is_no_device_memory():
-    assert Feed(CPU, non_blocking=False).peak_bytes() is None
+    assert HostToDevice(CPU, non_blocking=False).peak_bytes() is None
 
 
 @pytest.mark.parametrize("non_blocking", [True, False])
 def test_copies_wait_only_where_asked_to(fake, log, non_blocking):
-    Feed(fake.device, non_blocking).move(fake.batch(1))
+    HostToDevice(fake.device, non_blocking).move(fake.batch(1))
     assert log == ["copy to cuda:0 without waiting" if non_blocking else "copy to cuda:0"]
 
 
@@ -101,8 +102,8 @@ def test_the_clock_stops_after_the_device_has_finished_every_copy(fake, log, ima
 
     monkeypatch.setattr(epoch, "open_loader", lambda one, opener, *settings: Loader(opener))
     monkeypatch.setattr(epoch, "Meter", Meter)
-    one = arm("npy", "native", Settings(batch_size=100))
+    one = case("npy", "native", Settings(batch_size=100))
     consume = lambda batch: log.append("consume")  # noqa: E731
-    epoch.measure(one, images.opener("npy"), feed.Feed(fake.device, True), 1, consume)
+    epoch.measure(one, images.opener("npy"), transfer.HostToDevice(fake.device, True), 1, consume)
     copy = ["copy to cuda:0 without waiting", "consume"]
     assert log == ["clock stops", *3 * copy, "synchronize", "clock stops", "close"]

@@ -7,8 +7,8 @@ import sys
 import pytest
 from record_cases import a_record, profiled, rounds_of
 
-from iobench import history, record
 from iobench.errors import MissingExtra, RecordError
+from iobench.results import history, record
 
 STEADY = [1000, 1010, 990, 1005, 995]
 
@@ -28,9 +28,9 @@ def write(root, name, records):
 
 def test_runs_are_listed_the_newest_first(root):
     newer, older = history.past(root)
-    assert (newer.name, newer.arms, newer.rounds, newer.dataset) == ("second", 2, 5, "d")
+    assert (newer.name, newer.cases, newer.rounds, newer.dataset) == ("second", 2, 5, "d")
     assert newer.verdict.startswith("Fastest: npy · native, 2.00 ×")
-    assert (older.name, older.arms, older.device, older.cache) == ("first", 1, "cpu", "warm")
+    assert (older.name, older.cases, older.device, older.cache) == ("first", 1, "cpu", "warm")
     assert history.newest(root).name == "second.jsonl"
 
 
@@ -43,7 +43,7 @@ def test_a_folder_without_runs_has_none(tmp_path):
 def test_a_file_that_cannot_be_read_is_listed_with_its_problem(root):
     (root / "results" / "broken.jsonl").write_text("hello\n")
     broken = next(past for past in history.past(root) if past.problem)
-    assert (broken.name, broken.arms) == ("broken", 0)
+    assert (broken.name, broken.cases) == ("broken", 0)
 
 
 def test_a_run_is_found_by_name_by_file_name_and_by_path(root):
@@ -75,7 +75,7 @@ def test_a_table_has_a_row_per_round_with_the_figures_of_the_record(root, tmp_pa
     with open(tmp_path / "t.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["bytes_per_s"]) for row in rows] == [one.bytes_per_s for one in records]
-    assert next((row["arm_label"], row["machine_disk_model"], row["round"]) for row in rows) == (
+    assert next((row["case_label"], row["machine_disk_model"], row["round"]) for row in rows) == (
         "npy · native",
         "fast",
         "1",
@@ -133,7 +133,7 @@ def test_a_run_is_shown_as_it_was_printed(root, inside):
     assert "Fastest: npy · native" in done.stdout
     assert "batch 256" in done.stdout
     found = json.loads(inside("runs", "--data-dir", root, "show", "second", "--json").stdout)
-    assert [arm["label"] for arm in found["arms"]] == ["npy · native", "lmdb · native"]
+    assert [case["label"] for case in found["cases"]] == ["npy · native", "lmdb · native"]
 
 
 def test_deleting_asks_and_without_anybody_there_needs_yes(root, inside):

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from iobench import interrupts
+from iobench.host import interrupts
 
 
 def interrupt():

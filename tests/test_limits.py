@@ -1,4 +1,4 @@
-"""What the hardware can do: the figures, which of them an arm runs into, and how a run shows them."""
+"""What the hardware can do: the figures, which of them a case runs into, and how a run shows them."""
 
 import errno
 import json
@@ -12,14 +12,17 @@ import torch
 from conftest import complaint, require_disk
 
 import iobench
-from iobench import Settings, cache, ceilings, limits, record, summary
-from iobench.aio import DirectUnavailable
-from iobench.arms import LOADERS, arm
-from iobench.ceilings import Ceilings
-from iobench.doubts import doubts
-from iobench.limits import CACHED_BELOW, Below, Limit
-from iobench.memory import PAGE
-from iobench.stream.pipeline import GROUP_BYTES
+from iobench import Settings
+from iobench.bench import case_limits as case_limits
+from iobench.bench.case import LOADERS, case
+from iobench.bench.case_limits import CaseLimits
+from iobench.host import cache, limits
+from iobench.host.aio import DirectUnavailable
+from iobench.host.limits import CACHED_BELOW, Below, Limit
+from iobench.host.memory import PAGE
+from iobench.loading.stream.pipeline import GROUP_BYTES
+from iobench.results import record, summary
+from iobench.results.warnings import warnings
 
 SECONDS = 0.01
 MIB = 1 << 20
@@ -108,7 +111,7 @@ def test_single_reads_are_timed_twice_over_the_same_places(file, monkeypatch):
         return preadv(descriptor, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", noting)
-    found = limits.below(file, looks=50)
+    found = limits.below(file, snapshots=50)
     assert found.first_s > 0
     assert found.second_s > 0
     assert len(set(places)) > 25
@@ -158,7 +161,7 @@ def figures(monkeypatch):
 
 
 def an_arm(variant="npy", loader="native", device="cpu", **chosen):
-    return arm(variant, loader, Settings(**chosen).on(device))
+    return case(variant, loader, Settings(**chosen).on(device))
 
 
 def lowest(found):
@@ -166,7 +169,7 @@ def lowest(found):
 
 
 def test_a_warm_arm_runs_into_the_page_cache(figures, images):
-    assert lowest(Ceilings(images, CPU, "warm").of(an_arm())) == ("page cache", 8000)
+    assert lowest(CaseLimits(images, CPU, "warm").of(an_arm())) == ("page cache", 8000)
     assert set(figures.names()) == {"page cache"}
 
 
@@ -178,23 +181,23 @@ def test_the_page_cache_is_measured_with_one_thread_and_with_all_cores_and_the_b
     monkeypatch.setattr(
         limits, "page_cache", lambda file, size, slots, threads, s: Limit("c", "", rates[threads])
     )
-    assert Ceilings(images, CPU, "warm").of(an_arm()).bytes_per_s == 9e9
+    assert CaseLimits(images, CPU, "warm").of(an_arm()).bytes_per_s == 9e9
 
 
 @pytest.mark.parametrize(
     ("loader", "batch_size", "slot_samples", "slots"),
     [
-        ("native", 50, 50, ceilings.BATCH_SLOTS),
-        ("dataloader", 50, 50, ceilings.BATCH_SLOTS),
-        ("native", 10**6, 203, ceilings.BATCH_SLOTS),
-        ("stream", 50, GROUP_BYTES // (50 * 776) * 50, ceilings.STREAM_SLOTS),
-        ("stream", 10**6, GROUP_BYTES // (203 * 776) * 203, ceilings.STREAM_SLOTS),
+        ("native", 50, 50, case_limits.BATCH_SLOTS),
+        ("dataloader", 50, 50, case_limits.BATCH_SLOTS),
+        ("native", 10**6, 203, case_limits.BATCH_SLOTS),
+        ("stream", 50, GROUP_BYTES // (50 * 776) * 50, case_limits.STREAM_SLOTS),
+        ("stream", 10**6, GROUP_BYTES // (203 * 776) * 203, case_limits.STREAM_SLOTS),
     ],
 )
 def test_the_page_cache_is_copied_into_what_the_loader_fills(
     figures, images, loader, batch_size, slot_samples, slots
 ):
-    Ceilings(images, CPU, "warm").of(an_arm(loader=loader, batch_size=batch_size))
+    CaseLimits(images, CPU, "warm").of(an_arm(loader=loader, batch_size=batch_size))
     for _, file, slot_bytes, number, *_ in figures.asked:
         assert file == max(images.files_of("npy"), key=lambda path: path.stat().st_size)
         assert (slot_bytes, number) == (slot_samples * images.schema.sample_bytes, slots)
@@ -202,7 +205,7 @@ def test_the_page_cache_is_copied_into_what_the_loader_fills(
 
 @pytest.mark.parametrize("variant", ["npy", "lmdb"])
 def test_a_cold_arm_runs_into_the_disk_by_as_much_as_is_stored(figures, images, variant):
-    name, rate = lowest(Ceilings(images, CPU, "cold").of(an_arm(variant)))
+    name, rate = lowest(CaseLimits(images, CPU, "cold").of(an_arm(variant)))
     stored = sum(file.stat().st_size for file in images.files_of(variant))
     assert name == "disk"
     assert rate == pytest.approx(1000 * images.schema.logical_bytes / stored)
@@ -210,7 +213,7 @@ def test_a_cold_arm_runs_into_the_disk_by_as_much_as_is_stored(figures, images, 
 
 
 def test_the_disk_is_the_same_for_all_formats_and_measured_once(figures, images):
-    known = Ceilings(images, CPU, "cold")
+    known = CaseLimits(images, CPU, "cold")
     for variant in images.artifacts:
         known.of(an_arm(variant))
     assert figures.names() == ["disk"]
@@ -229,7 +232,7 @@ def test_random_reads_limit_only_what_does_not_fit_into_memory(
     figures, images, monkeypatch, order, free, expected
 ):
     monkeypatch.setattr(cache, "free_memory", lambda: free)
-    found = Ceilings(images, CPU, "cold").of(an_arm(order=order))
+    found = CaseLimits(images, CPU, "cold").of(an_arm(order=order))
     assert (found.name, figures.names()) == (expected, [expected])
     if expected == "disk, random":
         assert figures.asked[0][2] == images.schema.sample_bytes
@@ -238,7 +241,7 @@ def test_random_reads_limit_only_what_does_not_fit_into_memory(
 @pytest.mark.parametrize(("rate", "expected"), [(100, "host to device"), (20_000, "page cache")])
 def test_on_cuda_the_way_to_the_device_counts_too(figures, images, rate, expected):
     figures.rates["host to device"] = rate
-    found = Ceilings(images, CUDA, "warm").of(an_arm(device="cuda"))
+    found = CaseLimits(images, CUDA, "warm").of(an_arm(device="cuda"))
     assert lowest(found) == (expected, figures.rates[expected])
 
 
@@ -246,13 +249,13 @@ def test_on_cuda_the_way_to_the_device_counts_too(figures, images, rate, expecte
     ("loader", "pin", "expected"), [("native", True, True), ("native", False, False), ("stream", False, True)]
 )
 def test_memory_is_copied_to_the_device_as_the_arm_does_it(figures, images, loader, pin, expected):
-    Ceilings(images, CUDA, "cold").of(an_arm(loader=loader, device="cuda", pin_memory=pin))
+    CaseLimits(images, CUDA, "cold").of(an_arm(loader=loader, device="cuda", pin_memory=pin))
     (asked,) = [one for one in figures.asked if one[0] == "host to device"]
     assert (asked[1], asked[3]) == (CUDA, expected)
 
 
 def test_what_is_known_is_not_measured_again(figures, images):
-    known = Ceilings(images, CPU, "warm")
+    known = CaseLimits(images, CPU, "warm")
     known.of(an_arm())
     before = len(figures.asked)
     known.of(an_arm())
@@ -263,7 +266,7 @@ def test_what_is_known_is_not_measured_again(figures, images):
 
 
 def test_measuring_again_only_raises_limits_and_takes_longer(figures, images):
-    known = Ceilings(images, CUDA, "cold")
+    known = CaseLimits(images, CUDA, "cold")
     one = an_arm(device="cuda")
     known.of(one)
     short = figures.asked[-1][-1]
@@ -271,7 +274,7 @@ def test_measuring_again_only_raises_limits_and_takes_longer(figures, images):
     first, rate = lowest(known.again(one))
     assert figures.asked[-1][-1] > short
     assert (first, rate) == lowest(known.of(one))
-    assert rate == pytest.approx(lowest(Ceilings(images, CUDA, "cold").of(one))[1] * 2)  # still of 1000
+    assert rate == pytest.approx(lowest(CaseLimits(images, CUDA, "cold").of(one))[1] * 2)  # still of 1000
     figures.rates["disk"] = 30_000
     assert known.again(one).name == "host to device"
     assert known.of(one).bytes_per_s == 20_000e6
@@ -279,7 +282,7 @@ def test_measuring_again_only_raises_limits_and_takes_longer(figures, images):
 
 
 def test_measuring_again_keeps_what_other_arms_know(figures, images):
-    known = Ceilings(images, CPU, "warm")
+    known = CaseLimits(images, CPU, "warm")
     known.of(an_arm("memmap"))
     known.of(an_arm("npy"))
     known.again(an_arm("npy"))
@@ -290,22 +293,22 @@ def test_measuring_again_keeps_what_other_arms_know(figures, images):
 
 def test_where_nothing_is_read_past_the_cache_the_disk_is_left_out(figures, images):
     figures.no_direct = True
-    assert Ceilings(images, CPU, "cold").of(an_arm()) is None
-    assert Ceilings(images, CPU, "cold").again(an_arm()) is None
-    assert Ceilings(images, CUDA, "cold").of(an_arm(device="cuda")).name == "host to device"
-    assert Ceilings(images, CPU, "warm").of(an_arm()).name == "page cache"
+    assert CaseLimits(images, CPU, "cold").of(an_arm()) is None
+    assert CaseLimits(images, CPU, "cold").again(an_arm()) is None
+    assert CaseLimits(images, CUDA, "cold").of(an_arm(device="cuda")).name == "host to device"
+    assert CaseLimits(images, CPU, "warm").of(an_arm()).name == "page cache"
 
 
 def test_caches_below_are_spoken_of_where_anybody_can_tell(images, monkeypatch):
     monkeypatch.setattr(limits, "below", lambda file: Below(2e-4, 1e-4))
-    assert Ceilings(images, CPU, "cold").below() == Below(2e-4, 1e-4)
+    assert CaseLimits(images, CPU, "cold").below() == Below(2e-4, 1e-4)
     for error in (DirectUnavailable, OSError):
 
         def refuse(file, error=error):
             raise error
 
         monkeypatch.setattr(limits, "below", refuse)
-        assert Ceilings(images, CPU, "cold").below() is None
+        assert CaseLimits(images, CPU, "cold").below() is None
 
 
 @pytest.fixture
@@ -334,34 +337,34 @@ def test_without_limits_nothing_is_measured_and_records_have_none(figures, by_fi
 
 
 def test_a_limit_that_was_beaten_is_measured_again(figures, images, measure, monkeypatch):
-    again = Ceilings.again
+    again = CaseLimits.again
 
-    def better(self, arm):
+    def better(self, case):
         figures.rates["page cache"] = 10**9
-        return again(self, arm)
+        return again(self, case)
 
     figures.rates["page cache"] = 1e-3
-    monkeypatch.setattr(Ceilings, "again", better)
+    monkeypatch.setattr(CaseLimits, "again", better)
     found = measure(images, rounds=2)
     assert [one.limit["bytes_per_s"] for one in found.records] == [1e15] * 2
-    (arm,) = summary.summarise(found.records).arms
-    assert 0 < arm.limit_share < 1
-    assert "limit" not in [doubt.kind for doubt in doubts(found.records)]
+    (case,) = summary.summarise(found.records).cases
+    assert 0 < case.limit_share < 1
+    assert "limit" not in [warning.kind for warning in warnings(found.records)]
 
 
 def test_a_limit_that_was_not_reached_is_not_measured_again(figures, images, measure, monkeypatch):
     figures.rates["page cache"] = 10**9
-    monkeypatch.delattr(Ceilings, "again")
+    monkeypatch.delattr(CaseLimits, "again")
     assert measure(images, rounds=2).records
 
 
 def test_who_stays_above_the_limit_is_warned_of(figures, images, measure):
     figures.rates["page cache"] = 1e-3
     found = measure(images, rounds=2)
-    (arm,) = summary.summarise(found.records).arms
-    assert (arm.limit, arm.limit_bytes_per_s) == ("page cache", 1e3)
-    assert arm.limit_share == pytest.approx(arm.bytes_per_s.median / 1e3)
-    (said,) = [doubt.sentence for doubt in doubts(found.records) if doubt.kind == "limit"]
+    (case,) = summary.summarise(found.records).cases
+    assert (case.limit, case.limit_bytes_per_s) == ("page cache", 1e3)
+    assert case.limit_share == pytest.approx(case.bytes_per_s.median / 1e3)
+    (said,) = [warning.sentence for warning in warnings(found.records) if warning.kind == "limit"]
     assert said.startswith("npy · native: faster than the limit measured for it")
 
 
@@ -372,10 +375,10 @@ def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
         replace(one, limit={**one.limit, "bytes_per_s": rate})
         for one, rate in zip(found.records, rates, strict=True)
     ]
-    (arm,) = summary.summarise(records).arms
-    assert arm.limit_bytes_per_s == 9e15
-    (arm,) = summary.summarise([replace(one, limit=None) for one in records]).arms
-    assert (arm.limit, arm.limit_bytes_per_s, arm.limit_share) == (None, None, None)
+    (case,) = summary.summarise(records).cases
+    assert case.limit_bytes_per_s == 9e15
+    (case,) = summary.summarise([replace(one, limit=None) for one in records]).cases
+    assert (case.limit, case.limit_bytes_per_s, case.limit_share) == (None, None, None)
 
 
 def test_a_cold_run_says_if_a_cache_below_was_seen(figures, by_file, images, measure, monkeypatch):
@@ -383,7 +386,7 @@ def test_a_cold_run_says_if_a_cache_below_was_seen(figures, by_file, images, mea
     found = measure(images, cache_mode="cold")
     assert found.remarks == [Below(2e-4, 1e-4).sentence]
     assert found.records[0].cache["below_s"] == [2e-4, 1e-4]
-    assert "below" in [doubt.kind for doubt in doubts(found.records)]
+    assert "below" in [warning.kind for warning in warnings(found.records)]
     assert measure(images, cache_mode="warm").remarks == []
 
 
@@ -485,7 +488,7 @@ def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatc
             return Limit(name, "", 1.0)
 
         monkeypatch.setattr(limits, name, measure)
-    ceilings.survey(images, CUDA, 32, 0.002)
+    case_limits.survey(images, CUDA, 32, 0.002)
     assert sorted(asked) == [(n, p) for n in ("device_to_host", "host_to_device") for p in (False, True)]
 
 
@@ -505,7 +508,7 @@ def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatc
     ],
 )
 def test_limits_that_cannot_be_asked_for_are_a_usage_error(images, inside, monkeypatch, arguments, said):
-    monkeypatch.setattr(ceilings, "survey", lambda *arguments, **options: ceilings.Survey())
+    monkeypatch.setattr(case_limits, "survey", lambda *arguments, **options: case_limits.Survey())
     done = inside("limits", "--data-dir", images.root.parent, *arguments)
     assert said in complaint(done, 2)
     assert done.stdout == ""

@@ -11,8 +11,8 @@ from conftest import command
 from record_cases import a_record, rounds_of
 from rich.console import Console
 
-from iobench import live
-from iobench.rounds import Rounds
+from iobench.bench.plan import Rounds
+from iobench.terminal import live
 
 
 def shown(view):

@@ -8,15 +8,16 @@ import pytest
 import torch
 from conftest import SAMPLES, every_dtype_arrays, image_arrays
 
-import formats
-from formats import CorruptArtifact
-from formats._base import corrupt
-from iobench import cache, order
-from iobench.arms import FETCHES, LOADERS, Settings, arm
-from iobench.checksum import Checksum
-from iobench.counters import Counters
+from iobench import formats
+from iobench.bench.case import FETCHES, LOADERS, Settings, case
+from iobench.dataset.checksum import Checksum
 from iobench.errors import LoaderFailed
-from iobench.loaders import open_loader
+from iobench.formats import CorruptArtifact
+from iobench.formats._base import corrupt
+from iobench.host import cache
+from iobench.host.counters import Counters
+from iobench.loading import order
+from iobench.loading.loaders import open_loader
 
 CPU = torch.device("cpu")
 ROWS = {
@@ -27,7 +28,7 @@ every_format = pytest.mark.parametrize("name", formats.names())
 
 def epoch(manifest, name, loader="dataloader", rows=ROWS["sequential"], **settings):
     """All batches of an epoch, from a loader that is closed afterwards."""
-    one = arm(name, loader, Settings(**{"batch_size": 32, **settings}))
+    one = case(name, loader, Settings(**{"batch_size": 32, **settings}))
     opened = open_loader(one, manifest.opener(name), CPU)
     try:
         return [dict(batch.items()) for batch in opened.epoch(rows)]
@@ -195,13 +196,13 @@ def test_what_native_meets_is_one_line(images, monkeypatch, error):
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_loader_is_closed_twice_without_harm(images, loader):
-    opened = open_loader(arm("npy", loader, Settings()), images.opener("npy"), CPU)
+    opened = open_loader(case("npy", loader, Settings()), images.opener("npy"), CPU)
     opened.close()
     opened.close()
 
 
 def test_a_loader_left_in_the_middle_ends_its_workers(images):
-    opened = open_loader(arm("npy", "dataloader", Settings(**FORKED)), images.opener("npy"), CPU)
+    opened = open_loader(case("npy", "dataloader", Settings(**FORKED)), images.opener("npy"), CPU)
     batches = opened.epoch(ROWS["sequential"])
     next(batches)
     batches.close()

@@ -8,9 +8,9 @@ import pytest
 from conftest import Arrays, numbers
 
 import iobench
-from formats import CorruptArtifact
+from iobench.dataset.manifest import Manifest, check_name, find_dataset
 from iobench.errors import ManifestError
-from iobench.manifest import Manifest, check_name, find_dataset
+from iobench.formats import CorruptArtifact
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import os
 import numpy as np
 import pytest
 
-from iobench import memory
-from iobench.memory import HUGE_PAGE, PAGE, touched_array, touched_map
+from iobench.host import memory
+from iobench.host.memory import HUGE_PAGE, PAGE, touched_array, touched_map
 
 
 @pytest.mark.parametrize("count", [1, PAGE, PAGE + 1, HUGE_PAGE, 3 * HUGE_PAGE + 5])

@@ -2,7 +2,7 @@ import contextlib
 
 import pytest
 
-from iobench.meter import Meter
+from iobench.bench.meter import Meter
 
 
 class FakeClock:

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import iobench
-from iobench import machine, monitor
-from iobench.monitor import Monitor
+from iobench.host import machine, monitor
+from iobench.host.monitor import Monitor
 
 
-def looks(path, device="cpu", seconds=0.35):
+def snapshots(path, device="cpu", seconds=0.35):
     found = Monitor(path, device, every_s=0.05)
     with found.watching():
         until = time.monotonic() + seconds
@@ -21,7 +21,7 @@ def looks(path, device="cpu", seconds=0.35):
 
 
 def test_it_looks_while_it_is_watching_and_gives_each_look_once(tmp_path):
-    found = looks(tmp_path)
+    found = snapshots(tmp_path)
     taken = found.take()
     assert len(taken) >= 2
     assert found.take() == []
@@ -29,24 +29,24 @@ def test_it_looks_while_it_is_watching_and_gives_each_look_once(tmp_path):
 
 
 def test_a_busy_core_is_seen(tmp_path):
-    for look in looks(tmp_path).take():
+    for look in snapshots(tmp_path).take():
         assert all(0 <= core <= 1 for core in look["cores"])
         assert 0 <= look["iowait"] <= 1
         assert (look["gpu"], look["gpu_memory_bytes"]) == (None, None)
-    assert max(max(look["cores"]) for look in looks(tmp_path).take()) > 0.5
+    assert max(max(look["cores"]) for look in snapshots(tmp_path).take()) > 0.5
 
 
 def test_the_disk_is_seen_through_its_account(tmp_path, monkeypatch):
     accounts = (machine.DiskAccount(n * 10**6, n * 100) for n in range(10**6))
     monkeypatch.setattr(machine, "disk_account", lambda path: next(accounts))
-    look = looks(tmp_path).take()[0]
+    look = snapshots(tmp_path).take()[0]
     assert look["disk_bytes_per_s"] == pytest.approx(10**6 / 0.05, rel=0.5)
     assert look["disk_queue"] == pytest.approx(0.1 / 0.05, rel=0.5)
 
 
 def test_no_disk_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "disk_account", lambda path: None)
-    assert {look["disk_bytes_per_s"] for look in looks(tmp_path).take()} == {None}
+    assert {look["disk_bytes_per_s"] for look in snapshots(tmp_path).take()} == {None}
 
 
 class FakeNvml:
@@ -84,7 +84,7 @@ def nvml(monkeypatch):
 
 
 def test_a_gpu_is_seen_by_its_driver(nvml, tmp_path):
-    look = looks(tmp_path, "cuda:0").take()[0]
+    look = snapshots(tmp_path, "cuda:0").take()[0]
     assert (look["gpu"], look["gpu_memory_bytes"]) == (0.5, 12345)
     assert nvml.open == 0
 
@@ -94,9 +94,9 @@ def test_a_driver_that_fails_is_none(nvml, tmp_path, monkeypatch):
         raise FakeNvml.NVMLError
 
     monkeypatch.setattr(nvml, "nvmlDeviceGetUtilizationRates", fail)
-    assert looks(tmp_path, "cuda:0").take()[0]["gpu"] is None
+    assert snapshots(tmp_path, "cuda:0").take()[0]["gpu"] is None
     monkeypatch.setattr(nvml, "nvmlInit", fail)
-    assert looks(tmp_path, "cuda:0").take()[0]["gpu"] is None
+    assert snapshots(tmp_path, "cuda:0").take()[0]["gpu"] is None
 
 
 def test_records_of_a_profiled_run_have_the_looks_since_the_last(images, tmp_path, monkeypatch):

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from formats import Field, Schema
 from iobench import Settings
 from iobench.errors import InvalidSettings
-from iobench.order import ORDERS, Order, blocks_of, shuffledness
+from iobench.formats import Field, Schema
+from iobench.loading.order import ORDERS, Order, blocks_of, shuffledness
 
 ORDER = st.builds(
     Order,

@@ -14,18 +14,18 @@ import pytest
 from conftest import Arrays, complaint, damage, numbers, tree
 from PIL import Image
 
-import formats
 import iobench
-from formats import ArtifactExists, CorruptArtifact
-from iobench import staging
+from iobench import formats
+from iobench.dataset import staging
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.prepare import DEFAULT_FORMATS
+from iobench.dataset.verify import read_back
 from iobench.errors import ManifestError, PrepareError, SourceError, WrongContent
-from iobench.manifest import Manifest
-from iobench.prepare import DEFAULT_FORMATS
-from iobench.verify import read_back
+from iobench.formats import ArtifactExists, CorruptArtifact
 
 VARIANTS = [*DEFAULT_FORMATS, "hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
 
-PREPARE = importlib.import_module("iobench.prepare")  # its name in the package is the function's
+PREPARE = importlib.import_module("iobench.dataset.prepare")  # its name in the package is the function's
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -345,7 +345,7 @@ class TestFailure:
 
     def test_by_a_kill_leaves_nothing_that_opens(self, tmp_path):
         script = (
-            "import os, sys, iobench, formats\n"
+            "import os, sys, iobench; from iobench import formats\n"
             "formats.type_of('hdf5').open = lambda *_: os.kill(os.getpid(), 9)\n"
             "iobench.prepare(iobench.Synthetic(9999), ['npy', 'hdf5'], data_dir=sys.argv[1], name='d')\n"
         )
@@ -395,7 +395,7 @@ class TestFolderAndDisk:
         script = (
             "import shutil, sys\n"
             "from types import SimpleNamespace\n"
-            "from iobench.cli import main\n"
+            "from iobench.terminal.cli import main\n"
             "shutil.disk_usage = lambda path: SimpleNamespace(free=1 << 40)\n"
             "main()\n"
         )
@@ -433,7 +433,7 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
     script = (
         "import importlib, resource, sys, iobench\n"
         "from pathlib import Path\n"
-        "importlib.import_module('iobench.verify').READER_BYTES = 32 << 20\n"
+        "importlib.import_module('iobench.dataset.verify').READER_BYTES = 32 << 20\n"
         "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
         "def prepare(size): iobench.prepare(iobench.Synthetic(size), data_dir=Path(sys.argv[1]))\n"
         "prepare(1000)\n"

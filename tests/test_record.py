@@ -4,16 +4,16 @@ import math
 
 import pytest
 
-from iobench import record
 from iobench.errors import RecordError
-from iobench.record import Record
+from iobench.results import record
+from iobench.results.record import Record
 
 EXAMPLE = Record(
     run="a1",
     time="2026-01-02T03:04:05.678+00:00",
     round=1,
     dataset={"name": "d", "samples": 10, "fields": [{"name": "x", "shape": [3], "dtype": "uint8"}]},
-    arm={"variant": "npy", "loader": "native", "label": "npy · native"},
+    case={"variant": "npy", "loader": "native", "label": "npy · native"},
     device="cpu",
     cache={"mode": "warm", "residency": 1.0},
     model="none",
@@ -103,7 +103,7 @@ def test_what_older_records_do_not_have_is_none(path):
     older = {
         key: value
         for key, value in dataclasses.asdict(EXAMPLE).items()
-        if key not in ("stolen_s", "device_disk_bytes", "stages", "system", "limit", "shuffledness")
+        if key not in ("steal_s", "device_disk_bytes", "stages", "system", "limit", "shuffledness")
     }
     path.parent.mkdir()
     path.write_text(json.dumps(older) + "\n")
@@ -117,14 +117,14 @@ BROKEN = {
     "null": "",
     "{}": "it has no 'record_version'",
     '{"record_version": "1"}': "",
-    '{"record_version": 1}': "missing",
-    changed(record_version=99, run={}): "version 99, newer than 1; upgrade iobench",
+    '{"record_version": 2}': "missing",
+    changed(record_version=99, run={}): "version 99, newer than 2; upgrade iobench",
     changed(epoch_s=math.nan): "a figure is NaN",
     changed(wait_s=math.inf): "a figure is Infinity",
     changed(epoch_s=0): "epoch_s is 0",
     changed(samples=-1): "samples is -1",
     changed(epoch_s="1"): "",
-    changed(arm={}): "it has no 'variant'",
+    changed(case={}): "it has no 'variant'",
     changed(cache=None): "",
     "[" * 10_000: "",
 }

@@ -1,4 +1,4 @@
-"""The report: what it says, and how it looks in a real browser."""
+"""The report: what it says, and how it snapshots in a real browser."""
 
 import base64
 import csv
@@ -14,11 +14,12 @@ import sys
 import pytest
 from record_cases import MACHINE, a_record, profiled, rounds_of
 
-from iobench import record, report
-from iobench.arms import Settings
+from iobench import report
+from iobench.bench.case import Settings
 from iobench.errors import MissingExtra, RecordError, ReportError
 from iobench.report import figures, page
 from iobench.report.context import contexts
+from iobench.results import record
 
 STEADY = [1000, 1010, 990, 1005, 995]
 COLD = {"mode": "cold", "method": "drop_caches", "residency": 0.0}
@@ -37,7 +38,7 @@ def times(factor):
 
 
 def run_of_all(**common):
-    """Four arms, the fastest of which is npy · stream."""
+    """Four cases, the fastest of which is npy · stream."""
     kinds = {("npy", "stream"): 5, ("npy", "native"): 2, ("lmdb", "native"): 1, ("hdf5", "dataloader"): 0.1}
     return [
         one
@@ -107,7 +108,7 @@ def test_what_was_not_measured_has_no_figure():
 def test_cold_stands_beside_warm_only_where_all_else_is_equal():
     records = rounds_of(STEADY) + rounds_of(times(0.1), cache=COLD) + rounds_of(STEADY, variant="lmdb")
     rows = figures.cold_and_warm(contexts(records))
-    assert [(row["arm"], row["cache"], row["MiB/s"]) for row in rows] == [
+    assert [(row["case"], row["cache"], row["MiB/s"]) for row in rows] == [
         ("npy · native", "cold", 100.0),
         ("npy · native", "warm", 1000.0),
     ]
@@ -137,9 +138,9 @@ def test_a_conversion_pays_for_itself_by_what_it_saves():
 def test_a_look_belongs_to_the_round_it_fell_into():
     ended = a_record(1000, time="2026-01-02T03:04:10.000+00:00", epoch_s=3.0)
     end = 1767323050.0
-    looks = [{"time": end - back, **LOOK} for back in (5, 2, 1)]
-    rows = figures.system([dataclasses.replace(ended, system=looks)])
-    assert [row["arm"] for row in rows] == ["between rounds", "npy · native", "npy · native"]
+    snapshots = [{"time": end - back, **LOOK} for back in (5, 2, 1)]
+    rows = figures.system([dataclasses.replace(ended, system=snapshots)])
+    assert [row["case"] for row in rows] == ["between rounds", "npy · native", "npy · native"]
     assert [row["seconds"] for row in rows] == [0, 3, 4]
 
 
@@ -165,7 +166,7 @@ def tables(text):
 def test_figures_on_the_page_are_those_of_the_records(written):
     text = written(with_everything()).read_text()
     header, *rows = tables(text)["1-speed"]
-    assert [(row[header.index("arm")], row[header.index("MiB/s")]) for row in rows] == [
+    assert [(row[header.index("case")], row[header.index("MiB/s")]) for row in rows] == [
         ("npy · stream", "5,000"),
         ("npy · native", "2,000"),
         ("lmdb · native", "1,000"),
@@ -198,8 +199,8 @@ def test_text_from_files_and_machines_is_shown_and_does_nothing(written):
     machine = {**MACHINE, "cpu": HOSTILE}
     dataset = {**a_record(1).dataset, "name": HOSTILE, "source": {"path": HOSTILE}}
     records = rounds_of(STEADY, machine=machine, dataset=dataset)
-    arm = {**records[0].arm, "label": HOSTILE, "variant": HOSTILE}
-    path = written([dataclasses.replace(one, arm=arm) for one in records])
+    case = {**records[0].case, "label": HOSTILE, "variant": HOSTILE}
+    path = written([dataclasses.replace(one, case=case) for one in records])
     assert HOSTILE not in path.read_text()
     assert html.escape(HOSTILE, quote=False).replace('"', "&#34;") in path.read_text()
 
@@ -327,7 +328,7 @@ def test_a_browser_draws_every_chart_without_complaint_and_without_scrolling(wri
 def test_hostile_text_does_nothing_in_a_browser(written, browse):
     machine = {**MACHINE, "cpu": HOSTILE}
     records = rounds_of(STEADY, machine=machine)
-    arm = {**records[0].arm, "label": HOSTILE, "variant": HOSTILE}
-    dom, console = browse(written([dataclasses.replace(one, arm=arm) for one in records]))
+    case = {**records[0].case, "label": HOSTILE, "variant": HOSTILE}
+    dom, console = browse(written([dataclasses.replace(one, case=case) for one in records]))
     assert console == []
     assert re.search(r"<title>(.*?)</title>", dom)[1].startswith("iobench: ")

@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.aio import address_of
-from iobench.memory import PAGE, touched_array
-from iobench.stream.ring import Ring
+from iobench.host.aio import address_of
+from iobench.host.memory import PAGE, touched_array
+from iobench.loading.stream.ring import Ring
 
 SLOT = 3 * PAGE
 

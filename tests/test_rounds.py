@@ -3,10 +3,10 @@
 import pytest
 
 import iobench
-from iobench import stats
+from iobench.bench.observer import Observer
+from iobench.bench.plan import Rounds, worst
 from iobench.errors import InvalidSettings
-from iobench.observer import Observer
-from iobench.rounds import Rounds, worst
+from iobench.results import stats
 
 SURE, UNSURE = {"a": [100.0] * 5}, {"a": [100.0] * 5, "b": [80.0, 90.0, 100.0, 110.0, 120.0]}
 

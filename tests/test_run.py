@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from conftest import damage
 
-import formats
 import iobench
-from iobench import Settings, cache, counters, machine, record
-from iobench.arms import LOADERS
+from iobench import Settings, formats
+from iobench.bench.case import LOADERS
+from iobench.bench.observer import Observer
 from iobench.errors import (
     ColdCacheUnavailable,
     DeviceUnavailable,
@@ -18,7 +18,8 @@ from iobench.errors import (
     ManifestError,
     RecordError,
 )
-from iobench.observer import Observer
+from iobench.host import cache, counters, machine
+from iobench.results import record
 
 FORKED = {"num_workers": 2, "start_method": "fork"}
 
@@ -47,17 +48,17 @@ def measure(tmp_path):
 
 
 def labels(found):
-    return [one.arm["label"] for one in found.records]
+    return [one.case["label"] for one in found.records]
 
 
 def test_every_arm_has_a_record_per_round_and_nothing_is_printed(images, measure, capfd):
     found = measure(images, ["all"], ["all"], rounds=2)
-    assert len(found.arms) == len(formats.names()) * len(LOADERS)
-    cycles = [labels(found)[: len(found.arms)], labels(found)[len(found.arms) :]]
-    for cycle in cycles:  # interleaved: each arm once before any comes again
-        assert sorted(cycle) == sorted(arm.label for arm in found.arms)
+    assert len(found.cases) == len(formats.names()) * len(LOADERS)
+    cycles = [labels(found)[: len(found.cases)], labels(found)[len(found.cases) :]]
+    for cycle in cycles:  # interleaved: each case once before any comes again
+        assert sorted(cycle) == sorted(case.label for case in found.cases)
     assert cycles[0] != cycles[1]
-    assert [one.round for one in found.records] == [1] * len(found.arms) + [2] * len(found.arms)
+    assert [one.round for one in found.records] == [1] * len(found.cases) + [2] * len(found.cases)
     assert not found.failures
     assert capfd.readouterr() == ("", "")
 
@@ -66,8 +67,8 @@ def test_records_say_what_was_measured(images, measure):
     settings = Settings(batch_size=50, seed=3, order="random")
     (one,) = measure(images, settings=settings).records
     assert (one.samples, one.logical_bytes) == (203, images.schema.logical_bytes)
-    assert one.arm["label"] == "npy · native"
-    assert (one.arm["batch_size"], one.arm["seed"], one.arm["order"]) == (50, 3, "random")
+    assert one.case["label"] == "npy · native"
+    assert (one.case["batch_size"], one.case["seed"], one.case["order"]) == (50, 3, "random")
     assert one.dataset["content"] == f"{images.content:016x}"
     assert one.dataset["stored_bytes"] == images.artifacts["npy"].stored_bytes
     assert (one.device, one.model, one.loss, one.gpu_allocated_bytes) == ("cpu", "none", None, None)
@@ -102,7 +103,7 @@ def test_records_go_beside_the_dataset_by_default(own_images, measure):
 
 def test_the_loader_s_own_settings_stay_out_of_other_arms(images, measure):
     found = measure(images, loaders=["all"], settings=Settings(fetch="batch", **FORKED))
-    by_loader = {one.arm["loader"]: one.arm for one in found.records}
+    by_loader = {one.case["loader"]: one.case for one in found.records}
     assert (by_loader["native"]["num_workers"], by_loader["native"]["start_method"]) == (0, None)
     assert by_loader["dataloader"]["label"] == "npy · dataloader, batch fetch, 2 workers"
 
@@ -134,7 +135,7 @@ def test_a_truncated_or_missing_file_fails_its_arms_and_no_other(own_images, mea
     path = own_images.files_of("npy")[0]
     harm(path)
     found = measure(own_images, ["npy", "lmdb"], ["all"])
-    assert {one.arm["variant"] for one in found.records} == {"lmdb"}
+    assert {one.case["variant"] for one in found.records} == {"lmdb"}
     assert len(found.failures) == len(LOADERS)
     assert all(str(path) in reason for reason in found.failures.values())
 
@@ -268,7 +269,7 @@ def test_a_run_that_cannot_be_is_refused_before_it_begins(images, measure, wrong
 
 def test_a_dataset_without_artifacts_is_refused(own_images, measure):
     own_images.artifacts.clear()
-    with pytest.raises(InvalidSettings, match="no arm to measure"):
+    with pytest.raises(InvalidSettings, match="no case to measure"):
         measure(own_images, ["all"])
 
 

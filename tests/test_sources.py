@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from formats import DTYPES
 from iobench import Synthetic, open_source
+from iobench.dataset.sources import BATCH_BYTES, ahead, checked
 from iobench.errors import SourceError
-from iobench.sources import BATCH_BYTES, ahead, checked
+from iobench.formats import DTYPES
 
 
 def everything(source):
@@ -214,7 +214,7 @@ class TestNothingIsUnpickled:
 class TestNpz:
     @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
     def test_several_fields_come_back_together(self, tmp_path, save, monkeypatch):
-        monkeypatch.setattr("iobench.sources.numpy_files.BATCH_BYTES", 10_000)
+        monkeypatch.setattr("iobench.dataset.sources.numpy_files.BATCH_BYTES", 10_000)
         save(tmp_path / "a.npz", **FIELDS)
         source = open_source(tmp_path / "a.npz")
         assert [f.name for f in source.schema.fields] == list(FIELDS)

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-import formats
 import iobench
-from iobench import trace
-from iobench.arms import LOADERS, Settings
+from iobench import formats
+from iobench.bench import trace
+from iobench.bench.case import LOADERS, Settings
 from iobench.errors import RecordError
-from iobench.record import Record
-from iobench.stages import STAGES, UNTIMED, Profile
-from iobench.summary import summarise
+from iobench.loading.stages import STAGES, UNTIMED, Profile
+from iobench.results.record import Record
+from iobench.results.summary import summarise
 
 
 class Clock:
@@ -107,12 +107,12 @@ def test_every_profiled_round_is_split_without_a_rest(profiled, name):
         assert set(record.stages) == set(STAGES)
         assert sum(record.stages.values()) == pytest.approx(record.epoch_s + record.open_s, rel=0.01)
         assert min(record.stages.values()) >= 0
-        ahead = record.arm["loader"] == "stream"
+        ahead = record.case["loader"] == "stream"
         assert (record.stages["wait"] > 0) == ahead
         assert (record.beside_s > 0) == ahead
         assert (record.stages["read"] > 0) != ahead
         assert record.spans_s < record.epoch_s
-        collated = record.arm["loader"] == "dataloader"
+        collated = record.case["loader"] == "dataloader"
         assert (record.stages["collate"] > 0) == collated
 
 
@@ -134,7 +134,7 @@ def test_lz4_is_decoding(tmp_path):
     manifest, _ = iobench.prepare(source, ["lmdb:codec=lz4", "lmdb"], data_dir=tmp_path)
     options = {"device": "cpu", "profile": True, "limits": False, "rounds": 1, "out": tmp_path / "r.jsonl"}
     found = iobench.run(manifest, ["all"], ["native"], **options)
-    decoding = {record.arm["variant"]: record.stages["decode"] for record in found.records}
+    decoding = {record.case["variant"]: record.stages["decode"] for record in found.records}
     assert decoding["lmdb:codec=lz4"] > 0
     assert decoding["lmdb"] == 0
 
@@ -142,14 +142,14 @@ def test_lz4_is_decoding(tmp_path):
 def test_a_run_without_profile_has_none(profiled):
     (record,) = profiled(loaders=["native"], profile=False).records
     assert (record.stages, record.beside_s, record.spans_s, record.system) == (None,) * 4
-    (arm,) = summarise([record]).arms
-    assert (arm.stages, arm.spans_share) == (None, None)
+    (case,) = summarise([record]).cases
+    assert (case.stages, case.spans_share) == (None, None)
 
 
 def test_a_summary_has_the_median_of_each_stage(profiled):
     found = profiled(loaders=["native"], rounds=3)
-    (arm,) = summarise(found.records).arms
-    assert arm.stages["read"] == float(np.median([r.stages["read"] for r in found.records]))
+    (case,) = summarise(found.records).cases
+    assert case.stages["read"] == float(np.median([r.stages["read"] for r in found.records]))
     assert isinstance(found.records[0], Record)
 
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from iobench import stats
-from iobench.stats import Estimate
+from iobench.results import stats
+from iobench.results.stats import Estimate
 
 
 def noisy(rng, centre, rounds=7, spread=0.05):
@@ -85,7 +85,7 @@ def test_an_arm_against_itself_is_called_faster_at_most_one_time_in_twenty(monke
 
 
 def moody(rng, rounds, speeds):
-    """Arms of these speeds, on a machine whose mood changes from round to round by up to a third."""
+    """Cases of these speeds, on a machine whose mood changes from round to round by up to a third."""
     mood = np.exp(rng.choice([0.0, -0.35], rounds)) * np.exp(rng.normal(0, 0.02, rounds))
     return [
         dict(enumerate((speed * mood * np.exp(rng.normal(0, 0.02, rounds))).tolist())) for speed in speeds
@@ -123,8 +123,8 @@ def test_few_rounds_or_many_comparisons_are_compared_by_medians():
     by_round, by_median = stats.compare_rounds(one, other), stats.compare([*one.values()], [*other.values()])
     assert by_round != by_median
     assert stats.compare_rounds(one, other, comparisons=1000).ratio.median == by_median.ratio.median
-    few = [dict(list(arm.items())[:9]) for arm in (one, other)]
-    assert stats.compare_rounds(*few) == stats.compare(*([*arm.values()] for arm in few))
+    few = [dict(list(case.items())[:9]) for case in (one, other)]
+    assert stats.compare_rounds(*few) == stats.compare(*([*case.values()] for case in few))
 
 
 def test_the_interval_of_ratios_lies_between_two_of_them_and_is_the_exact_one():
@@ -140,7 +140,7 @@ def test_few_rounds_have_to_clear_the_whole_band():
 
 def test_many_arms_are_many_comparisons():
     rng = np.random.default_rng(8)
-    rates = {f"arm {number}": noisy(rng, 100 - number, 6) for number in range(8)}
+    rates = {f"case {number}": noisy(rng, 100 - number, 6) for number in range(8)}
     found = verdict(rates)
     assert found.correction == "Bonferroni over 7 comparisons"
     assert set(found.against) == set(rates) - {found.fastest}

@@ -11,8 +11,9 @@ from conftest import complaint
 from record_cases import rounds_of
 
 import iobench
-from iobench import record, studies
+from iobench import studies
 from iobench.errors import ColdCacheUnavailable, InvalidSettings, RecordError
+from iobench.results import record
 from iobench.studies import (
     Found,
     Options,
@@ -24,7 +25,7 @@ from iobench.studies import (
     tensordataset,
     volume,
 )
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Took, scratch, take_turns, timed
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Took, interleave, scratch, timed
 from iobench.studies._claims import all_of, claimed_equal, claimed_faster
 
 
@@ -71,7 +72,7 @@ def test_a_claim_with_parts_is_no_better_than_the_worst(parts, whole):
 def test_contenders_take_turns_in_changing_order_and_warm_up_rounds_do_not_count():
     log = []
     contenders = {name: timed(lambda name=name: log.append(name)) for name in "ab"}
-    found = take_turns(contenders, rounds=8, warmup=1)
+    found = interleave(contenders, rounds=8, warmup=1)
     cycles = list(zip(log[::2], log[1::2], strict=True))
     assert len(cycles) == 9
     assert set(cycles) == {("a", "b"), ("b", "a")}
@@ -81,7 +82,7 @@ def test_contenders_take_turns_in_changing_order_and_warm_up_rounds_do_not_count
 def test_what_a_contender_notes_is_kept_by_figure_and_round():
     memory = iter([9, 1, 2, 3])
     noting = {"a": lambda: Took(1.0, {"memory_bytes": next(memory)}), "b": lambda: Took(2.0)}
-    found = take_turns(noting, rounds=3, warmup=1)
+    found = interleave(noting, rounds=3, warmup=1)
     assert found.noted == {"memory_bytes": {"a": [1, 2, 3]}}
     assert found.median("memory_bytes", "a") == 2
     assert found.median("memory_bytes", "b") is None
@@ -303,7 +304,7 @@ def small(monkeypatch):
     monkeypatch.setattr(_patches, "QUICK", 16)
     monkeypatch.setattr(_patches, "QUICK_BATCHES", (8, 16))
     monkeypatch.setattr(small_batches, "FORK_EPOCHS", 1)
-    monkeypatch.setattr(small_batches, "take_turns", partial(take_turns, rounds=1))
+    monkeypatch.setattr(small_batches, "interleave", partial(interleave, rounds=1))
     for name, value in {"QUICK": (2000, 4000), "QUICK_OF_LIMIT": (0.01, 0.02)}.items():
         monkeypatch.setattr(volume, name, value)
 
@@ -369,11 +370,11 @@ def test_quick_answers_give_way_to_others(tmp_path):
         studies.save(result, tmp_path)
     ((kept,), _) = studies.past(tmp_path)
     assert not kept.quick
-    assert kept.doubt is None
+    assert kept.warning is None
     (tmp_path / "results" / "x-20260101-000000.study.json").unlink()
     ((kept,), _) = studies.past(tmp_path)
     assert kept.quick
-    assert kept.doubt
+    assert kept.warning
 
 
 def test_an_unknown_study_is_refused_with_the_names():

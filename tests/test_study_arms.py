@@ -1,4 +1,4 @@
-"""The arms that studies bring along deliver what every other arm delivers, and note what they cost."""
+"""The cases that studies bring along deliver what every other case delivers, and note what they cost."""
 
 import sys
 from dataclasses import replace
@@ -9,27 +9,27 @@ import torch
 from conftest import image_arrays
 
 import iobench
-from formats import Field, Schema
-from iobench.arms import Settings, arm
-from iobench.checksum import Checksum
-from iobench.epoch import measure
+from iobench.bench.case import Settings, case
+from iobench.bench.epoch import measure
+from iobench.dataset.checksum import Checksum
+from iobench.dataset.manifest import Opener
 from iobench.errors import MissingExtra
-from iobench.feed import Feed
-from iobench.manifest import Opener
+from iobench.formats import Field, Schema
+from iobench.loading.transfer import HostToDevice
 from iobench.studies import Options, _patches, settings, small_batches
 from iobench.studies._combinations import BOTH, TABLE, Background, Resident, train_unwatched
 from iobench.studies._epochs import Step, TrainingApart, epochs
 from iobench.studies._libraries import hdf5_resizes, lmdb_when_full, misread_by_forks
 from iobench.studies._png import Png
 
-CPU = Feed(torch.device("cpu"), non_blocking=False)
+CPU = HostToDevice(torch.device("cpu"), non_blocking=False)
 
 
 @pytest.mark.parametrize("loader_type", [Background, Resident])
 @pytest.mark.parametrize("order", ["sequential", "random"])
 def test_a_loader_of_a_study_delivers_every_sample(images, loader_type, order):
     check = Checksum(images.schema)
-    one = arm("npy", "dataloader", Settings(batch_size=16, order=order))
+    one = case("npy", "dataloader", Settings(batch_size=16, order=order))
     measured = measure(one, images.opener("npy"), CPU, 1, check.add, loader_type=loader_type)
     assert check.content == images.content
     assert measured.samples == images.schema.samples
@@ -39,11 +39,11 @@ def test_every_row_of_the_table_has_a_name_of_its_own_on_a_gpu_and_fewer_without
     assert len({one.on("cuda:0").label for one in TABLE.values()}) == len(TABLE) == 11
     assert len({one.on("cpu").label for one in TABLE.values()}) == 7
     assert BOTH.label == "pinned, non-blocking, 8 workers × 8, background thread"
-    assert all(not one.on("cpu").arm.settings.pin_memory for one in TABLE.values())
+    assert all(not one.on("cpu").case.settings.pin_memory for one in TABLE.values())
 
 
 def test_a_turn_notes_what_it_took(images):
-    one = arm("npy", "dataloader", Settings(batch_size=16))
+    one = case("npy", "dataloader", Settings(batch_size=16))
     took = epochs(one, images.opener("npy"), "cpu", count=2, step=TrainingApart)()
     assert set(took.noted) >= {"wait_s", "forward_s", "backward_s"}
     assert 0 < sum(took.noted[name] for name in ("wait_s", "forward_s", "backward_s")) < took.seconds
@@ -56,7 +56,7 @@ def test_a_turn_is_as_many_epochs_as_asked_each_in_an_order_of_its_own(images):
         def __call__(self, batch):
             seen.append(batch["y"].clone())
 
-    one = arm("npy", "dataloader", Settings(batch_size=images.schema.samples, order="random"))
+    one = case("npy", "dataloader", Settings(batch_size=images.schema.samples, order="random"))
     epochs(one, images.opener("npy"), "cpu", count=2, step=Seeing)()
     first, second = seen
     assert not torch.equal(first, second)

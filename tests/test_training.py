@@ -6,12 +6,12 @@ import pytest
 import torch
 from conftest import every_dtype_arrays, prepared
 
-import formats
 import iobench
-from formats import DTYPES, Field, Schema
-from iobench.arms import LOADERS
+from iobench import formats
+from iobench.bench.case import LOADERS
+from iobench.bench.training import Trainer
 from iobench.errors import InvalidSettings
-from iobench.training import Trainer
+from iobench.formats import DTYPES, Field, Schema
 
 CPU = torch.device("cpu")
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 from conftest import SAMPLES, image_arrays
 
-from iobench.memory import touched_array
-from iobench.order import Order
-from iobench.stream import pipeline
-from iobench.stream.pipeline import Pipeline
-from iobench.stream.source import open_source
-from iobench.stream.transfer import CudaTransfer, Transfer, transfer_to
+from iobench.host.memory import touched_array
+from iobench.loading.order import Order
+from iobench.loading.stream import pipeline
+from iobench.loading.stream.pipeline import Pipeline
+from iobench.loading.stream.source import open_source
+from iobench.loading.stream.transfer import CudaTransfer, Transfer, transfer_to
 
 BATCH = 8
 BATCHES = -(-SAMPLES // BATCH)

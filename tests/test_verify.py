@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from conftest import Arrays, damage, image_arrays
 
-import formats
 import iobench
+from iobench import formats
+from iobench.dataset.verify import verify_artifact
 from iobench.errors import WrongContent
-from iobench.verify import verify_artifact
 
 
 def only_problem(manifest, variant):

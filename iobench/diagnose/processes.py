@@ -11,8 +11,8 @@ from pathlib import Path
 
 import psutil
 
-from iobench import counters
-from iobench.monitor import Monitor
+from iobench.host import counters
+from iobench.host.monitor import Monitor
 
 PAUSES_S = (0.3, 1.2, 2.0, 4.0)  # and then always the last: a look takes some 10 ms
 
@@ -29,7 +29,7 @@ class Processes:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Look, until the block ends."""
+        """Snapshot, until the block ends."""
         self._began_cpu, self._began_disk = time.process_time(), counters.disk_bytes()
         self._began_reaped = _reaped_cpu_s()
         thread = threading.Thread(target=self._watch, name="iobench-processes", daemon=True)

@@ -35,7 +35,7 @@ class Seen:
     iowait: float | None
     disk_bytes: int | None
     gpu: float | None  # busy
-    gpu_low: float | None  # the part of the looks that found it less than half busy
+    gpu_low: float | None  # the part of the snapshots that found it less than half busy
     memory_bytes: int | None  # the most of all processes together, by PSS
     memory_growth_bytes: int | None  # from the first look at all workers to the last
 

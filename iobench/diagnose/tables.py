@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from iobench.diagnose.seen import Seen
-from iobench.tables import plain_table
+from iobench.terminal.tables import plain_table
 from iobench.units import bytes_text, rate_text, seconds_text
 
 if TYPE_CHECKING:  # they load torch

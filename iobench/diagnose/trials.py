@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from iobench.diagnose.facts import is_dataloader, tensors_of
-from iobench.loaders.dataloader import unwarned
+from iobench.loading.loaders.dataloader import unwarned
 
 ROUNDS = 3
 MOST_WORKERS = 16

@@ -50,16 +50,16 @@ class Watchdog:
 
     def over(self, items: Iterable[T]) -> Generator[T, None, None]:
         """The same items, each within the time limit."""
-        self._arm(self._limit_s)
+        self._case(self._limit_s)
         try:
             for item in items:
-                self._arm(0)
+                self._case(0)
                 yield item
-                self._arm(self._limit_s)
+                self._case(self._limit_s)
         finally:
-            self._arm(0)
+            self._case(0)
 
-    def _arm(self, seconds: float) -> None:
+    def _case(self, seconds: float) -> None:
         if self._stacks is not None:
             signal.setitimer(signal.ITIMER_REAL, seconds)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iobench.errors import MissingExtra, RecordError, ReportError
-from iobench.record import Record
+from iobench.results.record import Record
 
 if TYPE_CHECKING:
     from iobench.report.page import Figure

@@ -50,8 +50,8 @@ CONFIG: dict[str, Any] = {
 
 
 def speeds(rows: list[Row], rounds: list[Row]) -> Any:
-    """A bar for each arm with its interval, its rounds as points and its limit as a tick."""
-    order = [row["arm"] for row in rows]
+    """A bar for each case with its interval, its rounds as points and its limit as a tick."""
+    order = [row["case"] for row in rows]
     base = alt.Chart(_data(rows)).encode(y=_labels(order))
     standings = ["fastest", "not told apart from it", "slower"]
     colour = alt.Color(
@@ -64,14 +64,14 @@ def speeds(rows: list[Row], rounds: list[Row]) -> Any:
         x=_number("MiB/s", SPEED),
         color=colour,
         tooltip=_tips(
-            "arm", "MiB/s", "MiB/s low", "MiB/s high", "samples/s", "limit", "limit MiB/s", "reached"
+            "case", "MiB/s", "MiB/s low", "MiB/s high", "samples/s", "limit", "limit MiB/s", "reached"
         ),
     )
     interval = base.mark_rule(yOffset=BELOW, strokeWidth=2, color="currentColor").encode(
         x=_number("MiB/s low", SPEED), x2=alt.X2(field="MiB/s high")
     )
     limit = base.mark_tick(yOffset=BELOW, size=20, thickness=3, color=MARK, opacity=1).encode(
-        x=_number("limit MiB/s", SPEED), tooltip=_tips("arm", "limit", "limit MiB/s", "reached")
+        x=_number("limit MiB/s", SPEED), tooltip=_tips("case", "limit", "limit MiB/s", "reached")
     )
     points = (
         alt.Chart(_data(rounds))
@@ -79,15 +79,15 @@ def speeds(rows: list[Row], rounds: list[Row]) -> Any:
         .encode(
             y=_labels(order),
             x=_number("MiB/s", SPEED),
-            tooltip=_tips("arm", "round", "MiB/s", "seconds", "when"),
+            tooltip=_tips("case", "round", "MiB/s", "seconds", "when"),
         )
     )
     return _sized(bars + interval + limit + points, len(order))
 
 
 def cold_and_warm(rows: list[Row]) -> Any:
-    """Two bars for each arm."""
-    order = list(dict.fromkeys(row["arm"] for row in sorted(rows, key=lambda row: -row["MiB/s"])))
+    """Two bars for each case."""
+    order = list(dict.fromkeys(row["case"] for row in sorted(rows, key=lambda row: -row["MiB/s"])))
     chart = (
         alt.Chart(_data(rows))
         .mark_bar(size=8)
@@ -101,7 +101,7 @@ def cold_and_warm(rows: list[Row]) -> Any:
                 scale=alt.Scale(domain=["cold", "warm"], range=["#3b5bdb", MARK]),
                 legend=alt.Legend(orient="top", title=None),
             ),
-            tooltip=_tips("arm", "cache", "MiB/s", "MiB/s low", "MiB/s high"),
+            tooltip=_tips("case", "cache", "MiB/s", "MiB/s low", "MiB/s high"),
         )
     )
     return _sized(chart, len(order), step=STEP + 8)
@@ -131,8 +131,8 @@ def against(rows: list[Row], what: str) -> Any:
 
 
 def stages(rows: list[Row]) -> Any:
-    """A bar for each arm, stacked by what its time went to."""
-    order = list(dict.fromkeys(row["arm"] for row in rows))
+    """A bar for each case, stacked by what its time went to."""
+    order = list(dict.fromkeys(row["case"] for row in rows))
     chart = (
         alt.Chart(_data(rows))
         .mark_bar(size=14, yOffset=BELOW)
@@ -152,7 +152,7 @@ def stages(rows: list[Row]) -> Any:
                 scale=alt.Scale(domain=list(STAGE_COLOURS), range=list(STAGE_COLOURS.values())),
                 legend=alt.Legend(orient="top", title=None, columns=4),
             ),
-            tooltip=_tips("arm", "stage", "seconds", "share"),
+            tooltip=_tips("case", "stage", "seconds", "share"),
         )
     )
     return _sized(chart, len(order))
@@ -160,7 +160,7 @@ def stages(rows: list[Row]) -> Any:
 
 def waits(rows: list[Row]) -> Any:
     """Percentiles of the wait for a batch, on a logarithmic axis."""
-    order = list(dict.fromkeys(row["arm"] for row in rows))
+    order = list(dict.fromkeys(row["case"] for row in rows))
     chart = (
         alt.Chart(_data(rows))
         .mark_point(filled=True, size=70, yOffset=BELOW, opacity=1)
@@ -175,30 +175,32 @@ def waits(rows: list[Row]) -> Any:
             ),
             color=_series("what", ["p50", "p99", "first batch"]),
             shape=alt.Shape(field="what", type="nominal", legend=None),
-            tooltip=_tips("arm", "what", "ms"),
+            tooltip=_tips("case", "what", "ms"),
         )
     )
     return _sized(chart, len(order))
 
 
 def bars(rows: list[Row], what: str, title: str) -> Any:
-    """A plain bar for each arm that has the figure."""
+    """A plain bar for each case that has the figure."""
     known = [row for row in rows if row[what] is not None]
     chart = (
         alt.Chart(_data(known))
         .mark_bar(size=12, yOffset=BELOW, color=LIKE)
-        .encode(y=_labels([row["arm"] for row in known]), x=_number(what, title), tooltip=_tips("arm", what))
+        .encode(
+            y=_labels([row["case"] for row in known]), x=_number(what, title), tooltip=_tips("case", what)
+        )
     )
     return _sized(chart, len(known))
 
 
 def sizes(rows: list[Row]) -> Any:
-    """Stored size against the speed of each format's fastest arm."""
+    """Stored size against the speed of each format's fastest case."""
     base = alt.Chart(_data(rows)).encode(
         x=_number("stored MiB", "MiB on disk"), y=alt.Y(field="MiB/s", type="quantitative")
     )
     points = base.mark_circle(size=120, color=STRONG, opacity=1).encode(
-        tooltip=_tips("format", "stored MiB", "MiB/s", "arm")
+        tooltip=_tips("format", "stored MiB", "MiB/s", "case")
     )
     names = base.mark_text(align="right", dx=-9, fontSize=12, color="currentColor").encode(
         text=alt.Text(field="format", type="nominal")
@@ -230,7 +232,7 @@ def break_even(rows: list[Row]) -> Any:
 
 
 def course(rows: list[Row]) -> Any:
-    """Every round over its arm's median, in the order of rounds."""
+    """Every round over its case's median, in the order of rounds."""
     chart = (
         alt.Chart(_data(rows))
         .mark_point(filled=True, size=45, opacity=0.7, color=STRONG)
@@ -247,7 +249,7 @@ def course(rows: list[Row]) -> Any:
                 axis=alt.Axis(format="%"),
                 scale=alt.Scale(zero=False),
             ),
-            tooltip=_tips("arm", "round", "MiB/s", "of the median", "when"),
+            tooltip=_tips("case", "round", "MiB/s", "of the median", "when"),
         )
     )
     return chart.properties(width="container", height=220)
@@ -256,7 +258,7 @@ def course(rows: list[Row]) -> Any:
 def over_time(rows: list[Row], names: Sequence[str], title: str, share: bool) -> Any:
     """Figures of the machine, second by second."""
     long = [
-        {"seconds": row["seconds"], "arm": row["arm"], "what": name, "value": row[name]}
+        {"seconds": row["seconds"], "case": row["case"], "what": name, "value": row[name]}
         for row in rows
         for name in names
         if row[name] is not None
@@ -270,7 +272,7 @@ def over_time(rows: list[Row], names: Sequence[str], title: str, share: bool) ->
             x=alt.X(field="seconds", type="quantitative", title="seconds into the run"),
             y=alt.Y(field="value", type="quantitative", title=title, axis=axis, scale=scale),
             color=_series("what", list(names)),
-            tooltip=_tips("seconds", "arm", "what", "value"),
+            tooltip=_tips("seconds", "case", "what", "value"),
         )
     )
     return chart.properties(width="container", height=200)
@@ -292,7 +294,7 @@ def _labels(order: Sequence[str], above: int = 9) -> Any:
         labelLimit=0,
         labelFontSize=13,
     )
-    return alt.Y(field="arm", type="nominal", sort=list(order), axis=axis)
+    return alt.Y(field="case", type="nominal", sort=list(order), axis=axis)
 
 
 def _number(name: str, title: str) -> Any:
@@ -310,7 +312,7 @@ def _series(name: str, domain: list[str] | None = None) -> Any:
 
 
 _SHARES = ("reached", "share", "of the median", "disk/data")
-_WORDS = ("arm", "limit", "cache", "series", "stage", "what", "format", "from", "to", "when")
+_WORDS = ("case", "limit", "cache", "series", "stage", "what", "format", "from", "to", "when")
 
 
 def _tips(*names: str) -> list[Any]:

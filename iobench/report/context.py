@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from iobench.record import Record
-from iobench.summary import Summary, summarise
+from iobench.results.record import Record
+from iobench.results.summary import Summary, summarise
 from iobench.units import bytes_text
 
 _Facet = Callable[[Record], str]
@@ -18,8 +18,8 @@ _FACETS: dict[str, _Facet] = {
     "data": lambda r: str(r.dataset.get("content")),
     "device": lambda r: r.device,
     "cache": lambda r: f"{r.cache['mode']} cache",
-    "order": lambda r: f"{r.arm.get('order')} order",
-    "batch_size": lambda r: f"batch {r.arm.get('batch_size')}",
+    "order": lambda r: f"{r.case.get('order')} order",
+    "batch_size": lambda r: f"batch {r.case.get('batch_size')}",
     "model": lambda r: f"model {r.model}",
 }
 _UNNAMED = ("data",)  # a checksum tells nobody anything
@@ -27,7 +27,7 @@ _UNNAMED = ("data",)  # a checksum tells nobody anything
 
 @dataclass(frozen=True)
 class Context:
-    """Records that were measured alike, in which only the arms differ."""
+    """Records that were measured alike, in which only the cases differ."""
 
     facets: dict[str, str]
     records: list[Record]
@@ -53,7 +53,7 @@ def contexts(records: Sequence[Record]) -> list[Context]:
         Context(facets, group, summarise(group), ", ".join(facets[name] for name in varying))
         for facets, group in zip(found, groups.values(), strict=True)
     ]
-    return sorted(made, key=lambda context: len(context.summary.arms), reverse=True)
+    return sorted(made, key=lambda context: len(context.summary.cases), reverse=True)
 
 
 def varied(record: Record) -> Mapping[str, Any]:
@@ -61,8 +61,8 @@ def varied(record: Record) -> Mapping[str, Any]:
     fields = record.dataset["fields"]
     samples = record.dataset["samples"]
     return {
-        "batch size": record.arm.get("batch_size"),
-        "workers": record.arm.get("num_workers"),
+        "batch size": record.case.get("batch_size"),
+        "workers": record.case.get("num_workers"),
         "sample bytes": record.logical_bytes // record.samples if fields else None,
         "dataset bytes": record.logical_bytes // record.samples * samples,
     }

@@ -7,32 +7,32 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from iobench.record import Record
+from iobench.loading.stages import STAGES
 from iobench.report.context import Context, varied
-from iobench.stages import STAGES
-from iobench.stats import Estimate
-from iobench.summary import ArmSummary
+from iobench.results.record import Record
+from iobench.results.stats import Estimate
+from iobench.results.summary import CaseSummary
 
 Row = dict[str, Any]
 MIB = 2**20
 
 
-def arms(context: Context) -> list[Row]:
-    """Each arm's speed with its interval, its limit, and whether it can be told from the fastest."""
+def cases(context: Context) -> list[Row]:
+    """Each case's speed with its interval, its limit, and whether it can be told from the fastest."""
     verdict = context.summary.verdict
     rows = []
-    for arm in context.summary.arms:
-        rank = "fastest" if verdict and arm.label == verdict.fastest else "slower"
-        rank = "not told apart from it" if verdict and arm.label in verdict.rivals else rank
+    for case in context.summary.cases:
+        rank = "fastest" if verdict and case.label == verdict.fastest else "slower"
+        rank = "not told apart from it" if verdict and case.label in verdict.rivals else rank
         rows.append(
             {
-                "arm": arm.label,
-                **_interval("MiB/s", arm.bytes_per_s, MIB),
-                **_interval("samples/s", arm.samples_per_s, 1),
-                "limit": arm.limit,
-                "limit MiB/s": arm.limit_bytes_per_s and arm.limit_bytes_per_s / MIB,
-                "reached": arm.limit_share,
-                "rounds": arm.rounds,
+                "case": case.label,
+                **_interval("MiB/s", case.bytes_per_s, MIB),
+                **_interval("samples/s", case.samples_per_s, 1),
+                "limit": case.limit,
+                "limit MiB/s": case.limit_bytes_per_s and case.limit_bytes_per_s / MIB,
+                "reached": case.limit_share,
+                "rounds": case.rounds,
                 "standing": rank,
             }
         )
@@ -40,14 +40,14 @@ def arms(context: Context) -> list[Row]:
 
 
 def rounds(context: Context) -> list[Row]:
-    """Every round, and how it compares with its arm's median."""
-    middle = {arm.label: arm.bytes_per_s.median for arm in context.summary.arms}
+    """Every round, and how it compares with its case's median."""
+    middle = {case.label: case.bytes_per_s.median for case in context.summary.cases}
     return [
         {
-            "arm": record.arm["label"],
+            "case": record.case["label"],
             "round": record.round,
             "MiB/s": record.bytes_per_s / MIB,
-            "of the median": record.bytes_per_s / middle[record.arm["label"]],
+            "of the median": record.bytes_per_s / middle[record.case["label"]],
             "seconds": record.epoch_s,
             "when": record.time,
         }
@@ -56,14 +56,14 @@ def rounds(context: Context) -> list[Row]:
 
 
 def cold_and_warm(contexts: Sequence[Context]) -> list[Row]:
-    """The speed of arms that were measured both ways, all else being equal; a row for each way."""
+    """The speed of cases that were measured both ways, all else being equal; a row for each way."""
     groups: dict[object, dict[str, Row]] = {}
     for context in contexts:
         rest = tuple((name, value) for name, value in context.facets.items() if name != "cache")
-        for arm in context.summary.arms:
+        for case in context.summary.cases:
             mode = context.first.cache["mode"]
-            row = {"arm": arm.label, "cache": mode, **_interval("MiB/s", arm.bytes_per_s, MIB)}
-            groups.setdefault((rest, arm.label), {})[mode] = row
+            row = {"case": case.label, "cache": mode, **_interval("MiB/s", case.bytes_per_s, MIB)}
+            groups.setdefault((rest, case.label), {})[mode] = row
     return [row for group in groups.values() if len(group) > 1 for _, row in sorted(group.items())]
 
 
@@ -75,8 +75,8 @@ def against(records: Sequence[Record], what: str) -> list[Row]:
         value = values.pop(what)
         if what == "dataset bytes":
             values.pop("sample bytes")
-        about = (record.arm["variant"], record.arm["loader"], record.arm.get("fetch"))
-        key = (about, record.cache["mode"], record.arm.get("order"), record.device, tuple(values.values()))
+        about = (record.case["variant"], record.case["loader"], record.case.get("fetch"))
+        key = (about, record.cache["mode"], record.case.get("order"), record.device, tuple(values.values()))
         series.setdefault(key, {}).setdefault(value, []).append(record)
     several = {key: points for key, points in series.items() if len(points) > 1}
     names = _series_names(list(several))
@@ -106,16 +106,16 @@ def _series_names(keys: list[Any]) -> dict[Any, str]:
 
 
 def stages(context: Context) -> list[Row]:
-    """Median seconds and share of each stage of each profiled arm."""
+    """Median seconds and share of each stage of each profiled case."""
     rows = []
-    for arm in context.summary.arms:
-        whole = sum((arm.stages or {}).values())
+    for case in context.summary.cases:
+        whole = sum((case.stages or {}).values())
         for number, stage in enumerate(STAGES):
-            if arm.stages and (seconds := arm.stages[stage]):
+            if case.stages and (seconds := case.stages[stage]):
                 name = stage.replace("_", " ")
                 share = seconds / whole
                 rows.append(
-                    {"arm": arm.label, "stage": name, "seconds": seconds, "share": share, "place": number}
+                    {"case": case.label, "stage": name, "seconds": seconds, "share": share, "place": number}
                 )
     return rows
 
@@ -123,43 +123,43 @@ def stages(context: Context) -> list[Row]:
 def waits(context: Context) -> list[Row]:
     """How long `next()` blocked, in milliseconds, by percentile."""
     return [
-        {"arm": arm.label, "what": what, "ms": seconds * 1000}
-        for arm in context.summary.arms
+        {"case": case.label, "what": what, "ms": seconds * 1000}
+        for case in context.summary.cases
         for what, seconds in (
-            ("p50", arm.wait_p50_s),
-            ("p99", arm.wait_p99_s),
-            ("first batch", arm.first_batch_s),
+            ("p50", case.wait_p50_s),
+            ("p99", case.wait_p99_s),
+            ("first batch", case.first_batch_s),
         )
         if seconds > 0
     ]
 
 
 def costs(context: Context) -> list[Row]:
-    """Processor seconds per GiB and peak memory of each arm."""
+    """Processor seconds per GiB and peak memory of each case."""
     return [
         {
-            "arm": arm.label,
-            "CPU s/GiB": arm.cpu_s_per_gib,
-            "memory MiB": arm.memory_bytes and arm.memory_bytes / MIB,
-            "GPU MiB": arm.gpu_allocated_bytes and arm.gpu_allocated_bytes / MIB,
-            "disk MiB": arm.disk_bytes and arm.disk_bytes / MIB,
-            "disk/data": arm.read_amplification,
+            "case": case.label,
+            "CPU s/GiB": case.cpu_s_per_gib,
+            "memory MiB": case.memory_bytes and case.memory_bytes / MIB,
+            "GPU MiB": case.gpu_allocated_bytes and case.gpu_allocated_bytes / MIB,
+            "disk MiB": case.disk_bytes and case.disk_bytes / MIB,
+            "disk/data": case.read_amplification,
         }
-        for arm in context.summary.arms
+        for case in context.summary.cases
     ]
 
 
 def sizes(context: Context) -> list[Row]:
-    """Each variant's stored size beside the speed of its fastest arm."""
-    best = _best(context, context.summary.arms)
+    """Each variant's stored size beside the speed of its fastest case."""
+    best = _best(context, context.summary.cases)
     return [
         {
             "format": variant,
             "stored MiB": record.dataset["stored_bytes"] / MIB,
-            "MiB/s": arm.bytes_per_s.median / MIB,
-            "arm": arm.label,
+            "MiB/s": case.bytes_per_s.median / MIB,
+            "case": case.label,
         }
-        for variant, (arm, record) in best.items()
+        for variant, (case, record) in best.items()
         if record.dataset.get("stored_bytes")
     ]
 
@@ -167,11 +167,11 @@ def sizes(context: Context) -> list[Row]:
 def break_even(context: Context) -> list[Row]:
     """After how many epochs writing a format has paid for itself, when the data is in another one.
 
-    Writing time over the time that an epoch, opening included, of the fastest arm of the one saves over
+    Writing time over the time that an epoch, opening included, of the fastest case of the one saves over
     that of the other.
     """
     rows: list[Row] = []
-    by_epoch = sorted(context.summary.arms, key=lambda arm: _epoch_s(context, arm.label))
+    by_epoch = sorted(context.summary.cases, key=lambda case: _epoch_s(context, case.label))
     best = _best(context, by_epoch)
     for have in best:
         for want, (_, fast) in best.items():
@@ -193,18 +193,18 @@ def break_even(context: Context) -> list[Row]:
 
 
 def system(records: Sequence[Record]) -> list[Row]:
-    """What the monitor saw, second by second, and during which arm's round."""
-    looks = [(look, record) for record in records for look in record.system or []]
-    if not looks:
+    """What the monitor saw, second by second, and during which case's round."""
+    snapshots = [(look, record) for record in records for look in record.system or []]
+    if not snapshots:
         return []
-    began = min(look["time"] for look, _ in looks)
+    began = min(look["time"] for look, _ in snapshots)
     rows = []
-    for look, record in sorted(looks, key=lambda pair: float(pair[0]["time"])):
+    for look, record in sorted(snapshots, key=lambda pair: float(pair[0]["time"])):
         inside = 0 <= _ended(record) - look["time"] <= record.epoch_s
         rows.append(
             {
                 "seconds": look["time"] - began,
-                "arm": record.arm["label"] if inside else "between rounds",
+                "case": record.case["label"] if inside else "between rounds",
                 "processors": statistics.fmean(look["cores"]),
                 "busiest core": max(look["cores"]),
                 "waiting for disk": look["iowait"],
@@ -225,17 +225,17 @@ def _scaled(value: float | None) -> float | None:
     return None if value is None else value / MIB
 
 
-def _best(context: Context, arms: Sequence[ArmSummary]) -> dict[str, Any]:
-    """By variant, its first arm and one of that arm's records."""
+def _best(context: Context, cases: Sequence[CaseSummary]) -> dict[str, Any]:
+    """By variant, its first case and one of that case's records."""
     best: dict[str, Any] = {}
-    for arm in arms:
-        record = next(r for r in context.records if r.arm["label"] == arm.label)
-        best.setdefault(arm.arm["variant"], (arm, record))
+    for case in cases:
+        record = next(r for r in context.records if r.case["label"] == case.label)
+        best.setdefault(case.case["variant"], (case, record))
     return best
 
 
 def _epoch_s(context: Context, label: str) -> float:
-    return statistics.median(r.open_s + r.epoch_s for r in context.records if r.arm["label"] == label)
+    return statistics.median(r.open_s + r.epoch_s for r in context.records if r.case["label"] == label)
 
 
 def _interval(name: str, estimate: Estimate, unit: float) -> Row:

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from iobench.record import Record, plain
 from iobench.report import charts, figures
 from iobench.report.context import Context, about, contexts
 from iobench.report.figures import Row
-from iobench.summary import sentence
-from iobench.tables import MIB
+from iobench.results.record import Record, plain
+from iobench.results.summary import sentence
+from iobench.terminal.tables import MIB
 from iobench.units import rate_text, three_digits
 
 MOST_CONTEXTS = 6  # with charts of their own; what runs vary beyond that is seen in lines
@@ -76,7 +76,7 @@ class Section:
     title: str
     answer: str
     why: list[str]
-    doubts: list[str]
+    warnings: list[str]
     figures: list[Figure] = field(default_factory=list)
 
 
@@ -98,35 +98,35 @@ def machines(records: Sequence[Record]) -> list[dict[str, str]]:
 def _section(context: Context, number: int) -> Section:
     verdict = context.summary.verdict
     assert verdict is not None  # a context has at least one record
-    doubts = [doubt.sentence for doubt in context.summary.doubts]
+    warnings = [warning.sentence for warning in context.summary.warnings]
     made = [
         Figure(f"{number}-{name}", title, says, rows, chart)
         for name, title, says, rows, chart in _figures(context)
         if number == 1 or name in IN_BRIEF
     ]
-    return Section(context.title, answer(context), [sentence(verdict), *_reasons(context)], doubts, made)
+    return Section(context.title, answer(context), [sentence(verdict), *_reasons(context)], warnings, made)
 
 
 def answer(context: Context) -> str:
     """Which format to use, in one sentence."""
-    arms, verdict = context.summary.arms, context.summary.verdict
+    cases, verdict = context.summary.cases, context.summary.verdict
     assert verdict is not None
-    best = arms[0]
+    best = cases[0]
     speed = f"{three_digits(best.bytes_per_s.median / MIB)} MiB/s"
-    variant, loader = best.arm["variant"], best.label.partition(" · ")[2]
-    rivals = [arm.arm["variant"] for arm in arms if arm.label in verdict.rivals]
+    variant, loader = best.case["variant"], best.label.partition(" · ")[2]
+    rivals = [case.case["variant"] for case in cases if case.label in verdict.rivals]
     others = [other for other in dict.fromkeys(rivals) if other != variant]
     if others:
         named = ", ".join(others[:3]) + (" and others" if len(others) > 3 else "")
         return f"Use {variant} ({loader}, {speed}); these rounds do not tell it apart from {named}."
-    elsewhere = next((arm for arm in arms if arm.arm["variant"] != variant), None)
+    elsewhere = next((case for case in cases if case.case["variant"] != variant), None)
     if elsewhere is None:
         return f"{variant} reached {speed} ({loader}); there is no other format to hold it against."
     return f"Use {variant} ({loader}, {speed}): faster than every other format."
 
 
 def _reasons(context: Context) -> Iterator[str]:
-    best, slowest = context.summary.arms[0], context.summary.arms[-1]
+    best, slowest = context.summary.cases[0], context.summary.cases[-1]
     if best.limit_share is not None:
         yield f"It reaches {best.limit_share:.0%} of what this machine can do there ({best.limit})."
     if best.stages:
@@ -139,12 +139,12 @@ def _reasons(context: Context) -> Iterator[str]:
 
 
 def _figures(context: Context) -> Iterator[tuple[str, str, str, list[Row], Any]]:
-    rows, rounds = figures.arms(context), figures.rounds(context)
+    rows, rounds = figures.cases(context), figures.rounds(context)
     says = (
         "Bars: median. Thin line: 95 % interval. Circles: single rounds. "
-        "Orange tick: the limit of the hardware on this arm's way."
+        "Orange tick: the limit of the hardware on this case's way."
     )
-    yield "speed", "How fast each arm is", says, rows, charts.speeds(rows, rounds)
+    yield "speed", "How fast each case is", says, rows, charts.speeds(rows, rounds)
     if spent := figures.stages(context):
         says = (
             "Time of the thread that consumes batches. Wait: for threads or workers that read ahead. "
@@ -171,15 +171,15 @@ def _figures(context: Context) -> Iterator[tuple[str, str, str, list[Row], Any]]
         says = "Peak of anonymous and shared memory, workers included; the page cache does not count."
         yield "memory", "Memory", says, costs, charts.bars(costs, "memory MiB", "MiB")
     if len(sizes := figures.sizes(context)) > 1:
-        says = "Each format by its fastest arm."
+        says = "Each format by its fastest case."
         yield "size", "Stored size and speed", says, sizes, charts.sizes(sizes)
     if paid := figures.break_even(context):
         says = (
-            "Epochs after which writing another format has paid for its own time, fastest arm to fastest "
-            "arm, opening included."
+            "Epochs after which writing another format has paid for its own time, fastest case to fastest "
+            "case, opening included."
         )
         yield "break-even", "When a conversion pays", says, paid, charts.break_even(paid)
-    says = "Each round as a part of its arm's median: a drift or a bad first round shows here."
+    says = "Each round as a part of its case's median: a drift or a bad first round shows here."
     yield "rounds", "The rounds in their order", says, rounds, charts.course(rounds)
     yield from _system(context)
 
@@ -204,12 +204,12 @@ def _system(context: Context) -> Iterator[tuple[str, str, str, list[Row], Any]]:
 
 def _across(groups: Sequence[Context], records: Sequence[Record]) -> Iterator[Figure]:
     if both := figures.cold_and_warm(groups):
-        says = "Arms that were measured from the disk and from memory, all else being equal."
+        says = "Cases that were measured from the disk and from memory, all else being equal."
         yield Figure("cold-and-warm", "Cold beside warm", says, both, charts.cold_and_warm(both))
     for what in ("batch size", "workers", "sample bytes", "dataset bytes"):
         if rows := figures.against(records, what):
             name = f"by-{what.replace(' ', '-')}"
-            says = "Arms that were measured at several values, all else being equal; medians."
+            says = "Cases that were measured at several values, all else being equal; medians."
             yield Figure(name, f"Speed by {what}", says, rows, charts.against(rows, what))
 
 

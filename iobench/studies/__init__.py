@@ -7,10 +7,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from iobench import machine
+from iobench.dataset.staging import os_errors
 from iobench.errors import RecordError
-from iobench.record import plain
-from iobench.staging import os_errors
+from iobench.host import machine
+from iobench.results.record import plain
 from iobench.studies._base import Answer, Found, Options, Result, Study, names, study_of
 
 __all__ = ["Answer", "Found", "Options", "Result", "Study", "names", "past", "run", "save", "study_of"]
@@ -25,7 +25,7 @@ def run(name: str, options: Options) -> Result:
     MissingExtra where it needs a library that is not here.
     """
     study = study_of(name)
-    from iobench.epoch import heap_restored  # loads torch
+    from iobench.bench.epoch import heap_restored  # loads torch
 
     with os_errors(options.data_dir), heap_restored():
         options.folder.mkdir(parents=True, exist_ok=True)

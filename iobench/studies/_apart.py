@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
-from iobench import interrupts
+from iobench.host import interrupts
 
 T = TypeVar("T")
-Alive = Callable[[], None]  # says that the work goes on
+Heartbeat = Callable[[], None]  # says that the work goes on
 
 SILENT = "gave no sign of life"
 START_S = 120.0  # for a process to begin: importing torch takes some seconds
-LOOK_S = 0.5
+SNAPSHOT_S = 0.5
 _PR_SET_PDEATHSIG = 1
 
 
@@ -62,7 +62,7 @@ def apart(work: Callable[..., T], *arguments: Any, limit_s: float) -> Outcome[T]
 def _outcome(receiver: Connection, process: Any, limit_s: float) -> Outcome[Any]:
     allowed_s, heard = START_S, time.monotonic()
     while time.monotonic() < heard + allowed_s:
-        if receiver.poll(LOOK_S):
+        if receiver.poll(SNAPSHOT_S):
             said = receiver.recv()
             if said is not None:
                 return said  # type: ignore[no-any-return]

@@ -19,8 +19,9 @@ from typing import Any, ClassVar
 import numpy as np
 import psutil
 
-from iobench import interrupts, stats
 from iobench.errors import InvalidSettings
+from iobench.host import interrupts
+from iobench.results import stats
 from iobench.units import bytes_text, seconds_text
 
 HOLDS, FAILS, UNKNOWN = "holds here", "does not hold here", "cannot tell"
@@ -125,7 +126,7 @@ class Result:
     quick: bool = False
 
     @property
-    def doubt(self) -> str | None:
+    def warning(self) -> str | None:
         """Why one should not rely on it, where one should not."""
         if not self.quick:
             return None
@@ -171,7 +172,7 @@ def study_of(name: str) -> Study:
     return found
 
 
-def take_turns(
+def interleave(
     contenders: Mapping[str, Contender],
     rounds: int = ROUNDS,
     warmup: int = 1,

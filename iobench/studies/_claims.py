@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
-from iobench import stats
-from iobench.stats import Comparison
+from iobench.results import stats
+from iobench.results.stats import Comparison
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Found
 from iobench.units import seconds_text
 

@@ -1,4 +1,4 @@
-"""The combinations of DataLoader's settings that the reference compares, as arms and contenders."""
+"""The combinations of DataLoader's settings that the reference compares, as cases and contenders."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from formats import Rows
-from iobench.arms import Arm, Settings, arm
-from iobench.epoch import collect_garbage, opened
+from iobench.bench.case import Case, Settings, case
+from iobench.bench.epoch import collect_garbage, opened
+from iobench.bench.meter import Meter
+from iobench.dataset.manifest import Opener
 from iobench.errors import LoaderFailed
-from iobench.feed import Feed, HostBatch
-from iobench.loaders import Loader
-from iobench.loaders.dataloader import TorchDataLoader
-from iobench.manifest import Opener
-from iobench.meter import Meter
-from iobench.stages import UNTIMED, Stages
-from iobench.studies._apart import Alive
+from iobench.formats import Rows
+from iobench.loading.loaders import Loader
+from iobench.loading.loaders.dataloader import TorchDataLoader
+from iobench.loading.stages import UNTIMED, Stages
+from iobench.loading.transfer import HostBatch, HostToDevice
+from iobench.studies._apart import Heartbeat
 from iobench.studies._base import Contender, Took
 from iobench.studies._epochs import Training, epochs, make_room
 
@@ -55,7 +55,7 @@ class Combination:
         return self if device.startswith("cuda") else replace(self, pinned=False, non_blocking=False)
 
     @property
-    def arm(self) -> Arm:
+    def case(self) -> Case:
         """DataLoader over npy, shuffled, with these settings."""
         settings = Settings(
             batch_size=BATCH,
@@ -66,12 +66,12 @@ class Combination:
             pin_memory=self.pinned,
             non_blocking=self.non_blocking,
         )
-        return arm("npy", "dataloader", settings)
+        return case("npy", "dataloader", settings)
 
     def contender(self, opener: Opener, device: str, count: int) -> Contender:
         """So many epochs of training with these settings; see `epochs`."""
         loader_type = Background if self.background else Resident if self.resident else None
-        return epochs(self.on(device).arm, opener, device, count, Training, loader_type)
+        return epochs(self.on(device).case, opener, device, count, Training, loader_type)
 
 
 TABLE = {
@@ -125,28 +125,28 @@ class Resident(Loader):
         self._whole = {}
 
 
-def train_with_both(alive: Alive, opener: Opener, device: str, count: int) -> float:
+def train_with_both(heartbeat: Heartbeat, opener: Opener, device: str, count: int) -> float:
     """Seconds that so many epochs take with a background thread over workers, if they ever end."""
     epoch, seconds = BOTH.contender(opener, device, 1), 0.0
     for _ in range(count):
         seconds += epoch().seconds
-        alive()
+        heartbeat()
     return seconds
 
 
 def train_unwatched(opener: Opener, device: str, count: int) -> Took:
     """So many epochs with nothing set, of which only the time is measured: the control."""
-    one, target = TABLE[10].arm, torch.device(device)
-    feed = Feed(target, non_blocking=False)
-    make_room(feed)
-    train, order = Training(opener, feed), one.settings.row_order(opener.schema)
+    one, target = TABLE[10].case, torch.device(device)
+    transfer = HostToDevice(target, non_blocking=False)
+    make_room(transfer)
+    train, order = Training(opener, transfer), one.settings.row_order(opener.schema)
     seconds = 0.0
     for number in range(1, count + 1):
         collect_garbage(forking=False)
         rows = order.batches(opener.schema.samples, number)
         with closing(opened(one, opener, target)) as loader, Meter() as epoch:
             for batch in loader.epoch(rows):
-                train(feed.move(batch))
-            feed.synchronize()
+                train(transfer.move(batch))
+            transfer.synchronize()
         seconds += epoch.elapsed_s
     return Took(seconds)

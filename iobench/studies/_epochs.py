@@ -1,4 +1,4 @@
-"""Arms as contenders: whole epochs under meter and counters, with or without a training step."""
+"""Cases as contenders: whole epochs under meter and counters, with or without a training step."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from contextlib import contextmanager
 
 import torch
 
-from iobench.arms import Arm
-from iobench.epoch import measure
-from iobench.feed import DeviceBatch, Feed
-from iobench.loaders import Loader
-from iobench.manifest import Opener
-from iobench.meter import Meter
-from iobench.monitor import Monitor
-from iobench.record import Measured
+from iobench.bench.case import Case
+from iobench.bench.epoch import measure
+from iobench.bench.meter import Meter
+from iobench.bench.training import Trainer
+from iobench.dataset.manifest import Opener
+from iobench.host.monitor import Monitor
+from iobench.loading.loaders import Loader
+from iobench.loading.transfer import DeviceBatch, HostToDevice
+from iobench.results.record import Measured
 from iobench.studies._base import Contender, Took
-from iobench.training import Trainer
 
-GPU_LOOK_S = 0.1
+GPU_SNAPSHOT_S = 0.1
 
 
 class Step:
     """What is done with each batch: nothing."""
 
-    def __init__(self, opener: Opener, feed: Feed) -> None:
-        self._feed = feed
+    def __init__(self, opener: Opener, transfer: HostToDevice) -> None:
+        self._transfer = transfer
 
     def __call__(self, batch: DeviceBatch) -> None:
         """Do it."""
@@ -41,9 +41,9 @@ class Training(Step):
 
     model = "mlp"
 
-    def __init__(self, opener: Opener, feed: Feed) -> None:
-        super().__init__(opener, feed)
-        self._trainer = Trainer(self.model, opener.schema, feed.device, seed=0)
+    def __init__(self, opener: Opener, transfer: HostToDevice) -> None:
+        super().__init__(opener, transfer)
+        self._trainer = Trainer(self.model, opener.schema, transfer.device, seed=0)
 
     def __call__(self, batch: DeviceBatch) -> None:
         """Train on it."""
@@ -55,18 +55,18 @@ class TrainingApart(Training):
 
     model = "cnn"
 
-    def __init__(self, opener: Opener, feed: Feed) -> None:
-        super().__init__(opener, feed)
+    def __init__(self, opener: Opener, transfer: HostToDevice) -> None:
+        super().__init__(opener, transfer)
         self._forward, self._backward = list[float](), list[float]()
 
     def __call__(self, batch: DeviceBatch) -> None:
         """Train on it."""
         with Meter() as forward:
             loss = self._trainer.forward(batch)
-            self._feed.synchronize()
+            self._transfer.synchronize()
         with Meter() as backward:
             self._trainer.backward(loss)
-            self._feed.synchronize()
+            self._transfer.synchronize()
         self._forward.append(forward.elapsed_s)
         self._backward.append(backward.elapsed_s)
 
@@ -76,39 +76,39 @@ class TrainingApart(Training):
 
 
 def epochs(
-    one: Arm,
+    one: Case,
     opener: Opener,
     device: str,
     count: int = 1,
-    step: Callable[[Opener, Feed], Step] = Step,
+    step: Callable[[Opener, HostToDevice], Step] = Step,
     loader_type: type[Loader] | None = None,
 ) -> Contender:
-    """An arm as a contender, a turn of which is so many epochs, each anew and in an order of its own.
+    """A case as a contender, a turn of which is so many epochs, each anew and in an order of its own.
 
     Opening and closing are not in its time; starting workers is. Noted: `wait_s`, `memory_bytes`
     and what the step notes; on CUDA `gpu_allocated_bytes`, `gpu_reserved_bytes` and `gpu_busy`.
     """
-    feed = Feed(torch.device(device), bool(one.settings.non_blocking))
+    transfer = HostToDevice(torch.device(device), bool(one.settings.non_blocking))
 
     def run() -> Took:
-        make_room(feed)
-        train, busy = step(opener, feed), list[float]()
+        make_room(transfer)
+        train, busy = step(opener, transfer), list[float]()
         with _watching_gpu(opener, device, busy):
             measured = [
-                measure(one, opener, feed, number, train, loader_type=loader_type)
+                measure(one, opener, transfer, number, train, loader_type=loader_type)
                 for number in range(1, count + 1)
             ]
-        noted = {**_noted(measured), **_on_gpu(feed, busy), **train.noted()}
+        noted = {**_noted(measured), **_on_gpu(transfer, busy), **train.noted()}
         return Took(sum(epoch.epoch_s for epoch in measured), noted)
 
     return run
 
 
-def make_room(feed: Feed) -> None:
+def make_room(transfer: HostToDevice) -> None:
     """Give back what another contender reserved on the device, which would count here."""
-    if feed.device.type == "cuda":
+    if transfer.device.type == "cuda":
         torch.cuda.empty_cache()
-    feed.reset_peak()
+    transfer.reset_peak()
 
 
 def _noted(measured: list[Measured]) -> dict[str, float]:
@@ -117,8 +117,10 @@ def _noted(measured: list[Measured]) -> dict[str, float]:
     return {"wait_s": sum(epoch.wait_s for epoch in measured), **peak}
 
 
-def _on_gpu(feed: Feed, busy: list[float]) -> dict[str, float]:
-    peaks = dict(zip(("gpu_allocated_bytes", "gpu_reserved_bytes"), feed.peak_bytes() or (), strict=False))
+def _on_gpu(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:
+    peaks = dict(
+        zip(("gpu_allocated_bytes", "gpu_reserved_bytes"), transfer.peak_bytes() or (), strict=False)
+    )
     return {**peaks, **({"gpu_busy": statistics.mean(busy)} if busy else {})}
 
 
@@ -128,7 +130,7 @@ def _watching_gpu(opener: Opener, device: str, busy: list[float]) -> Iterator[No
     if not device.startswith("cuda"):
         yield
         return
-    monitor = Monitor(opener.path, device, GPU_LOOK_S)
+    monitor = Monitor(opener.path, device, GPU_SNAPSHOT_S)
     with monitor.watching():
         yield
     busy += [look["gpu"] for look in monitor.take() if look["gpu"] is not None]

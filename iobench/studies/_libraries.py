@@ -13,15 +13,15 @@ import lmdb
 import numpy as np
 from torch.utils.data import DataLoader
 
-from iobench.loaders.dataloader import SampleDataset
-from iobench.manifest import Opener
-from iobench.studies._apart import Alive
+from iobench.dataset.manifest import Opener
+from iobench.loading.loaders.dataloader import SampleDataset
+from iobench.studies._apart import Heartbeat
 
 MIB = 1 << 20
 ALIVE_EVERY = 100  # samples
 
 
-def misread_by_forks(alive: Alive, opener: Opener, truth: Opener, workers: int, epochs: int) -> int:
+def misread_by_forks(heartbeat: Heartbeat, opener: Opener, truth: Opener, workers: int, epochs: int) -> int:
     """How many samples forked workers got wrong through one handle, opened before, that all share."""
     dataset, field = SampleDataset(replace(opener, random=True)), opener.schema.fields[0].name
     dataset.open().sample(0)
@@ -34,7 +34,7 @@ def misread_by_forks(alive: Alive, opener: Opener, truth: Opener, workers: int, 
                 loader = iter(_forked(dataset, rows.tolist(), workers))
             for number, (row, sample) in enumerate(zip(rows, loader, strict=True)):
                 if number % ALIVE_EVERY == 0:
-                    alive()
+                    heartbeat()
                 wrong += not np.array_equal(sample[field][0].numpy(), reader.sample(int(row))[field])
     return wrong
 

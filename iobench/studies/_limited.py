@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from iobench import cache
+from iobench.host import cache
 
 NO_SWAP = {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": "{}"}  # of version 2 and of version 1
 RELEASE_S = 5.0  # for the kernel to see that the last process of a group has ended

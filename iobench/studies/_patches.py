@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import iobench
-from iobench import cache
-from iobench.arms import Settings, arm
-from iobench.manifest import Manifest, Opener
-from iobench.sources import Synthetic
+from iobench.bench.case import Settings, case
+from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.sources import Synthetic
+from iobench.host import cache
 from iobench.studies._base import Contender, Options
 from iobench.studies._epochs import TrainingApart, epochs
 
@@ -65,7 +65,7 @@ def _contender(
 ) -> Contender:
     fork = "fork" if workers else None  # where another is Python's default, it would be measured here
     settings = Settings(batch, "random", num_workers=workers, start_method=fork, pin_memory=pinned)
-    one = arm(opener.format.variant, "dataloader", settings.on(options.device))
+    one = case(opener.format.variant, "dataloader", settings.on(options.device))
     return epochs(one, opener, options.device, step=TrainingApart)
 
 

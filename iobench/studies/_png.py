@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from formats import Batch, Format, Reader, Schema
-from formats._base import Array, Convert, same
 from iobench.errors import MissingExtra
+from iobench.formats import Batch, Format, Reader, Schema
+from iobench.formats._base import Array, Convert, same
 
 try:
     from PIL import Image

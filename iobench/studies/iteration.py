@@ -11,11 +11,11 @@ from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
 import iobench
-from iobench import cache
-from iobench.arms import Settings, arm
-from iobench.manifest import Manifest
-from iobench.sources import Synthetic
-from iobench.studies._base import FAILS, HOLDS, Answer, Contender, Found, Options, Study, take_turns, timed
+from iobench.bench.case import Settings, case
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.sources import Synthetic
+from iobench.host import cache
+from iobench.studies._base import FAILS, HOLDS, Answer, Contender, Found, Options, Study, interleave, timed
 from iobench.studies._claims import all_of, claimed_equal, no_gpu
 from iobench.studies._epochs import epochs
 
@@ -32,7 +32,7 @@ class IterationStudy(Study):
     """Every byte delivered, except by the contender that is shown for delivering none."""
 
     source = "“DataLoader and TensorDict: an IO evaluation”, experiments 1, 3 and 4"
-    question = "Is tensorclass a faster way to feed training than DataLoader?"
+    question = "Is tensorclass a faster way to transfer training than DataLoader?"
 
     def about(self, options: Options) -> str:
         """Sizes and settings, in words."""
@@ -50,10 +50,10 @@ class IterationStudy(Study):
         cache.warm(manifest.files_of("memmap"))
         held = TensorDict({"x": _mapped(manifest)["x"].clone()}, [manifest.schema.samples])
         contenders = {
-            DATASET: _arm(manifest, "dataloader"),
+            DATASET: _case(manifest, "dataloader"),
             BATCHED: timed(lambda: _sum(DataLoader(_mapped(manifest), BATCH, collate_fn=_same))),
-            SLICED: _arm(manifest, "native"),
-            INDEXED: _arm(manifest, "native", order="random"),
+            SLICED: _case(manifest, "native"),
+            INDEXED: _case(manifest, "native", order="random"),
             IN_MEMORY: timed(lambda: _sum(held[start : start + BATCH].clone() for start in _starts(held))),
             LAZY: timed(lambda: _look(_mapped(manifest))),
             FILLED: timed(lambda: _fill(held["x"])),
@@ -61,10 +61,10 @@ class IterationStudy(Study):
         }
         if options.cuda:
             contenders |= {
-                GPU_DATASET: _arm(manifest, "dataloader", options.device),
-                GPU_SLICED: _arm(manifest, "native", options.device),
+                GPU_DATASET: _case(manifest, "dataloader", options.device),
+                GPU_SLICED: _case(manifest, "native", options.device),
             }
-        found = take_turns(contenders)
+        found = interleave(contenders)
         return replace(found, figures={"lazy_residency": _residency_after(manifest, _look)})
 
     def answers(self, found: Found) -> list[Answer]:
@@ -104,8 +104,8 @@ def _to_the_gpu(found: Found) -> Answer:
     )
 
 
-def _arm(manifest: Manifest, loader: str, device: str = "cpu", **settings: Any) -> Contender:
-    one = arm("memmap", loader, Settings(batch_size=BATCH, **settings).on(device))
+def _case(manifest: Manifest, loader: str, device: str = "cpu", **settings: Any) -> Contender:
+    one = case("memmap", loader, Settings(batch_size=BATCH, **settings).on(device))
     return epochs(one, manifest.opener("memmap"), device)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from iobench.studies._base import Answer, Found, Options, Study, take_turns, timed, together
+from iobench.studies._base import Answer, Found, Options, Study, interleave, timed, together
 from iobench.studies._claims import against, all_of, claimed_equal, claimed_faster, opposite
 from iobench.units import bytes_text
 
@@ -45,7 +45,7 @@ class PreallocationStudy(Study):
         for count in self._counts(options):
             options.on_status(f"{count} pieces")
             ways = {f"{name}, {count}": way for name, way in _ways(count).items()}
-            parts.append(take_turns({name: timed(way) for name, way in ways.items()}, TURNS, warmup=2))
+            parts.append(interleave({name: timed(way) for name, way in ways.items()}, TURNS, warmup=2))
             parts[-1].noted["memory_bytes"] = {name: _peak(way) for name, way in ways.items()}
         return together(parts, counts=list(self._counts(options)))
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import partial
 
 import iobench
-from iobench import cache
+from iobench.dataset.manifest import Opener
+from iobench.dataset.sources import Synthetic
 from iobench.errors import MissingExtra
-from iobench.manifest import Opener
-from iobench.sources import Synthetic
+from iobench.host import cache
 from iobench.studies._apart import apart
 from iobench.studies._base import (
     FAILS,
@@ -21,7 +21,7 @@ from iobench.studies._base import (
     Found,
     Options,
     Study,
-    take_turns,
+    interleave,
 )
 from iobench.studies._claims import all_of, claimed_equal, claimed_faster, no_gpu, opposite
 from iobench.studies._combinations import BATCH, MANY, TABLE, train_unwatched, train_with_both
@@ -62,7 +62,7 @@ class SettingsStudy(Study):
         contenders: dict[str, Contender] = {}
         for share, opener in openers.items():
             contenders |= _contenders(opener, options.device, share, count)
-        found = take_turns(contenders, turns, warmup=options.warmup, on_status=options.on_status)
+        found = interleave(contenders, turns, warmup=options.warmup, on_status=options.on_status)
         options.on_status(f"a background thread over {MANY} workers, {tried} epochs")
         both = apart(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
         figures = {

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import replace
 from functools import partial
 
-from iobench import stats
+from iobench.results import stats
 from iobench.studies._apart import apart
 from iobench.studies._base import (
     FAILS,
@@ -16,8 +16,8 @@ from iobench.studies._base import (
     Found,
     Options,
     Study,
+    interleave,
     scratch,
-    take_turns,
     together,
 )
 from iobench.studies._claims import against, all_of, claimed_faster, no_gpu, opposite
@@ -62,7 +62,7 @@ class SmallBatchesStudy(Study):
         with scratch(options) as folder:
             openers = openers_of(options, folder)
             contenders = contenders_of(options, openers) | pinned_contenders(options, openers)
-            found = take_turns(contenders, warmup=options.warmup, on_status=options.on_status)
+            found = interleave(contenders, warmup=options.warmup, on_status=options.on_status)
         options.on_status("forks that share a handle of HDF5")
         both = openers["hdf5"], openers["npy"]
         forks = apart(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)

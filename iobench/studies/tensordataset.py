@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Found, Options, Study, take_turns, timed
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Found, Options, Study, interleave, timed
 from iobench.studies._claims import claimed_faster
 
 COLUMNS, BATCH = 128, 8192
@@ -49,7 +49,7 @@ class TensorDatasetStudy(Study):
         contenders[RANGES] = timed(
             lambda: _exhaust(data[start : start + BATCH].clone() for start in _starts(data))
         )
-        found, profiles = take_turns(contenders), [_calls(loaders[BY_SAMPLE]) for _ in range(PROFILES)]
+        found, profiles = interleave(contenders), [_calls(loaders[BY_SAMPLE]) for _ in range(PROFILES)]
         shares = {name: [one["shares"][name] for one in profiles] for name in profiles[0]["shares"]}
         return replace(found, figures={**profiles[0], "shares": shares})
 

@@ -9,14 +9,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import formats
 import iobench
-from iobench import cache
-from iobench.arms import Settings
+from iobench import formats
+from iobench.bench.case import Settings
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.sources import Synthetic
 from iobench.errors import ColdCacheUnavailable, LoaderFailed, PrepareError, WrongContent
-from iobench.manifest import Manifest
-from iobench.sources import Synthetic
-from iobench.studies._apart import Alive, apart
+from iobench.host import cache
+from iobench.studies._apart import Heartbeat, apart
 from iobench.studies._base import HOLDS, ROUNDS, UNKNOWN, Answer, Found, Options, Study, scratch, together
 from iobench.studies._claims import all_of, claimed_equal, claimed_faster
 from iobench.studies._limited import join, memory_group
@@ -107,9 +107,9 @@ def rounds(
         raise KeyboardInterrupt
     for failure in done.failures.values():
         raise WrongContent(failure)
-    found = Found({f"{one.label}; {volume}": [] for one in done.arms})
+    found = Found({f"{one.label}; {volume}": [] for one in done.cases})
     for made in done.records:
-        name = f"{made.arm['label']}; {volume}"
+        name = f"{made.case['label']}; {volume}"
         found.seconds[name].append(made.epoch_s)
         noted = {"speed_bytes_per_s": made.bytes_per_s, "in_memory": made.cache["residency"]}
         for figure, value in noted.items():
@@ -118,12 +118,14 @@ def rounds(
     return found
 
 
-def rounds_within(alive: Alive, group: Path, rehearsal: Path, root: Path, device: str, volume: str) -> Found:
+def rounds_within(
+    heartbeat: Heartbeat, group: Path, rehearsal: Path, root: Path, device: str, volume: str
+) -> Found:
     """Warm rounds with no more memory than a group may have; for a process of its own."""
     variants = list(Manifest.load(rehearsal).artifacts)
     rounds(rehearsal, variants, device, "warm", "", count=1)  # what libraries take once is not part of it
     join(group)
-    alive()
+    heartbeat()
     return rounds(root, variants, device, "warm", volume)
 
 

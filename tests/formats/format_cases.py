@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-import formats
-from formats import CorruptArtifact, Field, Format, Schema
+from iobench import formats
+from iobench.formats import CorruptArtifact, Field, Format, Schema
 
 MORE_VALUES = {("hdf5", "chunk_bytes"): (0, 4096)}
 

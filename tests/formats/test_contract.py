@@ -16,8 +16,8 @@ from format_cases import SCHEMA, assert_rows, assert_same, read_all, store, vari
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-import formats
-from formats import DTYPES, CorruptArtifact, Field, Schema
+from iobench import formats
+from iobench.formats import DTYPES, CorruptArtifact, Field, Schema
 
 SAMPLES = SCHEMA.samples
 INDICES = np.array([22, 0, 7, 7, 3, 22])

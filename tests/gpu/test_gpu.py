@@ -5,10 +5,9 @@ import math
 import pytest
 import torch
 
-import formats
 import iobench
-from iobench import Settings
-from iobench.arms import LOADERS
+from iobench import Settings, formats
+from iobench.bench.case import LOADERS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,7 +31,7 @@ def test_every_arm_brings_the_right_content_to_the_device(images, tmp_path, pinn
     settings = Settings(batch_size=32, order=order, fetch=fetch, **pinning)
     records = run(images, tmp_path, settings=settings)
     assert {record.device for record in records} == {"cuda:0"}
-    assert {record.arm["pin_memory"] for record in records} == {pinning.get("pin_memory", True)}
+    assert {record.case["pin_memory"] for record in records} == {pinning.get("pin_memory", True)}
     assert all(record.gpu_reserved_bytes >= record.gpu_allocated_bytes > 0 for record in records)
 
 

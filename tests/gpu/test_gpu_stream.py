@@ -5,8 +5,8 @@ import pytest
 import torch
 from conftest import SAMPLES, image_arrays
 
-import formats
-from iobench import StreamLoader, ceilings
+from iobench import StreamLoader, formats
+from iobench.bench import case_limits as case_limits
 
 pytestmark = [
     pytest.mark.gpu,
@@ -60,6 +60,6 @@ def test_a_transform_may_change_shapes_before_the_copy(images):
 
 
 def test_the_limits_of_the_way_to_the_device_are_measured(images):
-    found = ceilings.survey(images, torch.device("cuda:0"), 32, 0.01)
+    found = case_limits.survey(images, torch.device("cuda:0"), 32, 0.01)
     directions = [limit.name for limit in found.limits if "device" in limit.name]
     assert directions == ["host to device"] * 2 + ["device to host"] * 2

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import formats
-from iobench import Manifest, StreamLoader
-from iobench.order import ORDERS, Order
+from iobench import Manifest, StreamLoader, formats
+from iobench.loading.order import ORDERS, Order
 
 PLACED = ("npy", "memmap", "hdf5:chunk_bytes=0")  # fields at a fixed stride
 VARIANTS = (*formats.names(), PLACED[-1])

@@ -29,13 +29,13 @@ from stream_cases import (
     vector_arrays,
 )
 
-from formats import CorruptArtifact
-from iobench import cache
-from iobench.aio import Queue
 from iobench.errors import InvalidSettings, LoaderFailed
-from iobench.stream import cached, pipeline
-from iobench.stream.direct import DirectReader
-from iobench.stream.source import Unchanged
+from iobench.formats import CorruptArtifact
+from iobench.host import cache
+from iobench.host.aio import Queue
+from iobench.loading.stream import cached, pipeline
+from iobench.loading.stream.direct import DirectReader
+from iobench.loading.stream.source import Unchanged
 
 pytest_plugins = ("stream_fixtures",)
 

@@ -28,12 +28,12 @@ from stream_cases import (
 )
 
 import iobench
-from formats import UnknownFormat
-from iobench import cache
 from iobench.errors import DeviceUnavailable, InvalidSettings, ManifestError
-from iobench.order import ORDERS
-from iobench.stream import cached
-from iobench.stream import direct as direct_reads
+from iobench.formats import UnknownFormat
+from iobench.host import cache
+from iobench.loading.order import ORDERS
+from iobench.loading.stream import cached
+from iobench.loading.stream import direct as direct_reads
 
 pytest_plugins = ("stream_fixtures",)
 

@@ -19,9 +19,9 @@ from stream_cases import (
     vector_arrays,
 )
 
-from iobench.memory import PAGE
-from iobench.order import ORDERS
-from iobench.stream import pipeline
+from iobench.host.memory import PAGE
+from iobench.loading.order import ORDERS
+from iobench.loading.stream import pipeline
 
 pytest_plugins = ("stream_fixtures",)
 

@@ -14,7 +14,7 @@ from stream_cases import SAMPLES, assert_batches, every_order, every_way, loader
 
 import iobench
 from iobench.errors import InvalidSettings
-from iobench.order import ORDERS, Order
+from iobench.loading.order import ORDERS, Order
 
 pytest_plugins = ("stream_fixtures",)
 

@@ -1,0 +1,1 @@
+"""Cases, measured: what is compared, in which turns, by which process, and how long it took."""

@@ -1,0 +1,99 @@
+"""The same training step for every case: forward, backward and optimiser step on the device."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from iobench.errors import InvalidSettings
+from iobench.formats import Field, Schema
+
+MODELS = ("none", "mlp", "cnn")
+CLASSES = 1000
+HIDDEN = 256
+LEARNING_RATE = 0.01
+
+
+class Trainer:
+    """A small network with the same weights for the same seed, and one SGD step per batch.
+
+    The input is the field with the most elements, scaled to 0..1 if it holds integers. The target
+    is the first scalar integer field, modulo 1000 classes; without one, the mean of the input.
+    """
+
+    def __init__(self, model: str, schema: Schema, device: torch.device, seed: int) -> None:
+        self._input = max(schema.fields, key=lambda field: field.elements)
+        labels = [f for f in schema.fields if not f.shape and "int" in f.dtype and f != self._input]
+        self._label = labels[0].name if labels else None
+        outputs = CLASSES if self._label else 1
+        with torch.random.fork_rng(devices=[]):  # drawn on the CPU, so that every device starts alike
+            torch.manual_seed(seed)
+            network = _mlp(self._input, outputs) if model == "mlp" else _cnn(self._input, outputs)
+        self._network = network.to(device)
+        self._optimiser = torch.optim.SGD(self._network.parameters(), LEARNING_RATE)
+        self._loss = torch.zeros((), device=device)
+
+    @property
+    def loss(self) -> float:
+        """The loss of the last step."""
+        return float(self._loss)
+
+    def step(self, batch: dict[str, torch.Tensor]) -> None:
+        """Train on one batch that is on the device."""
+        self.backward(self.forward(batch))
+
+    def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        """The loss of a batch that is on the device."""
+        inputs = _as_input(batch[self._input.name], self._input)
+        with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+            outputs = self._network(inputs)
+        if self._label is not None:
+            return nn.functional.cross_entropy(outputs, batch[self._label].long().remainder(CLASSES))
+        return nn.functional.mse_loss(outputs[:, 0], inputs.flatten(1).mean(1))
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """Learn from a loss that `forward` returned."""
+        self._optimiser.zero_grad(set_to_none=True)
+        with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+            torch.autograd.backward(loss)
+        self._optimiser.step()
+        self._loss = loss.detach()
+
+
+def _as_input(tensor: torch.Tensor, field: Field) -> torch.Tensor:
+    # a copy, because matrix products may round by how their input is aligned in memory
+    values = tensor.to(torch.float32, copy=True)
+    if "int" in field.dtype:
+        values = values / torch.iinfo(tensor.dtype).max
+    if not field.shape:
+        return values[:, None]
+    return values if _channels_first(field) or len(field.shape) < 3 else values.movedim(-1, 1)
+
+
+def _channels_first(field: Field) -> bool:
+    return len(field.shape) == 3 and field.shape[-1] not in (1, 3)
+
+
+def _mlp(field: Field, outputs: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(field.elements, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs)
+    )
+
+
+def _cnn(field: Field, outputs: int) -> nn.Module:
+    if len(field.shape) not in (2, 3):
+        raise InvalidSettings(
+            f"--model cnn needs images; {field.name} has shape {field.shape}; use --model mlp"
+        )
+    grey = len(field.shape) == 2
+    channels = 1 if grey else field.shape[0] if _channels_first(field) else field.shape[-1]
+    return nn.Sequential(
+        nn.Unflatten(1, (1, field.shape[0])) if grey else nn.Identity(),
+        nn.Conv2d(channels, 16, 7, stride=4, padding=3),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, outputs),
+    )

@@ -1,0 +1,140 @@
+"""Content checksums: one 64-bit hash per sample over all its fields, added up modulo 2^64.
+
+A sample's bytes are taken as 64-bit words w_j, each field padded with zeros to whole words.
+Its hash is mix(Σ_j (w_j ^ w_j >>> 32) · m_j) with odd pseudo-random m_j, where mix is the
+finaliser of SplitMix64 (Steele, Lea, Flood 2014). The sum of the hashes does not depend on the
+order of the samples, and the non-linear mix ties the fields of a sample together: a label that
+wanders to another sample changes it. `ordered` mixes each row number in, so that a writer that
+swaps samples is caught too.
+
+The same arithmetic runs on NumPy arrays and on torch tensors wherever they live, since int64
+wraps in both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.formats import Schema
+
+MASK = (1 << 64) - 1
+PIECE_BYTES = 1 << 18  # hashed at a time: stays in the processor's cache
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >> 63 else value
+
+
+_MIX = (_signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB))
+_GOLDEN = _signed(0x9E3779B97F4A7C15)
+
+
+class Checksum:
+    """Adds up the hashes of samples, seen in any order, as batches of NumPy arrays or tensors."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._fields = [field.name for field in schema.fields]
+        self._weights = _weights(sum(_word_count(f.sample_bytes) for f in schema.fields))
+        self._content: Any = 0
+        self._ordered = 0
+        self.samples = 0
+
+    @property
+    def content(self) -> int:
+        """The sum of the hashes so far, as an unsigned 64-bit number."""
+        return int(self._content) & MASK
+
+    @property
+    def ordered(self) -> int:
+        """The sum with row numbers mixed in, for what went through `add_in_order`."""
+        return self._ordered & MASK
+
+    def add(self, batch: Mapping[str, Any]) -> None:
+        """Count every sample of a batch, wherever its arrays live; leaves them there."""
+        hashes = self._hash(batch)
+        self.samples += len(hashes)
+        total = hashes.sum()
+        self._content = self._content + (int(total) if isinstance(total, np.integer) else total)
+
+    def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Count every sample of a NumPy batch that continues where the last one ended."""
+        hashes = self._hash(batch)
+        rows = np.arange(self.samples + 1, self.samples + 1 + len(hashes), dtype=np.int64)
+        self.samples += len(hashes)
+        self._content = (self._content + int(hashes.sum())) & MASK
+        self._ordered += int(_mix(hashes ^ rows * _GOLDEN).sum())
+
+    def _hash(self, batch: Mapping[str, Any]) -> Any:
+        total: Any = 0
+        first = 0
+        for name in self._fields:
+            words = _words(batch[name])
+            weights = self._weights[first : first + words.shape[1]]
+            first += words.shape[1]
+            if isinstance(words, np.ndarray):
+                total = total + _dot_numpy(words, weights)
+            else:
+                total = total + _dot_torch(words, weights)
+        return _mix(total)
+
+
+def _word_count(sample_bytes: int) -> int:
+    return -(-sample_bytes // 8)
+
+
+@lru_cache(maxsize=4)
+def _weights(count: int) -> npt.NDArray[np.int64]:
+    generator = np.random.Generator(np.random.PCG64(count))
+    return generator.integers(-(1 << 63), 1 << 63, count, dtype=np.int64) | 1
+
+
+def _mix(value: Any) -> Any:
+    value = (value ^ _shifted(value, 30)) * _MIX[0]
+    value = (value ^ _shifted(value, 27)) * _MIX[1]
+    return value ^ _shifted(value, 31)
+
+
+def _shifted(value: Any, bits: int) -> Any:
+    """Logical right shift of int64, which has only the arithmetic one."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _words(array: Any) -> Any:
+    """(samples, words) int64: each sample's bytes, padded with zeros to whole words."""
+    count = array.shape[0]
+    if isinstance(array, np.ndarray):
+        flat = np.ascontiguousarray(array).reshape(count, -1).view(np.uint8)
+        if flat.shape[1] % 8:
+            padded = np.zeros((count, 8 * _word_count(flat.shape[1])), np.uint8)
+            padded[:, : flat.shape[1]] = flat
+            flat = padded
+        return flat.view(np.int64)
+    import torch
+
+    flat_t = array.contiguous().reshape(count, -1).view(torch.uint8)
+    if flat_t.shape[1] % 8:
+        flat_t = torch.nn.functional.pad(flat_t, (0, -flat_t.shape[1] % 8))
+    elif flat_t.storage_offset() % 8:
+        flat_t = flat_t.clone()
+    return flat_t.view(torch.int64)
+
+
+def _dot_numpy(words: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    out = np.empty(len(words), np.int64)
+    step = max(1, PIECE_BYTES // (8 * words.shape[1]))
+    for low in range(0, len(words), step):
+        piece = words[low : low + step]
+        np.matmul(piece ^ _shifted(piece, 32), weights, out=out[low : low + step])
+    return out
+
+
+def _dot_torch(words: Any, weights: npt.NDArray[np.int64]) -> Any:
+    import torch
+
+    # CUDA has no integer matrix product
+    return ((words ^ _shifted(words, 32)) * torch.from_numpy(weights).to(words.device)).sum(1)

@@ -1,0 +1,99 @@
+"""Generated data: seeded, the same on every machine, at a stated compressibility."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from iobench.dataset.sources._base import BATCH_BYTES, Source
+from iobench.errors import SourceError
+from iobench.formats import DTYPES, Batch, Field, Schema
+
+BLOCKS_IN_FLIGHT = 3
+
+
+@dataclass
+class Synthetic(Source):
+    """One field `x` of `size` elements: uniform in [0, 1) for floats, the whole range for integers.
+
+    `compressibility` is the fraction of each sample's elements, at its end, that repeat one
+    value; the rest is noise that no codec shrinks much. Elements that do not fill a whole
+    sample are left out.
+    """
+
+    size: int
+    sample_shape: tuple[int, ...] = (128,)
+    dtype: str = "float32"
+    seed: int = 0
+    compressibility: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in DTYPES:
+            raise SourceError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+        if not self.sample_shape or min(self.sample_shape) < 1:
+            raise SourceError(f"sample shape {self.sample_shape} holds no element")
+        if not 0 <= self.compressibility <= 1:
+            raise SourceError(f"compressibility {self.compressibility} is not between 0 and 1")
+        if self.seed < 0:
+            raise SourceError(f"seed {self.seed} is negative")
+        if self.size < math.prod(self.sample_shape):
+            raise SourceError(
+                f"size {self.size} is less than one sample of {math.prod(self.sample_shape)} elements"
+            )
+        samples = self.size // math.prod(self.sample_shape)
+        self.schema = Schema(samples, (Field("x", self.sample_shape, self.dtype),))
+        self.name = f"{self.dtype}-{'x'.join(map(str, self.sample_shape))}-{samples}"
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Kind, generator, seed and compressibility."""
+        return {
+            "kind": "generated",
+            "generator": "PCG64",
+            "seed": self.seed,
+            "compressibility": self.compressibility,
+        }
+
+    def batches(self) -> Iterator[Batch]:
+        """Blocks made by several threads, in order; each has a generator of its own."""
+        count = -(-self.schema.samples // self._block_rows)
+        with ThreadPoolExecutor(max_workers=2) as pool:
+            ahead = [pool.submit(self._block, i) for i in range(min(count, BLOCKS_IN_FLIGHT))]
+            for index in range(count):
+                block = ahead.pop(0).result()
+                if index + BLOCKS_IN_FLIGHT < count:
+                    ahead.append(pool.submit(self._block, index + BLOCKS_IN_FLIGHT))
+                yield {"x": block}
+
+    @cached_property
+    def _block_rows(self) -> int:
+        return self.schema.batch_rows(BATCH_BYTES)
+
+    def _block(self, index: int) -> np.ndarray[Any, Any]:
+        rows = min(self._block_rows, self.schema.samples - index * self._block_rows)
+        generator = np.random.Generator(np.random.PCG64(np.random.SeedSequence([self.seed, index])))
+        block = _noise(generator, (rows, math.prod(self.sample_shape)), np.dtype(self.dtype))
+        repeated = round(self.compressibility * block.shape[1])
+        if repeated:
+            block[:, -repeated:] = block[:, :1]
+        return block.reshape(rows, *self.sample_shape)
+
+
+def _noise(
+    generator: np.random.Generator, shape: tuple[int, int], dtype: np.dtype[Any]
+) -> np.ndarray[Any, Any]:
+    if dtype in (np.float32, np.float64):
+        return generator.random(shape, dtype.type)
+    if dtype == np.float16:
+        return generator.random(shape, np.float32).astype(np.float16)
+    if dtype == np.bool_:
+        return generator.integers(0, 2, shape, dtype=np.bool_, endpoint=False)
+    words = -(-math.prod(shape) * dtype.itemsize // 8)
+    raw = generator.integers(0, 1 << 64, words, dtype=np.uint64)
+    return raw.view(dtype)[: math.prod(shape)].reshape(shape)

@@ -1,0 +1,114 @@
+"""Rereading artifacts against the manifest."""
+
+from __future__ import annotations
+
+import faulthandler
+import itertools
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+
+from iobench import formats
+from iobench.dataset.checksum import Checksum
+from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.sources import BATCH_BYTES
+from iobench.errors import BenchError, WrongContent
+from iobench.formats import Batch, FormatError, corrupt
+
+READER_BYTES = 256 << 20  # read through one reader: its mapped pages count as memory until it closes
+
+Progress = Callable[[str, int, int], None]  # (what, bytes done, bytes in all)
+Report = Callable[[int, int], None]  # the same of what is known
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def verify(
+    manifest: Manifest,
+    variants: Sequence[str] = (),
+    *,
+    progress: Progress = silent,
+) -> dict[str, str | None]:
+    """What is wrong with each artifact (all of them by default): None where it is intact.
+
+    UnknownFormat or InvalidOption where a variant is none.
+    """
+    found: dict[str, str | None] = {}
+    for variant in [formats.parse(v).variant for v in variants] or list(manifest.artifacts):
+        try:
+            verify_artifact(manifest, variant, progress)
+            found[variant] = None
+        except (FormatError, BenchError) as error:
+            found[variant] = str(error)
+    return found
+
+
+def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silent) -> None:
+    """Reread an artifact in order; WrongContent or CorruptArtifact where it differs from the manifest.
+
+    Files touched since they were verified are read by a child process, because a library may
+    abort on what it finds in a damaged page.
+    """
+    opener = manifest.opener(variant)
+    read = content_of if manifest.unchanged(variant) else _content_in_child
+    found = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
+    compare(manifest, variant, found)
+
+
+def content_of(opener: Opener, report: Report = lambda done, total: None) -> Checksum:
+    """The checksum of an artifact, read back in order through its reader."""
+    check, done, total = Checksum(opener.schema), 0, opener.schema.logical_bytes
+    report(0, total)
+    for batch in read_back(opener):
+        check.add_in_order(batch)
+        done += sum(array.nbytes for array in batch.values())
+        report(done, total)
+    return check
+
+
+def _content_in_child(opener: Opener, report: Report) -> Checksum:
+    report(0, opener.schema.logical_bytes)
+    # forked: a spawned child would need the caller's main module to be importable
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_discard_stderr) as pool:
+        try:
+            found = pool.submit(content_of, opener).result()
+        except BrokenProcessPool as error:
+            raise corrupt(
+                opener.path, "an artifact that can be read", "damage that ended its reader"
+            ) from error
+    report(opener.schema.logical_bytes, opener.schema.logical_bytes)
+    return found
+
+
+def _discard_stderr() -> None:
+    """Keep what a library says before it aborts off the terminal: the error says it in one line."""
+    faulthandler.disable()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+def compare(manifest: Manifest, variant: str, found: Checksum) -> None:
+    """Raise WrongContent where a checksum in order is not the manifest's."""
+    if (found.content, found.ordered) == (manifest.content, manifest.ordered):
+        return
+    what = "samples in another order" if found.content == manifest.content else "other content"
+    raise WrongContent(
+        f"{manifest.path_of(variant)}: {what}: expected checksum {manifest.content:016x}, "
+        f"found {found.content:016x}; prepare it again, as it was first prepared, to repair it"
+    )
+
+
+def read_back(opener: Opener) -> Iterator[Batch]:
+    """All samples in order, in fresh arrays; reopens the reader now and then to give mapped pages back."""
+    schema = opener.schema
+    rows = schema.batch_rows(BATCH_BYTES)
+    starts = iter(range(0, schema.samples, rows))
+    per_reader = max(1, READER_BYTES // (rows * schema.sample_bytes))
+    while some := list(itertools.islice(starts, per_reader)):
+        with opener() as reader:
+            for start in some:
+                yield reader.batch(slice(start, start + rows))

@@ -1,0 +1,1 @@
+"""What the machine does: page cache, memory, asynchronous reads, limits, counters, devices."""

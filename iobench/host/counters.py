@@ -1,0 +1,151 @@
+"""What an epoch cost: disk bytes, processor seconds, faults and memory, workers included."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+from iobench.host import machine
+
+Number = TypeVar("Number", int, float)
+
+SNAPSHOT_S = 0.5  # a look costs some 4 ms of one core
+EARLY_SNAPSHOT_S = 0.05  # for workers, which end with a short epoch
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Differences over a measured stretch, and the peak of its memory.
+
+    `memory_bytes` is anonymous and shared memory by PSS, so that what workers share with their
+    parent counts once; pages of the page cache that are merely mapped do not count. `steal_s` and
+    `device_disk_bytes` are of the whole machine. None where the kernel keeps no such account.
+    """
+
+    disk_bytes: int | None
+    cpu_s: float
+    major_faults: int
+    memory_bytes: int | None
+    steal_s: float | None
+    device_disk_bytes: int | None
+
+
+class Counters:
+    """Counts between `start` and `stop`, of this process and of the disk under `path`.
+
+    Let workers be reaped before `stop`: what they read and burned becomes their parent's only then.
+    """
+
+    def __init__(self, path: Path, early_snapshot: bool = False) -> None:
+        self._path = path
+        self._pause = EARLY_SNAPSHOT_S if early_snapshot else SNAPSHOT_S
+        self._before: tuple[int | None, float | None, int | None] = (None, None, None)
+        self._used = (0.0, 0)
+        self._snapshots: list[int] = []
+        self._done = threading.Event()
+        self._sampler: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin counting, with a thread that snapshots at memory twice a second."""
+        self._before, self._used = self._accounts(), _used()
+        self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
+        self._sampler.start()
+
+    def note_memory(self) -> None:
+        """Snapshot at memory now."""
+        if (seen := memory_bytes()) is not None:
+            self._snapshots.append(seen)
+
+    def stop(self) -> Counts:
+        """End counting."""
+        self._done.set()
+        if self._sampler is not None:
+            self._sampler.join()
+        (disk, steal, device), before = self._accounts(), self._before
+        cpu, faults = (now - then for now, then in zip(_used(), self._used, strict=True))
+        return Counts(
+            disk_bytes=_difference(disk, before[0]),
+            cpu_s=cpu,
+            major_faults=int(faults),
+            memory_bytes=max(self._snapshots, default=None),
+            steal_s=_difference(steal, before[1]),
+            device_disk_bytes=_difference(device, before[2]),
+        )
+
+    def _accounts(self) -> tuple[int | None, float | None, int | None]:
+        steal, device = getattr(psutil.cpu_times(), "steal", None), machine.disk_account(self._path)
+        return disk_bytes(), steal, device.read_bytes if device else None
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._pause):
+            self.note_memory()
+            self._pause = SNAPSHOT_S
+
+
+def memory_bytes() -> int | None:
+    """Anonymous and shared memory of this process and its children, by PSS; None where untold."""
+    own = _pss(os.getpid())
+    if own is None:
+        return None
+    return own + sum(_pss(child) or 0 for child in descendants())  # one of them may just have ended
+
+
+def descendants() -> list[int]:
+    """The processes below this one, by number.
+
+    Linux tells a process's children at once; psutil has to look at every process of the machine.
+    """
+    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel built without
+        return [child.pid for child in psutil.Process().children(recursive=True)]
+    found, rest = list[int](), [os.getpid()]
+    while rest:
+        below = _children(rest.pop())
+        found += below
+        rest += below
+    return found
+
+
+def _children(pid: int) -> list[int]:
+    with suppress(OSError):  # it may just have ended, as may each of its threads
+        tasks = [Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")]
+        listed = list[int]()
+        for task in tasks:
+            with suppress(OSError):
+                listed += map(int, task.read_text().split())
+        return listed
+    return []
+
+
+def _pss(pid: int) -> int | None:
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return None
+    kib = [int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
+    return 1024 * sum(kib) if kib else None
+
+
+def _difference(now: Number | None, then: Number | None) -> Number | None:
+    return None if now is None or then is None else now - then
+
+
+def _used() -> tuple[float, int]:
+    """Processor seconds and major faults of this process and its reaped children."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used), sum(u.ru_majflt for u in used)
+
+
+def disk_bytes() -> int | None:
+    """Bytes the kernel fetched from disk for this process and its reaped children."""
+    try:
+        lines = Path("/proc/self/io").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)

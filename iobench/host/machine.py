@@ -1,0 +1,137 @@
+"""What this machine is: the part of a record that says where it was measured."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from iobench.host import cache
+
+SECTOR_BYTES = 512  # in the kernel's accounts, whatever the disk's own are
+LIBRARIES = ("torch", "tensordict", "numpy", "h5py", "lmdb", "lz4")
+
+
+def describe(data_dir: Path, device: str) -> dict[str, Any]:
+    """CPU, memory, kernel, disk under `data_dir`, the device, and library versions."""
+    return {
+        "host": platform.node(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "disk": disk(data_dir),
+        "gpu": _gpu(device),
+        "versions": {name: metadata.version(name) for name in ("iobench", *LIBRARIES)},
+        "commit": _commit(),
+    }
+
+
+def disk(path: Path) -> dict[str, Any]:
+    """File system, device, model and read-ahead of what lies under a path."""
+    resolved = str(path.resolve())
+    mounts = [
+        part
+        for part in psutil.disk_partitions(all=True)
+        if resolved == part.mountpoint or resolved.startswith(part.mountpoint.rstrip("/") + "/")
+    ]
+    mount = max(mounts, key=lambda part: len(part.mountpoint), default=None)
+    return {
+        "file_system": mount.fstype if mount else None,
+        "device": mount.device if mount else None,
+        "model": _disk_model(path),
+        "read_ahead_kib": cache.read_ahead_kib(path),
+    }
+
+
+@dataclass(frozen=True)
+class DiskAccount:
+    """What a disk has done since the machine started."""
+
+    read_bytes: int
+    queued_ms: int  # of all requests together, waiting or served
+
+
+def disk_account(path: Path) -> DiskAccount | None:
+    """The kernel's account of the disk under a path; None where it lies on none.
+
+    Fields as in the kernel's Documentation/block/stat.rst.
+    """
+    number = os.stat(path).st_dev
+    try:
+        fields = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text().split()
+    except OSError:
+        return None
+    return DiskAccount(int(fields[2]) * SECTOR_BYTES, int(fields[10]))
+
+
+def _disk_model(path: Path) -> str | None:
+    number = os.stat(path).st_dev
+    link = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}")
+    if not link.exists():
+        return None
+    block = link.resolve()
+    for folder in (block, block.parent):
+        model = folder / "device" / "model"
+        if model.exists():
+            return model.read_text().strip()
+    driver = block / "device" / "driver"
+    return driver.resolve().name if driver.exists() else None
+
+
+@functools.lru_cache
+def _cpu_model() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith(("model name", "Model")):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _gpu(device: str) -> dict[str, Any] | None:
+    if not device.startswith("cuda"):
+        return None
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "name": properties.name,
+        "memory_bytes": properties.total_memory,
+        "cuda": torch.version.cuda,
+        "driver": _driver(),
+    }
+
+
+def _driver() -> str | None:
+    """The version of the GPU's driver; None where its management library is not there."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        version = pynvml.nvmlSystemGetDriverVersion()
+        pynvml.nvmlShutdown()
+    except pynvml.NVMLError:
+        return None
+    return version.decode() if isinstance(version, bytes) else str(version)
+
+
+@functools.lru_cache
+def _commit() -> str | None:
+    """The commit of iobench itself, where it runs from its own checkout."""
+    here = Path(__file__).parent
+    if not (here.parent / ".git").exists():
+        return None
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

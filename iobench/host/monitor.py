@@ -1,0 +1,137 @@
+"""Looks at the whole machine once a second: processors, disk, GPU."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from iobench.host import machine
+
+EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The machine over the last second."""
+
+    time: float  # seconds since 1970
+    cores: list[float]  # busy, 0 to 1, each
+    iowait: float  # of all processors' time
+    disk_bytes_per_s: float | None  # None, as the next, where the data lies on no disk
+    disk_queue: float | None  # requests under way, on average
+    gpu: float | None  # busy, 0 to 1; None, as the next, without one
+    gpu_memory_bytes: int | None
+
+
+class Monitor:
+    """A thread that snapshots once a second while `watching`."""
+
+    def __init__(self, path: Path, device: str, every_s: float | None = None) -> None:
+        self._path, self._every_s = path, every_s or EVERY_S
+        self._gpu = _Gpu(device)
+        self._snapshots: list[Snapshot] = []
+        self._done = threading.Event()
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Snapshot, until the block ends."""
+        thread = threading.Thread(target=self._watch, name="iobench-monitor", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._done.set()
+            thread.join()
+            self._gpu.close()
+
+    def take(self) -> list[dict[str, Any]]:
+        """The snapshots since the last call."""
+        taken, self._snapshots = self._snapshots, []
+        return [asdict(look) for look in taken]
+
+    def _watch(self) -> None:
+        before = _Accounts.now(self._path)
+        while not self._done.wait(self._every_s):
+            now = _Accounts.now(self._path)
+            self._snapshots.append(self._look(before, now))
+            before = now
+
+    def _look(self, before: _Accounts, now: _Accounts) -> Snapshot:
+        elapsed = now.clock - before.clock
+        spent = [_spent(a, b) for a, b in zip(before.cores, now.cores, strict=True)]
+        disk = queue = None
+        if before.disk is not None and now.disk is not None:
+            disk = (now.disk.read_bytes - before.disk.read_bytes) / elapsed
+            queue = (now.disk.queued_ms - before.disk.queued_ms) / 1000 / elapsed
+        gpu, memory = self._gpu.look()
+        return Snapshot(
+            time=time.time(),
+            cores=[round(busy, 3) for busy, _ in spent],
+            iowait=sum(waiting for _, waiting in spent) / len(spent),
+            disk_bytes_per_s=disk,
+            disk_queue=queue,
+            gpu=gpu,
+            gpu_memory_bytes=memory,
+        )
+
+
+@dataclass(frozen=True)
+class _Accounts:
+    clock: float
+    cores: list[Any]
+    disk: machine.DiskAccount | None
+
+    @classmethod
+    def now(cls, path: Path) -> _Accounts:
+        return cls(time.perf_counter(), psutil.cpu_times(percpu=True), machine.disk_account(path))
+
+
+def _spent(before: Any, now: Any) -> tuple[float, float]:
+    """What part of a core's time it was busy, and waited for a disk."""
+    spent = {name: getattr(now, name) - getattr(before, name) for name in now._fields}
+    waiting, idle = spent.get("iowait", 0.0), spent["idle"]
+    total = sum(value for name, value in spent.items() if not name.startswith("guest")) or 1.0  # in user
+    return max(0.0, 1 - (idle + waiting) / total), max(0.0, waiting / total)
+
+
+class _Gpu:
+    """The GPU under the run, by its driver's management library; nothing where there is none."""
+
+    def __init__(self, device: str) -> None:
+        self._handle: Any = None
+        if not device.startswith("cuda"):
+            return
+        import pynvml
+        import torch
+
+        try:
+            pynvml.nvmlInit()
+            uuid = torch.cuda.get_device_properties(device).uuid
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
+        except (pynvml.NVMLError, AttributeError):  # no such library here, or a torch that knows no uuid
+            self._handle = None
+
+    def look(self) -> tuple[float | None, int | None]:
+        if self._handle is None:
+            return None, None
+        import pynvml
+
+        try:
+            busy = pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
+            return busy, int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
+        except pynvml.NVMLError:
+            return None, None
+
+    def close(self) -> None:
+        if self._handle is not None:
+            import pynvml
+
+            pynvml.nvmlShutdown()
+            self._handle = None

@@ -1,0 +1,1 @@
+"""From an opened artifact to the device: order, loaders, transfer."""

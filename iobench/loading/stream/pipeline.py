@@ -1,0 +1,181 @@
+"""Batches read by threads ahead of whoever consumes them, and handed over in order."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from itertools import chain, count, repeat
+
+import numpy as np
+import torch
+
+from iobench.errors import LoaderFailed
+from iobench.formats import Batch, Rows, Schema
+from iobench.loading.order import Order
+from iobench.loading.stages import UNTIMED, Stages
+from iobench.loading.stream.ring import Ring
+from iobench.loading.stream.source import Source
+from iobench.loading.stream.transfer import Tensors, Transfer
+from iobench.loading.stream.workers import Answer, Workers
+
+Transform = Callable[[Tensors], Tensors]
+Filled = tuple[list[Tensors], Exception | None]  # batches, and what kept the next one from being made
+
+GROUP_BYTES = 4 << 20  # small batches share a slot of this size: handing one over costs 20 µs
+
+
+class Pipeline:
+    """A source opened for epochs of one order, the threads that read it and the memory they fill."""
+
+    def __init__(
+        self,
+        source: Source,
+        schema: Schema,
+        order: Order,
+        transfer: Transfer,
+        transform: Transform | None = None,
+        stages: Stages = UNTIMED,
+    ) -> None:
+        self._source, self._transfer, self._transform = source, transfer, transform
+        self._read = stages.beside(source.read)
+        # past the cache, a window is read as a whole, so that no block is read twice
+        self._window = order.window_batches if source.direct and order.kind == "block" else None
+        batch_bytes = min(order.batch_size, schema.samples) * schema.sample_bytes
+        self._most = self._window or max(1, GROUP_BYTES // batch_bytes)
+        self._ahead = 1 if self._window else source.threads + 1
+        samples = min(self._most * order.batch_size, schema.samples)
+        self._fields = schema.fields
+        self._rings: dict[str, Ring] = {}  # one per field, so that a label that is kept keeps no image
+        try:
+            for f in schema.fields:
+                self._rings[f.name] = Ring(samples * f.sample_bytes, self._ahead + 2, transfer.allocate)
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, batches: Sequence[Rows], start: int = 0) -> Generator[Tensors, None, None]:
+        """An epoch's batches in order, from number `start` on; its threads end with it.
+
+        What goes wrong in a thread is raised in its turn. LoaderFailed where a fork took the
+        generator along.
+        """
+        process, pending = os.getpid(), deque[Answer[Filled]]()
+        workers = Workers(self._fill, self._source.threads)
+        end = partial(self._end, workers, process)
+        # a thread that outlives the interpreter is torn out of torch's code, which aborts the process
+        atexit.register(end)
+        try:
+            workers.start()
+            self._source.start(batches[start:])
+            for group in _grouped(batches, start, self._sizes(start)):
+                pending.append(workers.give(group))
+                if group[0] is batches[start] and self._source.cold and not self._window:
+                    pending[0].wait()  # the first batch has the disk to itself
+                if len(pending) > self._ahead:
+                    yield from self._hand_over(pending.popleft(), process)
+            while pending:
+                yield from self._hand_over(pending.popleft(), process)
+        finally:
+            atexit.unregister(end)
+            end()
+
+    def close(self) -> None:
+        """Close the source, and let go of all memory that no batch holds."""
+        self._source.reader.close()
+        for ring in self._rings.values():
+            ring.close()
+
+    def _end(self, workers: Workers[list[Rows], Filled], process: int) -> None:
+        if os.getpid() == process:  # a child has none of these threads
+            self._source.stop()
+            workers.close()
+
+    def _sizes(self, start: int) -> Iterator[int]:
+        """Batches to a group: whole windows, or 1, 2, 4, … so that the first one comes soon."""
+        if self._window:
+            return chain([self._window - start % self._window], repeat(self._window))
+        return (min(1 << number, self._most) for number in count())
+
+    def _hand_over(self, answer: Answer[Filled], process: int) -> Iterator[Tensors]:
+        if os.getpid() != process:
+            raise LoaderFailed(
+                f"this epoch was begun in process {process} and cannot go on in its child {os.getpid()}, "
+                "which has none of its threads; begin one there"
+            )
+        batches, failed = answer.take()
+        for batch in batches:
+            self._transfer.hand_over(batch)
+            yield batch
+        if failed is not None:
+            raise failed
+
+    def _fill(self, group: list[Rows]) -> Filled:
+        """Read a group of batches into one slot and send it on its way; runs in a thread."""
+        sizes = [rows.stop - rows.start if isinstance(rows, slice) else len(rows) for rows in group]
+        rows = _joined(group)
+        slot = self._take(sum(sizes), rows)
+        self._read(rows, slot)
+        whole = {name: torch.from_numpy(array) for name, array in slot.items()}
+        if self._transform is None:
+            return _split(self._transfer.send([whole])[0], sizes), None
+        made, failed = self._transformed(_split(whole, sizes))
+        return self._transfer.send(made), failed
+
+    def _take(self, samples: int, rows: Rows) -> Batch:
+        """Room for that many samples."""
+        slot = {}
+        for f in self._fields:
+            memory = self._rings[f.name].take(samples * f.sample_bytes, self._source.phase(f.name, rows))
+            slot[f.name] = memory.view(f.dtype).reshape(samples, *f.shape)
+        return slot
+
+    def _transformed(self, batches: list[Tensors]) -> Filled:
+        """The transformed batches up to the first that fails, and its error."""
+        assert self._transform is not None
+        made: list[Tensors] = []
+        try:
+            for batch in batches:
+                made.append(_checked(self._transform(batch)))  # noqa: PERF401 - those before a failure count
+        except Exception as error:  # noqa: BLE001 - the user's own, which the consumer gets at its turn
+            return made, error
+        return made, None
+
+
+def _checked(made: Tensors) -> Tensors:
+    if not isinstance(made, dict) or not all(isinstance(value, torch.Tensor) for value in made.values()):
+        raise LoaderFailed(f"transform returned {_kind(made)}, expected a dict of tensors")
+    return made
+
+
+def _grouped(batches: Sequence[Rows], start: int, sizes: Iterator[int]) -> Iterator[list[Rows]]:
+    """The batches from `start` on, in groups of these sizes."""
+    while start < len(batches):
+        size = next(sizes)
+        yield list(batches[start : start + size])
+        start += size
+
+
+def _joined(group: list[Rows]) -> Rows:
+    first, last = group[0], group[-1]
+    if isinstance(first, slice) and isinstance(last, slice):
+        return slice(first.start, last.stop)
+    return (
+        first if len(group) == 1 else np.concatenate([rows for rows in group if not isinstance(rows, slice)])
+    )
+
+
+def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:
+    if len(sizes) == 1:
+        return [whole]
+    parts = zip(*(torch.split(tensor, sizes) for tensor in whole.values()), strict=True)
+    return [dict(zip(whole, part, strict=True)) for part in parts]
+
+
+def _kind(made: object) -> str:
+    if not isinstance(made, dict):
+        return type(made).__name__
+    wrong = next(key for key, value in made.items() if not isinstance(value, torch.Tensor))
+    return f"a dict whose {wrong!r} is {type(made[wrong]).__name__}"

@@ -1,0 +1,148 @@
+"""Earlier runs: files of records in the results folder beside the datasets."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from iobench.errors import MissingExtra, RecordError
+from iobench.results import record
+from iobench.results.record import Record
+from iobench.results.summary import sentence, summarise
+
+SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True)
+class Past:
+    """An earlier run in a few words; `problem` is why it cannot be read, and then the rest is empty."""
+
+    name: str
+    path: Path
+    time: str = ""  # ISO 8601, UTC, of its last round
+    dataset: str = ""
+    cases: int = 0
+    rounds: int = 0
+    device: str = ""
+    cache: str = ""
+    verdict: str = ""
+    problem: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "path": str(self.path)}
+
+
+def past(data_dir: Path) -> list[Past]:
+    """Every earlier run in a data folder, the newest first."""
+    files = (data_dir / "results").glob(f"*{SUFFIX}")
+    return [_past(path) for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+
+
+def find(data_dir: Path, name: str) -> Path:
+    """The file of records of that name: a path, or a run in the data folder's results.
+
+    RecordError where there is none.
+    """
+    for path in (Path(name), data_dir / "results" / f"{name}{SUFFIX}", data_dir / "results" / name):
+        if path.is_file():
+            return path
+    raise RecordError(
+        f"no run {name!r}: neither a file nor in {data_dir / 'results'}; 'iobench runs' lists them"
+    )
+
+
+def newest(data_dir: Path) -> Path:
+    """The file of the newest run; RecordError where there is none."""
+    found = past(data_dir)
+    if not found:
+        raise RecordError(f"no runs in {data_dir / 'results'}; make one with 'iobench run'")
+    return found[0].path
+
+
+def delete(path: Path) -> list[Path]:
+    """Remove a file of records and the traces beside it, and return what was removed.
+
+    RecordError where the file holds no records, or cannot be removed.
+    """
+    record.read(path)
+    doomed = [path, *path.parent.glob(f"{path.stem}-*.trace.json")]
+    try:
+        for file in doomed:
+            file.unlink()
+    except OSError as error:
+        raise RecordError(f"{error.filename} cannot be removed: {error.strerror}") from error
+    return doomed
+
+
+def export(records: Sequence[Record], path: Path) -> None:
+    """Write one row per round to a new `.csv` or `.parquet` file.
+
+    RecordError where it has another ending, is there already or cannot be written; MissingExtra
+    without pyarrow.
+    """
+    rows = [flat(one) for one in records]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    writers = {".csv": _write_csv, ".parquet": _write_parquet}
+    if path.suffix not in writers:
+        raise RecordError(f"{path}: a table is written to a file that ends in {' or '.join(writers)}")
+    if path.exists():
+        raise RecordError(f"{path} is there already; name another file, or remove it first")
+    try:
+        writers[path.suffix](path, names, rows)
+    except OSError as error:
+        raise RecordError(f"{path} cannot be written: {error.strerror or error}") from error
+
+
+def flat(one: Record) -> dict[str, Any]:
+    """A record as one row: nested values under joined names, lists left out."""
+    row: dict[str, Any] = {}
+    _flatten("", asdict(one), row)
+    return {**row, "samples_per_s": one.samples_per_s, "bytes_per_s": one.bytes_per_s}
+
+
+def _flatten(prefix: str, values: dict[str, Any], row: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if isinstance(value, dict):
+            _flatten(f"{prefix}{name}_", value, row)
+        elif not isinstance(value, (list, tuple)):
+            row[f"{prefix}{name}"] = value
+
+
+def _write_csv(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
+    with open(path, "x", newline="") as file:
+        writer = csv.DictWriter(file, names)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _write_parquet(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise MissingExtra("a .parquet file needs pyarrow: pip install 'iobench[parquet]'") from error
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    parquet.write_table(table, path)
+
+
+def _past(path: Path) -> Past:
+    try:
+        records, _ = record.read(path)
+    except RecordError as error:
+        return Past(path.stem, path, problem=str(error))
+    found, last = summarise(records), records[-1]
+    return Past(
+        name=path.stem,
+        path=path,
+        time=last.time,
+        dataset=last.dataset["name"],
+        cases=len(found.cases),
+        rounds=max(case.rounds for case in found.cases),
+        device=last.device,
+        cache=" and ".join(sorted({one.cache["mode"] for one in records})),
+        verdict=sentence(found.verdict) if found.verdict else "",
+    )

@@ -1,5 +1,0 @@
-"""A loader that keeps disk, memory and device busy: batches read by threads into reused memory."""
-
-from iobench.stream.loader import StreamLoader
-
-__all__ = ["StreamLoader"]

@@ -1,0 +1,77 @@
+"""The command line: its commands, and how they end. Results go to stdout, everything else to stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from iobench.errors import BenchError, InvalidSettings, TargetError
+from iobench.formats import FormatError, InvalidOption, UnknownFormat
+from iobench.terminal.commands import compare, diagnose, history, inspect, prepare, report, run, study
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+USAGE_ERRORS = (InvalidSettings, InvalidOption, UnknownFormat)
+# typer exports BadParameter, but not the class that all complaints about usage share
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+COMMANDS = (
+    prepare.prepare,
+    run.run,
+    compare.compare,
+    report.report,
+    diagnose.diagnose,
+    study.study,
+    inspect.limits,
+    inspect.verify,
+    inspect.formats,
+)
+
+
+def main() -> None:
+    """Run the command line: exit 1 with one line on stderr where something is wrong, 2 for usage."""
+    try:
+        code = app(standalone_mode=False)
+    except UsageError as error:
+        _fail(f"{error.format_message()} (see --help)", 2)  # type: ignore[attr-defined]
+    except USAGE_ERRORS as error:
+        _fail(str(error), 2)
+    except TargetError as error:  # in the user's own code, so its place is shown, too
+        print(error.traceback, end="", file=sys.stderr)
+        _fail(str(error), 1)
+    except (BenchError, FormatError) as error:
+        _fail(str(error), 1)
+    except BrokenPipeError:  # whoever read the results has gone; spare Python's own complaint at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    if code == 130:  # Ctrl-C, which typer turns into this
+        _fail("interrupted", 130)
+    sys.exit(code)
+
+
+@app.callback(invoke_without_command=True)
+def _iobench(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> None:
+    """Which on-disk format feeds your training fastest, on your disk, your data and your GPU."""
+    if version:
+        from importlib import metadata
+
+        print(f"iobench {metadata.version('iobench')}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+for command in COMMANDS:
+    app.command()(command)
+app.add_typer(history.app, name="runs")
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"iobench: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,97 @@
+"""`iobench compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iobench.errors import InvalidSettings
+from iobench.results.stats import ENOUGH
+from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, parse_percent
+from iobench.terminal.commands._records import records_of
+
+if TYPE_CHECKING:
+    from iobench.results.compare import Compared
+    from iobench.results.record import Record
+
+
+def compare(
+    base: Annotated[str, typer.Argument(help="A file of records, or the name of an earlier run.")],
+    new: Annotated[list[str], typer.Argument(help="The same, one or more, held against it.")],
+    min_difference: MinDifference = "5%",
+    fail_on: Annotated[
+        str | None,
+        typer.Option(help="slower:5% exits 1 where a case is slower by that.", show_default=False),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Compare what was not measured alike.")] = False,
+    data_dir: DataDir = Path("data"),
+    as_json: AsJson = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Hold runs against an earlier one, case by case."""
+    from iobench.results import compare as comparing
+    from iobench.terminal import display, tables
+
+    allowed = _allowed(fail_on)
+    if as_json and markdown:
+        raise InvalidSettings("--json and --markdown: choose one")
+    base_records, newer = _records(data_dir, base), {name: _records(data_dir, name) for name in new}
+    names = {Path(name).stem: records for name, records in newer.items()}
+    named = names if len(names) == len(newer) else newer
+    smallest = parse_percent("--min-difference", min_difference)
+    found = comparing.compare(base_records, named, base_name=Path(base).stem, smallest=smallest, force=force)
+    if as_json:
+        display.as_json(found.as_dict())
+    elif markdown:
+        display.result(tables.compared_markdown(found))
+    else:
+        display.result(tables.compared_table(found), "", tables.compared_line(found))
+    for sentence in found.missing if allowed is None else ():
+        display.note(sentence)
+    if min(min(line.rounds) for line in found.lines) < ENOUGH:
+        display.note(
+            f"warning: fewer than {ENOUGH} rounds make no sure interval; measure with --rounds {ENOUGH}"
+        )
+    if allowed is not None and (complaints := _complaints(found, base_records, named, allowed)):
+        for complaint in complaints:
+            display.note(f"iobench: --fail-on {fail_on}: {complaint}")
+        raise typer.Exit(1)
+
+
+def _records(data_dir: Path, name: str) -> list[Record]:
+    from iobench.results import history
+
+    return records_of([history.find(data_dir, name)])
+
+
+def _allowed(fail_on: str | None) -> float | None:
+    if fail_on is None:
+        return None
+    word, _, size = fail_on.partition(":")
+    if word != "slower":
+        raise InvalidSettings(f"--fail-on {fail_on!r}: write it like slower:5%")
+    return parse_percent("--fail-on", size)
+
+
+def _complaints(
+    found: Compared, base: Sequence[Record], newer: Mapping[str, Sequence[Record]], allowed: float
+) -> list[str]:
+    """Why a gate stays shut: cases that got slower, that too few rounds leave open, or that are gone."""
+    from iobench.results import compare as comparing
+
+    judged = comparing.compare(base, newer, base_name=found.base, smallest=allowed, force=True)
+    slower = [
+        f"{line.case} in {line.new} is slower, {line.comparison.ratio.median:.2f} × as fast"
+        for line in judged.lines
+        if line.comparison.outcome == "slower"
+    ]
+    open_ = [
+        f"{line.case} in {line.new}: too few rounds to tell; measure with --rounds 5 or more"
+        for line in judged.lines
+        if min(line.rounds) < ENOUGH and line.comparison.outcome != "slower"
+    ]
+    gone = [f"{sentence}: it is gone" for sentence in judged.missing if sentence.endswith(f"in {found.base}")]
+    return slower + open_ + gone

@@ -1,0 +1,48 @@
+"""`iobench diagnose`."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import typer
+
+from iobench.errors import InvalidSettings
+from iobench.terminal.commands._options import AsJson, Device
+
+
+def diagnose(
+    target: Annotated[
+        str, typer.Argument(help="package.module:callable, or path/to/file.py:callable, that makes it.")
+    ],
+    batches: Annotated[int, typer.Option(help="At most, each time it is run.")] = 200,
+    seconds: Annotated[float, typer.Option(help="For watching, profiling and variants together.")] = 20.0,
+    timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it hangs.")] = 60.0,
+    variants: Annotated[
+        bool, typer.Option("--variants/--no-variants", help="Try other settings of a DataLoader.")
+    ] = True,
+    device: Device = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Say what is slow about a loader of yours, and what to do."""
+    from iobench.diagnose import session
+    from iobench.diagnose.target import loader_of
+    from iobench.loading.transfer import pick_device
+    from iobench.terminal import display
+
+    for option, value in (("--batches", batches), ("--seconds", seconds), ("--timeout", timeout)):
+        if not 0 < value < math.inf:
+            raise InvalidSettings(f"{option} {value} is not above 0, or not a number")
+    found = session.diagnose(
+        loader_of(target),
+        batches=batches,
+        seconds=seconds,
+        timeout_s=timeout,
+        variants=variants,
+        device=str(pick_device(device)),
+        on_status=display.note,
+    )
+    if as_json:
+        display.as_json(found.as_dict())
+    else:
+        display.diagnosis(found)

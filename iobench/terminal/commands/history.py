@@ -1,0 +1,101 @@
+"""`iobench runs`: what was measured before."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iobench.errors import InvalidSettings
+from iobench.terminal.commands._options import AsJson, DataDir
+from iobench.terminal.commands._records import records_of
+
+app = typer.Typer(
+    add_completion=False, rich_markup_mode=None, help="List, show, delete and export past runs."
+)
+
+Here = Annotated[Path | None, typer.Option("--data-dir", help="The folder that holds datasets and results.")]
+RunName = Annotated[str, typer.Argument(help="A name from the list, or a file of records.")]
+
+
+@app.callback(invoke_without_command=True)
+def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJson = False) -> None:
+    """List past runs, the newest first; or show, delete or export some."""
+    from iobench.results import history
+    from iobench.terminal import display, tables
+
+    context.obj = data_dir
+    if context.invoked_subcommand is not None:
+        return
+    found = history.past(data_dir)
+    if as_json:
+        display.as_json([past.as_dict() for past in found])
+        return
+    for past in found:
+        if past.problem:
+            display.note(f"left out: {past.problem}")
+    readable = [past for past in found if not past.problem]
+    if readable:
+        display.result(tables.past_table(readable))
+    else:
+        display.note(f"no runs in {data_dir / 'results'}; make one with 'iobench run'")
+
+
+@app.command()
+def show(context: typer.Context, name: RunName, data_dir: Here = None, as_json: AsJson = False) -> None:
+    """Print the tables of a past run again."""
+    from iobench.results import history
+    from iobench.results.summary import summarise
+    from iobench.terminal import display
+
+    records = records_of([history.find(data_dir or context.obj, name)])
+    if as_json:
+        display.as_json(summarise(records).as_dict())
+    else:
+        display.records(records)
+
+
+@app.command()
+def delete(
+    context: typer.Context,
+    name: RunName,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data_dir: Here = None,
+) -> None:
+    """Delete a past run: its records and traces."""
+    from iobench.results import history
+    from iobench.terminal import display
+
+    path = history.find(data_dir or context.obj, name)
+    if not yes:
+        if not sys.stdin.isatty():
+            raise InvalidSettings(f"nobody is there to confirm that {path} may go; give --yes")
+        typer.confirm(f"delete {path}?", abort=True, err=True)
+    for gone in history.delete(path):
+        display.note(f"deleted {gone}")
+
+
+@app.command()
+def export(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option("--out", "-o", help="A new .csv or .parquet file.")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Runs. [default: all]", show_default=False)
+    ] = None,
+    data_dir: Here = None,
+) -> None:
+    """Write past runs as one table, a row per round."""
+    from iobench.errors import RecordError
+    from iobench.results import history
+    from iobench.terminal import display
+
+    folder = data_dir or context.obj
+    paths = [history.find(folder, name) for name in names or []]
+    paths = paths or [past.path for past in history.past(folder) if not past.problem]
+    if not paths:
+        raise RecordError(f"no runs in {folder / 'results'}; make one with 'iobench run'")
+    records = records_of(paths)
+    history.export(records, out)
+    display.note(f"{len(records)} rounds in {out}")

@@ -1,0 +1,76 @@
+"""`iobench formats`, `iobench verify` and `iobench limits`: what is there, and what it can do."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iobench.errors import InvalidSettings
+from iobench.terminal.commands._options import AsJson, DataDir, Device, Name
+
+
+def formats(
+    as_json: AsJson = False,
+) -> None:
+    """List the formats, whether they can be used here, and their options."""
+    from iobench import formats as storage
+    from iobench.terminal import display, tables
+
+    described = storage.describe()
+    if as_json:
+        display.as_json(described)
+    else:
+        display.result(tables.formats_table(described))
+
+
+def verify(
+    format: Annotated[
+        list[str] | None,
+        typer.Option(help="A prepared variant; repeatable. [default: all]", show_default=False),
+    ] = None,
+    data_dir: DataDir = Path("data"),
+    name: Name = None,
+) -> None:
+    """Reread every artifact and compare it with its manifest."""
+    from iobench.dataset.manifest import find_dataset
+    from iobench.dataset.verify import verify as reread
+    from iobench.terminal import display
+
+    manifest = find_dataset(data_dir, name)
+    with display.progress() as progress:
+        found = reread(manifest, format or [], progress=progress)
+    for variant, problem in found.items():
+        if problem is None:
+            display.result(f"{variant}: intact")
+        else:
+            display.note(f"iobench: {problem}")
+    raise typer.Exit(1 if any(found.values()) else 0)
+
+
+def limits(
+    batch_size: Annotated[int, typer.Option(help="Samples in a batch: the size of a slot of memory.")] = 256,
+    device: Device = "auto",
+    seconds: Annotated[float, typer.Option(help="For each way to a limit.")] = 0.5,
+    data_dir: DataDir = Path("data"),
+    name: Name = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what this disk, this memory and this device can do at most."""
+    from iobench.bench.case_limits import survey
+    from iobench.dataset.manifest import find_dataset
+    from iobench.loading.transfer import pick_device
+    from iobench.terminal import display, tables
+
+    for option, value in (("--batch-size", batch_size), ("--seconds", seconds)):
+        if not 0 < value < math.inf:
+            raise InvalidSettings(f"{option} {value} is not above 0, or not a number")
+    manifest = find_dataset(data_dir, name)
+    display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
+    found = survey(manifest, pick_device(device), batch_size, seconds, on_status=display.note)
+    if as_json:
+        display.as_json(found.as_dict())
+    else:
+        display.result(tables.limits_table(found.limits), *found.remarks)

@@ -1,0 +1,98 @@
+"""`iobench prepare`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from iobench.errors import BenchError, InvalidSettings
+from iobench.terminal.commands._options import DataDir
+
+if TYPE_CHECKING:
+    from iobench.dataset.sources import Source
+
+
+def prepare(
+    size: Annotated[
+        str | None,
+        typer.Option(help="Elements to generate (1e7, 2_000_000), or bytes (4GiB). [default: 1e7]"),
+    ] = None,
+    sample_shape: Annotated[
+        str | None,
+        typer.Option(help="One sample's shape. [default: 128; 3x224x224 for images]"),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Of generated data. [default: float32]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of generated data. [default: 0]")] = None,
+    compressibility: Annotated[
+        float | None,
+        typer.Option(help="Fraction, 0 to 1, of each generated sample that repeats. [default: 0]"),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            help="Your own data instead: .npy, .npz, .h5, .hdf5, or a folder of images.", show_default=False
+        ),
+    ] = None,
+    format: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A format or variant, like hdf5:compression=gzip; repeatable. "
+            "[default: npy, hdf5, lmdb, memmap]",
+            show_default=False,
+        ),
+    ] = None,
+    data_dir: DataDir = Path("data"),
+    name: Annotated[
+        str | None, typer.Option(help="[default: made from the data]", show_default=False)
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+) -> None:
+    """Write one shared array into every format, read it back and compare."""
+    from iobench.dataset.prepare import DEFAULT_FORMATS
+    from iobench.dataset.prepare import prepare as write
+    from iobench.terminal import display, tables
+
+    generated = {"size": size, "dtype": dtype, "seed": seed, "compressibility": compressibility}
+    chosen = _source(source, sample_shape, generated)
+    with display.progress() as progress:
+        manifest, rows = write(
+            chosen,
+            format or DEFAULT_FORMATS,
+            data_dir=data_dir,
+            name=name,
+            overwrite=overwrite,
+            progress=progress,
+        )
+    display.result(tables.dataset_line(manifest), tables.prepared_table(rows))
+    where = "" if data_dir == Path("data") else f" --data-dir {data_dir}"
+    display.note(f"in {manifest.root}; next: iobench run{where} --name {manifest.name}")
+
+
+def _source(source: Path | None, sample_shape: str | None, generated: Mapping[str, Any]) -> Source:
+    """What prepare writes: the user's files, or generated data with its defaults filled in."""
+    import numpy as np
+
+    from iobench import units
+    from iobench.dataset.sources import Synthetic, open_source
+    from iobench.formats import DTYPES
+
+    given = {key: value for key, value in generated.items() if value is not None}
+    try:
+        shape = units.parse_shape(sample_shape) if sample_shape is not None else None
+        if source is not None:
+            if given:
+                flags = ", ".join(f"--{key}" for key in given)
+                raise InvalidSettings(f"{flags}: for generated data only, not with --source")
+            return open_source(source, shape)
+        dtype = str(given.setdefault("dtype", "float32"))
+        if dtype not in DTYPES:
+            raise InvalidSettings(f"--dtype {dtype!r} is not one of {', '.join(DTYPES)}")
+        elements = units.parse_elements(str(given.pop("size", "1e7")), np.dtype(dtype).itemsize)
+        return Synthetic(elements, shape or (128,), **given)
+    except ValueError as error:
+        if isinstance(error, BenchError) and source is not None:
+            raise
+        raise InvalidSettings(str(error)) from None

@@ -1,0 +1,41 @@
+"""`iobench report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iobench.terminal.commands._options import DataDir
+from iobench.terminal.commands._records import records_of
+
+
+def report(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files of records or names of runs. [default: the newest]", show_default=False),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    png: Annotated[
+        Path | None,
+        typer.Option(help="Also write each chart to this folder, as PNG and SVG.", show_default=False),
+    ] = None,
+    data_dir: DataDir = Path("data"),
+) -> None:
+    """Write one HTML page that shows what was measured, and what studies answered."""
+    from iobench import report as reporting
+    from iobench import studies
+    from iobench.results import history
+    from iobench.terminal import display
+
+    answered, problems = studies.past(data_dir)
+    for sentence in problems:
+        display.note(f"left out: {sentence}")
+    paths = [history.find(data_dir, name) for name in runs or []]
+    if not paths and (not answered or any(not past.problem for past in history.past(data_dir))):
+        paths = [history.newest(data_dir)]
+    page, *pictures = reporting.write(records_of(paths), out, png, answered)
+    display.result(str(page))
+    if pictures:
+        display.note(f"{len(pictures)} pictures in {png}")

@@ -1,0 +1,44 @@
+"""`iobench study`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iobench.terminal.commands._options import AsJson, DataDir, Device
+
+
+def study(
+    name: Annotated[str, typer.Argument(help="The study, or list.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: under a minute.")] = False,
+    device: Device = "auto",
+    data_dir: DataDir = Path("data"),
+    as_json: AsJson = False,
+) -> None:
+    """Do a published experiment here, and answer each of its claims."""
+    from iobench import studies
+    from iobench.loading.transfer import pick_device
+    from iobench.terminal import display, tables
+
+    if name == "list":
+        known = studies.described()
+        if as_json:
+            display.as_json(known)
+        else:
+            display.result(tables.studies_table(known))
+        return
+    options = studies.Options(data_dir, quick, str(pick_device(device)), display.note)
+    studies.study_of(name)
+    result = studies.run(name, options)
+    path = studies.save(result, data_dir)
+    if as_json:
+        display.as_json(result.as_dict())
+    else:
+        display.result(result.source, result.about, "", tables.contenders_table(result), "")
+        for answer in result.answers:
+            display.result(f"{answer.answer}: {answer.claim}", f"    {answer.because}")
+    if result.warning:
+        display.note(f"warning: {result.warning}")
+    display.note(f"in {path}, and from now on in 'iobench report'")

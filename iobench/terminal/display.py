@@ -1,0 +1,124 @@
+"""The terminal: results to stdout, progress and notes to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console, RenderableType
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from iobench.bench.run import Run
+from iobench.dataset.verify import Progress as Report
+from iobench.diagnose.advice import Diagnosis
+from iobench.diagnose.tables import profile_table, seen_table, trials_table
+from iobench.results import stats, summary
+from iobench.results.record import Record, plain
+from iobench.terminal import tables
+from iobench.units import bytes_text
+
+WIDE = 240  # for files and pipes, which have no width
+
+
+class _Speed(ProgressColumn):
+    """Bytes per second in the units of every other figure; rich's own are decimal."""
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{bytes_text(task.speed)}/s" if task.speed else "")
+
+
+def note(text: str) -> None:
+    """Print a line to stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def result(*parts: RenderableType) -> None:
+    """Print lines and tables to stdout."""
+    console = _console()
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+
+
+def as_json(value: Any) -> None:
+    """Print a value as JSON to stdout; what JSON has no number for as null."""
+    print(json.dumps(plain(value), indent=2))
+
+
+def diagnosis(found: Diagnosis) -> None:
+    """Print what was seen of a loader that ran alone, the verdict, and what to do."""
+    result(seen_table(found.seen, alone=True))
+    if found.trials:
+        result("", trials_table(found.trials))
+    for profiled in found.profiles:
+        result("", profile_table(profiled))
+    result("", found.verdict, *(f"- {one.said}" for one in found.advice))
+    if found.bottleneck is not False and not found.advice:
+        result("- Nothing stands out that would make it faster.")
+
+
+def run(found: Run, smallest: float) -> None:
+    """Print the table of a run, what to know about it, and the answer."""
+    if not found.records:
+        return
+    measured = {record.case["label"] for record in found.records}
+    if missing := [case.label for case in found.cases if case.label not in measured]:
+        note(f"not measured: {'; '.join(missing)}")
+    for remark in found.remarks:
+        note(remark)
+    records(found.records, smallest)
+    for path in found.traces:
+        note(f"trace: {path}")
+    note(f"records: {found.path}")
+
+
+def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING) -> None:
+    """Print the tables of some records, what speaks against them, and the answer."""
+    described = summary.summarise(found, smallest)
+    result(*tables.run_lines(found), "")
+    width = _console().width
+    for table in (*tables.run_tables(described, width), *tables.stages_tables(described)):
+        result(table, "")
+    for warning in described.warnings:
+        note(f"warning: {warning.sentence}")
+    if described.verdict is not None:
+        result(summary.sentence(described.verdict))
+
+
+@contextmanager
+def progress() -> Iterator[Report]:
+    """A callback that draws bars with bytes/s and time left on a terminal, and else prints what begins."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: note(what) if done == 0 else None
+        return
+    columns = (
+        TextColumn("{task.description:32}"),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        _Speed(),
+        TimeRemainingColumn(compact=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+        tasks = {}
+
+        def report(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total)
+            bars.update(tasks[what], completed=done)
+
+        yield report
+
+
+def _console() -> Console:
+    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
