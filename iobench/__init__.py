@@ -8,7 +8,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from iobench.bench.case import Settings
+    from iobench.bench.options import RunOptions
     from iobench.bench.run import Run, run
     from iobench.dataset.manifest import Manifest, find_dataset
     from iobench.dataset.prepare import prepare
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Manifest": "iobench.dataset.manifest",
     "Run": "iobench.bench.run",
-    "Settings": "iobench.bench.case",
+    "RunOptions": "iobench.bench.options",
     "Source": "iobench.dataset.sources",
     "StreamLoader": "iobench.loading.stream",
     "Summary": "iobench.results.summary",
@@ -38,7 +38,7 @@ _HOMES = {
 __all__ = [
     "Manifest",
     "Run",
-    "Settings",
+    "RunOptions",
     "Source",
     "StreamLoader",
     "Summary",

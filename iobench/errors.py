@@ -8,6 +8,7 @@ BenchError
 ├ DeviceUnavailable    + RuntimeError        no such device here
 ├ ColdCacheUnavailable + RuntimeError        residency reached, and what holds the pages
 ├ LoaderFailed         + RuntimeError        a worker died
+├ CaseDied             + RuntimeError        the process of a case died or hung
 ├ WrongContent         + RuntimeError        expected and found checksum
 ├ RecordError          + ValueError          a file of records cannot be written or read
 ├ NotComparable        + ValueError          records that do not measure the same thing
@@ -49,6 +50,10 @@ class ColdCacheUnavailable(BenchError, RuntimeError):
 
 class LoaderFailed(BenchError, RuntimeError):
     """A loader or one of its workers died."""
+
+
+class CaseDied(BenchError, RuntimeError):
+    """The process of a case ended, or no batch came from it for too long."""
 
 
 class WrongContent(BenchError, RuntimeError):

@@ -6,7 +6,8 @@ import math
 import re
 from decimal import Decimal, InvalidOperation
 
-_BYTES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+KIB, MIB, GIB = 2**10, 2**20, 2**30
+_BYTES = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 _BYTES |= {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 MAX_DIGITS = 18

@@ -12,19 +12,18 @@ from typing import TYPE_CHECKING, Any
 from iobench.bench.case import Case
 from iobench.dataset.manifest import Manifest
 from iobench.errors import LoaderFailed, ManifestError
-from iobench.formats import FormatError, Schema
+from iobench.formats import FormatError
 from iobench.host import cache, limits
 from iobench.host.aio import DirectUnavailable
 from iobench.host.limits import Below, Limit
 from iobench.host.memory import PAGE
-from iobench.loading.stream.pipeline import GROUP_BYTES
+from iobench.loading.transfer import pick_device
 
 if TYPE_CHECKING:
     import torch
 
 SECONDS = 0.1  # for each way to a limit, and four times as long where a case has beaten one
-# stream's ring has a few; other loaders fill the memory of one batch while the last one is held
-STREAM_SLOTS, BATCH_SLOTS = 5, 2
+SLOTS = 5  # that a survey copies into, as StreamLoader does
 
 Key = tuple[object, ...]
 Measure = Callable[[float], Limit]
@@ -33,8 +32,8 @@ Measure = Callable[[float], Limit]
 class CaseLimits:
     """Limits of this machine as cases need them; each is measured once, and again where it was beaten."""
 
-    def __init__(self, manifest: Manifest, device: torch.device, cache_mode: str) -> None:
-        self._manifest, self._device, self._cold = manifest, device, cache_mode == "cold"
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
         self._known: dict[Key, Limit] = {}
 
     def of(self, case: Case) -> Limit | None:
@@ -72,30 +71,23 @@ class CaseLimits:
         """What tells each limit apart, logical bytes per byte that it counts, and how to measure it."""
         schema, files = self._manifest.schema, self._manifest.files_of(case.variant)
         largest, stored = max(files, key=_size), sum(map(_size, files))
-        slot_bytes, slots = _memory(case, schema)
-        if not self._cold:
+        slot_bytes, slots = case.loader.slots(case.batch_bytes(schema))
+        if case.cache == "warm":
             yield (
                 ("page cache", case.variant, slot_bytes, slots),
                 1.0,
                 partial(_page_cache, largest, slot_bytes, slots),
             )
-        elif case.settings.order == "random" and stored > cache.free_memory():
+        elif case.order == "random" and stored > cache.free_memory():
             size = schema.sample_bytes
             yield ("random", size), schema.logical_bytes / stored, partial(limits.random_read, largest, size)
         else:
             yield ("disk",), schema.logical_bytes / stored, partial(limits.sequential_read, largest)
-        if self._device.type == "cuda":
-            pinned = bool(case.settings.pin_memory) or case.loader == "stream"
-            key = ("device", slot_bytes, pinned)
-            yield key, 1.0, partial(limits.host_to_device, self._device, slot_bytes, pinned)
-
-
-def _memory(case: Case, schema: Schema) -> tuple[int, int]:
-    """Bytes of a slot that the case fills, and how many slots it goes around in."""
-    batch_bytes = min(case.settings.batch_size, schema.samples) * schema.sample_bytes
-    if case.loader == "stream":
-        return max(1, GROUP_BYTES // batch_bytes) * batch_bytes, STREAM_SLOTS
-    return batch_bytes, BATCH_SLOTS
+        device = pick_device(case.device)
+        if device.type != "cpu":
+            pinned = case.loader.pins(case.device)
+            key = ("device", case.device, slot_bytes, pinned)
+            yield key, 1.0, partial(limits.host_to_device, device, slot_bytes, pinned)
 
 
 def _page_cache(file: Path, slot_bytes: int, slots: int, seconds: float) -> Limit:
@@ -155,8 +147,8 @@ def survey(
             found.remarks.append(f"no limit of the disk: {error}")
         on_status("copying memory")
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
-            found.limits.append(limits.page_cache(file, slot_bytes, STREAM_SLOTS, threads, seconds))
-            found.limits.append(limits.memory_copy(slot_bytes, STREAM_SLOTS, threads, seconds))
+            found.limits.append(limits.page_cache(file, slot_bytes, SLOTS, threads, seconds))
+            found.limits.append(limits.memory_copy(slot_bytes, SLOTS, threads, seconds))
     except OSError as error:
         raise LoaderFailed(
             f"{file}: cannot be read: {error.strerror}; see what is wrong with the disk"

@@ -1,87 +1,80 @@
-"""One epoch of one case, from opening the artifact to closing it, under meter and counters."""
+"""One round of one case: opened once, as many epochs as fill it, under meter and counters."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from iobench.bench.case import Case
 from iobench.bench.meter import Meter
-from iobench.dataset.manifest import Opener
 from iobench.errors import LoaderFailed, WrongContent
-from iobench.formats import Rows
 from iobench.host.counters import Counters, Counts
-from iobench.loading.loaders import Loader, open_loader
-from iobench.loading.stages import UNTIMED, Profile, Stages
+from iobench.loading.loaders import Asked, Epochs, Job, Loader
+from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice
-from iobench.results.record import Measured
+from iobench.results.record import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
 
 Consumer = Callable[[DeviceBatch], None]
 
+ROUND_S = 0.2  # shorter ones measure the moment
+MOST_EPOCHS = 1000  # in a round, and between the numbers of two rounds' epochs
 
-def measure(
-    case: Case,
-    opener: Opener,
-    transfer: HostToDevice,
-    number: int,
-    consume: Consumer,
-    profile: Profile | None = None,
-    loader_type: type[Loader] | None = None,
-) -> Measured:
-    """Run epoch `number` of a case, hand each batch on the device to `consume`, and time it.
 
-    The epoch's clock stops after the device is synchronised; closing is not timed. A `profile` has
-    the loader's and the transfer's share of the time told apart; a `loader_type` stands
-    in for the one of the case's name. WrongContent where other than all samples came out.
+@dataclass
+class Round:
+    """What is to be measured: which round, what is done with each batch, and how long it should last.
+
+    `seconds` of 0 is a single epoch. `ended` is called after each epoch, outside the clock.
     """
-    schema, settings = opener.schema, case.settings
-    rows = settings.row_order(schema).batches(schema.samples, number)
-    counters, opening, epoch = (
-        Counters(opener.path, early_snapshot=settings.num_workers > 0),
-        Meter(),
-        Meter(),
-    )
-    collect_garbage(settings.num_workers > 0)
+
+    number: int
+    consume: Consumer
+    seconds: float = ROUND_S
+    profile: Profile | None = None
+    ended: Callable[[], None] = lambda: None
+
+
+def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> Measured:
+    """Open a loader, run epochs until they have lasted as long as wanted, and time them.
+
+    Each batch is handed over on the device. An epoch's clock stops after the device is synchronised;
+    closing is not timed. WrongContent where other than all samples came out.
+    """
+    profile, schema = wanted.profile, job.opener.schema
+    job = replace(job, stages=profile or UNTIMED)
+    opening, meter = Meter(), Meter()
+    counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
+    collect_garbage(forking=loader.workers > 0)
     with _counting(counters) as counts:
         with opening:
-            loader = opened(case, opener, transfer.device, profile or UNTIMED, loader_type)
-        with closing(loader):
-            with epoch:
-                samples = _drain(loader, rows, transfer, epoch, consume)
+            epochs = opened(loader, job)
+        with closing(epochs):
+            done = samples = 0
+            while not done or (meter.elapsed_s < wanted.seconds and done < MOST_EPOCHS):
+                asked = asked_of(loader, job, wanted.number * MOST_EPOCHS + done)
+                with meter:
+                    came = _drain(epochs, asked, transfer, meter, wanted.consume)
+                _check_count(loader, came, schema.samples)
+                samples, done = samples + came, done + 1
+                wanted.ended()
             counters.note_memory()
-    if samples != schema.samples:
-        raise WrongContent(f"{case.label}: {samples} samples came out of {schema.samples}")
-    return Measured(
-        samples=samples,
-        logical_bytes=schema.logical_bytes,
-        open_s=opening.elapsed_s,
-        epoch_s=epoch.elapsed_s,
-        first_batch_s=epoch.first_wait_s,
-        wait_s=epoch.wait_s,
-        wait_p50_s=epoch.wait_quantile_s(0.50),
-        wait_p99_s=epoch.wait_quantile_s(0.99),
-        **_split(profile, loader, opening, epoch),
-        **vars(counts[0]),
-    )
+    timing = _timing(epochs, opening, meter, profile, done, samples, schema.sample_bytes)
+    return _measured(timing, counts[0])
 
 
-def opened(
-    case: Case,
-    opener: Opener,
-    device: torch.device,
-    stages: Stages = UNTIMED,
-    loader_type: type[Loader] | None = None,
-) -> Loader:
-    """The case's loader, or one of another type, told in which order it will be asked."""
-    told = replace(opener, random=case.settings.order != "sequential")
-    if loader_type is not None:
-        return loader_type(told, case.settings, device, stages)
-    return open_loader(case, told, device, stages)
+def opened(loader: Loader, job: Job) -> Epochs:
+    """The loader over an artifact whose reader is told in which order it will be asked."""
+    random = job.order.kind != "sequential"
+    return loader.open(replace(job, opener=replace(job.opener, random=random)))
+
+
+def asked_of(loader: Loader, job: Job, number: int) -> Asked:
+    """What a loader is asked for an epoch: the rows of its batches, or its number."""
+    return number if loader.own_order else job.order.batches(job.opener.schema.samples, number)
 
 
 @contextmanager
@@ -108,29 +101,68 @@ def collect_garbage(forking: bool) -> None:
         gc.freeze()
 
 
-def _split(profile: Profile | None, loader: Loader, opening: Meter, epoch: Meter) -> dict[str, Any]:
+def _timing(
+    epochs: Epochs,
+    opening: Meter,
+    meter: Meter,
+    profile: Profile | None,
+    count: int,
+    samples: int,
+    sample_bytes: int,
+) -> TimingPart:
+    return TimingPart(
+        samples=samples,
+        logical_bytes=samples * sample_bytes,
+        epochs_s=meter.elapsed_s,
+        epochs=count,
+        open_s=opening.elapsed_s,
+        first_batch_s=meter.first_wait_s,
+        wait_s=meter.wait_s,
+        wait_p50_s=meter.wait_quantile_s(0.50),
+        wait_p99_s=meter.wait_quantile_s(0.99),
+        **_split(profile, epochs, opening, meter),
+    )
+
+
+def _measured(timing: TimingPart, counts: Counts) -> Measured:
+    return Measured(
+        timing=timing,
+        processor=ProcessorPart(cpu_s=counts.cpu_s, major_faults=counts.major_faults, steal_s=counts.steal_s),
+        disk=DiskPart(read_bytes=counts.disk_bytes, device_read_bytes=counts.device_disk_bytes),
+        memory=MemoryPart(peak_bytes=counts.memory_bytes),
+    )
+
+
+def _split(profile: Profile | None, epochs: Epochs, opening: Meter, meter: Meter) -> dict[str, Any]:
     if profile is None:
         return {}
     return {
-        "stages": profile.seconds(opening.elapsed_s, epoch.elapsed_s, epoch.wait_s, loader.ahead),
+        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.wait_s, epochs.ahead),
         "beside_s": profile.beside_s,
         "spans_s": profile.cost_s,
     }
 
 
-def _drain(loader: Loader, rows: list[Rows], transfer: HostToDevice, epoch: Meter, consume: Consumer) -> int:
+def _check_count(loader: Loader, came: int, samples: int) -> None:
+    if came == samples or (loader.repeats and came > samples):
+        return
+    what = f"dropped {samples - came}" if came < samples else f"repeated {came - samples}"
+    raise WrongContent(f"{came} samples came out of {samples}: it {what}")
+
+
+def _drain(epochs: Epochs, asked: Asked, transfer: HostToDevice, meter: Meter, consume: Consumer) -> int:
     """Samples that reached the device, all of them by the time this returns."""
-    first, samples = loader.opener.schema.fields[0].name, 0
-    stages = loader.stages if transfer.device.type == "cuda" else UNTIMED  # on the CPU nothing moves
+    first, samples = epochs.opener.schema.fields[0].name, 0
+    stages = UNTIMED if transfer.device.type == "cpu" else epochs.stages  # on the CPU nothing moves
     try:
-        with closing(loader.epoch(rows)) as batches:
-            for batch in epoch.over(map(stages.timed("host_to_device", transfer.move), batches)):
+        with closing(epochs.epoch(asked)) as batches:
+            for batch in meter.over(map(stages.timed("host_to_device", transfer.move), batches)):
                 samples += batch[first].shape[0]
                 consume(batch)
         stages.timed("host_to_device", transfer.synchronize)()
     except torch.OutOfMemoryError as error:
         reason = str(error).partition(". ")[0]
-        raise LoaderFailed(f"{loader.opener.path}: {reason}; use a smaller --batch-size") from error
+        raise LoaderFailed(f"{epochs.opener.path}: {reason}; use a smaller --batch-size") from error
     return samples
 
 

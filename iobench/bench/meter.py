@@ -1,32 +1,33 @@
-"""Times a stretch and each `next()` within it; the clock is injected."""
+"""Times stretches and each `next()` within them; the clock is injected."""
 
 from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import numpy as np
 
+from iobench.loading.stages import Clock
+
 T = TypeVar("T")
-Clock = Callable[[], int]  # nanoseconds
 
 
 class Meter:
-    """A stretch of time between `with` and its end, and how long the consumer waited within it."""
+    """Stretches of time, each a `with` block, added up; and how long the consumer waited within them."""
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self._clock = clock
         self._waits = array("q")
-        self._started = self._stopped = 0
+        self._started = self._elapsed = 0
 
     def __enter__(self) -> Meter:
         self._started = self._clock()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._stopped = self._clock()
+        self._elapsed += self._clock() - self._started
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
         """The same items; how long the consumer was blocked for each is noted."""
@@ -39,8 +40,8 @@ class Meter:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of the whole stretch."""
-        return (self._stopped - self._started) / 1e9
+        """Seconds of all stretches."""
+        return self._elapsed / 1e9
 
     @property
     def first_wait_s(self) -> float:

@@ -1,38 +1,32 @@
-"""What is measured against what, and what came of it."""
+"""A run: cases proved and then timed in interleaved rounds; one record for each timed round."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from iobench import formats
-from iobench.bench.case import LOADERS, Case, Settings, case, check_read
+from iobench.bench.case import Case
 from iobench.bench.observer import Observer
-from iobench.bench.plan import Rounds
+from iobench.bench.options import RunOptions, cases_of
 from iobench.dataset.manifest import Manifest
-from iobench.errors import InvalidSettings
-from iobench.host import cache
 from iobench.results import record
+from iobench.results.cases import Label, labels
 from iobench.results.record import Record
 
 
 @dataclass
 class Run:
-    """What a run measured.
+    """What came of a run.
 
-    `failures` maps a case's label to what is wrong with it; `remarks` are sentences about how it went;
-    `rounds` is None where as many were made as it took; `traces` are files for a trace viewer.
+    `failures` maps a case's key to what is wrong with it; `remarks` are sentences about how it went;
+    `traces` are files for a trace viewer.
     """
 
     manifest: Manifest
+    options: RunOptions
     cases: list[Case]
-    device: str
-    cache: str
-    model: str
-    rounds: int | None
     path: Path
     records: list[Record] = field(default_factory=list)
     failures: dict[str, str] = field(default_factory=dict)
@@ -40,16 +34,18 @@ class Run:
     traces: list[Path] = field(default_factory=list)
     interrupted: bool = False
 
+    @property
+    def labels(self) -> dict[str, Label]:
+        """The label of each case among those of the run, by its key."""
+        return labels({case.key: case.facets for case in self.cases})
+
     def as_dict(self) -> dict[str, Any]:
         """Everything but the records themselves, for JSON."""
+        shown = self.labels
         return {
             "dataset": self.manifest.name,
-            "device": self.device,
-            "cache": self.cache,
-            "model": self.model,
-            "rounds": self.rounds,
             "records": str(self.path),
-            "failures": self.failures,
+            "failures": {str(shown[key]): reason for key, reason in self.failures.items()},
             "remarks": self.remarks,
             "traces": [str(path) for path in self.traces],
             "interrupted": self.interrupted,
@@ -58,78 +54,33 @@ class Run:
 
 def run(
     manifest: Manifest,
-    variants: Sequence[str] = ("all",),
-    loaders: Sequence[str] = ("all",),
+    options: RunOptions | None = None,
     *,
-    settings: Settings | None = None,
-    device: str = "auto",
-    cache_mode: str = "warm",
-    sudo: bool = False,
-    rounds: int | Rounds = 5,
-    warmup: int = 1,
-    model: str = "none",
-    limits: bool = True,
-    profile: bool = False,
-    trace: bool = False,
     out: Path | None = None,
     observer: Observer | None = None,
 ) -> Run:
-    """Measure every variant with every loader in interleaved rounds; one Record per timed round.
+    """Measure every case of a run in interleaved rounds; one Record for each timed round.
 
-    `rounds` is a number, or a plan like `Rounds.parse("auto")`: as many as it takes. The first
-    of the `warmup` rounds of a case proves its content on the device against the manifest; a case that
-    fails is not timed and is named in `Run.failures`. Records are appended to `out` (default: a new
-    file in the `results` folder beside the dataset) as each round ends, so that Ctrl-C keeps them: it
-    sets `Run.interrupted` and returns.
-    `profile` has each epoch split into stages and the machine watched; `trace` writes what
-    torch.profiler sees of each case's first batches beside the records.
-    InvalidSettings, DeviceUnavailable, ManifestError, ColdCacheUnavailable or RecordError where
-    the run cannot be had as asked.
+    The first untimed round of a case proves its content on the device against the manifest; a case
+    that fails is not timed and is named in `Run.failures`. Records are appended to `out` (default: a
+    new file in the `results` folder beside the dataset) as each round ends, so that Ctrl-C keeps them:
+    it sets `Run.interrupted` and returns.
+    InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable or
+    RecordError where the run cannot be had as asked.
     """
-    from iobench.bench.session import Session
-    from iobench.loading.transfer import HostToDevice, pick_device
+    from iobench.bench.rounds import Measuring
+    from iobench.loading.transfer import pick_device
 
-    planned = rounds if isinstance(rounds, Rounds) else Rounds.parse(rounds)
-    _check(warmup, cache_mode, model)
-    target = pick_device(device)
-    settings = (settings or Settings()).on(target.type)
-    cases = _cases(manifest, variants, loaders, settings)
+    options = options or RunOptions()
+    devices = list(dict.fromkeys(str(pick_device(name)) for name in options.device))
+    found = cases_of(manifest, options, devices)
     path = out or _new_path(manifest)
     record.check_writable(path)
-    result = Run(manifest, cases, str(target), cache_mode, model, planned.count, path)
-    transfer = HostToDevice(target, bool(settings.non_blocking))
-    session = Session(result, transfer, sudo, limits, profile, observer or Observer())
-    session.run(planned, warmup, trace)
+    result = Run(manifest, options, found, path)
+    observer = observer or Observer()
+    observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
+    Measuring(result, observer).all_rounds()
     return result
-
-
-def _check(warmup: int, cache_mode: str, model: str) -> None:
-    from iobench.bench.training import MODELS
-
-    if warmup < 1:
-        raise InvalidSettings(f"warmup {warmup} is below 1: the first untimed round proves the content")
-    for what, value, known in (("cache", cache_mode, cache.MODES), ("model", model, MODELS)):
-        if value not in known:
-            raise InvalidSettings(f"{what} {value!r} is not one of {', '.join(known)}")
-
-
-def _cases(
-    manifest: Manifest, variants: Sequence[str], loaders: Sequence[str], settings: Settings
-) -> list[Case]:
-    every = list(manifest.artifacts)
-    named = every if "all" in variants else [formats.parse(v).variant for v in variants]
-    for variant in named:
-        if variant not in every:
-            manifest.opener(variant)  # raises what to do about it
-    loaders = LOADERS if "all" in loaders else loaders
-    if not (named and loaders):
-        raise InvalidSettings(f"no case to measure in dataset {manifest.name}: name a format and a loader")
-    check_read(settings, loaders)
-    return [
-        case(variant, loader, settings)
-        for variant in dict.fromkeys(named)
-        for loader in dict.fromkeys(loaders)
-    ]
 
 
 def _new_path(manifest: Manifest) -> Path:

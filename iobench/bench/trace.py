@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import islice
 from pathlib import Path
@@ -11,34 +10,31 @@ from typing import TypeVar
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from iobench.bench.case import Case
-from iobench.bench.epoch import Consumer, opened
-from iobench.dataset.manifest import Opener
+from iobench.bench.epoch import asked_of, opened
 from iobench.errors import RecordError
-from iobench.loading.transfer import HostToDevice
+from iobench.loading.loaders import Job, Loader
+from iobench.loading.transfer import DeviceBatch, HostToDevice
 
 T = TypeVar("T")
 BATCHES = 64  # a trace of many thousand opens slowly, if at all
 
 
-def path_beside(records: Path, label: str) -> Path:
-    """Where the trace of a case goes: beside the run's records, named after both."""
-    return records.with_name(f"{records.stem}-{re.sub(r'[^A-Za-z0-9=]+', '-', label)}.trace.json")
-
-
-def write(path: Path, case: Case, opener: Opener, transfer: HostToDevice, consume: Consumer) -> None:
+def write(
+    path: Path, loader: Loader, job: Job, transfer: HostToDevice, consume: Callable[[DeviceBatch], None]
+) -> None:
     """Write a Chrome trace (chrome://tracing, ui.perfetto.dev) of a case's first 64 batches.
 
     RecordError where it cannot be written.
     """
-    rows = case.settings.row_order(opener.schema).batches(opener.schema.samples, 1)[:BATCHES]
+    asked = asked_of(loader, job, 1)
+    asked = asked if isinstance(asked, int) else asked[:BATCHES]
     activities = [ProfilerActivity.CPU]
     if transfer.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities) as profiler:
         with record_function("open"):
-            loader = opened(case, opener, transfer.device)
-        with closing(loader), closing(loader.epoch(rows)) as batches:
+            epochs = opened(loader, job)
+        with closing(epochs), closing(epochs.epoch(asked)) as batches:
             for batch in _named("next", islice(batches, BATCHES)):
                 with record_function("move"):
                     moved = transfer.move(batch)

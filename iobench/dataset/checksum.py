@@ -41,7 +41,7 @@ class Checksum:
         self._fields = [field.name for field in schema.fields]
         self._weights = _weights(sum(_word_count(f.sample_bytes) for f in schema.fields))
         self._content: Any = 0
-        self._ordered = 0
+        self._ordered: Any = 0
         self.samples = 0
 
     @property
@@ -51,25 +51,30 @@ class Checksum:
 
     @property
     def ordered(self) -> int:
-        """The sum with row numbers mixed in, for what went through `add_in_order`."""
-        return self._ordered & MASK
+        """The sum with row numbers mixed in, for what was added with its rows."""
+        return int(self._ordered) & MASK
 
-    def add(self, batch: Mapping[str, Any]) -> None:
-        """Count every sample of a batch, wherever its arrays live; leaves them there."""
-        hashes = self._hash(batch)
+    def add(self, batch: Mapping[str, Any], rows: npt.NDArray[np.int64] | None = None) -> None:
+        """Count every sample of a batch, wherever its arrays live; leaves them there.
+
+        `rows` says which rows of the dataset they are, where that is known.
+        """
+        hashes = self.hashes(batch)
         self.samples += len(hashes)
-        total = hashes.sum()
-        self._content = self._content + (int(total) if isinstance(total, np.integer) else total)
+        self._content = self._content + _plain(hashes.sum())
+        if rows is not None:
+            self._ordered = self._ordered + _plain(_mix(hashes ^ _like(rows + 1, hashes) * _GOLDEN).sum())
 
     def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> None:
         """Count every sample of a NumPy batch that continues where the last one ended."""
-        hashes = self._hash(batch)
+        hashes = self.hashes(batch)
         rows = np.arange(self.samples + 1, self.samples + 1 + len(hashes), dtype=np.int64)
         self.samples += len(hashes)
         self._content = (self._content + int(hashes.sum())) & MASK
         self._ordered += int(_mix(hashes ^ rows * _GOLDEN).sum())
 
-    def _hash(self, batch: Mapping[str, Any]) -> Any:
+    def hashes(self, batch: Mapping[str, Any]) -> Any:
+        """One int64 per sample, as an array or tensor where the batch lives."""
         total: Any = 0
         first = 0
         for name in self._fields:
@@ -81,6 +86,19 @@ class Checksum:
             else:
                 total = total + _dot_torch(words, weights)
         return _mix(total)
+
+
+def _plain(total: Any) -> Any:
+    return int(total) if isinstance(total, np.integer) else total
+
+
+def _like(rows: npt.NDArray[np.int64], hashes: Any) -> Any:
+    """The rows where the hashes live."""
+    if isinstance(hashes, np.ndarray):
+        return rows
+    import torch
+
+    return torch.from_numpy(rows).to(hashes.device)
 
 
 def _word_count(sample_bytes: int) -> int:

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from timeit import repeat
 from typing import ParamSpec, TypeVar
 
-from iobench.bench.meter import Clock
-
 P = ParamSpec("P")
 T = TypeVar("T")
+Clock = Callable[[], int]  # nanoseconds
 
 STAGES = ("open", "read", "decode", "collate", "wait", "host_to_device", "compute", "other")
 TRIAL = 1000

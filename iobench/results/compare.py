@@ -7,18 +7,20 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from iobench.errors import NotComparable
-from iobench.results import stats
+from iobench.results import cases, stats
+from iobench.results.cases import FACETS, Facets
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
 
-Rounds = list[Record]
+# what is another case on another machine, or of another dataset, is still the same choice
+_PLACE = ("host", "dataset")
 
 
 @dataclass(frozen=True)
 class Line:
     """One case of one newer run against the same case of the base."""
 
-    case: str
+    case: str  # its label
     new: str
     base_bytes_per_s: Estimate
     new_bytes_per_s: Estimate
@@ -43,6 +45,21 @@ class Compared:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class _Side:
+    """A case of one side: its facets, its label among the cases of that side, its rounds."""
+
+    facets: Facets
+    label: str
+    rounds: list[Record]
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """What was chosen, apart from where it was measured."""
+        fixed = [name for name, facet in FACETS.items() if facet.fixed]
+        return {name: value for name, value in self.facets.items() if name not in (*_PLACE, *fixed)}
+
+
 def compare(
     base: Sequence[Record],
     newer: Mapping[str, Sequence[Record]],
@@ -53,13 +70,13 @@ def compare(
 ) -> Compared:
     """Every case of the base against the same case of each newer run, by name of the run.
 
-    Cases match if all their settings do, or else if only one on each side has that variant, loader and
-    fetch. NotComparable where none match, or where machine, device, data, model or state of the
+    Cases match if all that was chosen does, or else if only one on each side has that format and
+    loader. NotComparable where none match, or where machine, device, data, model or state of the
     cache differ and `force` is not given.
     """
     pairs, missing = [], []
     for name, records in newer.items():
-        matched, alone = _matched(_by_case(base), _by_case(records))
+        matched, alone = _matched(_sides(base), _sides(records))
         pairs += [(name, before, after) for before, after in matched]
         missing += [f"{label} is only in {name if side else base_name}" for side, label in alone]
     if not pairs:
@@ -74,88 +91,73 @@ def compare(
     return Compared(base_name, lines, missing, smallest, stats.correction(len(lines)))
 
 
-def _line(name: str, before: Rounds, after: Rounds, smallest: float, comparisons: int) -> Line:
-    old, new = ([record.bytes_per_s for record in rounds] for rounds in (before, after))
+def _line(name: str, before: _Side, after: _Side, smallest: float, comparisons: int) -> Line:
+    old, new = ([record.bytes_per_s for record in side.rounds] for side in (before, after))
     return Line(
-        case=after[0].case["label"],
+        case=after.label,
         new=name,
         base_bytes_per_s=stats.estimate(old),
         new_bytes_per_s=stats.estimate(new),
         rounds=(len(old), len(new)),
-        comparison=stats.compare(new, old, smallest, comparisons),
-        settings=[*_changed(before[0].case, after[0].case), *_profiled(before[0], after[0])],
-        forced=list(_differences(before[0], after[0])),
+        comparison=stats.compare_rates(new, old, smallest, comparisons),
+        settings=list(_changed(before.choices, after.choices)),
+        forced=list(_differences(before.facets, after.facets)),
     )
 
 
-def _by_case(records: Sequence[Record]) -> list[Rounds]:
-    cases: dict[str, Rounds] = {}
-    for record in records:
-        cases.setdefault(repr((sorted(record.case.items(), key=str), record.cache["mode"])), []).append(
-            record
-        )
-    return list(cases.values())
+def _sides(records: Sequence[Record]) -> list[_Side]:
+    labels = cases.labels_of(records)
+    return [
+        _Side(cases.facets_of(rounds[0]), str(labels[key]), rounds)
+        for key, rounds in cases.by_case(records).items()
+    ]
 
 
-def _matched(
-    base: list[Rounds], new: list[Rounds]
-) -> tuple[list[tuple[Rounds, Rounds]], list[tuple[int, str]]]:
+def _matched(base: list[_Side], new: list[_Side]) -> tuple[list[tuple[_Side, _Side]], list[tuple[int, str]]]:
     """Pairs of the same case, and for those without a partner the side (0 is the base) and the label."""
     pairs = []
     left, right = list(base), list(new)
-    for key in (_exactly, _kind):
+    for alike in _LADDER:
         for before in list(left):
-            mine = [other for other in left if key(other) == key(before)]
-            theirs = [other for other in right if key(other) == key(before)]
+            mine = [other for other in left if alike(other) == alike(before)]
+            theirs = [other for other in right if alike(other) == alike(before)]
             if len(mine) == len(theirs) == 1:
                 pairs.append((before, theirs[0]))
                 left.remove(before)
                 right.remove(theirs[0])
-    alone = [(side, rounds[0].case["label"]) for side, rest in enumerate((left, right)) for rounds in rest]
+    alone = [(number, side.label) for number, rest in enumerate((left, right)) for side in rest]
     return pairs, alone
 
 
-def _exactly(rounds: Rounds) -> object:
-    return rounds[0].case, rounds[0].cache["mode"]
+_LADDER: tuple[Callable[[_Side], object], ...] = (
+    lambda side: (
+        side.choices,
+        side.facets.get("cache"),
+        side.facets.get("device"),
+        side.facets.get("model"),
+    ),
+    lambda side: side.choices,
+    lambda side: (side.facets["format"], side.facets["loader"], side.facets.get("options")),
+    lambda side: (side.facets["format"], side.facets["loader"]),
+)
 
 
-def _kind(rounds: Rounds) -> object:
-    case = rounds[0].case
-    return case["variant"], case["loader"], case.get("fetch")
+def _changed(before: Facets, after: Facets) -> Iterator[str]:
+    """Choices that differ, options of the loader one by one."""
+    for name in {**before, **after}:
+        was, now = before.get(name), after.get(name)
+        if isinstance(was, dict) and isinstance(now, dict):
+            yield from _changed(was, now)
+        elif was != now:
+            yield f"{name} {cases.option_text(was)} → {cases.option_text(now)}"
 
 
-def _changed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
-    names = [name for name in {**before, **after} if name != "label" and before.get(name) != after.get(name)]
-    return [f"{name} {before.get(name)} → {after.get(name)}" for name in names]
-
-
-def _profiled(before: Record, after: Record) -> list[str]:
-    was, now = before.stages is not None, after.stages is not None
-    return [f"profile {was} → {now}"] if was != now else []
-
-
-_Facet = Callable[[Record], object]
-
-_FACETS: dict[str, _Facet] = {
-    "processor": lambda r: (r.machine["cpu"], r.machine.get("usable_cores")),
-    "memory": lambda r: round(r.machine.get("memory_bytes", 0) / 2**30),
-    "disk": lambda r: (r.machine["disk"].get("file_system"), r.machine["disk"].get("model")),
-    "GPU": lambda r: (r.machine.get("gpu") or {}).get("name"),
-    "device": lambda r: r.device,
-    "samples": lambda r: r.dataset["samples"],
-    "fields": lambda r: [(f["name"], list(f["shape"]), f["dtype"]) for f in r.dataset["fields"]],
-    "data": lambda r: r.dataset.get("content"),
-    "model": lambda r: r.model,
-    "cache": lambda r: r.cache["mode"],
-}
-
-
-def _differences(before: Record, after: Record) -> Iterator[str]:
+def _differences(before: Facets, after: Facets) -> Iterator[str]:
     """What has to be alike for figures to be compared, and is not."""
-    for name, facet in _FACETS.items():
-        was, now = facet(before), facet(after)
-        if was != now:
-            yield f"{name} {_shown(was)} → {_shown(now)}"
+    for name, facet in FACETS.items():
+        was, now = before.get(name), after.get(name)
+        if facet.fixed and was != now:
+            yield f"{facet.title} {_shown(was)} → {_shown(now)}"
 
 
 def _shown(value: object) -> str:

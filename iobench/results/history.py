@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from iobench.errors import MissingExtra, RecordError
-from iobench.results import record
+from iobench.results import cases, record
+from iobench.results.metrics import row_of
 from iobench.results.record import Record
-from iobench.results.summary import sentence, summarise
+from iobench.results.summary import summarise
+from iobench.results.verdict import sentence
 
-SUFFIX = ".jsonl"
+SUFFIX, TRACES = ".jsonl", ".traces"
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,25 @@ def delete(path: Path) -> list[Path]:
     RecordError where the file holds no records, or cannot be removed.
     """
     record.read(path)
-    doomed = [path, *path.parent.glob(f"{path.stem}-*.trace.json")]
+    doomed = [path, *traces_of(path)]
     try:
         for file in doomed:
             file.unlink()
+        if traces_folder(path).is_dir():
+            traces_folder(path).rmdir()
     except OSError as error:
         raise RecordError(f"{error.filename} cannot be removed: {error.strerror}") from error
     return doomed
+
+
+def traces_of(path: Path) -> list[Path]:
+    """The traces that were written beside a file of records: none of another run whose name begins alike."""
+    return sorted(traces_folder(path).glob("*.json"))
+
+
+def traces_folder(path: Path) -> Path:
+    """The folder beside a file of records that holds its traces, if any were written."""
+    return path.with_suffix(TRACES)
 
 
 def export(records: Sequence[Record], path: Path) -> None:
@@ -99,9 +113,9 @@ def export(records: Sequence[Record], path: Path) -> None:
 
 def flat(one: Record) -> dict[str, Any]:
     """A record as one row: nested values under joined names, lists left out."""
-    row: dict[str, Any] = {}
+    row: dict[str, Any] = {"case_key": cases.key_of(cases.facets_of(one))}
     _flatten("", asdict(one), row)
-    return {**row, "samples_per_s": one.samples_per_s, "bytes_per_s": one.bytes_per_s}
+    return {**row, **row_of(one)}
 
 
 def _flatten(prefix: str, values: dict[str, Any], row: dict[str, Any]) -> None:
@@ -135,14 +149,19 @@ def _past(path: Path) -> Past:
     except RecordError as error:
         return Past(path.stem, path, problem=str(error))
     found, last = summarise(records), records[-1]
+    verdicts = [sentence(context) for context in found.contexts]
     return Past(
         name=path.stem,
         path=path,
         time=last.time,
-        dataset=last.dataset["name"],
+        dataset=last.dataset.name,
         cases=len(found.cases),
         rounds=max(case.rounds for case in found.cases),
-        device=last.device,
-        cache=" and ".join(sorted({one.cache["mode"] for one in records})),
-        verdict=sentence(found.verdict) if found.verdict else "",
+        device=_all(records, "device"),
+        cache=_all(records, "cache"),
+        verdict=verdicts[0] + (f" (and {len(verdicts) - 1} more)" if len(verdicts) > 1 else ""),
     )
+
+
+def _all(records: Sequence[Record], facet: str) -> str:
+    return " and ".join(sorted({str(one.case.get(facet)) for one in records}))

@@ -1,47 +1,158 @@
-"""One round as data, and files of rounds: JSON lines, appended as each round ends."""
+"""One round as data, in typed parts, and files of rounds: JSON lines, appended as each round ends."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from iobench.errors import RecordError
+from iobench.results import upgrade
 
 VERSION = 2
 
-_ALWAYS_THERE = {
-    "dataset": ("name", "samples", "fields"),
-    "case": ("variant", "loader", "label"),
-    "cache": ("mode", "residency"),
-    "machine": ("cpu", "disk"),
-}
+
+@dataclass(frozen=True, kw_only=True)
+class FieldSpec:
+    """A field of the dataset: its name, one sample's shape, its dtype."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPart:
+    """What was read."""
+
+    name: str
+    samples: int
+    fields: list[FieldSpec]
+    source: dict[str, Any] = field(default_factory=dict)
+    content: str | None = None  # checksum, hexadecimal
+    stored_bytes: int | None = None  # allocated on disk for the format that was read
+    write_s: float | None = None  # that preparing this format took
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachePart:
+    """The state of the page cache before the round, and how it was brought about."""
+
+    mode: str  # warm or cold
+    residency: float | None  # of the data's files, 0 to 1; None where nobody could tell
+    method: str = ""
+    read_ahead_kib: int | None = None
+    prefault_bytes_per_s: float | None = None  # at which memory was touched before a cold round
+    below_s: list[float] | None = None  # p50 of single 4 KiB reads, twice over the same places
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimingPart:
+    """What the epochs of a round took; all of them together where nothing else is said."""
+
+    samples: int
+    logical_bytes: int
+    epochs_s: float  # from each epoch's first request until the device had finished its last batch
+    epochs: int = 1
+    open_s: float  # until the loader could be asked for its first batch
+    first_batch_s: float  # of the first epoch
+    wait_s: float  # blocked in next()
+    wait_p50_s: float
+    wait_p99_s: float
+    stages: dict[str, float] | None = None  # seconds of the consuming thread by stage
+    beside_s: float | None = None  # that threads beside it spent reading
+    spans_s: float | None = None  # what telling the stages apart cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessorPart:
+    """What the processors did."""
+
+    cpu_s: float  # of this process and its workers
+    major_faults: int = 0
+    steal_s: float | None = None  # of all processors, that a hypervisor gave to others
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskPart:
+    """What came from disk, in bytes; None where the kernel keeps no account."""
+
+    read_bytes: int | None = None  # for this process and its workers
+    device_read_bytes: int | None = None  # of the disk under the data, for whoever asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPart:
+    """Peaks of memory, in bytes."""
+
+    peak_bytes: int | None = None  # anonymous and shared, workers included
+    device_allocated_bytes: int | None = None
+    device_reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitPart:
+    """The lowest limit on the way of a case's bytes, measured in the same run."""
+
+    name: str
+    bytes_per_s: float  # logical
+    how: str = ""
+    reads_per_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineDisk:
+    """The disk under the data."""
+
+    file_system: str | None = None
+    device: str | None = None
+    model: str | None = None
+    read_ahead_kib: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineGpu:
+    """The device that the data went to."""
+
+    name: str
+    memory_bytes: int | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachinePart:
+    """Where it was measured."""
+
+    cpu: str
+    disk: MachineDisk
+    host: str = ""
+    cores: int | None = None
+    usable_cores: int | None = None
+    memory_bytes: int = 0
+    kernel: str = ""
+    python: str = ""
+    gpu: MachineGpu | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    commit: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What one epoch took; times in seconds, sizes in bytes."""
+    """What a round took: the parts of a record that whoever measures can know."""
 
-    samples: int
-    logical_bytes: int
-    open_s: float  # until the loader could be asked for its first batch
-    epoch_s: float  # from then until the device had finished the last batch
-    first_batch_s: float
-    wait_s: float  # blocked in next(), all batches together
-    wait_p50_s: float
-    wait_p99_s: float
-    cpu_s: float
-    disk_bytes: int | None  # None where the kernel keeps no account, as for the next but one
-    major_faults: int
-    memory_bytes: int | None  # peak, anonymous and shared, workers included
-    steal_s: float | None = None  # of all processors, that a hypervisor gave to others
-    device_disk_bytes: int | None = None  # what the disk under the data read, for whoever asked
-    stages: dict[str, float] | None = None  # see iobench.stages: seconds of the consuming thread
-    beside_s: float | None = None  # that threads beside it spent reading, all together
-    spans_s: float | None = None  # what it cost to find that out
+    timing: TimingPart
+    processor: ProcessorPart
+    disk: DiskPart
+    memory: MemoryPart
+    loss: float | None = None  # of the last step of the round's first epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,34 +162,29 @@ class Record(Measured):
     run: str  # what the rounds of one call have in common
     time: str  # ISO 8601, UTC, when the round ended
     round: int  # from 1
-    dataset: dict[str, Any]  # name, samples, fields, source, content checksum, stored bytes
-    case: dict[str, Any]  # variant, loader, label and settings
-    device: str
-    cache: dict[str, Any]  # mode, how it was emptied, residency before the round
-    model: str
-    machine: dict[str, Any]
-    gpu_allocated_bytes: int | None
-    gpu_reserved_bytes: int | None
-    loss: float | None  # of the last step
-    limit: dict[str, Any] | None = None  # the lowest on the case's way: name and logical bytes_per_s
-    shuffledness: float | None = None  # of block order: see iobench.order
-    system: list[dict[str, Any]] | None = None  # see iobench.monitor: snapshots since the last record
+    case: dict[str, Any]  # format, loader, options and whatever else was chosen: see results.cases
+    dataset: DatasetPart
+    cache: CachePart
+    machine: MachinePart
+    limit: LimitPart | None = None
+    shuffledness: float | None = None  # of block order: see iobench.loading.order
+    snapshots: list[dict[str, Any]] | None = None  # of the machine since the last record
     record_version: int = VERSION
 
     @property
     def samples_per_s(self) -> float:
-        """Samples on the device per second of the epoch."""
-        return self.samples / self.epoch_s
-
-    @property
-    def limit_share(self) -> float | None:
-        """The rate as a fraction of the lowest limit on the way; None where that was not measured."""
-        return self.bytes_per_s / self.limit["bytes_per_s"] if self.limit else None
+        """Samples on the device per second of the epochs."""
+        return self.timing.samples / self.timing.epochs_s
 
     @property
     def bytes_per_s(self) -> float:
-        """Logical bytes on the device per second of the epoch."""
-        return self.logical_bytes / self.epoch_s
+        """Logical bytes on the device per second of the epochs."""
+        return self.timing.logical_bytes / self.timing.epochs_s
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of one epoch, the mean of the round's."""
+        return self.timing.epochs_s / self.timing.epochs
 
 
 def check_writable(path: Path) -> None:
@@ -111,10 +217,9 @@ def read(path: Path) -> tuple[list[Record], list[str]]:
     records, left_out = [], []
     for number, line in enumerate(lines, 1):
         try:
-            records.append(_record(line))
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else error
-            left_out.append(f"{path}, line {number}: not a record of this iobench: {reason}")
+            records.append(parse(line))
+        except (ValueError, RecursionError) as error:
+            left_out.append(f"{path}, line {number}: not a record of this iobench: {error}")
     if rest:
         left_out.append(f"{path}, line {len(lines) + 1}: cut off in the middle")
     if not records:
@@ -122,20 +227,46 @@ def read(path: Path) -> tuple[list[Record], list[str]]:
     return records, left_out
 
 
-def _record(line: str) -> Record:
+def parse(line: str) -> Record:
+    """The record that a line of JSON holds, of this version or an older one.
+
+    ValueError, in words, where it is none: every part is checked against its declared types.
+    """
     body = json.loads(line, parse_constant=_refuse)
-    if body["record_version"] > VERSION:
-        raise ValueError(f"it is of version {body['record_version']}, newer than {VERSION}; upgrade iobench")
-    if body["record_version"] < 2:
-        body = {**body, "case": body["arm"], "steal_s": body.get("stolen_s"), "record_version": VERSION}
-    record = Record(**{f.name: body[f.name] for f in fields(Record) if f.name in body})
-    for what, keys in _ALWAYS_THERE.items():
-        for key in keys:
-            getattr(record, what)[key]
-    for name in ("samples", "logical_bytes", "epoch_s"):
-        if not getattr(record, name) > 0:
-            raise ValueError(f"{name} is {getattr(record, name)}")
+    version = body.get("record_version") if isinstance(body, dict) else None
+    if type(version) is not int:
+        raise ValueError("it has no record_version")
+    if version > VERSION:
+        raise ValueError(f"it is of version {version}, newer than {VERSION}; upgrade iobench")
+    try:
+        record = msgspec.convert(body if version == VERSION else upgrade.to_current(body), Record)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"damaged: {type(error).__name__} {error}") from error
+    _check(record)
     return record
+
+
+def _check(record: Record) -> None:
+    """ValueError where a figure is out of the range that others rely on."""
+    timing = record.timing
+    positive = {
+        "samples": timing.samples,
+        "logical_bytes": timing.logical_bytes,
+        "epochs_s": timing.epochs_s,
+        "epochs": timing.epochs,
+        "samples of the dataset": record.dataset.samples,
+        "limit": record.limit.bytes_per_s if record.limit else 1,
+    }
+    for name, value in positive.items():
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name} is {value}")
+    for name in ("format", "loader"):
+        if not isinstance(record.case.get(name), str):
+            raise ValueError(f"its case has no {name}")
+    if not isinstance(record.case.get("options", {}), dict):
+        raise ValueError("its case has options that are no table")
+    if datetime.fromisoformat(record.time.replace("Z", "+00:00")).tzinfo is None:
+        raise ValueError(f"its time {record.time} has no zone")
 
 
 def _refuse(constant: str) -> Any:

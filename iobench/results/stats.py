@@ -98,7 +98,7 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], comparisons:
     return Estimate(centre, low, high)
 
 
-def compare(
+def compare_rates(
     rates: Sequence[float], others: Sequence[float], smallest: float = WORTH_NAMING, comparisons: int = 1
 ) -> Comparison:
     """The first case's rates against the second's (larger is faster), as one of so many comparisons."""
@@ -107,7 +107,7 @@ def compare(
     return Comparison(found, _outcome(found, smallest, must_clear=smallest if few else 0.0))
 
 
-def compare_rounds(
+def compare_paired(
     rates: Mapping[Any, float],
     others: Mapping[Any, float],
     smallest: float = WORTH_NAMING,
@@ -117,7 +117,7 @@ def compare_rounds(
     common = [rates[number] / others[number] for number in rates if number in others]
     confidence = 1 - (1 - CONFIDENCE) / comparisons
     if len(common) < PAIRED or 2.0 ** (1 - len(common)) > 1 - confidence:  # the widest there is, too narrow
-        return compare(list(rates.values()), list(others.values()), smallest, comparisons)
+        return compare_rates(list(rates.values()), list(others.values()), smallest, comparisons)
     found = Estimate(statistics.median(common), *_order_statistics(common, confidence))
     return Comparison(found, _outcome(found, smallest, must_clear=0.0))
 
@@ -127,7 +127,7 @@ def verdict(rates: Mapping[str, Mapping[Any, float]], smallest: float = WORTH_NA
     medians = {label: statistics.median(values.values()) for label, values in rates.items()}
     fastest, *others = sorted(medians, key=lambda label: medians[label], reverse=True)
     against = {
-        other: compare_rounds(rates[fastest], rates[other], smallest, comparisons=len(others))
+        other: compare_paired(rates[fastest], rates[other], smallest, comparisons=len(others))
         for other in others
     }
     rivals = [other for other in others if against[other].outcome != "faster"]

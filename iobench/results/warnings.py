@@ -1,4 +1,4 @@
-"""Reasons to warning the figures of a run: what happened, why that matters, and which option helps."""
+"""What to be warned of in the figures of a run: what happened, why that matters, which option helps."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from iobench.host.cache import BACKED_BYTES_PER_S, WARM_LIMIT
-from iobench.host.limits import Below
-from iobench.results import stats
+from iobench.results import cases, stats
 from iobench.results.record import Record
 from iobench.units import bytes_text, rate_text, seconds_text
 
@@ -21,13 +19,16 @@ NEIGHBOURS = 0.05  # of the data, read from the same disk by others
 SHORT_S = 0.2
 SPANS = 0.01  # of an epoch
 MOST_NAMED = 3
+WARM_LIMIT = 0.99  # residency below this is not warm
+BACKED_BYTES_PER_S = 3e9  # touching memory that is there is several times as fast
+CACHED_BELOW = 1.3  # first p50 over second from which on something below must have cached
 
-Cases = Mapping[str, Sequence[Record]]
+Cases = Mapping[str, Sequence[Record]]  # by key
 
 
 @dataclass(frozen=True)
 class RunWarning:
-    """One reason to warning; `cases` are those concerned, none where all are."""
+    """One reason not to believe a figure; `cases` are the labels of those concerned, none where all are."""
 
     kind: str
     said: str
@@ -43,17 +44,19 @@ class RunWarning:
         return f"{named}: {self.said}"
 
 
-def warnings(records: Sequence[Record]) -> list[RunWarning]:
-    """Everything that speaks against taking these records of one run at their word."""
-    cases: dict[str, list[Record]] = {}
-    for record in records:
-        cases.setdefault(record.case["label"], []).append(record)
-    found = (check(cases) for check in _CHECKS)
-    return [warning for warning in found if warning is not None] if cases else []
+def warnings_of(records: Sequence[Record]) -> list[RunWarning]:
+    """Everything that speaks against taking these records at their word."""
+    groups, labels = cases.by_case(records), cases.labels_of(records)
+    found = [check(groups) for check in _CHECKS] if groups else []
+    return [
+        RunWarning(warning.kind, warning.said, [str(labels[key]) for key in warning.cases])
+        for warning in found
+        if warning is not None
+    ]
 
 
-def _few_rounds(cases: Cases) -> RunWarning | None:
-    fewest = min(map(len, cases.values()))
+def _few_rounds(groups: Cases) -> RunWarning | None:
+    fewest = min(map(len, groups.values()))
     if fewest >= stats.ENOUGH:
         return None
     rounds = f"{fewest} round{'s' * (fewest != 1)}"
@@ -62,42 +65,46 @@ def _few_rounds(cases: Cases) -> RunWarning | None:
     )
 
 
-def _short_epochs(cases: Cases) -> RunWarning | None:
-    times = {label: statistics.median(r.epoch_s for r in rounds) for label, rounds in cases.items()}
-    short = [label for label, time in times.items() if time < SHORT_S]
+def _short_rounds(groups: Cases) -> RunWarning | None:
+    times = {key: statistics.median(r.timing.epochs_s for r in rounds) for key, rounds in groups.items()}
+    short = [key for key, time in times.items() if time < SHORT_S]
     if not short:
         return None
-    said = f"epochs of {seconds_text(min(times.values()))} and up, below {seconds_text(SHORT_S)}, measure "
-    return RunWarning("short", said + "the moment as much as the case; prepare more data (--size)", short)
+    said = (
+        f"rounds of {seconds_text(min(times[key] for key in short))} and up, below {seconds_text(SHORT_S)}, "
+    )
+    return RunWarning(
+        "short", said + "measure the moment as much as the case; prepare more data (--size)", short
+    )
 
 
-def _spread(cases: Cases) -> RunWarning | None:
-    spreads = {label: stats.spread(_rates(rounds)) for label, rounds in cases.items() if len(rounds) > 2}
-    wide = [label for label, spread in spreads.items() if spread > SPREAD]
+def _spread(groups: Cases) -> RunWarning | None:
+    spreads = {key: stats.spread(_rates(rounds)) for key, rounds in groups.items() if len(rounds) > 2}
+    wide = [key for key, spread in spreads.items() if spread > SPREAD]
     if not wide:
         return None
     most = f"rounds differ by up to {max(spreads.values()):.0%} (robust standard deviation)"
     return RunWarning("spread", f"{most}; stop other work, prepare more data, or give more --rounds", wide)
 
 
-def _drift(cases: Cases) -> RunWarning | None:
+def _drift(groups: Cases) -> RunWarning | None:
     """All cases together, because what changes in a machine changes for all; the first round is apart."""
-    cycles = _cycles(cases)[1:]
+    cycles = _cycles(groups)[1:]
     if len(cycles) < stats.ENOUGH - 1:
         return None
     change, chance = stats.trend(cycles)
     if abs(change) < DRIFT or chance > max(CHANCE, _least_chance(len(cycles))):
         return None
     course = f"rounds got {'faster' if change > 0 else 'slower'} by {abs(change):.0%} while the run went on"
-    cold = next(iter(cases.values()))[0].cache["mode"] == "cold"
+    cold = next(iter(groups.values()))[0].cache.mode == "cold"
     if cold and change < 0:
         why = "the disk may allow a burst and then throttle; wait, and give --rounds 20 to see where it ends"
         return RunWarning("throttled", f"{course}: {why}")
     return RunWarning("drift", f"{course}: the machine warms up, slows down or shares; wait and run again")
 
 
-def _first_round(cases: Cases) -> RunWarning | None:
-    first, *rest = _cycles(cases) or [1.0]
+def _first_round(groups: Cases) -> RunWarning | None:
+    first, *rest = _cycles(groups) or [1.0]
     if len(rest) < stats.ENOUGH - 1:
         return None
     middle = statistics.median(rest)
@@ -110,9 +117,9 @@ def _first_round(cases: Cases) -> RunWarning | None:
     )
 
 
-def _below(cases: Cases) -> RunWarning | None:
-    snapshots = [r.cache["below_s"] for rounds in cases.values() for r in rounds if r.cache.get("below_s")]
-    if not snapshots or not Below(*snapshots[0]).seen:
+def _below(groups: Cases) -> RunWarning | None:
+    snapshots = [r.cache.below_s for rounds in groups.values() for r in rounds if r.cache.below_s]
+    if not snapshots or not snapshots[0][0] > CACHED_BELOW * snapshots[0][1]:
         return None
     return RunWarning(
         "below",
@@ -121,10 +128,8 @@ def _below(cases: Cases) -> RunWarning | None:
     )
 
 
-def _backed(cases: Cases) -> RunWarning | None:
-    rates = [
-        r.cache.get("prefault_bytes_per_s") or BACKED_BYTES_PER_S for each in cases.values() for r in each
-    ]
+def _backed(groups: Cases) -> RunWarning | None:
+    rates = [r.cache.prefault_bytes_per_s or BACKED_BYTES_PER_S for each in groups.values() for r in each]
     slow = sum(rate < BACKED_BYTES_PER_S for rate in rates)
     if not slow:
         return None
@@ -136,28 +141,28 @@ def _backed(cases: Cases) -> RunWarning | None:
     )
 
 
-def _not_warm(cases: Cases) -> RunWarning | None:
-    least = {label: _least_residency(rounds) for label, rounds in _warm(cases).items()}
-    short = {label: value for label, value in least.items() if value is not None and value < WARM_LIMIT}
+def _not_warm(groups: Cases) -> RunWarning | None:
+    least = {key: _least_residency(rounds) for key, rounds in _warm(groups).items()}
+    short = {key: value for key, value in least.items() if value is not None and value < WARM_LIMIT}
     if not short:
         return None
     part = f"only {min(short.values()):.0%} of the files was in memory before a round, so it was not warm"
     return RunWarning("residency", f"{part}; free memory or prepare less data", list(short))
 
 
-def _unverified(cases: Cases) -> RunWarning | None:
-    unknown = [label for label, rounds in _warm(cases).items() if _least_residency(rounds) is None]
+def _unverified(groups: Cases) -> RunWarning | None:
+    unknown = [key for key, rounds in _warm(groups).items() if _least_residency(rounds) is None]
     said = "nobody can tell if the files were in memory; run as their owner"
     return RunWarning("unverified", said, unknown) if unknown else None
 
 
-def _warm_from_disk(cases: Cases) -> RunWarning | None:
+def _warm_from_disk(groups: Cases) -> RunWarning | None:
     allowed = 1 - WARM_LIMIT
     read = {
-        label: statistics.median(r.disk_bytes or 0 for r in rounds)
-        for label, rounds in _warm(cases).items()
+        key: statistics.median(r.disk.read_bytes or 0 for r in rounds)
+        for key, rounds in _warm(groups).items()
         if (_least_residency(rounds) or 0) >= WARM_LIMIT
-        and statistics.median((r.disk_bytes or 0) / r.logical_bytes for r in rounds) > allowed
+        and statistics.median((r.disk.read_bytes or 0) / r.timing.logical_bytes for r in rounds) > allowed
     }
     if not read:
         return None
@@ -165,21 +170,23 @@ def _warm_from_disk(cases: Cases) -> RunWarning | None:
     return RunWarning("reclaimed", f"{amount}: something takes pages out of memory; free memory", list(read))
 
 
-def _steal(cases: Cases) -> RunWarning | None:
+def _steal(groups: Cases) -> RunWarning | None:
     parts = {
-        label: statistics.median((r.steal_s or 0) / r.epoch_s / r.machine.get("cores", 1) for r in rounds)
-        for label, rounds in cases.items()
+        key: statistics.median(
+            (r.processor.steal_s or 0) / r.timing.epochs_s / (r.machine.cores or 1) for r in rounds
+        )
+        for key, rounds in groups.items()
     }
-    robbed = [label for label, part in parts.items() if part > STEAL]
+    robbed = [key for key, part in parts.items() if part > STEAL]
     if not robbed:
         return None
     took = f"the hypervisor gave {max(parts.values()):.0%} of the processors' time to others"
     return RunWarning("steal", f"{took}; run again at another hour, or give more --rounds", robbed)
 
 
-def _neighbours(cases: Cases) -> RunWarning | None:
-    parts = {label: statistics.median(map(_read_by_others, rounds)) for label, rounds in cases.items()}
-    busy = [label for label, part in parts.items() if part > NEIGHBOURS]
+def _neighbours(groups: Cases) -> RunWarning | None:
+    parts = {key: statistics.median(map(_read_by_others, rounds)) for key, rounds in groups.items()}
+    busy = [key for key, part in parts.items() if part > NEIGHBOURS]
     if not busy:
         return None
     amount = f"others read as much as {max(parts.values()):.0%} of the data from the same disk"
@@ -188,30 +195,30 @@ def _neighbours(cases: Cases) -> RunWarning | None:
     )
 
 
-def _beaten_limit(cases: Cases) -> RunWarning | None:
+def _beaten_limit(groups: Cases) -> RunWarning | None:
     beaten = [
-        label
-        for label, rounds in cases.items()
-        if (limits := [r.limit["bytes_per_s"] for r in rounds if r.limit])
+        key
+        for key, rounds in groups.items()
+        if (limits := [r.limit.bytes_per_s for r in rounds if r.limit])
         and statistics.median(r.bytes_per_s for r in rounds) > max(limits)
     ]
     said = "faster than the limit measured for it, also when that was measured again; give more --rounds"
     return RunWarning("limit", said, beaten) if beaten else None
 
 
-def _costly_spans(cases: Cases) -> RunWarning | None:
+def _costly_spans(groups: Cases) -> RunWarning | None:
     costs = {
-        label: statistics.median((r.spans_s or 0) / r.epoch_s for r in rounds)
-        for label, rounds in cases.items()
+        key: statistics.median((r.timing.spans_s or 0) / r.timing.epochs_s for r in rounds)
+        for key, rounds in groups.items()
     }
-    costly = [label for label, cost in costs.items() if cost > SPANS]
+    costly = [key for key, cost in costs.items() if cost > SPANS]
     said = f"--profile itself took {max(costs.values()):.1%} of the epoch; give a larger --batch-size"
     return RunWarning("profile", said, costly) if costly else None
 
 
 _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _few_rounds,
-    _short_epochs,
+    _short_rounds,
     _spread,
     _drift,
     _first_round,
@@ -231,16 +238,14 @@ def _rates(rounds: Sequence[Record]) -> list[float]:
     return [record.samples_per_s for record in rounds]
 
 
-def _cycles(cases: Cases) -> list[float]:
+def _cycles(groups: Cases) -> list[float]:
     """For each round that all cases have, how fast they were, each as a part of its own median."""
-    middles = {label: statistics.median(_rates(rounds)) for label, rounds in cases.items()}
-    together = zip(
-        *(sorted(rounds, key=lambda r: (r.time, r.round)) for rounds in cases.values()), strict=False
-    )
-    return [
-        statistics.geometric_mean(r.samples_per_s / middles[r.case["label"]] for r in cycle)
-        for cycle in together
-    ]
+    parts = []
+    for rounds in groups.values():
+        in_order = sorted(rounds, key=lambda r: (r.time, r.round))
+        middle = statistics.median(_rates(rounds))
+        parts.append([rate / middle for rate in _rates(in_order)])
+    return [statistics.geometric_mean(cycle) for cycle in zip(*parts, strict=False)]
 
 
 def _least_chance(rounds: int) -> float:
@@ -248,17 +253,18 @@ def _least_chance(rounds: int) -> float:
     return stats.trend(range(1, rounds + 1))[1]
 
 
-def _warm(cases: Cases) -> Cases:
-    return {label: rounds for label, rounds in cases.items() if rounds[0].cache["mode"] == "warm"}
+def _warm(groups: Cases) -> Cases:
+    return {key: rounds for key, rounds in groups.items() if rounds[0].cache.mode == "warm"}
 
 
 def _least_residency(rounds: Sequence[Record]) -> float | None:
-    values = [record.cache["residency"] for record in rounds]
-    return None if None in values else min(values)
+    values = [record.cache.residency for record in rounds]
+    known = [value for value in values if value is not None]
+    return min(known) if len(known) == len(values) else None
 
 
 def _read_by_others(record: Record) -> float:
     """Bytes that others read from the same disk, per logical byte."""
-    if record.device_disk_bytes is None or record.disk_bytes is None:
+    if record.disk.device_read_bytes is None or record.disk.read_bytes is None:
         return 0.0
-    return max(0, record.device_disk_bytes - record.disk_bytes) / record.logical_bytes
+    return max(0, record.disk.device_read_bytes - record.disk.read_bytes) / record.timing.logical_bytes

@@ -28,6 +28,7 @@ COMMANDS = (
     inspect.limits,
     inspect.verify,
     inspect.formats,
+    inspect.loaders,
 )
 
 

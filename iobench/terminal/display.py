@@ -25,8 +25,10 @@ from iobench.dataset.verify import Progress as Report
 from iobench.diagnose.advice import Diagnosis
 from iobench.diagnose.tables import profile_table, seen_table, trials_table
 from iobench.results import stats, summary
+from iobench.results.cases import key_of
 from iobench.results.record import Record, plain
-from iobench.terminal import tables
+from iobench.results.verdict import sentence
+from iobench.terminal import run_tables
 from iobench.units import bytes_text
 
 WIDE = 240  # for files and pipes, which have no width
@@ -68,32 +70,31 @@ def diagnosis(found: Diagnosis) -> None:
         result("- Nothing stands out that would make it faster.")
 
 
-def run(found: Run, smallest: float) -> None:
+def run(found: Run, smallest: float, wide: bool = False) -> None:
     """Print the table of a run, what to know about it, and the answer."""
     if not found.records:
         return
-    measured = {record.case["label"] for record in found.records}
-    if missing := [case.label for case in found.cases if case.label not in measured]:
+    measured = {key_of(record.case) for record in found.records}
+    if missing := [str(label) for key, label in found.labels.items() if key not in measured]:
         note(f"not measured: {'; '.join(missing)}")
     for remark in found.remarks:
         note(remark)
-    records(found.records, smallest)
+    records(found.records, smallest, wide)
     for path in found.traces:
         note(f"trace: {path}")
     note(f"records: {found.path}")
 
 
-def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING) -> None:
-    """Print the tables of some records, what speaks against them, and the answer."""
+def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING, wide: bool = False) -> None:
+    """Print the tables of some records, what speaks against them, and the answer for each context."""
     described = summary.summarise(found, smallest)
-    result(*tables.run_lines(found), "")
+    result(*run_tables.run_lines(found), "")
     width = _console().width
-    for table in (*tables.run_tables(described, width), *tables.stages_tables(described)):
+    for table in (*run_tables.run_tables(described, width, wide), *run_tables.stages_tables(described)):
         result(table, "")
     for warning in described.warnings:
         note(f"warning: {warning.sentence}")
-    if described.verdict is not None:
-        result(summary.sentence(described.verdict))
+    result(*map(sentence, described.contexts))
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -12,67 +12,76 @@ from rich.live import Live
 from rich.text import Text
 
 from iobench.bench.observer import Observer, Progress
-from iobench.bench.plan import Rounds
+from iobench.bench.plan import RoundPlan
+from iobench.results.cases import Label
 from iobench.results.record import Record
-from iobench.terminal import tables
+from iobench.terminal import run_tables
 from iobench.terminal.display import note
-from iobench.units import seconds_text, three_digits
+from iobench.units import MIB, seconds_text, three_digits
 
-MIB = 2**20
 PER_S = 1  # renewing the view takes some milliseconds of a core
 
 
 class Lines(Observer):
     """Prints a line for whatever happens."""
 
-    def __init__(self, rounds: Rounds) -> None:
-        self._rounds = rounds.count
+    def __init__(self, rounds: RoundPlan) -> None:
+        self._rounds, self._labels = rounds.count, dict[str, Label]()
+
+    def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
+        """Keep the labels."""
+        self._labels.update(labels)
 
     def status(self, text: str) -> None:
         """Print it."""
         note(text)
 
-    def recorded(self, record: Record) -> None:
+    def recorded(self, key: str, record: Record) -> None:
         """Print the round."""
-        note(tables.round_line(record, self._rounds))
+        note(run_tables.round_line(record, self._labels[key], self._rounds))
 
 
 class View(Observer):
-    """Each case's MiB/s so far, the epoch under way and the time that is left."""
+    """Each case's MiB/s so far, the round under way and the time that is left."""
 
-    def __init__(self, rounds: Rounds, batch_bytes: int) -> None:
-        self._rounds, self._batch_bytes = rounds, batch_bytes
-        self._checked: set[str] = set()
+    def __init__(self, rounds: RoundPlan) -> None:
+        self._rounds = rounds
+        self._labels, self._batch_bytes = dict[str, Label](), dict[str, int]()
         self._rates: dict[str, list[float]] = {}
-        self._doing, self._number = "", 0
+        self._doing, self._bytes, self._number = "", 0, 0
         self._progress, self._began = Progress(), time.monotonic()
         self._first_began: float | None = None
+
+    def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
+        """Keep what they are called."""
+        self._labels.update(labels)
+        self._batch_bytes.update(batch_bytes)
 
     def status(self, text: str) -> None:
         """Show it."""
         self._doing = text
 
-    def begins(self, label: str, number: int) -> Progress:
+    def begins(self, key: str, number: int) -> Progress:
         """Show the case, and its speed as it goes."""
         self._progress, self._began, self._number = Progress(), time.monotonic(), number
-        self._checked.add(label)
+        self._bytes = self._batch_bytes[key]
         if number:
-            self._doing = label
+            self._doing = str(self._labels[key])
             self._first_began = self._first_began or self._began
         return self._progress
 
-    def recorded(self, record: Record) -> None:
+    def recorded(self, key: str, record: Record) -> None:
         """Add the round to its case."""
-        self._rates.setdefault(record.case["label"], []).append(record.bytes_per_s / MIB)
+        self._rates.setdefault(key, []).append(record.bytes_per_s / MIB)
 
     def render(self) -> RenderableType:
         """The view as it is now."""
-        table = tables.live_table(self._rates)
-        return Group(table, Text(self._line(), style="bold")) if self._rates else Text(self._line())
+        line = Text(self._line(), style="bold")
+        return Group(run_tables.live_table(self._rates, self._labels), line) if self._rates else line
 
     def _line(self) -> str:
         elapsed = time.monotonic() - self._began
-        rate = self._progress.batches * self._batch_bytes / MIB / elapsed if elapsed > 0 else 0.0
+        rate = self._progress.batches * self._bytes / MIB / elapsed if elapsed > 0 else 0.0
         parts = [self._doing, f"{three_digits(rate)} MiB/s"]
         if self._number:
             total = f" of {self._rounds.count}" if self._rounds.count else ""
@@ -85,18 +94,18 @@ class View(Observer):
             return []
         elapsed = time.monotonic() - self._first_began
         if self._rounds.count is None:
-            return [f"at most {seconds_text(max(0.0, self._rounds.max_time_s - elapsed))} left"]
-        left = elapsed / done * (self._rounds.count * len(self._checked) - done)
+            return [f"at most {seconds_text(max(0.0, (self._rounds.max_time_s or 0.0) - elapsed))} left"]
+        left = elapsed / done * (self._rounds.count * len(self._labels) - done)
         return [f"about {seconds_text(max(0.0, left))} left"]
 
 
 @contextmanager
-def view(rounds: Rounds, batch_bytes: int) -> Iterator[Observer]:
+def view(rounds: RoundPlan) -> Iterator[Observer]:
     """Whoever shows how a run goes: live on a terminal, else line by line."""
     if not sys.stderr.isatty():
         yield Lines(rounds)
         return
-    seen = View(rounds, batch_bytes)
+    seen = View(rounds)
     with Live(
         get_renderable=seen.render, console=Console(stderr=True), refresh_per_second=PER_S, transient=True
     ):

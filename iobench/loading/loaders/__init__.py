@@ -1,22 +1,33 @@
-"""How batches reach host memory: one module per loader, named as on the command line."""
+"""Loaders: one module beside this one = one loader = one word on the command line.
+
+A module whose name starts with an underscore is none. Other packages add loaders by the entry points
+`iobench.loaders`, as they do formats; `iobench.testing` tests what they promise.
+"""
 
 from __future__ import annotations
 
-import torch
+from iobench.errors import InvalidSettings
+from iobench.formats import Registry
+from iobench.loading.loaders._loader import Asked, CopyingLoader, Epochs, Job, Loader
 
-from iobench.bench.case import Case
-from iobench.dataset.manifest import Opener
-from iobench.loading.loaders._base import Loader
-from iobench.loading.loaders.dataloader import TorchDataLoader
-from iobench.loading.loaders.native import Native
-from iobench.loading.loaders.stream import Stream
-from iobench.loading.stages import UNTIMED, Stages
+__all__ = [
+    "Asked",
+    "CopyingLoader",
+    "Epochs",
+    "Job",
+    "Loader",
+    "describe",
+    "get",
+    "names",
+    "parse",
+    "type_of",
+]
 
-__all__ = ["Loader", "open_loader"]
+# The base is abstract, and mypy takes a type[T] for one that can be called.
+LOADERS: Registry[Loader] = Registry(Loader, __name__, "iobench.loaders", InvalidSettings)  # type: ignore[type-abstract]
 
-_LOADERS: dict[str, type[Loader]] = {loader.name: loader for loader in (TorchDataLoader, Native, Stream)}
-
-
-def open_loader(case: Case, opener: Opener, device: torch.device, stages: Stages = UNTIMED) -> Loader:
-    """The case's loader over an artifact, opened in this process unless workers will open it."""
-    return _LOADERS[case.loader](opener, case.settings, device, stages)
+names = LOADERS.names
+type_of = LOADERS.type_of
+get = LOADERS.get
+parse = LOADERS.parse
+describe = LOADERS.describe

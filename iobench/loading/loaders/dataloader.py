@@ -5,37 +5,88 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
-from torch import from_numpy
-from torch.utils.data import DataLoader, Dataset, default_collate
 
-from iobench.bench.case import Settings
 from iobench.dataset.manifest import Opener
-from iobench.formats import Convert, Reader, Rows
+from iobench.errors import InvalidSettings
+from iobench.formats import Convert, Reader, Rows, option
 from iobench.host import interrupts
-from iobench.loading.loaders._base import Loader
+from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.transfer import HostBatch
 
-Sample = Callable[[int, Convert], dict[str, torch.Tensor]]
+if TYPE_CHECKING:
+    import torch
+    from torch.utils.data import DataLoader
+
+    from iobench.loading.transfer import HostBatch
+
+MOST_WORKERS, MOST_AHEAD = 1024, 65536
 
 
-class SampleDataset(Dataset[dict[str, torch.Tensor]]):
+@dataclass(frozen=True)
+class TorchDataLoader(CopyingLoader):
+    """A DataLoader over a map-style Dataset, with the settings that people tune."""
+
+    name: ClassVar[str] = "dataloader"
+    summary: ClassVar[str] = "torch.utils.data.DataLoader over a map-style Dataset"
+    library: ClassVar[str] = "torch"
+
+    fetch: str = option(
+        "sample",
+        "sample: one __getitem__ per sample and default_collate; batch: whole batches by __getitems__",
+        choices=("sample", "batch"),
+    )
+    num_workers: int = option(0, "worker processes", minimum=0, maximum=MOST_WORKERS)
+    prefetch_factor: int | None = option(
+        None, "batches that each worker reads ahead; by default torch's 2", minimum=1, maximum=MOST_AHEAD
+    )
+    start_method: str | None = option(
+        None,
+        "how workers start; by default as Python does here",
+        choices=(None, "fork", "spawn", "forkserver"),
+    )
+    persistent_workers: bool = option(False, "keep workers from epoch to epoch")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        needs = {
+            "prefetch_factor": self.prefetch_factor is not None,
+            "start_method": self.start_method is not None,
+            "persistent_workers": self.persistent_workers,
+        }
+        if not self.num_workers and any(needs.values()):
+            given = ", ".join(name for name, used in needs.items() if used)
+            raise InvalidSettings(f"dataloader: {given} needs workers: set num_workers")
+
+    @property
+    def workers(self) -> int:
+        """As many as its option says."""
+        return self.num_workers
+
+    def open(self, job: Job) -> Epochs:
+        """A dataset whose reader is opened by whichever process reads."""
+        return DataLoaderEpochs(self, job)
+
+
+class SampleDataset:
     """One sample per `__getitem__`; each process opens the artifact for itself, when first asked."""
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
         self._reader: Reader | None = None
-        self._sample: Sample = self._first_sample
+        self._convert: Convert | None = None
+        self._sample: Callable[[int, Convert], dict[str, torch.Tensor]] = self._first_sample
 
     def open(self) -> Reader:
         """This process's reader, opened on the first call."""
         if self._reader is None:
-            self._reader = self._opener()
+            from torch import from_numpy
+
+            self._reader, self._convert = self._opener(), from_numpy
             self._sample = self._reader.sample  # spares every later sample the question above
             _silence_read_only_warning()
         return self._reader
@@ -44,7 +95,7 @@ class SampleDataset(Dataset[dict[str, torch.Tensor]]):
         return self._opener.schema.samples
 
     def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        return self._sample(row, from_numpy)
+        return self._sample(row, self._convert)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Close this process's reader."""
@@ -52,8 +103,10 @@ class SampleDataset(Dataset[dict[str, torch.Tensor]]):
             self._reader.close()
             self._reader, self._sample = None, self._first_sample
 
-    def _first_sample(self, row: int, convert: Convert) -> dict[str, torch.Tensor]:
-        return self.open().sample(row, convert)
+    def _first_sample(self, row: int, convert: Convert | None) -> dict[str, torch.Tensor]:
+        reader = self.open()
+        assert self._convert is not None
+        return reader.sample(row, self._convert)
 
 
 class BatchDataset(SampleDataset):
@@ -61,10 +114,12 @@ class BatchDataset(SampleDataset):
 
     def __getitems__(self, rows: Rows) -> dict[str, torch.Tensor]:
         """The batch of these rows."""
-        return {name: from_numpy(array) for name, array in self.open().batch(rows).items()}
+        reader = self.open()
+        assert self._convert is not None
+        return {name: self._convert(array) for name, array in reader.batch(rows).items()}
 
 
-class TimedDataset(Dataset[Any]):
+class TimedDataset:
     """Another one in this process, asked for whole batches in one call each, which is timed."""
 
     def __init__(self, dataset: SampleDataset, stages: Stages) -> None:
@@ -72,48 +127,72 @@ class TimedDataset(Dataset[Any]):
         self.__getitems__ = stages.timed("read", getattr(dataset, "__getitems__", by_sample))
 
 
-class TorchDataLoader(Loader):
-    """A new DataLoader for each epoch, as torch's own default has it: its workers live one epoch."""
+class _Sampler:
+    """The batches of the epoch under way: persistent workers keep one DataLoader for all epochs."""
 
-    name = "dataloader"
+    def __init__(self) -> None:
+        self.batches: Sequence[Any] = ()
 
-    def __init__(
-        self, opener: Opener, settings: Settings, device: torch.device, stages: Stages = UNTIMED
-    ) -> None:
-        super().__init__(opener, settings, device, stages)
-        self._dataset = (SampleDataset if settings.fetch == "sample" else BatchDataset)(opener)
-        if not settings.num_workers:
-            self._dataset.open().time_decoding(partial(stages.timed, "decode"))
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+class DataLoaderEpochs(Epochs):
+    """A new DataLoader for each epoch, whose workers live one epoch, or one DataLoader where they persist."""
+
+    def __init__(self, loader: TorchDataLoader, job: Job) -> None:
+        super().__init__(loader, job)
+        self._settings = loader
+        self._dataset = (SampleDataset if loader.fetch == "sample" else BatchDataset)(job.opener)
+        self._sampler = _Sampler()
+        self._kept: DataLoader[Any] | None = None
+        if not loader.num_workers:
+            self._dataset.open().time_decoding(partial(self.stages.timed, "decode"))
 
     @property
     def ahead(self) -> bool:
         """Its workers do."""
-        return self.settings.num_workers > 0
+        return self._settings.num_workers > 0
 
-    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
         """What DataLoader yields for these rows."""
-        settings, collate = self.settings, default_collate if self.settings.fetch == "sample" else _as_it_is
-        timed = not self.ahead and self.stages is not UNTIMED
+        self._sampler.batches = self._batches(asked)
         with interrupts.blocked(), unwarned():
-            loader: DataLoader[Any] = DataLoader(
-                TimedDataset(self._dataset, self.stages) if timed else self._dataset,
-                batch_sampler=self._sampler(batches),
-                collate_fn=self.stages.timed("collate", collate) if timed else collate,
-                num_workers=settings.num_workers,
-                prefetch_factor=settings.prefetch_factor,
-                multiprocessing_context=settings.start_method,
-                pin_memory=bool(settings.pin_memory),
-            )
-            workers = iter(loader)
-        yield from workers
+            loader = self._kept or self._made()
+            if self._settings.persistent_workers:
+                self._kept = loader
+            batches = iter(loader)
+        yield from batches
 
-    def _sampler(self, batches: Sequence[Rows]) -> Any:
-        if self.settings.fetch == "batch":
-            return batches
-        return [range(r.start, r.stop) if isinstance(r, slice) else r.tolist() for r in batches]
+    def _made(self) -> DataLoader[Any]:
+        from torch.utils.data import DataLoader, default_collate
+
+        settings = self._settings
+        collate = default_collate if settings.fetch == "sample" else _as_it_is
+        timed = not self.ahead and self.stages is not UNTIMED
+        dataset: Any = TimedDataset(self._dataset, self.stages) if timed else self._dataset
+        return DataLoader(
+            dataset,
+            batch_sampler=self._sampler,
+            collate_fn=self.stages.timed("collate", collate) if timed else collate,
+            num_workers=settings.num_workers,
+            prefetch_factor=settings.prefetch_factor,
+            multiprocessing_context=settings.start_method,
+            pin_memory=bool(settings.pin_memory),
+            persistent_workers=settings.persistent_workers,
+        )
+
+    def _batches(self, asked: Sequence[Rows]) -> Sequence[Any]:
+        if self._settings.fetch == "batch":
+            return asked
+        return [range(r.start, r.stop) if isinstance(r, slice) else r.tolist() for r in asked]
 
     def close(self) -> None:
-        """Close the reader of this process; the workers ended with their epoch."""
+        """Close the reader of this process; workers ended with their epoch, or end now."""
+        self._kept = None
         self._dataset.close()
 
 
@@ -131,6 +210,8 @@ def unwarned() -> Iterator[None]:
 
 def _silence_read_only_warning() -> None:
     """Spend torch's one warning per process about read-only arrays: collate copies them at once."""
+    import torch
+
     read_only = np.zeros(1)
     read_only.flags.writeable = False
     with warnings.catch_warnings():

@@ -7,42 +7,53 @@ For memmap that is a tensorclass: slices in sequential order, indices in random 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-
-from iobench.bench.case import Settings
-from iobench.dataset.manifest import Opener
 from iobench.formats import Rows
-from iobench.loading.loaders._base import Loader
-from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.transfer import HostBatch
+from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+
+if TYPE_CHECKING:
+    from iobench.loading.transfer import HostBatch
 
 
-class Native(Loader):
+@dataclass(frozen=True)
+class Native(CopyingLoader):
+    """One reader, one batch at a time."""
+
+    name: ClassVar[str] = "native"
+    summary: ClassVar[str] = "batched reads in the main process, as the format's own library advises"
+    library: ClassVar[str] = "torch"
+
+    def open(self, job: Job) -> Epochs:
+        """A reader of this process."""
+        return NativeEpochs(self, job)
+
+
+class NativeEpochs(Epochs):
     """Reads through one reader, one batch at a time."""
 
-    name = "native"
+    def __init__(self, loader: Native, job: Job) -> None:
+        super().__init__(loader, job)
+        self._pins = loader.pins(job.device)
+        self._reader = job.opener()
+        self._reader.time_decoding(partial(self.stages.timed, "decode"))
 
-    def __init__(
-        self, opener: Opener, settings: Settings, device: torch.device, stages: Stages = UNTIMED
-    ) -> None:
-        super().__init__(opener, settings, device, stages)
-        self._reader = opener()
-        self._reader.time_decoding(partial(stages.timed, "decode"))
-
-    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
-        """One `reader.native` a batch, pinned if the settings say so."""
+    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
+        """One `reader.native` a batch, pinned if the options say so."""
         read, pinned = self.stages.timed("read", self._read), self.stages.timed("host_to_device", _pinned)
-        for rows in batches:
+        for rows in asked:
             batch = read(rows)
-            yield pinned(batch) if self.settings.pin_memory else batch
+            yield pinned(batch) if self._pins else batch
 
     def _read(self, rows: Rows) -> HostBatch:
+        from torch import from_numpy
+
         batch = self._reader.native(rows)
         if isinstance(batch, dict):
-            return {name: torch.from_numpy(array) for name, array in batch.items()}
-        if isinstance(rows, slice) and self.device.type == "cpu":
+            return {name: from_numpy(array) for name, array in batch.items()}
+        if isinstance(rows, slice) and self.job.device.startswith("cpu"):
             return batch.clone()  # a slice of a map has read nothing, and on the CPU nothing else will
         return batch
 

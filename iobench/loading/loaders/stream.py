@@ -1,43 +1,75 @@
-"""iobench's own loader, as a case: see `iobench.stream`."""
+"""iobench's own loader: see `iobench.loading.stream`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
+from iobench.formats import Rows, option
+from iobench.loading.loaders._loader import Epochs, Job, Loader
 
-from iobench.bench.case import Settings
-from iobench.dataset.manifest import Opener
-from iobench.formats import Rows
-from iobench.loading.loaders._base import Loader
-from iobench.loading.stages import UNTIMED, Stages
-from iobench.loading.stream.pipeline import Pipeline
-from iobench.loading.stream.source import open_source
-from iobench.loading.stream.transfer import transfer_to
-from iobench.loading.transfer import HostBatch
+if TYPE_CHECKING:
+    from iobench.loading.transfer import HostBatch
+
+MOST_THREADS = 1024
+SLOTS = 5
 
 
+@dataclass(frozen=True)
 class Stream(Loader):
-    """Batches straight to the device; its memory is touched when it is opened."""
+    """Threads that read ahead into memory that is used again."""
 
-    name = "stream"
+    name: ClassVar[str] = "stream"
+    summary: ClassVar[str] = "StreamLoader: threads read ahead, through the page cache or past it"
+    library: ClassVar[str] = "torch"
 
-    def __init__(
-        self, opener: Opener, settings: Settings, device: torch.device, stages: Stages = UNTIMED
-    ) -> None:
-        super().__init__(opener, settings, device, stages)
-        source = open_source(opener, opener.schema, settings.threads, settings.direct)
-        order = settings.row_order(opener.schema)
-        self._pipeline = Pipeline(source, opener.schema, order, transfer_to(device), stages=stages)
+    threads: int | None = option(
+        None, "threads that read; by default what suits format and cores", minimum=1, maximum=MOST_THREADS
+    )
+    direct: bool | None = option(
+        None, "read past the page cache, or never; by default where data would not stay in memory"
+    )
+
+    def pins(self, device: str) -> bool:
+        """Always, where there is something to pin for."""
+        return not device.startswith("cpu")
+
+    def slots(self, batch_bytes: int) -> tuple[int, int]:
+        """Several batches to a slot where they are small, and a ring of a few slots."""
+        from iobench.loading.stream.pipeline import GROUP_BYTES
+
+        return max(1, GROUP_BYTES // batch_bytes) * batch_bytes, SLOTS
+
+    def open(self, job: Job) -> Epochs:
+        """The pipeline; its memory is touched when it is opened."""
+        return StreamEpochs(self, job)
+
+
+class StreamEpochs(Epochs):
+    """Batches straight to the device."""
+
+    def __init__(self, loader: Stream, job: Job) -> None:
+        super().__init__(loader, job)
+        import torch
+
+        from iobench.loading.stream.pipeline import Pipeline
+        from iobench.loading.stream.source import open_source
+        from iobench.loading.stream.transfer import transfer_to
+
+        schema = job.opener.schema
+        source = open_source(job.opener, schema, loader.threads, loader.direct)
+        transfer = transfer_to(torch.device(job.device))
+        self._pipeline = Pipeline(source, schema, job.order, transfer, stages=job.stages)
 
     @property
     def ahead(self) -> bool:
         """Its threads do."""
         return True
 
-    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
         """What the threads read ahead."""
-        return self._pipeline.run(batches)
+        return self._pipeline.run(asked)
 
     def close(self) -> None:
         """Close the files; memory goes when the last batch does."""

@@ -33,7 +33,7 @@ def compare(
 ) -> None:
     """Hold runs against an earlier one, case by case."""
     from iobench.results import compare as comparing
-    from iobench.terminal import display, tables
+    from iobench.terminal import compared, display
 
     allowed = _allowed(fail_on)
     if as_json and markdown:
@@ -46,9 +46,9 @@ def compare(
     if as_json:
         display.as_json(found.as_dict())
     elif markdown:
-        display.result(tables.compared_markdown(found))
+        display.result(compared.compared_markdown(found))
     else:
-        display.result(tables.compared_table(found), "", tables.compared_line(found))
+        display.result(compared.compared_table(found), "", compared.compared_line(found))
     for sentence in found.missing if allowed is None else ():
         display.note(sentence)
     if min(min(line.rounds) for line in found.lines) < ENOUGH:

@@ -1,10 +1,10 @@
-"""`iobench formats`, `iobench verify` and `iobench limits`: what is there, and what it can do."""
+"""`iobench formats`, `loaders`, `verify` and `limits`: what is there, and what it can do."""
 
 from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,18 +12,27 @@ from iobench.errors import InvalidSettings
 from iobench.terminal.commands._options import AsJson, DataDir, Device, Name
 
 
-def formats(
-    as_json: AsJson = False,
-) -> None:
+def formats(as_json: AsJson = False) -> None:
     """List the formats, whether they can be used here, and their options."""
     from iobench import formats as storage
+
+    _describe("format", storage.describe(), as_json)
+
+
+def loaders(as_json: AsJson = False) -> None:
+    """List the loaders, whether they can be used here, and their options."""
+    from iobench.loading import loaders as known
+
+    _describe("loader", known.describe(), as_json)
+
+
+def _describe(kind: str, described: list[dict[str, Any]], as_json: bool) -> None:
     from iobench.terminal import display, tables
 
-    described = storage.describe()
     if as_json:
         display.as_json(described)
     else:
-        display.result(tables.formats_table(described))
+        display.result(tables.kinds_table(kind, described))
 
 
 def verify(

@@ -3,30 +3,39 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from iobench.bench.case import FETCHES, LOADERS, START_METHODS, Settings
+from iobench.bench.options import MODELS, TIMEOUT_S
+from iobench.bench.plan import DEFAULT_ROUNDS, MAX_TIME_S
+from iobench.errors import InvalidSettings
 from iobench.loading.order import ORDERS
+from iobench.terminal.commands._loader_options import with_loader_options
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
-    Device,
     MinDifference,
     Name,
-    parse_bytes,
+    listed,
+    listed_bytes,
+    listed_numbers,
     parse_percent,
 )
 
 if TYPE_CHECKING:
     from iobench.bench.run import Run
+    from iobench.dataset.manifest import Manifest
 
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
+BESIDE_A_PLAN = ("plan", "save_plan", "data_dir", "name", "out", "as_json", "wide", "min_difference")
 
 
+@with_loader_options
 def run(
+    context: typer.Context,
     format: Annotated[
         list[str] | None,
         typer.Option(
@@ -35,47 +44,48 @@ def run(
     ] = None,
     loader: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(LOADERS)} or all; repeatable. [default: all]", show_default=False),
-    ] = None,
-    device: Device = "auto",
-    cache: Annotated[str, typer.Option(help="warm or cold.")] = "warm",
-    sudo: Annotated[bool, typer.Option("--sudo", help="Drop the page cache through sudo -n.")] = False,
-    batch_size: Annotated[int, typer.Option(help="Samples in a batch.")] = 256,
-    order: Annotated[str, typer.Option(help=" or ".join(ORDERS) + ".")] = "sequential",
-    rounds: Annotated[str, typer.Option(help="Timed epochs of each case, or auto.")] = "5",
-    max_time: Annotated[
-        float | None,
-        typer.Option(help="Seconds that --rounds auto may take. [default: 300]", show_default=False),
-    ] = None,
-    warmup: Annotated[int, typer.Option(help="Untimed epochs of each case; the first checks it.")] = 1,
-    num_workers: Annotated[int, typer.Option(help="DataLoader's workers.")] = 0,
-    prefetch_factor: Annotated[
-        int | None, typer.Option(help="Batches ahead per worker. [default: torch's]", show_default=False)
-    ] = None,
-    start_method: Annotated[
-        str | None,
-        typer.Option(help=f"Of workers: {', '.join(START_METHODS)}. [default: Python's]", show_default=False),
-    ] = None,
-    pin_memory: Annotated[
-        bool | None, typer.Option("--pin-memory/--no-pin-memory", help="[default: on with CUDA]")
-    ] = None,
-    non_blocking: Annotated[
-        bool | None, typer.Option("--non-blocking/--no-non-blocking", help="[default: as --pin-memory]")
-    ] = None,
-    direct: Annotated[
-        bool | None,
         typer.Option(
-            "--direct/--no-direct",
-            help="stream reads past the page cache, or never. [default: data that would not stay there]",
+            help="A loader, with options as in dataloader:num_workers=4,fetch=batch, or all; repeatable. "
+            "'iobench loaders' lists them. [default: all]",
+            show_default=False,
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Of stream. [default: by format and cores]", show_default=False)
+    device: Annotated[
+        str, typer.Option(help="Where batches go: auto, cpu, cuda, cuda:1, …; a list.")
+    ] = "auto",
+    cache: Annotated[str, typer.Option(help="State of the page cache: warm, cold, or a list.")] = "warm",
+    sudo: Annotated[bool, typer.Option("--sudo", help="Drop the page cache through sudo -n.")] = False,
+    batch_size: Annotated[str, typer.Option(help="Samples in a batch, or a list.")] = "256",
+    order: Annotated[str, typer.Option(help=f"{', '.join(ORDERS)}, or a list.")] = "random",
+    block_size: Annotated[str, typer.Option(help="Bytes in a block of block order, or a list.")] = "1MiB",
+    window_size: Annotated[
+        str, typer.Option(help="Bytes that block order shuffles at a time, or a list.")
+    ] = "64MiB",
+    model: Annotated[
+        str, typer.Option(help=f"Train on each batch: {', '.join(MODELS)}, or a list.")
+    ] = "none",
+    rounds: Annotated[str, typer.Option(help="Timed rounds of each case, or auto.")] = str(DEFAULT_ROUNDS),
+    max_time: Annotated[
+        float | None,
+        typer.Option(
+            help=f"Seconds after which no round begins. [default: {MAX_TIME_S:g} with --rounds auto]",
+            show_default=False,
+        ),
     ] = None,
-    block_size: Annotated[str, typer.Option(help="Bytes in a block of block order.")] = "1MiB",
-    window_size: Annotated[str, typer.Option(help="Bytes that block order shuffles at a time.")] = "64MiB",
-    fetch: Annotated[str, typer.Option(help=f"DataLoader's unit: {' or '.join(FETCHES)}.")] = "sample",
-    model: Annotated[str, typer.Option(help="Train on each batch: none, mlp or cnn.")] = "none",
+    warmup: Annotated[
+        int, typer.Option(help="Untimed epochs of each case; the first proves its content.")
+    ] = 1,
+    isolate: Annotated[
+        bool | None,
+        typer.Option(
+            "--isolate/--no-isolate",
+            help="Measure each case in a process of its own. [default: where its loader asks for it]",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without a batch after which a case's own process is ended.")
+    ] = TIMEOUT_S,
     limits: Annotated[
         bool, typer.Option("--limits/--no-limits", help="Measure what the hardware can do beside each case.")
     ] = True,
@@ -86,9 +96,18 @@ def run(
         bool, typer.Option("--trace", help="Write a Chrome trace of each case's first batches.")
     ] = False,
     min_difference: MinDifference = "5%",
-    seed: Annotated[int, typer.Option(help="Of random order, of the order of cases and of the model.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the random order, of the order of cases and of the model.")
+    ] = 0,
     data_dir: DataDir = Path("data"),
     name: Name = None,
+    plan: Annotated[
+        Path | None, typer.Option(help="Read the whole run from this TOML file.", show_default=False)
+    ] = None,
+    save_plan: Annotated[
+        Path | None, typer.Option(help="Write the whole run to this TOML file.", show_default=False)
+    ] = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
     as_json: AsJson = False,
     out: Annotated[
         Path | None,
@@ -96,63 +115,87 @@ def run(
             help="Append records here. [default: a new file in DATA_DIR/results]", show_default=False
         ),
     ] = None,
+    *,
+    loader_options: Mapping[str, tuple[Any, ...]],
 ) -> None:
-    """Measure how fast each format reaches the device, in interleaved rounds."""
-    from iobench.bench.plan import Rounds
+    """Measure how fast each format reaches the device under each loader, in interleaved rounds."""
+    from iobench.bench import plan_file
+    from iobench.bench.options import RunOptions
     from iobench.bench.run import run as measure
     from iobench.dataset.manifest import find_dataset
     from iobench.terminal import display, live, tables
 
     smallest = parse_percent("--min-difference", min_difference)
-    settings = Settings(
-        batch_size=batch_size,
-        order=order,
-        fetch=fetch,
-        num_workers=num_workers,
-        prefetch_factor=prefetch_factor,
-        start_method=start_method,
-        pin_memory=pin_memory,
-        non_blocking=non_blocking,
-        direct=direct,
-        threads=threads,
-        block_bytes=parse_bytes("--block-size", block_size),
-        window_bytes=parse_bytes("--window-size", window_size),
-        seed=seed,
-    )
-    manifest = find_dataset(data_dir, name)
-    display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
-    planned = Rounds.parse(rounds, max_time)
-    with live.view(planned, batch_size * manifest.schema.sample_bytes) as observer:
-        found = measure(
-            manifest,
-            format or ["all"],
-            loader or ["all"],
-            settings=settings,
-            device=device,
-            cache_mode=cache,
-            sudo=sudo,
-            rounds=planned,
+    if plan is None:
+        options = RunOptions(
+            format=tuple(format or ["all"]),
+            loader=tuple(loader or ["all"]),
+            device=listed(device),
+            cache=listed(cache),
+            order=listed(order),
+            batch_size=listed_numbers("--batch-size", batch_size),
+            block_bytes=listed_bytes("--block-size", block_size),
+            window_bytes=listed_bytes("--window-size", window_size),
+            model=listed(model),
+            seed=seed,
+            loader_options=loader_options,
+            rounds=rounds,
+            max_time=max_time,
             warmup=warmup,
-            model=model,
+            timeout=timeout,
+            isolate=isolate,
+            sudo=sudo,
             limits=limits,
             profile=profile,
             trace=trace,
-            out=out,
-            observer=observer,
         )
-    _show(found, smallest, as_json)
+        manifest = find_dataset(data_dir, name)
+    else:
+        _check_alone(context, plan)
+        planned = plan_file.load(plan)
+        options, manifest = planned.run, find_dataset(data_dir, name or planned.dataset)
+        _check_content(plan, planned.content, manifest)
+    if save_plan is not None:
+        plan_file.save(save_plan, options, manifest.name, f"{manifest.content or 0:016x}")
+    display.note(tables.dataset_line(manifest) + ("" if name or plan else f" (the newest in {data_dir})"))
+    with live.view(options.plan) as observer:
+        found = measure(manifest, options, out=out, observer=observer)
+    _show(found, smallest, as_json, wide)
 
 
-def _show(found: Run, smallest: float, as_json: bool) -> NoReturn:
+def _check_alone(context: typer.Context, plan: Path) -> None:
+    """InvalidSettings where an option was typed beside a plan, which says all of them."""
+    typed = [
+        name
+        for name in context.params
+        if name not in BESIDE_A_PLAN
+        and (source := context.get_parameter_source(name)) is not None
+        and source.name == "COMMANDLINE"
+    ]
+    if typed:
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
+        raise InvalidSettings(f"{flags}: the plan {plan} says that; change it there, or leave --plan out")
+
+
+def _check_content(plan: Path, content: str | None, manifest: Manifest) -> None:
+    if content is not None and content != f"{manifest.content or 0:016x}":
+        raise InvalidSettings(
+            f"--plan {plan} was written for data {content}, dataset {manifest.name} holds "
+            f"{manifest.content or 0:016x}; prepare it as it was, or remove 'content' from the plan"
+        )
+
+
+def _show(found: Run, smallest: float, as_json: bool, wide: bool) -> NoReturn:
     from iobench.results.summary import summarise
     from iobench.terminal import display
 
     if as_json:
         display.as_json({**found.as_dict(), **summarise(found.records, smallest).as_dict()})
     else:
-        display.run(found, smallest)
-    for label, reason in found.failures.items():
-        display.note(f"iobench: {reason}" if label in reason else f"iobench: {label}: {reason}")
+        display.run(found, smallest, wide)
+    labels = found.labels
+    for key, reason in found.failures.items():
+        display.note(f"iobench: {labels[key]}: {reason}")
     if found.interrupted:
         display.note("iobench: interrupted; what had been measured is kept")
         sys.exit(INTERRUPTED)

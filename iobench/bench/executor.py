@@ -1,0 +1,135 @@
+"""Whoever proves and measures cases, one at a time, when the run says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from iobench.bench import trace
+from iobench.bench.case import Case
+from iobench.bench.epoch import ROUND_S, Round, asked_of, measure
+from iobench.bench.observer import Progress
+from iobench.bench.proof import Proof
+from iobench.bench.training import Trainer
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.verify import verify_artifact
+from iobench.formats import Schema
+from iobench.loading.stages import Profile
+from iobench.loading.transfer import DeviceBatch, HostToDevice, pick_device
+from iobench.results.record import Measured
+
+
+@dataclass
+class Tick:
+    """What happens beside each batch: an interrupt is taken, and whoever watches is told."""
+
+    check_interrupt: Callable[[], None] = lambda: None
+    progress: Progress = field(default_factory=Progress)
+
+    def __call__(self) -> None:
+        """Note a batch; KeyboardInterrupt where Ctrl-C has come."""
+        self.check_interrupt()
+        self.progress.batches += 1
+
+
+class Executor(Protocol):
+    """Runs cases; what is wrong with one is a BenchError or a FormatError."""
+
+    def prove(self, case: Case, warmup: int, tick: Tick) -> None:
+        """Run a case once, every sample hashed on the device, and then the other warm-up rounds."""
+
+    def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
+        """Time round `number` of a case; one result for each rank."""
+
+    def trace(self, case: Case, path: Path) -> None:
+        """Write what torch.profiler sees of a case's first batches."""
+
+    def close(self) -> None:
+        """End whatever was started."""
+
+
+class InProcess:
+    """In this process."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+
+    def prove(self, case: Case, warmup: int, tick: Tick) -> None:
+        """Prove it, and warm it up; WrongContent where other than the dataset reached the device."""
+        if not self._manifest.unchanged(case.variant):  # a library may abort on damaged pages
+            verify_artifact(self._manifest, case.variant)
+        job = case.job(self._manifest)
+        proof = Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0))
+        self._run(case, Round(0, proof.add, seconds=0.0), tick)
+        proof.conclude()
+        for _ in range(warmup - 1):
+            self._run(case, Round(0, lambda batch: None, seconds=0.0), tick)
+
+    def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
+        """Time it: as many epochs as fill the round, or one from a cold disk."""
+        profile = Profile() if case.profile else None
+        seconds = 0.0 if case.cache == "cold" else ROUND_S
+        return [self._run(case, Round(number, lambda batch: None, seconds, profile), tick)]
+
+    def trace(self, case: Case, path: Path) -> None:
+        """Write it as a Chrome trace."""
+        step = Step.of(case, self._manifest.schema)
+        trace.write(path, case.loader, case.job(self._manifest), step.transfer, step)
+
+    def close(self) -> None:
+        """Nothing was started."""
+
+    def _run(self, case: Case, wanted: Round, tick: Tick) -> Measured:
+        """A round with the case's training step on each batch."""
+        step, first = Step.of(case, self._manifest.schema), wanted.consume
+        work = wanted.profile.timed("compute", step) if wanted.profile and step.trains else step
+
+        def consume(batch: DeviceBatch) -> None:
+            tick()
+            first(batch)
+            work(batch)
+
+        step.transfer.reset_peak()
+        measured = measure(
+            case.loader,
+            case.job(self._manifest),
+            step.transfer,
+            replace(wanted, consume=consume, ended=step.note_loss),
+        )
+        allocated, reserved = step.transfer.peak_bytes() or (None, None)
+        memory = replace(measured.memory, device_allocated_bytes=allocated, device_reserved_bytes=reserved)
+        return replace(measured, memory=memory, loss=step.loss)
+
+
+class Step:
+    """What a case does with each batch: nothing, or a training step, always on the same weights at first."""
+
+    def __init__(self, transfer: HostToDevice, trainer: Trainer | None) -> None:
+        self.transfer, self._trainer = transfer, trainer
+        self.loss: float | None = None
+
+    @classmethod
+    def of(cls, case: Case, schema: Schema) -> Step:
+        """The case's step, anew."""
+        transfer = HostToDevice(pick_device(case.device), case.loader.copies_without_blocking)
+        if case.model == "none":
+            return cls(transfer, None)
+        return cls(transfer, Trainer(case.model, schema, transfer.device, case.seed))
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is a training step."""
+        return self._trainer is not None
+
+    def __call__(self, batch: DeviceBatch) -> None:
+        """Train on a batch, and wait for the device, so that the next wait is for data."""
+        if self._trainer is not None:
+            self._trainer.step(batch)
+            self.transfer.synchronize()
+
+    def note_loss(self) -> None:
+        """Keep the loss after the first epoch: how many a round has differs from case to case."""
+        if self._trainer is not None and self.loss is None:
+            self.loss = self._trainer.loss

@@ -1,0 +1,202 @@
+"""A process for each case, which lives through all of its rounds and runs when it is told to.
+
+Libraries, allocators, thread pools and leaks of one case cannot touch another's figure there, and a
+library that aborts or hangs ends its own case, not the run. A case and its rounds travel as pickles of
+our own making, figures come back; never an open handle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from iobench.bench.case import Case
+from iobench.bench.executor import InProcess, Tick
+from iobench.bench.observer import Progress
+from iobench.dataset.manifest import Manifest
+from iobench.errors import BenchError, CaseDied
+from iobench.formats import FormatError
+from iobench.results.record import Measured
+
+POLL_S = 0.05
+START_S = 120.0  # for a process to begin: importing torch takes some seconds
+_PR_SET_PDEATHSIG = 1
+_CHILD = "from iobench.bench.isolated import serve; serve()"
+
+
+class Isolated:
+    """Each case in a process of its own; killed where no batch comes for `timeout_s`."""
+
+    def __init__(self, manifest: Manifest, timeout_s: float) -> None:
+        self._manifest, self._timeout_s = manifest, timeout_s
+        self._processes: dict[str, CaseProcess] = {}
+
+    def prove(self, case: Case, warmup: int, tick: Tick) -> None:
+        """Start the case's process and have it prove and warm up; errors as in this process."""
+        self._ask(case, tick, "prove", warmup)
+
+    def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
+        """Have its process time a round."""
+        found: list[Measured] = self._ask(case, tick, "measure", number)
+        return found
+
+    def trace(self, case: Case, path: Path) -> None:
+        """Have its process write a trace."""
+        self._ask(case, Tick(), "trace", path)
+
+    def close(self) -> None:
+        """End all processes, at once."""
+        while self._processes:
+            self._processes.popitem()[1].end()
+
+    def _ask(self, case: Case, tick: Tick, what: str, argument: object) -> Any:
+        if case.key not in self._processes:
+            self._processes[case.key] = CaseProcess(case, self._manifest.root)
+        try:
+            return self._processes[case.key].ask(what, argument, tick, self._timeout_s)
+        except BaseException as error:
+            if not isinstance(error, (BenchError, FormatError)) or isinstance(error, CaseDied):
+                self._processes.pop(case.key).end()
+            raise
+
+
+class CaseProcess:
+    """A process that runs one case; it ends with its parent, and is never told of Ctrl-C."""
+
+    def __init__(self, case: Case, root: Path) -> None:
+        self._connection, theirs = Pipe()
+        self._shared = _SharedCount()
+        descriptors = (theirs.fileno(), self._shared.descriptor)
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _CHILD, *map(str, descriptors)],
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+            start_new_session=True,  # so that its workers can be killed with it
+        )
+        theirs.close()
+        self._started = False
+        with contextlib.suppress(BrokenPipeError):  # it has died already, which `ask` tells
+            self._connection.send((case, root))
+
+    def ask(self, what: str, argument: object, tick: Tick, timeout_s: float) -> Any:
+        """What the case's executor in that process answers; its errors are raised here.
+
+        CaseDied where the process ends or is silent for `timeout_s`, after which it is killed.
+        """
+        before = self._shared.count
+        try:
+            self._connection.send((what, argument))
+            answer = self._answer(tick, before, timeout_s)
+        except (EOFError, ConnectionError) as error:
+            raise CaseDied(self._death()) from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def end(self) -> None:
+        """Kill it with its workers, and wait for its end."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+        self._shared.close()
+
+    def _answer(self, tick: Tick, before: int, timeout_s: float) -> Any:
+        seen, heard = before, time.monotonic()
+        while not self._connection.poll(POLL_S):
+            tick.check_interrupt()
+            now = self._shared.count
+            tick.progress.batches = now - before
+            if now != seen:
+                seen, heard, self._started = now, time.monotonic(), True
+            allowed_s = timeout_s if self._started else max(timeout_s, START_S)
+            if time.monotonic() - heard > allowed_s:
+                raise CaseDied(f"no batch came for {allowed_s:g} s, so its process was ended (--timeout)")
+        self._started = True
+        return self._connection.recv()
+
+    def _death(self) -> str:
+        code = self._process.wait()
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        return f"its process {how} while it read: the disk, the file or a library failed"
+
+
+class _SharedCount:
+    """A number in memory that two processes see: batches so far."""
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.descriptor = os.memfd_create("iobench-progress") if descriptor is None else descriptor
+        if descriptor is None:
+            os.truncate(self.descriptor, mmap.PAGESIZE)
+        self._map = mmap.mmap(self.descriptor, mmap.PAGESIZE)
+        self._cell = memoryview(self._map).cast("q")
+
+    @property
+    def count(self) -> int:
+        return self._cell[0]
+
+    @count.setter
+    def count(self, value: int) -> None:
+        self._cell[0] = value
+
+    def close(self) -> None:
+        self._cell.release()
+        self._map.close()
+        os.close(self.descriptor)
+
+
+class _SharedProgress(Progress):
+    """Progress that the parent sees."""
+
+    def __init__(self, shared: _SharedCount) -> None:
+        self._shared = shared
+
+    @property
+    def batches(self) -> int:
+        """Batches of all rounds so far."""
+        return self._shared.count
+
+    @batches.setter
+    def batches(self, value: int) -> None:
+        self._shared.count = value
+
+
+def serve() -> None:
+    """Run a case in this process, as its parent tells it to, until that has gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    connection, shared = Connection(int(sys.argv[1])), _SharedCount(int(sys.argv[2]))
+    case, root = connection.recv()
+    tick = Tick(progress=_SharedProgress(shared))
+    with contextlib.suppress(EOFError):
+        manifest = Manifest.load(root)
+        executor = InProcess(manifest)
+        calls: dict[str, Callable[[Any], Any]] = {
+            "prove": lambda warmup: executor.prove(case, warmup, tick),
+            "measure": lambda number: executor.measure(case, number, tick),
+            "trace": lambda path: executor.trace(case, path),
+        }
+        while True:
+            what, argument = connection.recv()
+            connection.send(_outcome(calls[what], argument))
+
+
+def _outcome(call: Callable[[Any], Any], argument: object) -> Any:
+    try:
+        return call(argument)
+    except (BenchError, FormatError) as error:
+        return type(error)(str(error))  # without the frames behind it

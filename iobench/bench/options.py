@@ -1,0 +1,186 @@
+"""What a run is asked for, and the cases that follow from it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from iobench import formats
+from iobench.bench.case import Case
+from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
+from iobench.dataset.manifest import Manifest
+from iobench.errors import InvalidSettings
+from iobench.formats import InvalidOption, declared
+from iobench.host import cache
+from iobench.loading import loaders
+from iobench.loading.loaders import Loader
+from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES
+
+MOST_SEED = 2**63 - 1
+MODELS = ("none", "mlp", "cnn")
+MOST_BYTES = 1 << 40
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """A run as it was asked for; each tuple makes cases, one for every combination that fits together.
+
+    `format` and `loader` are variants or `all`. `loader_options` are options of loaders by name, for
+    every loader that has them and whose own word does not say otherwise. `rounds` is a number, or
+    `auto`: as many as it takes, within `max_time` seconds.
+    """
+
+    format: tuple[str, ...] = ("all",)
+    loader: tuple[str, ...] = ("all",)
+    device: tuple[str, ...] = ("auto",)
+    cache: tuple[str, ...] = ("warm",)
+    order: tuple[str, ...] = ("random",)
+    batch_size: tuple[int, ...] = (256,)
+    block_bytes: tuple[int, ...] = (BLOCK_BYTES,)
+    window_bytes: tuple[int, ...] = (WINDOW_BYTES,)
+    model: tuple[str, ...] = ("none",)
+    seed: int = 0
+    loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    rounds: str = str(DEFAULT_ROUNDS)
+    max_time: float | None = None
+    warmup: int = 1
+    timeout: float = TIMEOUT_S
+    isolate: bool | None = None  # by default where a loader asks for it
+    sudo: bool = False
+    limits: bool = True
+    profile: bool = False
+    trace: bool = False
+
+    def __post_init__(self) -> None:
+        for name, known in (("cache", cache.MODES), ("order", ORDERS), ("model", MODELS)):
+            for value in getattr(self, name):
+                if value not in known:
+                    raise InvalidSettings(f"{name} {value!r} is not one of {', '.join(known)}")
+        for name, most in (
+            ("batch_size", 1 << 40),
+            ("block_bytes", MOST_BYTES),
+            ("window_bytes", MOST_BYTES),
+        ):
+            for value in getattr(self, name):
+                _check_range(name, value, 1, most)
+        _check_range("seed", self.seed, 0, MOST_SEED)
+        if self.warmup < 1:
+            raise InvalidSettings(
+                f"warmup {self.warmup} is below 1: the first untimed round proves the content"
+            )
+        if not 0 < self.timeout < float("inf"):
+            raise InvalidSettings(f"timeout {self.timeout} is not a number of seconds above 0")
+        blocks = (self.block_bytes, self.window_bytes)
+        if "block" not in self.order and blocks != ((BLOCK_BYTES,), (WINDOW_BYTES,)):
+            raise InvalidSettings(
+                f"sizes of blocks and windows are for order block, not {', '.join(self.order)}"
+            )
+        self.plan  # noqa: B018 - says what is wrong with the rounds
+
+    @property
+    def plan(self) -> RoundPlan:
+        """How many rounds."""
+        return RoundPlan.parse(self.rounds, self.max_time)
+
+
+def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) -> list[Case]:
+    """The cases of a run over a dataset, on devices that are there, without those that do not fit together.
+
+    InvalidSettings, InvalidOption, UnknownFormat or ManifestError where one is asked for that cannot
+    be, or where none is left.
+    """
+    variants = _variants(manifest, options.format)
+    grid = list(_loaders(options))
+    found = [
+        case
+        for combination in _combinations(options, devices)
+        for variant in variants
+        for loader in grid
+        if (case := _case(manifest, variant, loader, options, combination)) is not None
+    ]
+    if not found:
+        raise InvalidSettings(
+            f"no case to measure in dataset {manifest.name}: none of the loaders "
+            f"{', '.join(loader.variant for loader in grid)} reads {', '.join(variants) or 'nothing'} "
+            f"in {' or '.join(options.order)} order"
+        )
+    return list({case.key: case for case in found}.values())
+
+
+def _case(
+    manifest: Manifest, variant: str, loader: Loader, options: RunOptions, combination: dict[str, Any]
+) -> Case | None:
+    """The case of this combination; None where loader, format and order do not fit."""
+    if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
+        return None
+    if combination["order"] != "block":
+        combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
+    isolated = loader.isolated if options.isolate is None else options.isolate
+    return Case(
+        dataset=manifest.name,
+        content=f"{manifest.content or 0:016x}",
+        variant=variant,
+        loader=loader.on(combination["device"]),
+        seed=options.seed,
+        profile=options.profile,
+        isolated=isolated,
+        **combination,
+    )
+
+
+def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
+    names = ("cache", "order", "batch_size", "block_bytes", "window_bytes", "model")
+    for values in itertools.product(devices, *(getattr(options, name) for name in names)):
+        yield dict(zip(("device", *names), values, strict=True))
+
+
+def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
+    every = list(manifest.artifacts)
+    named = every if "all" in wanted else [formats.parse(word).variant for word in wanted]
+    for variant in named:
+        if variant not in every:
+            manifest.opener(variant)  # raises what to do about it
+    return list(dict.fromkeys(named))
+
+
+def _loaders(options: RunOptions) -> Iterator[Loader]:
+    """Every loader asked for, with each combination of those plain options that it has."""
+    words = loaders.names() if "all" in options.loader else options.loader
+    named = [(word, loaders.parse(word)) for word in dict.fromkeys(words)]
+    if not named:
+        raise InvalidSettings(f"no loader to measure with; known: {', '.join(loaders.names())}, all")
+    has = {loader.name: {spec.name for spec in declared(type(loader))} for _, loader in named}
+    for name in options.loader_options:
+        if not any(name in known for known in has.values()):
+            raise InvalidSettings(
+                f"{name} is no option of {', '.join(dict.fromkeys(loader.name for _, loader in named))}"
+            )
+    for word, loader in named:
+        said = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
+        free = {
+            name: values
+            for name, values in options.loader_options.items()
+            if name in has[loader.name] and name not in said
+        }
+        yield from _grid(loader, free)
+
+
+def _grid(loader: Loader, values: Mapping[str, Sequence[Any]]) -> list[Loader]:
+    """The loader with each combination of values that goes together; an error where none does."""
+    found, problem = [], None
+    for combination in itertools.product(*values.values()):
+        try:
+            found.append(replace(loader, **dict(zip(values, combination, strict=True))))
+        except (InvalidOption, InvalidSettings) as error:
+            problem = error
+    if not found and problem is not None:
+        raise problem
+    return found
+
+
+def _check_range(name: str, value: Any, least: int, most: int) -> None:
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidSettings(f"{name} {value!r} is not a whole number from {least} to {most}")

@@ -1,0 +1,126 @@
+"""From what was measured to a record: the parts that only the run as a whole knows."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, fields
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from iobench.bench.case import Case
+from iobench.bench.case_limits import CaseLimits
+from iobench.bench.run import Run
+from iobench.host import machine
+from iobench.host.limits import Limit
+from iobench.host.monitor import Monitor
+from iobench.loading.order import shuffledness
+from iobench.results import history, record
+from iobench.results.record import (
+    CachePart,
+    DatasetPart,
+    FieldSpec,
+    LimitPart,
+    MachineDisk,
+    MachineGpu,
+    MachinePart,
+    Measured,
+    Record,
+)
+
+
+class Recorder:
+    """What a run knows beside its rounds: the machine, the limits, the state of the cache below."""
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._id = run, uuid.uuid4().hex[:12]
+        root, device = run.manifest.root, run.cases[0].device
+        self._limits = CaseLimits(run.manifest) if run.options.limits else None
+        self._monitor = Monitor(root, device) if run.options.profile else None
+        self._machines = {case.device: _machine(root, case.device) for case in run.cases}
+        self._below_s: list[float] | None = None
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Look at the machine once a second meanwhile, if the run asks for it."""
+        return self._monitor.watching() if self._monitor else nullcontext()
+
+    def trace_path(self, label: str) -> Path:
+        """Where the trace of a case goes: a folder beside the run's records, one file for each."""
+        name = re.sub(r"[^A-Za-z0-9=]+", "-", label).strip("-")
+        return history.traces_folder(self._run.path) / f"{name}.json"
+
+    def look_below(self) -> None:
+        """Before cold rounds, find out whether a layer below this kernel caches, and say so."""
+        if self._limits and any(case.cache == "cold" for case in self._run.cases):
+            below = self._limits.below()
+            if below is not None:
+                self._below_s = [below.first_s, below.second_s]
+                self._run.remarks.append(below.sentence)
+
+    def limit(self, case: Case) -> Limit | None:
+        """The lowest limit on the case's way; None where none is to be, or can be, measured."""
+        return self._limits.of(case) if self._limits else None
+
+    def record(
+        self, case: Case, number: int, measured: Measured, cache: CachePart, limit: Limit | None
+    ) -> Record:
+        """The record of a round that has just ended."""
+        rate = measured.timing.logical_bytes / measured.timing.epochs_s
+        if limit and self._limits and rate > limit.bytes_per_s:
+            limit = self._limits.again(case)  # what was beaten is no limit
+        cold = {"below_s": self._below_s} if case.cache == "cold" else {}
+        return Record(
+            run=self._id,
+            time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+            round=number,
+            case=case.facets,
+            dataset=self._dataset(case),
+            cache=CachePart(**{**asdict(cache), **cold}),
+            machine=self._machines[case.device],
+            limit=LimitPart(**asdict(limit)) if limit else None,
+            shuffledness=self._shuffledness(case),
+            snapshots=self._monitor.take() if self._monitor else None,
+            **{part.name: getattr(measured, part.name) for part in fields(Measured)},
+        )
+
+    def _dataset(self, case: Case) -> DatasetPart:
+        manifest = self._run.manifest
+        artifact = manifest.artifacts[case.variant]
+        return DatasetPart(
+            name=manifest.name,
+            samples=manifest.schema.samples,
+            fields=[
+                FieldSpec(name=f.name, shape=list(f.shape), dtype=f.dtype) for f in manifest.schema.fields
+            ],
+            source=record.plain(manifest.source),
+            content=case.content,
+            stored_bytes=artifact.stored_bytes,
+            write_s=artifact.write_s,
+        )
+
+    def _shuffledness(self, case: Case) -> float | None:
+        if case.order != "block":
+            return None
+        samples = self._run.manifest.schema.samples
+        order = case.row_order(self._run.manifest.schema)
+        batches = order.batches(samples, 1)
+        return shuffledness(batches[:: max(1, len(batches) // 100)], order.block_rows, samples)
+
+
+def _machine(root: Path, device: str) -> MachinePart:
+    described = machine.describe(root, device)
+    gpu: dict[str, Any] | None = described.pop("gpu")
+    named = {spec.name for spec in fields(MachineGpu)}
+    return MachinePart(
+        **{
+            **described,
+            "disk": MachineDisk(**described["disk"]),
+            "gpu": gpu
+            and MachineGpu(
+                **{name: value for name, value in gpu.items() if name in named},
+                details={name: value for name, value in gpu.items() if name not in named},
+            ),
+        }
+    )

@@ -1,0 +1,181 @@
+"""The rounds of a run: who is proved, who takes a turn, what is recorded, and what ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from iobench.bench import plan
+from iobench.bench.case import Case
+from iobench.bench.epoch import ROUND_S, heap_restored
+from iobench.bench.executor import Executor, InProcess, Step, Tick
+from iobench.bench.isolated import Isolated
+from iobench.bench.observer import Observer
+from iobench.bench.recorder import Recorder
+from iobench.bench.run import Run
+from iobench.errors import BenchError, ColdCacheUnavailable, RecordError, WrongContent
+from iobench.formats import FormatError
+from iobench.host import cache, interrupts
+from iobench.loading.loaders import type_of
+from iobench.results import record, stats
+from iobench.results.cases import key_of
+from iobench.results.record import CachePart, Record
+from iobench.units import seconds_text
+
+
+class Measuring:
+    """A run under way: proofs first, then rounds in which all cases take turns."""
+
+    def __init__(self, run: Run, observer: Observer) -> None:
+        self._run, self._options, self._observer = run, run.options, observer
+        self._labels = run.labels
+        self._plan = run.options.plan
+        self._executors: dict[bool, Executor] = {
+            False: InProcess(run.manifest),
+            True: Isolated(run.manifest, run.options.timeout),
+        }
+        self._recorder = Recorder(run)
+        self._check_interrupt: interrupts.Check = lambda: None
+        self._took_s: dict[str, float] = {}
+        for case in {case.model: case for case in run.cases}.values():
+            Step.of(
+                case, run.manifest.schema
+            )  # a model that does not fit the data fails before anything is measured
+
+    def all_rounds(self) -> None:
+        """Prove every case, then time it; Ctrl-C ends the run with what it has."""
+        try:
+            with (
+                heap_restored(),
+                interrupts.deferred() as self._check_interrupt,
+                closing(self._executors[False]),
+                closing(self._executors[True]),
+                self._recorder.watching(),
+            ):
+                self._prove_all()
+                self._trace_all()
+                self._time_all()
+        except KeyboardInterrupt:
+            self._run.interrupted = True
+
+    def _prove_all(self) -> None:
+        for case in self._run.cases:
+            self._observer.status(f"checking {self._labels[case.key]}")
+            with self._collecting_failures(case):
+                before = time.monotonic()
+                self._executor(case).prove(case, self._options.warmup, self._tick(case, 0))
+                self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
+
+    def _trace_all(self) -> None:
+        for case in self._live() if self._options.trace else ():
+            path = self._recorder.trace_path(str(self._labels[case.key]))
+            self._observer.status(f"tracing {self._labels[case.key]}")
+            with self._collecting_failures(case):
+                self._executor(case).trace(case, path)
+                self._run.traces.append(path)
+
+    def _time_all(self) -> None:
+        self._recorder.look_below()
+        self._say_how_long()
+        began, done = time.monotonic(), 0
+
+        def go_on(rounds: int) -> bool:
+            nonlocal done
+            done = rounds
+            elapsed_s = time.monotonic() - began
+            return bool(self._live()) and self._plan.go_on(rounds, elapsed_s, self._rates())
+
+        for number, case in plan.interleaved(self._run.cases, go_on, self._options.seed):
+            if case.key not in self._run.failures:
+                with self._collecting_failures(case):
+                    self._time(case, number)
+        self._say_how_sure(done, time.monotonic() - began)
+
+    def _time(self, case: Case, number: int) -> None:
+        manifest, recorder = self._run.manifest, self._recorder
+        manifest.opener(case.variant)  # complains about files that have gone or changed in size
+        files, logical = manifest.files_of(case.variant), manifest.schema.logical_bytes
+        limit = recorder.limit(case)
+        state = CachePart(**cache.establish(case.cache, files, logical, self._options.sudo))
+        for measured in self._executor(case).measure(case, number, self._tick(case, number)):
+            made = recorder.record(case, number, measured, state, limit)
+            record.append(self._run.path, made)
+            self._run.records.append(made)
+            self._observer.recorded(case.key, made)
+            _compare_loss(self._run.records, case, made)
+
+    def _executor(self, case: Case) -> Executor:
+        return self._executors[case.isolated]
+
+    def _tick(self, case: Case, number: int) -> Tick:
+        progress = self._observer.begins(case.key, number)
+        return Tick(self._check_interrupt, progress)
+
+    def _live(self) -> list[Case]:
+        return [case for case in self._run.cases if case.key not in self._run.failures]
+
+    def _rates(self) -> dict[str, list[float]]:
+        rates: dict[str, list[float]] = {}
+        for made in self._run.records:
+            rates.setdefault(key_of(made.case), []).append(made.samples_per_s)
+        return rates
+
+    @contextmanager
+    def _collecting_failures(self, case: Case) -> Iterator[None]:
+        """Note what is wrong with one case and go on; what would stop every case ends the run."""
+        try:
+            yield
+        except (ColdCacheUnavailable, RecordError):
+            raise
+        except (BenchError, FormatError) as error:
+            self._run.failures[case.key] = str(error)
+
+    def _say_how_long(self) -> None:
+        """Before the first round, how long the rounds will take, from what the proofs took."""
+        took = [max(ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()]
+        if self._plan.count is None or not took:
+            return
+        expected_s = sum(took) * self._plan.count
+        said = f"{len(took)} cases × {self._plan.count} rounds: about {seconds_text(expected_s)}"
+        if self._plan.max_time_s is not None and expected_s > self._plan.max_time_s:
+            said += f", more than --max-time {self._plan.max_time_s:g}: rounds end there"
+        self._observer.status(said)
+
+    def _say_how_sure(self, rounds: int, elapsed_s: float) -> None:
+        """What became of `--rounds auto`, or of rounds that `--max-time` cut short."""
+        if self._plan.count is not None:
+            if rounds < self._plan.count and self._live():
+                self._run.remarks.append(f"{rounds} of {self._plan.count} rounds, until --max-time")
+            return
+        key, reach = plan.worst(self._rates())
+        said = f"{rounds} rounds in {elapsed_s:.0f} s"
+        if rounds < stats.FEWEST:
+            said += ", too few for an interval; give more --max-time"
+        elif reach > plan.PRECISION:
+            label = self._labels[key]
+            said += f", until --max-time: the interval of {label} still reaches {reach:.1%} from its median"
+            said += "; give more --max-time"
+        else:
+            said += f": every interval is within {plan.PRECISION:.0%} of its median"
+        self._run.remarks.append(said)
+
+
+def _compare_loss(records: list[Record], case: Case, made: Record) -> None:
+    """The same rows in the same order must train to the same loss, whatever read them."""
+    if made.loss is None or case.loader.own_order:
+        return
+    alike = ("order", "batch_size", "block_bytes", "window_bytes", "seed", "model", "device", "world_size")
+    first = next(
+        other
+        for other in records
+        if other.round == made.round
+        and other.loss is not None
+        and not type_of(str(other.case["loader"])).own_order
+        and all(other.case.get(name) == made.case.get(name) for name in alike)
+    )
+    if repr(first.loss) != repr(made.loss):
+        raise WrongContent(
+            f"loss {made.loss!r} in round {made.round}, {first.case['format']} under {first.case['loader']} "
+            f"had {first.loss!r} on the same samples"
+        )

@@ -1,0 +1,156 @@
+"""What a loader is: options that say how an artifact's batches reach host memory, and epochs of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
+
+from iobench.dataset.manifest import Opener
+from iobench.errors import BenchError, InvalidSettings, LoaderFailed
+from iobench.formats import Format, FormatError, Options, Rows, option
+from iobench.loading.order import ORDERS, Order
+from iobench.loading.stages import UNTIMED, Stages
+
+if TYPE_CHECKING:  # it loads torch
+    from iobench.loading.transfer import HostBatch
+
+Self = TypeVar("Self", bound="Loader")
+# the rows of each batch for a loader that is told them, the epoch's number for one with its own order
+Asked: TypeAlias = "Sequence[Rows] | int"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a loader is opened over: an artifact, the order of its epochs, where batches go, a profile."""
+
+    opener: Opener
+    order: Order
+    device: str = "cpu"
+    stages: Stages = field(default=UNTIMED, compare=False)
+
+
+@dataclass(frozen=True)
+class Loader(Options, ABC):
+    """Opens artifacts for epochs of batches. The dataclass fields are its options.
+
+    Two kinds. One is told the rows of each batch, and has to give these. One has an order of its own
+    (`own_order`) among the kinds in `orders`: it has to give every sample exactly once, or at least once
+    where it `repeats`. A module of a loader loads its library when it is opened, not when it is imported.
+    """
+
+    kind: ClassVar[str] = "loader"
+    library: ClassVar[str]
+    orders: ClassVar[tuple[str, ...]] = ORDERS
+    own_order: ClassVar[bool] = False
+    repeats: ClassVar[bool] = False
+    isolated: ClassVar[bool] = False  # measured in a process of its own, unless told otherwise
+
+    def reads(self, format: Format) -> bool:
+        """Whether it can read artifacts of that format."""
+        return True
+
+    def on(self: Self, device: str) -> Self:
+        """The same with what depends on the device decided; InvalidSettings where it cannot be had."""
+        return self
+
+    @property
+    def workers(self) -> int:
+        """Processes that it starts for each epoch."""
+        return 0
+
+    def pins(self, device: str) -> bool:
+        """Whether batches are copied to that device out of pinned memory."""
+        return False
+
+    @property
+    def copies_without_blocking(self) -> bool:
+        """Whether whoever moves its batches does not wait for each copy."""
+        return False
+
+    def slots(self, batch_bytes: int) -> tuple[int, int]:
+        """Bytes of a piece of memory that it fills, and how many it goes around in."""
+        return batch_bytes, 2  # one is filled while the last one is held
+
+    @abstractmethod
+    def open(self, job: Job) -> Epochs:
+        """The loader over an artifact, opened in this process unless its workers will open it."""
+
+
+@dataclass(frozen=True)
+class CopyingLoader(Loader):
+    """A loader whose batches are moved to the device by whoever takes them."""
+
+    pin_memory: bool | None = option(None, "batches in pinned memory; by default on with an accelerator")
+    non_blocking: bool | None = option(None, "copy to the device without waiting; by default as pin_memory")
+
+    def on(self: Self, device: str) -> Self:
+        """The same with pinning and non-blocking copies decided for a device."""
+        accelerated = not device.startswith("cpu")
+        pin, non_blocking = self.pin_memory, self.non_blocking  # type: ignore[attr-defined]
+        if not accelerated and (pin or non_blocking):
+            raise InvalidSettings(
+                f"{self.variant}: pinned memory and copies that do not block need an accelerator, "
+                f"not device {device}"
+            )
+        pin = accelerated if pin is None else pin
+        changes: dict[str, Any] = {
+            "pin_memory": pin,
+            "non_blocking": pin if non_blocking is None else non_blocking,
+        }
+        return replace(self, **changes)
+
+    def pins(self, device: str) -> bool:
+        """As its option says."""
+        return bool(self.pin_memory)
+
+    @property
+    def copies_without_blocking(self) -> bool:
+        """As its option says."""
+        return bool(self.non_blocking)
+
+
+class Epochs(ABC):
+    """A loader over an artifact: yields epochs of host batches until it is closed."""
+
+    def __init__(self, loader: Loader, job: Job) -> None:
+        self.loader, self.job = loader, job
+        self.opener, self.stages = job.opener, job.stages
+
+    @property
+    def ahead(self) -> bool:
+        """Whether something reads ahead of the consumer, so that what `next()` takes is waiting."""
+        return False
+
+    def epoch(self, asked: Asked) -> Generator[HostBatch, None, None]:
+        """The batches of an epoch, by its rows or its number; ends its workers when it is closed.
+
+        LoaderFailed or a FormatError where a batch cannot be had.
+        """
+        try:
+            yield from self._epoch(asked)
+            return
+        except (FormatError, BenchError) as error:
+            failed: Exception = type(error)(_reason(error.with_traceback(None)))
+        except (RuntimeError, OSError, MemoryError) as error:
+            reason = _reason(error.with_traceback(None)) or type(error).__name__
+            failed = LoaderFailed(f"{self.loader.name} over {self.opener.path}: {reason}")
+        raise failed  # anew: the frames behind the first error would keep workers alive and files mapped
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of readers and workers; a second call does nothing."""
+
+    @abstractmethod
+    def _epoch(self, asked: Any) -> Iterator[HostBatch]:
+        """What `epoch` yields, with errors as they come."""
+
+
+def _reason(error: Exception) -> str:
+    """One line of an error; the last one where torch wrote a worker's traceback into the message."""
+    first, *more = str(error).strip().splitlines() or [""]
+    if "Original Traceback" not in str(error):
+        return first
+    kind, _, said = more[-1].partition(": ")
+    return said or kind

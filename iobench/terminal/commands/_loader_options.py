@@ -1,0 +1,71 @@
+"""The loaders' own options as options of a command: declared once, by the loaders."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from iobench.errors import InvalidSettings
+from iobench.formats import FormatError, Option, declared
+from iobench.loading import loaders
+
+
+def declared_options() -> dict[str, dict[str, Option]]:
+    """Every option that some loader has, by name, as each of these loaders declares it."""
+    found: dict[str, dict[str, Option]] = {}
+    for name in loaders.names():
+        try:
+            specs = declared(loaders.type_of(name))
+        except FormatError:  # another package's loader that cannot be used: `iobench loaders` says why
+            continue
+        for spec in specs:
+            found.setdefault(spec.name, {})[name] = spec
+    return found
+
+
+def with_loader_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The command with an option for each that some loader has, in place of its `loader_options`.
+
+    Numbers and words take lists, `--num-workers 0,2,4`; what is yes or no is a pair of flags.
+    """
+    known = declared_options()
+    own = inspect.signature(command)
+
+    def run(**values: Any) -> Any:
+        chosen = {name: values.pop(name) for name in known}
+        given = {name: _values(name, known[name], text) for name, text in chosen.items() if text is not None}
+        return command(**values, loader_options=given)
+
+    run.__doc__, run.__name__ = command.__doc__, command.__name__
+    parameters = [p for p in own.parameters.values() if p.name != "loader_options"]
+    parameters += [_parameter(name, specs) for name, specs in known.items()]
+    hints = inspect.get_annotations(command, eval_str=True)
+    run.__annotations__ = {p.name: hints.get(p.name, p.annotation) for p in parameters}
+    run.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[p.replace(annotation=run.__annotations__[p.name]) for p in parameters]
+    )
+    return run
+
+
+def _parameter(name: str, specs: dict[str, Option]) -> inspect.Parameter:
+    flag, spec = f"--{name.replace('_', '-')}", next(iter(specs.values()))
+    help = f"{', '.join(specs)}: {spec.help}."
+    if spec.type is bool:
+        option = typer.Option(f"{flag}/--no-{flag[2:]}", help=help, show_default=False)
+        annotation: Any = Annotated[bool | None, option]
+    else:
+        annotation = Annotated[str | None, typer.Option(flag, help=help, show_default=False)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _values(name: str, specs: dict[str, Option], text: str | bool) -> tuple[Any, ...]:
+    """The values that were typed; InvalidSettings where no loader takes one of them."""
+    spec = next(iter(specs.values()))
+    values = (text,) if isinstance(text, bool) else tuple(spec.read(part) for part in text.split(","))
+    for value in values:
+        if not spec.takes(value):
+            raise InvalidSettings(f"--{name.replace('_', '-')} {value}: it must be {spec.allowed}")
+    return values

@@ -1,0 +1,72 @@
+"""A comparison of runs → terminal, and a page that understands Markdown."""
+
+from __future__ import annotations
+
+from rich.table import Table
+
+from iobench.results.compare import Compared
+from iobench.results.stats import Estimate
+from iobench.terminal.tables import plain_table
+from iobench.units import MIB, three_digits
+
+TITLES = [
+    "case",
+    "new",
+    "base MiB/s",
+    "95 %",
+    "new MiB/s",
+    "95 %",
+    "ratio",
+    "95 %",
+    "verdict",
+    "differs",
+]
+
+
+def compared_table(found: Compared) -> Table:
+    """One line per case and newer run."""
+    table = plain_table(*TITLES, left=2)
+    for cells in _cells(found):
+        table.add_row(*cells)
+    return table
+
+
+def compared_markdown(found: Compared) -> str:
+    """The same for a page that understands Markdown."""
+    lines = [TITLES, ["---"] * 2 + ["---:"] * 6 + ["---"] * 2, *_cells(found)]
+    escaped = [[cell.replace("|", "\\|") for cell in cells] for cells in lines]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped) + f"\n\n{compared_line(found)}"
+
+
+def compared_line(found: Compared) -> str:
+    """What the verdicts of a comparison mean."""
+    corrected = f"; {found.correction}" if found.correction else ""
+    least = f"below {found.smallest:.0%} nothing is called a difference"
+    return f"Ratios are new over {found.base}; {least}{corrected}."
+
+
+def _cells(found: Compared) -> list[list[str]]:
+    return [
+        [
+            line.case,
+            line.new,
+            *_estimate_cells(line.base_bytes_per_s),
+            *_estimate_cells(line.new_bytes_per_s),
+            f"{line.comparison.ratio.median:.3f}",
+            _ratio_interval(line.comparison.ratio),
+            line.comparison.outcome,
+            "; ".join([*(f"forced: {text}" for text in line.forced), *line.settings]),
+        ]
+        for line in found.lines
+    ]
+
+
+def _estimate_cells(estimate: Estimate) -> tuple[str, str]:
+    if estimate.low is None or estimate.high is None:
+        return three_digits(estimate.median / MIB), "–"
+    ends = f"{three_digits(estimate.low / MIB)} – {three_digits(estimate.high / MIB)}"
+    return three_digits(estimate.median / MIB), ends
+
+
+def _ratio_interval(ratio: Estimate) -> str:
+    return "–" if ratio.low is None else f"{ratio.low:.3f} – {ratio.high:.3f}"

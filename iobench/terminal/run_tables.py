@@ -1,0 +1,157 @@
+"""Records of runs → terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from iobench.results.cases import FACETS, Facets, Label, varying
+from iobench.results.metrics import METRICS, Metric
+from iobench.results.record import Record
+from iobench.results.stats import Estimate
+from iobench.results.summary import CaseSummary, Summary
+from iobench.terminal.tables import plain_table
+from iobench.units import MIB, bytes_text, rate_text, seconds_text, three_digits
+
+COMMON = ("device", "cache", "order", "batch_size", "model")  # said once where all cases have them alike
+Columns = list[tuple[str, list[str | None]]]
+
+
+def round_line(record: Record, label: Label, rounds: int | None) -> str:
+    """One round in one line."""
+    speed = f"{three_digits(record.bytes_per_s / MIB)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
+    number = f"{record.round}/{rounds}" if rounds else record.round
+    epochs = f" × {record.timing.epochs} epochs" if record.timing.epochs > 1 else ""
+    return f"round {number}  {label}: {speed}, {seconds_text(record.epoch_s)}{epochs}"
+
+
+def live_table(rates: Mapping[str, Sequence[float]], labels: Mapping[str, Label]) -> Table:
+    """The cases of a run that goes on, the fastest first: MiB/s of the last round, and the median."""
+    table = plain_table("case", "rounds", "last MiB/s", "median", left=1)
+    for key in sorted(rates, key=lambda key: statistics.median(rates[key]), reverse=True):
+        last, middle = rates[key][-1], statistics.median(rates[key])
+        table.add_row(str(labels[key]), str(len(rates[key])), three_digits(last), three_digits(middle))
+    return table
+
+
+def run_lines(records: Sequence[Record]) -> list[str]:
+    """What all cases of some records have in common, in two lines."""
+    machine, rounds = records[0].machine, max(record.round for record in records)
+    gpu, disk = f", {machine.gpu.name}" if machine.gpu else "", machine.disk
+    drive = f"{disk.file_system} on {disk.model or disk.device}"
+    alike = [
+        FACETS[name].text(values.pop())
+        for name in COMMON
+        if len(values := {record.case.get(name) for record in records}) == 1 and None not in values
+    ]
+    return [
+        ", ".join([*alike, f"{rounds} round{'s' * (rounds != 1)}"]),
+        f"{machine.cpu}, {machine.usable_cores} cores, {bytes_text(machine.memory_bytes)}{gpu}; "
+        f"{drive}, read-ahead {disk.read_ahead_kib} KiB",
+    ]
+
+
+def run_tables(summary: Summary, width: int, wide: bool = False) -> list[Table]:
+    """One line per case, context by context, fastest first, in as many tables as the width asks for."""
+    cases = summary.cases
+    heads: Columns = [("format", [case.label.format for case in cases])]
+    heads += [("loader", [case.label.loader for case in cases])]
+    heads += [(_title(name), [_facet(case, name) for case in cases]) for name in _varying(cases)]
+    columns, tables = _columns(cases, wide), []
+    while columns:
+        count = len(columns)
+        while count > 1 and _width(_table(heads, columns[:count])) > width:
+            count -= 1
+        tables.append(_table(heads, columns[:count]))
+        columns = columns[count:]
+    return tables
+
+
+def stages_tables(summary: Summary) -> list[Table]:
+    """Where the time went, one line per case, stages as parts of opening and epochs together; or none."""
+    cases = [case for case in summary.cases if case.stages]
+    if not cases:
+        return []
+    used = list(dict.fromkeys(name for case in cases for name, s in (case.stages or {}).items() if s))
+    table = plain_table("case", *(name.replace("_", " ") for name in used), "threads read", left=1)
+    for case in cases:
+        stages = case.stages or {}
+        whole = sum(stages.values())
+        parts = [f"{stages[name] / whole:.0%}" if stages.get(name) else "" for name in used]
+        table.add_row(str(case.label), *parts, seconds_text(case.beside_s) if case.beside_s else "")
+    return [table]
+
+
+def _columns(cases: Sequence[CaseSummary], wide: bool) -> Columns:
+    """The metrics that are shown, where any case has them."""
+    found: Columns = []
+    for metric in METRICS:
+        if wide or metric.main or metric.name in _where_it_matters(cases):
+            found += _metric_columns(metric, cases, wide)
+        if metric.name == "bytes_per_s":
+            found.append(("times as long", [_relative(case.relative) for case in cases]))
+        if metric.name == "limit_bytes_per_s":
+            found.append(("limit", [case.limit for case in cases]))
+            found.append(("reached", [_share(case.limit_share) for case in cases]))
+    return [(title, cells) for title, cells in found if any(cell is not None for cell in cells)]
+
+
+def _where_it_matters(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
+    """Metrics that belong into every table of cases like these."""
+    trains = ("wait_share", "loss") if any(case.facets.get("model") != "none" for case in cases) else ()
+    return (*trains, *(("shuffledness",) if any(case.value("shuffledness") for case in cases) else ()))
+
+
+def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) -> Columns:
+    values = [case.metrics.get(metric.name) for case in cases]
+    columns: Columns = [
+        (metric.title, [None if value is None else metric.text(value.median) for value in values])
+    ]
+    if metric.interval is not None and (wide or metric.name == "bytes_per_s"):
+        columns.append(("95 %", [_interval(value, metric) for value in values]))
+    return columns
+
+
+def _interval(estimate: Estimate | None, metric: Metric) -> str:
+    if estimate is None or estimate.low is None or estimate.high is None or metric.interval is None:
+        return "–"
+    return f"{metric.interval(estimate.low)} – {metric.interval(estimate.high)}"
+
+
+def _relative(relative: Estimate) -> str:
+    if relative.low is None or relative.high is None:
+        return f"{relative.median:.2f}"
+    return f"{relative.median:.2f} ({relative.low:.2f} – {relative.high:.2f})"
+
+
+def _share(share: float | None) -> str | None:
+    return None if share is None else f"{share:.0%}"
+
+
+def _varying(cases: Sequence[CaseSummary]) -> list[str]:
+    facets: list[Facets] = [case.facets for case in cases]
+    return varying(facets)
+
+
+def _title(name: str) -> str:
+    return FACETS[name].title if name in FACETS else name
+
+
+def _facet(case: CaseSummary, name: str) -> str | None:
+    value = case.facets.get(name)
+    return None if value is None else str(value)
+
+
+def _table(heads: Sequence[tuple[str, Sequence[str | None]]], columns: Columns) -> Table:
+    shown = [*heads, *columns]
+    table = plain_table(*(title for title, _ in shown), left=len(heads))
+    for cells in zip(*(cells for _, cells in shown), strict=True):
+        table.add_row(*(cell or "" for cell in cells))
+    return table
+
+
+def _width(table: Table) -> int:
+    return Console(width=1000).measure(table).maximum
