@@ -80,3 +80,8 @@ def parse_percent(text: str) -> float:
     if match is None or float(match[1]) >= 100:
         raise ValueError(f"{text!r} is not a percentage below 100, like 5%")
     return float(match[1]) / 100
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 case`, `5 cases`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -20,15 +20,15 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from iobench.bench.run import Run
+from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
 from iobench.diagnose.advice import Diagnosis
-from iobench.diagnose.tables import profile_table, seen_table, trials_table
 from iobench.results import stats, summary
 from iobench.results.cases import key_of
 from iobench.results.record import Record, plain
 from iobench.results.verdict import sentence
 from iobench.terminal import run_tables
+from iobench.terminal.diagnosed import profile_table, seen_table, trials_table
 from iobench.units import bytes_text
 
 WIDE = 240  # for files and pipes, which have no width

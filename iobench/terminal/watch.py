@@ -32,7 +32,7 @@ def _device() -> str:
 def _tell(seen: Seen) -> None:
     from rich.console import Console
 
-    from iobench.diagnose.tables import seen_table
+    from iobench.terminal.diagnosed import seen_table
 
     found = advice.diagnose(seen)
     console = Console(stderr=True, highlight=False)

@@ -44,7 +44,13 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
 
 
 @app.command()
-def show(context: typer.Context, name: RunName, data_dir: Here = None, as_json: AsJson = False) -> None:
+def show(
+    context: typer.Context,
+    name: RunName,
+    data_dir: Here = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Print the tables of a past run again."""
     from iobench.results import history
     from iobench.results.summary import summarise
@@ -54,7 +60,7 @@ def show(context: typer.Context, name: RunName, data_dir: Here = None, as_json: 
     if as_json:
         display.as_json(summarise(records).as_dict())
     else:
-        display.records(records)
+        display.records(records, wide=wide)
 
 
 @app.command()
