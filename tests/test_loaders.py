@@ -12,8 +12,7 @@ from iobench import formats
 from iobench.bench.case import FETCHES, LOADERS, Settings, case
 from iobench.dataset.checksum import Checksum
 from iobench.errors import LoaderFailed
-from iobench.formats import CorruptArtifact
-from iobench.formats._base import corrupt
+from iobench.formats import CorruptArtifact, corrupt
 from iobench.host import cache
 from iobench.host.counters import Counters
 from iobench.loading import order

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._base import Array, Batch, Convert, Extent, Reader, Schema, same
+from iobench.formats._reader import Convert, Extent, Reader, same
+from iobench.formats._schema import Array, Batch, Schema
 
 # One copy of 12 MiB or more out of a cold map runs from its tail and defeats the kernel's
 # readahead (2.5 GB/s becomes 0.8), so slices are copied in smaller pieces.

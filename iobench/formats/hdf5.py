@@ -12,21 +12,11 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._base import (
-    Array,
-    Batch,
-    Convert,
-    Extent,
-    Field,
-    Format,
-    InvalidOption,
-    Reader,
-    Rows,
-    Schema,
-    corrupt,
-    option,
-    same,
-)
+from iobench.formats._errors import InvalidOption, corrupt
+from iobench.formats._format import Format
+from iobench.formats._options import option
+from iobench.formats._reader import Convert, Extent, Reader, Rows, same
+from iobench.formats._schema import Array, Batch, Field, Schema
 
 # HDF5's own chunk cache, and room for the compressed chunks that a random batch touches.
 DEFAULT_CACHE_BYTES, LARGE_CACHE_BYTES = 1 << 20, 64 << 20

@@ -24,18 +24,11 @@ import lz4.frame
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._base import (
-    Array,
-    Batch,
-    Convert,
-    Format,
-    Reader,
-    Schema,
-    corrupt,
-    option,
-    raw_bytes,
-    same,
-)
+from iobench.formats._errors import corrupt
+from iobench.formats._format import Format
+from iobench.formats._options import option
+from iobench.formats._reader import Convert, Reader, same
+from iobench.formats._schema import Array, Batch, Schema, raw_bytes
 
 HEADER = struct.Struct("<2sBBI")
 MAGIC, LAYOUT = b"IO", 1

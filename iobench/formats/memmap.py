@@ -14,7 +14,10 @@ import numpy as np
 import torch
 from tensordict import TensorDict, tensorclass
 
-from iobench.formats._base import Array, Batch, Extent, Format, Rows, Schema, corrupt, raw_bytes
+from iobench.formats._errors import corrupt
+from iobench.formats._format import Format
+from iobench.formats._reader import Extent, Rows
+from iobench.formats._schema import Array, Batch, Schema, raw_bytes
 from iobench.formats._mapped import MappedReader
 
 

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.errors import MissingExtra
-from iobench.formats import Batch, Format, Reader, Schema
-from iobench.formats._base import Array, Convert, same
+from iobench.formats import Array, Batch, Convert, Format, Reader, Schema, same
 
 try:
     from PIL import Image

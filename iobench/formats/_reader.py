@@ -1,0 +1,135 @@
+"""Reading: rows of an open artifact into the caller's memory."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.formats._schema import Array, Batch, Schema
+
+T = TypeVar("T")
+Rows: TypeAlias = "slice | npt.NDArray[np.int64]"
+Convert: TypeAlias = Callable[[Array], Any]
+Timed: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where the samples of one field lie in a file: sample i is at `offset + i * stride` bytes."""
+
+    path: Path
+    offset: int
+    stride: int
+
+
+def same(value: T) -> T:
+    """The value itself."""
+    return value
+
+
+class Reader(ABC):
+    """Fills a caller's buffers from rows. Reading is safe from several threads at once."""
+
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields}
+        self._timed: Timed = same
+
+    def __len__(self) -> int:
+        return self.schema.samples
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def read(self, rows: Rows, out: Mapping[str, Array]) -> None:
+        """Overwrite `out` (field → C-contiguous array, leading axis = rows) with these rows.
+
+        `rows` is a slice, or int64 indices in any order, duplicates allowed. `out` may hold
+        a subset of the fields. IndexError outside 0..len-1 (negative indices included),
+        ValueError where an array has the wrong shape, dtype or layout.
+        """
+        checked, count = self._checked(rows)
+        self._check_out(count, out)
+        self._fill(checked, out)
+
+    def batch(self, rows: Rows) -> Batch:
+        """These rows in fresh arrays; IndexError outside 0..len-1."""
+        checked, count = self._checked(rows)
+        out = {name: np.empty((count, *shape), dtype) for name, (shape, dtype) in self._specs.items()}
+        self._fill(checked, out)
+        return out
+
+    @abstractmethod
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample, each field without the leading axis and passed through `convert`.
+
+        For map-style Datasets, which call it once per sample: `row` is the caller's promise to be
+        in 0..len-1, and an array may be a read-only view of the file, of which no byte has moved.
+        """
+
+    def native(self, rows: Rows) -> Any:
+        """One batch the way the format's own library advises; fresh arrays unless overridden."""
+        return self.batch(rows)
+
+    def time_decoding(self, timed: Timed) -> None:
+        """Have `timed` wrap what decodes many samples; of no avail where a library does that itself."""
+        self._timed = timed
+
+    @property
+    def extents(self) -> dict[str, Extent] | None:
+        """Where each field lies, if its samples stand at a fixed stride in a file; else None."""
+        return None
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of every file and map. A second call does nothing; a later read is a ValueError."""
+
+    @abstractmethod
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        """Read rows start..stop-1, at least one, into checked `out`."""
+
+    @abstractmethod
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        """Read checked, non-empty `rows` into checked `out`."""
+
+    def _fill(self, rows: Rows, out: Mapping[str, Array]) -> None:
+        if not isinstance(rows, slice):
+            if len(rows):
+                self._read_rows(rows, out)
+        elif rows.start < rows.stop:
+            self._read_slice(rows.start, rows.stop, out)
+
+    def _checked(self, rows: Any) -> tuple[Rows, int]:
+        """The rows as a slice of step 1 or as int64 in range, and how many they are."""
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if step == 1:
+                return slice(start, stop), max(0, stop - start)
+            rows = np.arange(start, stop, step)
+        index = np.asarray(rows)
+        if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
+            raise ValueError(f"rows must be one axis of integers, not {index.dtype} {index.shape}")
+        index = index.astype(np.int64, copy=False)
+        if index.size and (int(index.min()) < 0 or int(index.max()) >= len(self)):
+            raise IndexError(f"rows {index.min()}..{index.max()} are not all in 0..{len(self) - 1}")
+        return index, len(index)
+
+    def _check_out(self, count: int, out: Mapping[str, Array]) -> None:
+        for name, array in out.items():
+            self.schema.field(name)  # KeyError lists the known ones
+            shape, dtype = self._specs[name]
+            if array.shape != (count, *shape) or array.dtype != dtype:
+                raise ValueError(
+                    f"out[{name!r}] is {array.dtype} {array.shape}, these rows are {dtype} {(count, *shape)}"
+                )
+            if not array.flags.c_contiguous:
+                raise ValueError(f"out[{name!r}] is not C-contiguous")
