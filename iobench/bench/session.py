@@ -135,6 +135,9 @@ class Session:
     def _prove(self, one: Case) -> None:
         if not self._run.manifest.unchanged(one.variant):  # a library may abort on damaged pages
             verify_artifact(self._run.manifest, one.variant)
+        else:
+            opener = self._run.manifest.opener(one.variant)
+            opener.format.check(opener.path, opener.schema)
         check, expected = Checksum(self._run.manifest.schema), self._run.manifest.content or 0
         train = self._consumer(self._trainer())  # so that no timed round pays for the first steps
 

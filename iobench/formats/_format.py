@@ -24,6 +24,15 @@ class Format(Options, ABC):
         """The most bytes that `write` puts on disk; prepare asks for this much free space."""
         return schema.logical_bytes + (1 << 20)
 
+    def check(self, path: Path, schema: Schema) -> None:
+        """Raise CorruptArtifact where `path` is damaged such that reading could end the process.
+
+        For formats whose library does not survive all damage. Called once before an artifact is read
+        in this process or its workers, and not by `open`, because it may read much of the files and so
+        bring them into the page cache. Nothing by default.
+        """
+        return
+
     @abstractmethod
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write all batches, in order, into the new directory `path`."""

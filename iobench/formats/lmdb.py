@@ -24,6 +24,7 @@ import lz4.frame
 import numpy as np
 import numpy.typing as npt
 
+from iobench.formats import _lmdb_pages
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._options import option
@@ -35,6 +36,7 @@ MAGIC, LAYOUT = b"IO", 1
 CODECS: dict[str | None, int] = {None: 0, "lz4": 1}
 SCHEMA_KEY = b"schema"
 KEY = struct.Struct(">Q")
+DATA_FILE = "data.mdb"
 PAGE_BYTES = 4096
 PIECE_BYTES = 64 << 10  # of values that are copied together: more would be fresh memory each time
 
@@ -68,8 +70,15 @@ class Lmdb(Format):
             env.sync(True)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> LmdbReader:
-        """A reader, after the size of the file, the number of keys and the first value were checked."""
+        """A reader, after the meta pages, the number of keys and the first value were checked."""
         return LmdbReader(path, schema, CODECS[self.codec])
+
+    def check(self, path: Path, schema: Schema) -> None:
+        """Check every page and key of the tree; LMDB ends the process on some that are damaged.
+
+        0.6 ms for 100 MB of large values, 45 ms where values are small and so share pages with keys.
+        """
+        _lmdb_pages.check(path / DATA_FILE, schema.samples, SCHEMA_KEY)
 
     def size_bound(self, schema: Schema) -> int:
         """Pages for the values: several to a leaf page if small, whole pages of their own if not."""
@@ -109,7 +118,7 @@ class LmdbReader(Reader):
 
     def __init__(self, path: Path, schema: Schema, codec: int) -> None:
         super().__init__(schema)
-        self._path = path / "data.mdb"
+        self._path = path / DATA_FILE
         self._codec = codec
         first = 0 if codec else HEADER.size  # a decoded payload has left its header behind
         self._columns = _columns(schema, first)
@@ -251,16 +260,11 @@ class _Environments:
 
 
 def _open(path: Path, data: Path) -> lmdb.Environment:
+    _lmdb_pages.read_meta(data)  # the library divides and maps by what stands there
     try:
-        env = lmdb.open(str(path), readonly=True, create=False, lock=False)
-        pages = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
+        return lmdb.open(str(path), readonly=True, create=False, lock=False)
     except lmdb.Error as error:
         raise corrupt(data, "an LMDB environment", error) from error
-    size = data.stat().st_size
-    if size < pages:  # reading past the end of a mapped file would kill the process
-        env.close()
-        raise corrupt(data, f"at least {pages} bytes", f"{size} bytes")
-    return env
 
 
 def _describe(schema: Schema) -> bytes:
