@@ -78,14 +78,10 @@ class Meta:
 
 def read_meta(path: Path) -> Meta:
     """The meta page that counts, checked against the file's size; CorruptArtifact where it cannot be."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as error:
-        raise corrupt(path, "an LMDB environment", error) from error
-    try:
-        return _read_meta(path, descriptor)
-    finally:
-        os.close(descriptor)
+    if not path.is_file():
+        raise corrupt(path, "an LMDB environment", "no such file")
+    with open(path, "rb", buffering=0) as file:
+        return _read_meta(path, file.fileno())
 
 
 def check(path: Path, samples: int, last_key: bytes) -> None:

@@ -9,10 +9,10 @@ from concurrent.futures.process import BrokenProcessPool
 
 import numpy as np
 import pytest
-from format_cases import store
 
 from iobench import formats
 from iobench.formats import CorruptArtifact, Field, Schema, _lmdb_pages
+from iobench.testing._cases import store
 
 FLIPS = 400
 PAGE = 4096
