@@ -35,7 +35,10 @@ class Format(Options, ABC):
 
     @abstractmethod
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write all batches, in order, into the new directory `path`."""
+        """Write all batches, in order, into the new directory `path`.
+
+        Their arrays are C-contiguous and as the schema says; bools are the bytes 0 and 1 (`plain_bools`).
+        """
 
     @abstractmethod
     def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:

@@ -81,7 +81,7 @@ class Hdf5(Format):
             # no lock: the artifact never changes, and locks fail on some network file systems
             file = h5py.File(source, "r", rdcc_nbytes=self._cache_bytes(schema, random), locking=False)
         except OSError as error:
-            raise corrupt(source, "an HDF5 file", str(error).splitlines()[0]) from error
+            raise corrupt(source, "an HDF5 file", str(error).partition("\n")[0]) from error
         try:
             datasets = {f.name: _dataset(file, source, f, schema.samples) for f in schema.fields}
         except BaseException:
@@ -137,7 +137,7 @@ class Hdf5Reader(Reader):
         try:
             return {name: dataset[checked] for name, dataset in self._datasets.items()}
         except OSError as error:
-            raise corrupt(self._path, "readable chunks", str(error).splitlines()[0]) from error
+            raise corrupt(self._path, "readable chunks", str(error).partition("\n")[0]) from error
 
     def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
         """One sample in fresh arrays."""
@@ -149,7 +149,7 @@ class Hdf5Reader(Reader):
                 sample[name] = convert(np.asarray(dataset[row]))
             return sample
         except OSError as error:
-            raise corrupt(self._path, "readable samples", str(error).splitlines()[0]) from error
+            raise corrupt(self._path, "readable samples", str(error).partition("\n")[0]) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -178,7 +178,7 @@ class Hdf5Reader(Reader):
             for name, target in out.items():
                 gather(self._datasets[name], target)
         except OSError as error:
-            raise corrupt(self._path, "readable chunks", str(error).splitlines()[0]) from error
+            raise corrupt(self._path, "readable chunks", str(error).partition("\n")[0]) from error
 
 
 def _read_slab(dataset: h5py.Dataset, start: int, target: Array) -> None:
@@ -223,7 +223,7 @@ def _dataset(file: h5py.File, path: Path, field: Field, samples: int) -> h5py.Da
         else:
             found = f"a link to {link.path}"
     except DAMAGE as error:
-        raise corrupt(path, expected, str(error).splitlines()[0]) from error
+        raise corrupt(path, expected, str(error).partition("\n")[0]) from error
     if found != expected:
         raise corrupt(path, expected, found)
     refuse_foreign(dataset, path)

@@ -28,7 +28,7 @@ from iobench.formats import _lmdb_pages
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._options import option
-from iobench.formats._reader import Convert, Reader, same
+from iobench.formats._reader import Convert, Reader, Timed, same
 from iobench.formats._schema import Array, Batch, Schema, raw_bytes
 
 HEADER = struct.Struct("<2sBBI")
@@ -120,6 +120,7 @@ class LmdbReader(Reader):
         super().__init__(schema)
         self._path = path / DATA_FILE
         self._codec = codec
+        self._timed: Timed = same
         first = 0 if codec else HEADER.size  # a decoded payload has left its header behind
         self._columns = _columns(schema, first)
         self._size = first + schema.sample_bytes
@@ -146,6 +147,10 @@ class LmdbReader(Reader):
         for name, dtype, shape, elements, offset in self._columns:
             sample[name] = convert(np.frombuffer(decoded, dtype, elements, offset).reshape(shape))
         return sample
+
+    def time_decoding(self, timed: Timed) -> None:
+        """Have `timed` wrap the decoding of a batch's values."""
+        self._timed = timed
 
     def close(self) -> None:
         """Close the environment once its last reader in this process is closed."""

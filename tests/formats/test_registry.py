@@ -9,7 +9,7 @@ import pytest
 from format_cases import variants
 
 from iobench import formats
-from iobench.formats import Field, InvalidOption, MissingDependency, UnknownFormat
+from iobench.formats import InvalidOption, MissingDependency, UnknownFormat
 
 FOLDER = Path(formats.__file__).parent
 LIBRARIES = {"torch", "tensordict", "h5py", "lmdb", "lz4"}
@@ -92,20 +92,6 @@ def test_a_missing_library_gives_the_pip_command(monkeypatch):
         formats.get("hdf5")
     assert isinstance(error.value, ImportError)
     assert formats.get("npy").name == "npy"
-
-
-@pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", "..", "_type", "é", "class", "shape", "device"])
-def test_a_field_name_that_some_format_cannot_hold_is_refused(name):
-    with pytest.raises(ValueError, match="field name"):
-        Field(name, (), "uint8")
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((0,), "uint8"), ((2, -1), "uint8"), ((), "object"), ((), "<U4")]
-)
-def test_a_field_without_elements_or_of_another_dtype_is_refused(shape, dtype):
-    with pytest.raises(ValueError, match="field x"):
-        Field("x", shape, dtype)
 
 
 def imported(file):
