@@ -1,6 +1,7 @@
 """Finding, building and naming formats, and who may import whom."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -119,3 +120,11 @@ def test_a_format_loads_only_its_own_library():
     code = "import sys; from iobench import formats; formats.get('npy'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & LIBRARIES
+
+
+def test_descriptions_are_plain_data_in_the_words_that_one_types():
+    described = {row["name"]: row for row in formats.describe()}
+    assert json.loads(json.dumps(described)) == described
+    chunk_bytes, compression = described["hdf5"]["options"]
+    assert (chunk_bytes["type"], chunk_bytes["minimum"]) == ("int", 0)
+    assert (compression["default"], compression["choices"]) == ("none", ["none", "lzf", "gzip"])
