@@ -47,12 +47,16 @@ def test_verify_names_it(damaged):
     assert "\n" not in found["lmdb"]
 
 
-def test_run_names_it_and_measures_the_others(damaged, tmp_path):
-    options = {"device": "cpu", "limits": False, "rounds": 1, "out": tmp_path / "r.jsonl"}
-    found = iobench.run(damaged, ["lmdb", "npy"], ["native"], **options)
-    (failure,) = found.failures.values()
-    assert "data.mdb: expected in page" in failure
-    assert {made.case["variant"] for made in found.records} == {"npy"}
+def test_run_names_it_and_measures_the_others(damaged, inside, tmp_path):
+    where = ("--data-dir", damaged.root.parent, "--name", damaged.name, "--out", tmp_path / "r.jsonl")
+    asked = ("--format", "lmdb", "--format", "npy", "--loader", "native", "--device", "cpu", "--rounds", 1)
+    done = inside("run", *where, *asked, "--no-limits")
+    assert done.returncode == 1
+    assert "data.mdb: expected in page" in done.stderr
+    assert "Traceback" not in done.stderr
+    rounds = (tmp_path / "r.jsonl").read_text().splitlines()
+    assert all('"npy"' in line for line in rounds)
+    assert rounds
 
 
 def test_stream_loader_names_it(damaged):

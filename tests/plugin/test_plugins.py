@@ -54,12 +54,13 @@ def test_without_the_package_it_is_unknown():
         formats.get("rawbin")
 
 
-def test_it_is_prepared_verified_and_run_in_this_process(rawbin, tmp_path):
+def test_it_is_prepared_verified_and_run_in_this_process(rawbin, tmp_path, inside):
     manifest, _ = iobench.prepare(iobench.Synthetic(4096), ["rawbin", "npy"], data_dir=tmp_path / "data")
     assert iobench.verify(manifest) == {"rawbin": None, "npy": None}
-    options = {"device": "cpu", "limits": False, "rounds": 1, "out": tmp_path / "r.jsonl"}
-    found = iobench.run(manifest, ["rawbin"], ["all"], **options)
-    assert not found.failures
+    asked = ("--data-dir", tmp_path / "data", "--format", "rawbin", "--device", "cpu", "--rounds", 1)
+    done = inside("run", *asked, "--no-limits", "--out", tmp_path / "r.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert "rawbin" in (tmp_path / "r.jsonl").read_text()
     os.truncate(manifest.files_of("rawbin")[0], 100)
     assert "expected" in iobench.verify(manifest)["rawbin"]
 
