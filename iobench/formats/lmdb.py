@@ -9,9 +9,7 @@ as JSON, so that the file explains itself.
 from __future__ import annotations
 
 import json
-import os
 import struct
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -25,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats import _lmdb_pages
+from iobench.formats._lmdb_environments import Environments
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._options import option
@@ -124,7 +123,7 @@ class LmdbReader(Reader):
         first = 0 if codec else HEADER.size  # a decoded payload has left its header behind
         self._columns = _columns(schema, first)
         self._size = first + schema.sample_bytes
-        self._env: lmdb.Environment | None = _Environments.open(path, self._path)
+        self._env: lmdb.Environment | None = Environments.open(path, self._path)
         try:
             self._check()
         except BaseException:
@@ -156,7 +155,7 @@ class LmdbReader(Reader):
         """Close the environment once its last reader in this process is closed."""
         if self._env is not None:
             env, self._env = self._env, None
-            _Environments.close(env)
+            Environments.close(env)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         with self._transaction() as txn, txn.cursor() as cursor:
@@ -232,44 +231,6 @@ def _copy(values: list[Any], start: int, parts: Sequence[tuple[memoryview, int, 
     for target, offset, width in parts:
         slots = np.frombuffer(target, np.uint8).reshape(-1, width)
         slots[start : start + len(values)] = table[:, offset : offset + width]
-
-
-class _Environments:
-    """The environments open in this process, by file: LMDB refuses to open one twice."""
-
-    _open: ClassVar[dict[tuple[int, int], tuple[lmdb.Environment, int, int]]] = {}  # users, process
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-
-    @classmethod
-    def open(cls, path: Path, data: Path) -> lmdb.Environment:
-        try:
-            file = data.stat()
-        except OSError as error:
-            raise corrupt(data, "an LMDB environment", error) from error
-        key = (file.st_dev, file.st_ino)
-        with cls._lock:
-            env, users, owner = cls._open.get(key) or (_open(path, data), 0, os.getpid())
-            cls._open[key] = (env, users + 1, owner)
-            return env
-
-    @classmethod
-    def close(cls, env: lmdb.Environment) -> None:
-        with cls._lock:
-            key = next(key for key, (known, _, _) in cls._open.items() if known is env)
-            _, users, owner = cls._open[key]
-            if users > 1 or owner != os.getpid():  # an inherited one can be read, but closing it may hang
-                cls._open[key] = (env, max(0, users - 1), owner)
-            else:
-                del cls._open[key]
-                env.close()
-
-
-def _open(path: Path, data: Path) -> lmdb.Environment:
-    _lmdb_pages.read_meta(data)  # the library divides and maps by what stands there
-    try:
-        return lmdb.open(str(path), readonly=True, create=False, lock=False)
-    except lmdb.Error as error:
-        raise corrupt(data, "an LMDB environment", error) from error
 
 
 def _describe(schema: Schema) -> bytes:
