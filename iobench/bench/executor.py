@@ -58,7 +58,10 @@ class InProcess:
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> None:
         """Prove it, and warm it up; WrongContent where other than the dataset reached the device."""
-        if not self._manifest.unchanged(case.variant):  # a library may abort on damaged pages
+        if self._manifest.unchanged(case.variant):
+            opener = self._manifest.opener(case.variant)
+            opener.format.check(opener.path, opener.schema)  # a library may abort on damaged pages
+        else:
             verify_artifact(self._manifest, case.variant)
         job = case.job(self._manifest)
         proof = Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0))

@@ -78,6 +78,7 @@ class StreamLoader:
         self._manifest = Manifest.load(Path(dataset))
         self._variant = formats.parse(format).variant
         opener = self._manifest.opener(self._variant)  # says now what would be wrong later
+        opener.format.check(opener.path, opener.schema)
         if direct:
             with opener() as reader:
                 places_of(reader, self._variant)
