@@ -8,6 +8,11 @@ A package that adds a format by the entry point group `iobench.formats` tests it
     class TestRawBin(FormatContract):
         format = RawBin()
 
+and one that adds a loader by `iobench.loaders` likewise with `iobench.testing.loaders.LoaderContract`:
+
+    class TestTape(LoaderContract):
+        loader = Tape()
+
 and `pytest`. Needs pytest and hypothesis. A class for each variant, `RawBin(level=3)`, tests options.
 For a format that keeps nothing but samples in a file, garbage of the right size is content: the suite
 finds those files by the reader's `extents`.
@@ -16,5 +21,5 @@ finds those files by the reader's `extents`.
 import pytest
 
 pytest.register_assert_rewrite(
-    "iobench.testing._cases", "iobench.testing._content", "iobench.testing._damage"
+    "iobench.testing.loaders", "iobench.testing._cases", "iobench.testing._content", "iobench.testing._damage"
 )
