@@ -15,9 +15,9 @@ from iobench.formats import CorruptArtifact, Extent, Field, Schema
 from iobench.host import cache, counters
 from iobench.host.aio import DirectUnavailable
 from iobench.loading.stream import cached, direct
+from iobench.loading.stream.backend import MOST_THREADS, Unchanged, open_backend
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.source import MOST_THREADS, Unchanged, open_source
 
 SIZE = 6 << 20
 SMALL, LARGE = 100, 40_000  # bytes of a row
@@ -244,7 +244,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture
 def choose(by_file, dataset):
-    """open_source on a cold or a warm artifact; what it opens is closed at the end."""
+    """open_backend on a cold or a warm artifact; what it opens is closed at the end."""
     made = []
 
     def choose(variant, direct=None, cold=True, threads=None):
@@ -253,7 +253,7 @@ def choose(by_file, dataset):
             cache.evict(files)
         else:
             cache.warm(files)
-        made.append(open_source(dataset.opener(variant), dataset.schema, threads, direct))
+        made.append(open_backend(dataset.opener(variant), dataset.schema, threads, direct))
         return made[-1]
 
     yield choose
@@ -356,7 +356,7 @@ def test_every_source_reads_what_was_prepared_and_finds_it_unchanged(choose, var
 def test_only_chosen_fields_are_opened(dataset, by_file):
     cache.evict(dataset.files_of("npy"))
     schema = Schema(SAMPLES, (dataset.schema.field("y"),))
-    source = open_source(dataset.opener("npy"), schema, None, False)
+    source = open_backend(dataset.opener("npy"), schema, None, False)
     with source.reader as reader:
         source.start([slice(0, SAMPLES)])
         np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["y"], image_arrays()["y"])

@@ -34,8 +34,8 @@ from iobench.formats import CorruptArtifact
 from iobench.host import cache
 from iobench.host.aio import Queue
 from iobench.loading.stream import cached, pipeline
+from iobench.loading.stream.backend import Unchanged
 from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.source import Unchanged
 
 pytest_plugins = ("stream_fixtures",)
 

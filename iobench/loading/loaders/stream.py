@@ -11,8 +11,8 @@ from iobench.dataset.manifest import Opener
 from iobench.formats import Rows
 from iobench.loading.loaders._base import Loader
 from iobench.loading.stages import UNTIMED, Stages
+from iobench.loading.stream.backend import open_backend
 from iobench.loading.stream.pipeline import Pipeline
-from iobench.loading.stream.source import open_source
 from iobench.loading.stream.transfer import transfer_to
 from iobench.loading.transfer import HostBatch
 
@@ -26,9 +26,9 @@ class Stream(Loader):
         self, opener: Opener, settings: Settings, device: torch.device, stages: Stages = UNTIMED
     ) -> None:
         super().__init__(opener, settings, device, stages)
-        source = open_source(opener, opener.schema, settings.threads, settings.direct)
+        backend = open_backend(opener, opener.schema, settings.threads, settings.direct)
         order = settings.row_order(opener.schema)
-        self._pipeline = Pipeline(source, opener.schema, order, transfer_to(device), stages=stages)
+        self._pipeline = Pipeline(backend, opener.schema, order, transfer_to(device), stages=stages)
 
     @property
     def ahead(self) -> bool:

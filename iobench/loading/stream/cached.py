@@ -9,12 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Extent, Schema, corrupt, raw_bytes
-from iobench.formats._mapped import MappedReader
+from iobench.formats import Array, Convert, Extent, Field, Reader, Schema, corrupt, raw_bytes, same
+from iobench.host.bus_errors import CAUGHT, GuardedMap
 from iobench.host.memory import PAGE, touched_array
 
 # Reads of this size fill the cache at the speed of the disk even where the kernel's own
@@ -26,23 +27,39 @@ Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
-class CachedReader(MappedReader):
-    """Copies rows out of maps; of cold files, `read_ahead` brings them into the cache before."""
+class CachedReader(Reader):
+    """Copies rows out of maps; of cold files, `read_ahead` brings them into the cache before.
+
+    CorruptArtifact where a file ends too soon, OSError where the disk fails. A page of a map that
+    cannot be read, or is cut off while it is read, is an OSError too (see `host.bus_errors`): not so
+    where somebody else catches bus errors once this is open. Machines on which they cannot be caught
+    have rows read one by one instead.
+    """
 
     def __init__(self, schema: Schema, extents: Mapping[str, Extent], cold: bool) -> None:
-        maps = {extent.path: _map(extent.path, cold) for extent in extents.values()}
-        arrays = {
-            f.name: np.frombuffer(
-                maps[extents[f.name].path], f.dtype, schema.samples * f.elements, extents[f.name].offset
-            ).reshape(schema.samples, *f.shape)
+        super().__init__(schema)
+        self._extents, self.cold = dict(extents), cold
+        self._ahead: _Ahead | None = None
+        self._files: dict[Path, int] = {}
+        self._maps = {extent.path: GuardedMap(extent.path) for extent in extents.values()}
+        self._arrays = {
+            f.name: _array(f, self._maps[extents[f.name].path], schema.samples, extents[f.name].offset)
             for f in schema.fields
         }
-        super().__init__(schema, arrays, dict(extents))
-        self._files = {path: os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in maps}
-        for descriptor in self._files.values() if cold else ():
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # `read_ahead` reads ahead
-        self.cold = cold
-        self._ahead: _Ahead | None = None
+        for path, mapped in self._maps.items():
+            self._files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if cold:  # `read_ahead` reads ahead, and a fault must not start a stream of its own beside it
+                mapped.madvise(mmap.MADV_RANDOM)
+                os.posix_fadvise(self._files[path], 0, 0, os.POSIX_FADV_RANDOM)
+
+    @property
+    def extents(self) -> dict[str, Extent]:
+        """Each field's place in its own file."""
+        return self._extents
+
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample in fresh arrays."""
+        return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def read_ahead(self, rows: slice, first: int | None = None) -> None:
         """Begin to read these rows into the cache.
@@ -64,7 +81,8 @@ class CachedReader(MappedReader):
         self.stop()
         while self._files:
             os.close(self._files.popitem()[1])
-        super().close()
+        self._arrays.clear()
+        self._maps.clear()
 
     def _file(self, path: Path) -> int:
         if path not in self._files:
@@ -72,19 +90,35 @@ class CachedReader(MappedReader):
         return self._files[path]
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        """By plain reads, as fast as out of the map, which would end the process where a file was cut."""
+        """By plain reads, which are as fast as copies out of the map."""
         if self._ahead is not None:
             self._ahead.wait_for(stop)
         for name, target in out.items():
-            place, into = self._extents[name], np.frombuffer(raw_bytes(target), np.uint8)
-            _read_into(self._file(place.path), place, place.offset + start * place.stride, into)
+            self._read_from(name, start, target)
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         if self._ahead is not None:
             self._ahead.fetch(rows, list(out))
-        super()._read_rows(rows, out)
+        for name, target in out.items():
+            if CAUGHT:
+                self._gather(name, rows, target)
+            else:
+                for slot, row in enumerate(rows.tolist()):
+                    self._read_from(name, row, target[slot : slot + 1])
         if self._ahead is not None:
             self._ahead.begin()
+
+    def _gather(self, name: str, rows: Index, target: Array) -> None:
+        path = self._extents[name].path
+        self._file(path)
+        # "clip" never clips here, the rows were checked; with "raise", take copies twice
+        np.take(self._arrays[name], rows, axis=0, out=target, mode="clip")
+        self._maps[path].guard.check()
+
+    def _read_from(self, name: str, row: int, target: Array) -> None:
+        """Fill an array with what lies from a row on."""
+        place, into = self._extents[name], np.frombuffer(raw_bytes(target), np.uint8)
+        _read_into(self._file(place.path), place, place.offset + row * place.stride, into)
 
 
 class _Ahead:
@@ -193,18 +227,22 @@ class _Ahead:
 
 
 def _read_into(descriptor: int, place: Extent, start: int, into: Bytes) -> None:
-    """Fill memory from this offset of a file on; CorruptArtifact where the file ends before."""
+    """Fill memory from this offset of a file on.
+
+    CorruptArtifact where the file ends before, OSError with its name where the disk fails.
+    """
     done = 0
     while done < len(into):
-        got = os.preadv(descriptor, [into[done : done + PIECE_BYTES].data], start + done)
+        try:
+            got = os.preadv(descriptor, [into[done : done + PIECE_BYTES].data], start + done)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(place.path)) from None
         if got == 0:
             raise corrupt(place.path, f"at least {start + len(into)} bytes", f"{start + done} bytes")
         done += got
 
 
-def _map(path: Path, cold: bool) -> mmap.mmap:
-    with open(path, "rb") as file:
-        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-    if cold:  # a fault must not start a stream of its own beside the one that reads ahead
-        mapped.madvise(mmap.MADV_RANDOM)
-    return mapped
+def _array(field: Field, mapped: GuardedMap, samples: int, offset: int) -> Array:
+    """The samples of a field as they lie in a map."""
+    flat = np.frombuffer(mapped, field.dtype, samples * field.elements, offset)
+    return flat.reshape(samples, *field.shape)

@@ -25,7 +25,8 @@ Bytes = npt.NDArray[np.uint8]
 class DirectReader(Reader):
     """Reads rows at their places in the files, each thread with a queue of its own.
 
-    DirectUnavailable where a file system has no such reads; OSError where the disk fails.
+    DirectUnavailable where a file system has no such reads; OSError, with the file's name, where the
+    disk fails.
     """
 
     def __init__(self, schema: Schema, extents: Mapping[str, Extent]) -> None:
@@ -154,7 +155,10 @@ class DirectReader(Reader):
     ) -> Iterator[tuple[int, Bytes]]:
         if name not in self._files:
             raise ValueError("this reader is closed")
-        return self._queue(int(lengths.max())).read(self._files[name], offsets, lengths, into)
+        try:
+            yield from self._queue(int(lengths.max())).read(self._files[name], offsets, lengths, into)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._places[name].path)) from None
 
     def _queue(self, most: int) -> Queue:
         """This thread's queue for reads of at most so many bytes."""
