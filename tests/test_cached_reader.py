@@ -200,6 +200,33 @@ def test_slices_of_a_truncated_file_are_corrupt_also_where_no_thread_reads(store
             reader.batch(slice(0, len(stored.rows)))
 
 
+@pytest.mark.parametrize("cold", [True, False])
+def test_rows_of_a_truncated_file_are_an_error_and_no_bus_error(stored, cold):
+    with stored.open(cold) as reader:
+        os.truncate(stored.path, SIZE // 2)
+        stored.check(reader, np.array([3, 0, 3]))
+        for rows in ([len(stored.rows) - 1], [0]):  # what is left is not trusted any more
+            with pytest.raises(OSError, match=f"cannot be read: '{stored.path}'"):
+                reader.batch(np.array(rows))
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_where_bus_errors_cannot_be_caught_rows_are_read_from_the_file(stored, cold, monkeypatch):
+    monkeypatch.setattr(cached, "CAUGHT", False)
+    monkeypatch.delattr(CachedReader, "_gather")
+    with stored.open(cold) as reader:
+        stored.at_random(reader)
+        os.truncate(stored.path, SIZE // 2)
+        with pytest.raises(CorruptArtifact, match=f"{stored.path}: expected at least"):
+            reader.batch(np.array([0, len(stored.rows) - 1]))
+
+
+def test_a_sample_is_a_row_in_memory_of_its_own(stored):
+    with stored.open() as reader:
+        sample = reader.sample(7, lambda array: array + 1)
+    np.testing.assert_array_equal(sample["x"], stored.rows[7] + 1)
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 def test_what_went_wrong_in_the_thread_reaches_who_reads_afterwards(stored, in_order, in_thread):
     def fail(*arguments):
@@ -257,8 +284,8 @@ def choose(by_file, dataset):
         return made[-1]
 
     yield choose
-    for source in made:
-        source.reader.close()
+    for backend in made:
+        backend.close()
 
 
 def kind(source):

@@ -29,7 +29,8 @@ from iobench.host.memory import PAGE
 
 CAUGHT = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")  # as laid out below
 
-_MAP_PRIVATE_FIXED_ANONYMOUS = 0x02 | 0x10 | 0x20
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+_TO_FIXED = 1 | 2  # MREMAP_MAYMOVE, MREMAP_FIXED
 _SA_SIGINFO = 4
 
 
@@ -65,25 +66,33 @@ _libc.mmap.argtypes = (
     ctypes.c_int,
     ctypes.c_long,
 )
+_libc.mremap.restype = ctypes.c_void_p
+_libc.mremap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_void_p,
+)
 _FAILED = ctypes.c_void_p(-1).value
 
 
 class Guard:
     """A stretch of memory into which a file is mapped, watched until `release`.
 
-    `whole`: the first page that cannot be read takes all others with it, so that a disk that fails
-    slowly is asked once; else that page alone goes.
+    What cannot be read is replaced by empty pages: by one of `page`, if that is given, else the
+    whole stretch by zeros, so that a disk that fails slowly is asked once.
     """
 
-    def __init__(self, path: Path, address: int, length: int, whole: bool) -> None:
-        self._path, self._address, self._end, self._whole = path, address, address + length, whole
+    def __init__(self, path: Path, address: int, length: int, page: bytes = b"") -> None:
+        self._path, self._address, self._end, self._page = path, address, address + length, page
         self._lost = False
         if CAUGHT:
             _install()
             _guards.add(self)
 
     def check(self) -> None:
-        """OSError where a page could not be read, and what was copied may be zeros, since this was made."""
+        """OSError where a page could not be read since this was made: what was copied may be no data."""
         if self._lost:
             raise OSError(errno.EIO, "a page that is mapped into memory cannot be read", str(self._path))
 
@@ -95,16 +104,19 @@ class Guard:
         """Whether a byte of memory is in this stretch."""
         return self._address <= address < self._end
 
-    def replace(self, address: int) -> None:
-        """Put empty pages in the place of what cannot be read there; OSError where that is refused."""
+    def replace(self, address: int) -> bool:
+        """Put empty pages in the place of what cannot be read there; whether that worked."""
         self._lost = True  # first: another thread may read the empty pages at once
         start, end = self._address, self._end
-        if not self._whole:
+        if self._page:
             start = address // PAGE * PAGE
             end = start + PAGE
-        flags = _MAP_PRIVATE_FIXED_ANONYMOUS
-        if _libc.mmap(start, end - start, mmap.PROT_READ, flags, -1, 0) == _FAILED:
-            raise OSError(ctypes.get_errno(), "mmap")
+        count = end - start
+        empty = _libc.mmap(None, count, mmap.PROT_READ | mmap.PROT_WRITE, _PRIVATE, -1, 0)
+        if empty == _FAILED:
+            return False
+        ctypes.memmove(empty, self._page, len(self._page))
+        return bool(_libc.mremap(empty, count, count, _TO_FIXED, start) != _FAILED)  # at one blow
 
 
 class GuardedMap(mmap.mmap):
@@ -116,7 +128,7 @@ class GuardedMap(mmap.mmap):
         """The whole of a file, which holds a byte at least."""
         with open(path, "rb") as file:
             mapped = super().__new__(cls, file.fileno(), 0, prot=mmap.PROT_READ)
-        mapped.guard = Guard(path, np.frombuffer(mapped, np.uint8).ctypes.data, len(mapped), whole=True)
+        mapped.guard = Guard(path, np.frombuffer(mapped, np.uint8).ctypes.data, len(mapped))
         return mapped
 
     def __del__(self) -> None:
@@ -124,14 +136,17 @@ class GuardedMap(mmap.mmap):
             self.guard.release()
 
 
-def guards_of(folder: Path) -> list[Guard]:
-    """Guards over what libraries have mapped of the files below a folder, page by page."""
+def guards_of(folder: Path, page: bytes) -> list[Guard]:
+    """Guards over what a library has mapped of the files below a folder.
+
+    Each page that is lost gives way to `page`, in which the library finds nothing.
+    """
     guards, inside = [], f"{folder.resolve()}{os.sep}"
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, *_, path = line.split(maxsplit=5)
         if path.startswith(inside):
             start, end = (int(number, 16) for number in span.split("-"))
-            guards.append(Guard(Path(path), start, end - start, whole=False))
+            guards.append(Guard(Path(path), start, end - start, page))
     return guards
 
 
@@ -144,12 +159,7 @@ def _on_bus_error(number: int, info: Any, context: int) -> None:
     found = info.contents
     sent = found.code <= 0  # by somebody; else an instruction's own fault
     lost = [] if sent else [guard for guard in tuple(_guards) if guard.holds(found.address)]
-    try:
-        for guard in lost:
-            guard.replace(found.address)
-    except OSError:
-        lost = []
-    if not lost:
+    if not (lost and all(guard.replace(found.address) for guard in lost)):
         _pass_on(sent)
 
 

@@ -246,6 +246,11 @@ def test_another_process_sees_the_same_order_and_may_end_in_the_middle_of_an_epo
         ({"threads": 0}, "threads 0"),
         ({"block_bytes": 0}, "block_bytes 0"),
         ({"window_bytes": 0}, "window_bytes 0"),
+        ({"batch_size": 2**40 + 1}, "batch_size .* is above"),
+        ({"batch_size": "64"}, "batch_size '64' is not a whole number"),
+        ({"seed": 2**63}, "seed .* is above"),
+        ({"threads": 1025}, "threads 1025 is above 1024"),
+        ({"window_bytes": 2**41}, "window_bytes .* is above"),
         ({"order": "shuffled"}, "order 'shuffled' .*sequential, random, block"),
         ({"fields": ["y", "label"]}, "fields label: .*x, y"),
         ({"fields": []}, "at least one of x, y"),
@@ -267,8 +272,9 @@ def test_what_is_not_there_is_refused_by_name(pictures, tmp_path):
         loader(pictures, "zarr")
     with pytest.raises(DeviceUnavailable, match="cuda:99"):
         loader(pictures, "npy", device="cuda:99")
-    with pytest.raises(InvalidSettings, match="epoch -1"):
-        loader(pictures, "npy").set_epoch(-1)
+    for epoch in (-1, 2**63, "1", True):
+        with pytest.raises(InvalidSettings, match=f"epoch {epoch!r} is "):
+            loader(pictures, "npy").set_epoch(epoch)
 
 
 @pytest.mark.parametrize("name", ["hdf5", "lmdb"])
