@@ -14,7 +14,7 @@ from iobench.errors import InvalidSettings
 from iobench.formats import CorruptArtifact, Extent, Field, Schema
 from iobench.host import cache, counters
 from iobench.host.aio import DirectUnavailable
-from iobench.loading.stream import cached, direct
+from iobench.loading.stream import ahead, cached, direct
 from iobench.loading.stream.backend import MOST_THREADS, Unchanged, open_backend
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
@@ -57,14 +57,14 @@ class Stored:
 
 @pytest.fixture(params=[SMALL, LARGE])
 def stored(request, by_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(cached, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
+    monkeypatch.setattr(ahead, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
     return Stored(tmp_path / "rows", request.param)
 
 
 WAYS = pytest.mark.parametrize("way", [Stored.in_order, Stored.at_random])
 
 
-def ahead():
+def ahead_threads():
     """The threads that read ahead."""
     return [thread for thread in threading.enumerate() if thread.name == "iobench-ahead"]
 
@@ -98,8 +98,8 @@ def in_thread(monkeypatch):
 
     def install(instead):
         def chosen(*arguments):
-            ahead = threading.current_thread().name == "iobench-ahead"
-            return instead(*arguments) if ahead else preadv(*arguments)
+            in_thread = threading.current_thread().name == "iobench-ahead"
+            return instead(*arguments) if in_thread else preadv(*arguments)
 
         monkeypatch.setattr(os, "preadv", chosen)
 
@@ -138,7 +138,7 @@ def test_files_that_are_warm_are_read_by_no_thread(stored):
     stored.path.read_bytes()
     with stored.open(cold=False) as reader:
         reader.read_ahead(slice(0, len(stored.rows)))
-        assert not ahead()
+        assert not ahead_threads()
         stored.check(reader, slice(3, 9))
         stored.check(reader, np.array([3, 3, 0]))
 
@@ -151,7 +151,7 @@ def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
     assert open_files(stored.path)
     reader.close()
     reader.close()
-    assert not ahead()
+    assert not ahead_threads()
     assert open_files(stored.path) == 0
     cache.evict([stored.path])  # which no map survives
     with pytest.raises(ValueError, match="closed"):
@@ -179,7 +179,7 @@ def test_reading_ahead_a_second_time_leaves_nothing_open_either(stored):
     with stored.open() as reader:
         stored.in_order(reader)
         stored.at_random(reader)
-    assert not ahead()
+    assert not ahead_threads()
     assert open_files(stored.path) == 0
 
 
@@ -236,14 +236,14 @@ def test_what_went_wrong_in_the_thread_reaches_who_reads_afterwards(stored, in_o
     with stored.open() as reader:
         reader.read_ahead(slice(0, len(stored.rows)), None if in_order else 5)
         reader._ahead.begin()
-        for thread in ahead():
+        for thread in ahead_threads():
             thread.join()
         with pytest.raises(OSError, match="the disk is broken"):  # a look at the map could be the end
             reader.batch(slice(0, 3) if in_order else np.array([5, 0]))
 
 
 def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_thread, monkeypatch):
-    waiting, wait_for = threading.Event(), cached._Ahead.wait_for
+    waiting, wait_for = threading.Event(), ahead.ReadAhead.wait_for
 
     def fail(*arguments):
         waiting.wait(20)
@@ -254,7 +254,7 @@ def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_threa
         wait_for(self, row)
 
     in_thread(fail)
-    monkeypatch.setattr(cached._Ahead, "wait_for", wait)
+    monkeypatch.setattr(ahead.ReadAhead, "wait_for", wait)
     with stored.open() as reader:
         reader.read_ahead(slice(0, len(stored.rows)))
         with pytest.raises(OSError, match="the disk is broken"):

@@ -32,7 +32,7 @@ from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.formats import CorruptArtifact
 from iobench.host import cache
 from iobench.host.aio import Queue
-from iobench.loading.stream import cached, pipeline
+from iobench.loading.stream import ahead, pipeline
 from iobench.loading.stream.backend import Unchanged
 from iobench.loading.stream.direct import DirectReader
 
@@ -167,7 +167,7 @@ def pieces(monkeypatch, by_file):
         pieces.append(time.sleep(0.01))
         return read(*arguments)
 
-    monkeypatch.setattr(cached, "PIECE_BYTES", VECTORS * 1016 // 256)
+    monkeypatch.setattr(ahead, "PIECE_BYTES", VECTORS * 1016 // 256)
     monkeypatch.setattr(os, "preadv", slowly)
     return pieces
 

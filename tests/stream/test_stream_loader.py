@@ -32,7 +32,7 @@ from iobench.errors import DeviceUnavailable, InvalidSettings, ManifestError
 from iobench.formats import UnknownFormat
 from iobench.host import cache
 from iobench.loading.order import ORDERS
-from iobench.loading.stream import cached
+from iobench.loading.stream import ahead
 from iobench.loading.stream import direct as direct_reads
 
 pytest_plugins = ("stream_fixtures",)
@@ -54,8 +54,8 @@ def test_every_sample_comes_once_in_its_place_and_nothing_is_left(pictures, name
 @every_order
 @pytest.mark.parametrize("large_row_bytes", [1, 1 << 20])
 def test_cold_files_give_the_same_batches(by_file, monkeypatch, pictures, name, order, large_row_bytes):
-    monkeypatch.setattr(cached, "PIECE_BYTES", 1 << 13)
-    monkeypatch.setattr(cached, "LARGE_ROW_BYTES", large_row_bytes)
+    monkeypatch.setattr(ahead, "PIECE_BYTES", 1 << 13)
+    monkeypatch.setattr(ahead, "LARGE_ROW_BYTES", large_row_bytes)
     cache.evict(pictures.files_of(name))
     assert_batches(loader(pictures, name, order=order), SOURCE, rows_of(order))
     assert_nothing_left(pictures.root)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from iobench.formats import Array, Convert, Extent, Reader, Schema, corrupt, raw_bytes, same
 from iobench.host.aio import Queue, address_of, open_direct
 from iobench.host.memory import PAGE, touched_array
+from iobench.loading.stream.ahead import naming
 
 PIECE_BYTES = 1 << 20  # the most that is asked for at a time where rows follow each other
 SMALLEST_SLOT = 8 << 10
@@ -67,10 +68,11 @@ class DirectReader(Reader):
     def _whole(self, name: str) -> Array:
         place, (shape, dtype) = self._places[name], self._specs[name]
         array = np.empty((self.schema.samples, *shape), dtype)
-        with open(place.path, "rb", buffering=0) as file:
+        with open(place.path, "rb", buffering=0) as file, naming(place.path):
             file.seek(place.offset)
-            if (found := file.readinto(raw_bytes(array))) != array.nbytes:
-                raise corrupt(place.path, f"{place.offset + array.nbytes} bytes", place.offset + (found or 0))
+            found = file.readinto(raw_bytes(array))
+        if found != array.nbytes:
+            raise corrupt(place.path, f"{place.offset + array.nbytes} bytes", place.offset + (found or 0))
         return array
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
@@ -155,10 +157,8 @@ class DirectReader(Reader):
     ) -> Iterator[tuple[int, Bytes]]:
         if name not in self._files:
             raise ValueError("this reader is closed")
-        try:
+        with naming(self._places[name].path):
             yield from self._queue(int(lengths.max())).read(self._files[name], offsets, lengths, into)
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(self._places[name].path)) from None
 
     def _queue(self, most: int) -> Queue:
         """This thread's queue for reads of at most so many bytes."""
