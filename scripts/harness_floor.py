@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import torch
@@ -68,12 +69,10 @@ class Null(Format):
 def floor_us(loader: str, settings: Settings) -> float:
     """Microseconds per batch, median of the rounds."""
     schema = Schema(BATCH_SIZE * BATCHES, (Field("x", (128,), "float32"),))
-    opener, transfer = (
-        Opener(Null(), Path("no-such-folder"), schema),
-        HostToDevice(torch.device("cpu"), False),
-    )
-    one = case("null", loader, settings.on("cpu"))
-    rounds = [measure(one, opener, transfer, n, lambda batch: None).epoch_s for n in range(ROUNDS)]
+    transfer, one = HostToDevice(torch.device("cpu"), False), case("null", loader, settings.on("cpu"))
+    with TemporaryDirectory() as folder:
+        opener = Opener(Null(), Path(folder), schema)
+        rounds = [measure(one, opener, transfer, n, lambda batch: None).epoch_s for n in range(ROUNDS)]
     return statistics.median(rounds) / BATCHES * 1e6
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +115,8 @@ class LoaderContract:
         """An artifact that is missing is an error of iobench's own kinds, on opening or on reading."""
         missing = Artifact(artifact.format, tmp_path / "missing", SCHEMA, artifact.source)
         job = job_over(missing, self.loader.orders[0])
-        with pytest.raises((BenchError, FormatError)) as caught, ExitStack() as stack:
-            epochs = stack.enter_context(closing(self.loader.on("cpu").open(job)))
-            list(epochs.epoch(asked(self.loader, job, 0)))
+        with pytest.raises((BenchError, FormatError)) as caught:
+            read_all(self.loader, job)
         assert "\n" not in str(caught.value)
 
 
@@ -130,6 +129,12 @@ def job_over(artifact: Artifact, kind: str) -> Job:
 def asked(loader: Loader, job: Job, number: int) -> Asked:
     """What the loader is asked for an epoch."""
     return number if loader.own_order else job.order.batches(SCHEMA.samples, number)
+
+
+def read_all(loader: Loader, job: Job) -> int:
+    """The number of batches in an epoch."""
+    with closing(loader.on("cpu").open(job)) as epochs:
+        return sum(1 for _ in epochs.epoch(asked(loader, job, 0)))
 
 
 def as_arrays(batch: Any) -> Batch:
