@@ -16,6 +16,7 @@ from iobench.bench.plan import Rounds
 from iobench.results.record import Record
 from iobench.terminal import tables
 from iobench.terminal.display import note
+from iobench.text import printable
 from iobench.units import seconds_text, three_digits
 
 MIB = 2**20
@@ -77,7 +78,7 @@ class View(Observer):
         if self._number:
             total = f" of {self._rounds.count}" if self._rounds.count else ""
             parts = [f"round {self._number}{total}", *parts, *self._left()]
-        return "  ".join(parts)
+        return printable("  ".join(parts))
 
     def _left(self) -> list[str]:
         done = sum(map(len, self._rates.values()))

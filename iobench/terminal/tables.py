@@ -20,6 +20,7 @@ from iobench.results.history import Past
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Summary
+from iobench.text import printable
 from iobench.units import bytes_text, rate_text, seconds_text, three_digits
 
 if TYPE_CHECKING:  # they load torch
@@ -167,7 +168,7 @@ def compared_table(found: Compared) -> Table:
 def compared_markdown(found: Compared) -> str:
     """The same for a page that understands Markdown."""
     lines = [_COMPARED, ["---"] * 2 + ["---:"] * 6 + ["---"] * 2, *_compared_cells(found)]
-    escaped = [[cell.replace("|", "\\|") for cell in cells] for cells in lines]
+    escaped = [[printable(cell).replace("|", "\\|") for cell in cells] for cells in lines]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped) + f"\n\n{compared_line(found)}"
 
 
@@ -259,11 +260,18 @@ def formats_table(rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+class _Plain(Table):
+    """A table whose cells are text: neither rich nor the terminal obeys what is in them."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(Text(printable(c)) if isinstance(c, str) else c for c in cells), **options)
+
+
 def plain_table(*columns: str, left: int) -> Table:
     """An empty table without lines; so many columns are aligned to the left."""
-    table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+    table = _Plain(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     for number, name in enumerate(columns):
-        table.add_column(Text(name), justify="left" if number < left else "right", no_wrap=True)
+        table.add_column(Text(printable(name)), justify="left" if number < left else "right", no_wrap=True)
     return table
 
 
