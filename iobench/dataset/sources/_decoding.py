@@ -29,12 +29,14 @@ except ImportError as error:
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 MAX_FILE_BYTES = 192 << 20
 MAX_SCANS = 100  # of a progressive JPEG, which has about ten; each goes over all pixels again
-MEMORY_BYTES = 600 << 20  # that images being decoded may take together
-# As decoded and as converted; a progressive JPEG has its coefficients, WebP its two canvases besides.
-PIXEL_BYTES = {"JPEG": 12, "MPO": 12, "WEBP": 24}
-OTHER_PIXEL_BYTES = 8
-RESIZED_PIXEL_BYTES = 4
+MEMORY_BYTES = 512 << 20  # that images being decoded may take together
+PIXEL_BYTES = 4  # in Pillow, as decoded, as converted and as resized
+COEFFICIENT_BYTES = 6  # besides, of each pixel of a progressive JPEG
+CANVAS_BYTES = 16  # besides, of each pixel of a WebP
 
+# Pillow takes memory in blocks of 16 MiB, which the C library keeps for the thread that freed them; those
+# above 32 MiB it gives back.
+Image.core.set_block_size(64 << 20)  # type: ignore[attr-defined]
 warnings.filterwarnings("ignore", module=r"PIL\b")  # what is wrong with an image is said once, as an error
 
 
@@ -110,7 +112,10 @@ class Decoder:
         with Image.open(file, formats=KINDS) as image:
             _check(path, image, file)
             with self._memory.taken(_memory(path, image, self._layout)):
-                return self._layout.fit(image)
+                try:
+                    return self._layout.fit(image)
+                finally:
+                    image.close()  # gives the pixels back before others take as many
 
 
 def _check(path: Path, image: Image.Image, file: BinaryIO) -> None:
@@ -125,13 +130,15 @@ def _memory(path: Path, image: Image.Image, layout: Layout) -> int:
     """The bytes that decoding an image and fitting it takes, by its header; SourceError where too many."""
     if not image.width or not image.height:
         raise _undecodable(path, "it has no pixels")
-    pixel_bytes = PIXEL_BYTES.get(image.format or "", OTHER_PIXEL_BYTES)
+    pixel_bytes = PIXEL_BYTES * (1 + (image.mode != layout.mode))
+    pixel_bytes += COEFFICIENT_BYTES * bool(image.info.get("progressive"))
+    pixel_bytes += CANVAS_BYTES * (image.format == "WEBP")
     width, height = layout.scaled(image.size)
     tiles = getattr(image, "tag_v2", {})  # of a TIFF, which may have one that is larger than the picture
-    tile = int(tiles.get(322, 0)) * int(tiles.get(323, 0)) * OTHER_PIXEL_BYTES  # TileWidth × TileLength
+    tile = int(tiles.get(322, 0)) * int(tiles.get(323, 0)) * 2 * PIXEL_BYTES  # TileWidth × TileLength
     needed = image.width * image.height * pixel_bytes + tile
     if (width, height) != image.size:
-        needed += width * height * RESIZED_PIXEL_BYTES
+        needed += width * height * PIXEL_BYTES
     if needed > MEMORY_BYTES:
         raise _too_large(
             path, f"its {image.width:,} x {image.height:,} pixels would take {bytes_text(needed)}"

@@ -95,17 +95,17 @@ def _rows(
 def _described(file: h5py.File) -> dict[str, dict[str, Any]]:
     """Each dataset, and each link that might be one, with its shape and dtype, or why it is refused."""
     found: dict[str, dict[str, Any]] = {}
-    known, datasets = {""}, set()
+    firsts: dict[tuple[int, int], str] = {}  # an object's place in the file → the first path to it
+    paths = {"": ""}  # any path → the first one to the same object
     links = _links(file)
     for name, kind in links:
         if kind == h5py.h5l.TYPE_HARD:
-            known.add(name)
             info = h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape"))
-            if info.type == h5py.h5o.TYPE_DATASET and (info.fileno, info.addr) not in datasets:
-                datasets.add((info.fileno, info.addr))
+            paths[name] = firsts.setdefault((info.fileno, info.addr), name)
+            if info.type == h5py.h5o.TYPE_DATASET and paths[name] == name:
                 found[name] = _dataset(file, name)
     for name, kind in links:
-        if kind != h5py.h5l.TYPE_HARD and (why := _other_link(file, name, kind, known)):
+        if kind != h5py.h5l.TYPE_HARD and (why := _other_link(file, name, kind, paths)):
             found[name] = {"refused": why}
     return found
 
@@ -127,7 +127,7 @@ def _links(file: h5py.File) -> list[tuple[str, int]]:
     return found
 
 
-def _other_link(file: h5py.File, name: str, kind: int, known: set[str]) -> str | None:
+def _other_link(file: h5py.File, name: str, kind: int, paths: dict[str, str]) -> str | None:
     """Why a link that is not a hard one is refused; a soft one inside the file is but a second name."""
     if kind == h5py.h5l.TYPE_EXTERNAL:
         target = file.id.links.get_val(name.encode("utf-8", "surrogateescape"))
@@ -135,11 +135,13 @@ def _other_link(file: h5py.File, name: str, kind: int, known: set[str]) -> str |
     if kind != h5py.h5l.TYPE_SOFT:
         return "a link of a kind that only its own program follows"
     target = file.id.links.get_val(name.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
-    parent = "" if target.startswith("/") else name.rpartition("/")[0]
-    parts = [part for part in f"{parent}/{target}".split("/") if part not in ("", ".")]
-    if "/".join(parts) in known:
-        return None
-    return f"a soft link to {shortened(target)!r}, which is not in the file under that name"
+    at = "" if target.startswith("/") else paths.get(name.rpartition("/")[0], "")
+    for part in target.split("/"):
+        path = f"{at}/{part}".strip("/") if part not in ("", ".") else at
+        if path not in paths:
+            return f"a soft link to {shortened(target)!r}, which is not in the file under that name"
+        at = paths[path]
+    return None
 
 
 def _dataset(file: h5py.File, name: str) -> dict[str, Any]:

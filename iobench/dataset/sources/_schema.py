@@ -89,7 +89,7 @@ def _schema_of(path: Path, arrays: Mapping[str, Shaped]) -> Schema:
         name = _field_name(path, original)
         if name in fields:
             raise SourceError(f"--source {path}: two arrays would both be the field {name!r}")
-        fields[name] = _field(path, name, shape, dtype)
+        fields[name] = _field(f"--source {path}: {shortened(original)}", name, shape, dtype)
     lengths = {original: shape[0] for original, (shape, _) in arrays.items()}
     if len(set(lengths.values())) > 1:
         shown = listed([f"{shortened(key, 30)} has {count}" for key, count in lengths.items()])
@@ -99,14 +99,14 @@ def _schema_of(path: Path, arrays: Mapping[str, Shaped]) -> Schema:
     return schema
 
 
-def _field(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Field:
+def _field(what: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Field:
     if native_dtype(dtype).name not in DTYPES:
-        raise SourceError(f"--source {path}: {name} is {shortened(str(dtype))}, {NO_NUMBER}")
+        raise SourceError(f"{what} is {shortened(str(dtype))}, {NO_NUMBER}")
     if not shape:
-        raise SourceError(f"--source {path}: {name} is a single value, without an axis of samples")
+        raise SourceError(f"{what} is a single value, without an axis of samples")
     if 0 in shape:
-        raise SourceError(f"--source {path}: {name} is empty, its shape is {shortened(str(shape))}")
-    check_sample(f"--source {path}: {name}", shape[1:], 0)
+        raise SourceError(f"{what} is empty, its shape is {shortened(str(shape))}")
+    check_sample(what, shape[1:], 0)
     return Field(name, tuple(shape[1:]), native_dtype(dtype).name)
 
 

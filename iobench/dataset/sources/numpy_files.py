@@ -128,44 +128,51 @@ def _headers(path: Path, archive: zipfile.ZipFile, chosen: tuple[str, ...]) -> d
     """The header of each chosen member by its name without `.npy`; SourceError where one cannot be taken."""
     members = archive.infolist()
     names = [member.filename.removesuffix(".npy") for member in members]
-    wanted = set(choose(path, dict.fromkeys(names), chosen))
+    available = list(dict.fromkeys(names))
+    wanted = set(choose(path, available, chosen))
     found: dict[str, Header] = {}
     for name, member in zip(names, members, strict=True):
         if name not in wanted:
             continue
-        why = "there twice" if name in found else _refused(member)
+        what = f"--source {path}: {shortened(member.filename)!r}"
+        why = "is there twice" if name in found else _refused(member)
         if not why:
-            with archive.open(member) as stream:
-                found[name] = read_header(stream)
+            found[name] = _header(what, archive, member)
             why = _refused_array(found[name], member.file_size)
         if why:
-            raise SourceError(
-                f"--source {path}: {shortened(member.filename)!r} is {why}{how_to_choose(path, set(names))}"
-            )
+            raise SourceError(f"{what} {why}{how_to_choose(path, available)}")
     return found
+
+
+def _header(what: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+    try:
+        with archive.open(member) as stream:
+            return read_header(stream)
+    except DAMAGE as error:
+        raise SourceError(f"{what} cannot be read: {reason(error)}") from error
 
 
 def _refused(member: zipfile.ZipInfo) -> str | None:
     if member.is_dir():
-        return "a folder; an .npz holds .npy files only"
+        return "is a folder; an .npz holds .npy files only"
     if not member.filename.endswith(".npy"):
-        return "no .npy file; remove it from the archive"
+        return "is no .npy file; remove it from the archive"
     if member.filename.startswith("/") or ".." in member.filename.split("/"):
-        return "a name that leads out of the archive"
+        return "has a name that leads out of the archive"
     if member.flag_bits & 1:
-        return "encrypted; save it without a password"
+        return "is encrypted; save it without a password"
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "packed in a way that np.savez and np.savez_compressed do not use; save it with one of them"
+        return "is packed in a way that np.savez and np.savez_compressed do not use; save it with one of them"
     return None
 
 
 def _refused_array(header: Header, size: int) -> str | None:
     if header.dtype.hasobject:  # before its size, which is that of a pickle
-        return f"{shortened(str(header.dtype))}, {NO_NUMBER}"
+        return f"is {shortened(str(header.dtype))}, {NO_NUMBER}"
     if size - header.offset != header.data_bytes:
-        return f"damaged: its header promises {_counted(header, size - header.offset)}"
+        return f"is damaged: its header promises {_counted(header, size - header.offset)}"
     if header.fortran:
-        return "in Fortran order; save np.ascontiguousarray of it"
+        return "is in Fortran order; save np.ascontiguousarray of it"
     return None
 
 
