@@ -454,7 +454,7 @@ def hdf5_group_in_itself(rng, folder):
 
 def hdf5_chunk_bomb(rng, folder):
     """A chunk of a kilobyte whose deflate stream has no end to speak of."""
-    bomb = deflated(b"", 1 << 30, 15)
+    bomb = deflated(b"", 3 << 30, 15)
     with h5py.File(folder / "a.h5", "w") as file:
         dataset = file.create_dataset("x", (1024,), "u1", chunks=(1024,), compression="gzip")
         dataset.id.write_direct_chunk((0,), bomb)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import threading
 import warnings
 from collections.abc import Iterator
@@ -37,7 +39,9 @@ CANVAS_BYTES = 16  # besides, of each pixel of a WebP
 # Pillow takes memory in blocks of 16 MiB, which the C library keeps for the thread that freed them; those
 # above 32 MiB it gives back.
 Image.core.set_block_size(64 << 20)  # type: ignore[attr-defined]
-warnings.filterwarnings("ignore", module=r"PIL\b")  # what is wrong with an image is said once, as an error
+# What is wrong with an image is said once, as an error.
+warnings.filterwarnings("ignore", module=r"PIL\b")
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
 class Layout:
@@ -52,7 +56,7 @@ class Layout:
                 f"sample shape {'x'.join(map(str, shape))} is not an image's: give height x width, "
                 "height x width x 3 or 3 x height x width, like 3x224x224"
             )
-        check_sample("--sample-shape", shape, int(np.prod(shape, dtype=object)))
+        check_sample("--sample-shape", shape, math.prod(shape))
         self.height, self.width = shape[1:] if self.channels_first else shape[:2]
         self.mode = "RGB" if 3 in (shape[0] * self.channels_first, shape[-1] * channels_last) else "L"
 

@@ -41,6 +41,7 @@ _KINDS = {
 def main() -> None:
     """Answer what standard input asks, within the limits that it states."""
     asked = json.load(sys.stdin)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # whoever started this may have ignored it
     _limit(asked["memory_bytes"])
     try:
         _alarm(asked["limit_s"])
@@ -57,7 +58,9 @@ def _limit(memory_bytes: int) -> None:
     """Let this process take so much memory beyond what it has."""
     with open("/proc/self/statm") as pages:
         now = int(pages.read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (now + memory_bytes, now + memory_bytes))
+    _, allowed = resource.getrlimit(resource.RLIMIT_AS)
+    most = now + memory_bytes if allowed == resource.RLIM_INFINITY else min(allowed, now + memory_bytes)
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
 def _alarm(seconds: float) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
@@ -99,14 +99,13 @@ def _child(file: BinaryIO, asked: dict[str, Any]) -> Iterator[_Answers]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,  # what a library says before it aborts: the error says it in one line
-        bufsize=0,
         pass_fds=(file.fileno(),),
         env=os.environ | {"OPENBLAS_NUM_THREADS": "1"},  # each of its threads takes memory
     )
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        with process.stdin as questions:
+        with suppress(BrokenPipeError), process.stdin as questions:  # its end is told when it should answer
             questions.write(json.dumps(asked).encode())
         yield _Answers(process, process.stdout)
     finally:
