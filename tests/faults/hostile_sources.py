@@ -275,6 +275,12 @@ def npz_encrypted(rng, folder):
     return path, "refuse"
 
 
+def npz_no_name(rng, folder):
+    path = npz(folder, [("x.npy", member(np.arange(4)))])
+    path.write_bytes(path.read_bytes().replace(b"x.npy", b"\0.npy"))
+    return path, "refuse"
+
+
 def npz_pickle(rng, folder):
     trap = np.array([Trap(folder / "sprung"), None], dtype=object)
     np.savez(folder / "a.npz", x=np.arange(2), bad=trap)
@@ -608,7 +614,16 @@ def wrong_choice(rng, folder):
 
 MAKERS = [
     *(npy_header, npy_mutated, npy_long_header, npy_one_huge_sample, npy_size_differs, npy_pickle),
-    *(npy_odd_bools, npz_mutated, npz_other_packing, npz_bad_member, npz_encrypted, npz_pickle, npz_bomb),
+    *(
+        npy_odd_bools,
+        npz_mutated,
+        npz_other_packing,
+        npz_bad_member,
+        npz_encrypted,
+        npz_no_name,
+        npz_pickle,
+        npz_bomb,
+    ),
     *(npz_names, npz_many_members, npz_odd_bools, hdf5_mutated, hdf5_refused, hdf5_names),
     *(hdf5_group_in_itself, hdf5_chunk_bomb, hdf5_odd_bools, image_mutated, image_bomb, image_thin),
     *(image_animated, image_of_another_kind, image_scans, image_tiles, image_places, image_names),

@@ -153,7 +153,7 @@ def _header(what: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Hea
 
 
 def _refused(member: zipfile.ZipInfo) -> str | None:
-    if member.is_dir():
+    if member.filename.endswith("/"):
         return "is a folder; an .npz holds .npy files only"
     if not member.filename.endswith(".npy"):
         return "is no .npy file; remove it from the archive"
