@@ -138,7 +138,7 @@ class TestUsage:
             (["--compressibility", "1e400"], "between 0 and 1"),
             (["--sample-shape", "x".join("1" * 65)], "65 axes"),
             (["--sample-shape", "1" + "0" * 30], "more elements than any disk holds"),
-            (["--sample-shape", "40000x40000"], "at most 128 MiB"),
+            (["--size", "1e11", "--sample-shape", "40000x40000"], "at most 128 MiB"),
             (["--seed", "9223372036854775808"], "not below 2^63"),
             (["--seed", "-1"], "negative"),
             (["--seed", "x"], "seed"),

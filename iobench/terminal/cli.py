@@ -41,7 +41,8 @@ def main() -> None:
     except USAGE_ERRORS as error:
         _fail(str(error), 2)
     except TargetError as error:  # in the user's own code, so its place is shown, too
-        print(*map(printable, error.traceback.splitlines()), sep="\n", file=sys.stderr)
+        for line in error.traceback.splitlines():
+            print(printable(line), file=sys.stderr)
         _fail(str(error), 1)
     except (BenchError, FormatError) as error:
         _fail(str(error), 1)
