@@ -370,9 +370,8 @@ def _compound(file, folder):
 
 
 def _array_type(file, folder):
-    file.create_dataset("x", (3,), np.dtype(("f4", (2, 2))))
     h5py.h5d.create(
-        file.id, b"z", h5py.h5t.array_create(h5py.h5t.NATIVE_INT, (3,)), h5py.h5s.create_simple((3,))
+        file.id, b"z", h5py.h5t.array_create(h5py.h5t.NATIVE_INT32, (3,)), h5py.h5s.create_simple((3,))
     )
 
 
