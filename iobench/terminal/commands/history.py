@@ -11,6 +11,7 @@ import typer
 from iobench.errors import InvalidSettings
 from iobench.terminal.commands._options import AsJson, DataDir
 from iobench.terminal.commands._records import records_of
+from iobench.text import printable
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="List, show, delete and export past runs."
@@ -78,7 +79,7 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidSettings(f"nobody is there to confirm that {path} may go; give --yes")
-        typer.confirm(f"delete {path}?", abort=True, err=True)
+        typer.confirm(printable(f"delete {path}?"), abort=True, err=True)
     for gone in history.delete(path):
         display.note(f"deleted {gone}")
 
