@@ -1,12 +1,14 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 from record_cases import SAMPLES, a_record
 
 from iobench.errors import RecordError
 from iobench.results import record
+from iobench.results.summary import summarise
 
 EXAMPLE = a_record(100)
 
@@ -160,3 +162,24 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
 def test_a_place_that_can_be_written_to_is_left_as_it_was(tmp_path):
     record.check_writable(tmp_path / "new" / "r.jsonl")
     assert not any(tmp_path.iterdir())
+
+
+OLD = Path(__file__).parent / "data" / "records-version-1.jsonl"  # as iobench 0.1 wrote them
+
+
+def test_records_of_version_1_are_read_as_of_this_one():
+    records, left_out = record.read(OLD)
+    assert not left_out
+    assert [one.case["loader"] for one in records] == ["stream", "dataloader", "native", "native"]
+    dataloader = next(one for one in records if one.case["loader"] == "dataloader")
+    assert dataloader.case["options"].items() >= {"num_workers": 1, "prefetch_factor": 3}.items()
+    assert (dataloader.case["order"], dataloader.case["block_bytes"]) == ("block", 1 << 20)
+    assert dataloader.timing.epochs == 1
+    assert sum(dataloader.timing.stages.values()) == pytest.approx(
+        dataloader.timing.epochs_s + dataloader.timing.open_s, rel=0.05
+    )
+    cold = records[-1]
+    assert (cold.cache.mode, cold.case["cache"], cold.case["model"]) == ("cold", "cold", "mlp")
+    assert cold.loss > 0
+    assert cold.disk.read_bytes > 0
+    assert len(summarise(records).cases) == 4
