@@ -16,8 +16,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from iobench import formats
 from iobench.dataset.staging import sync_directory
-from iobench.formats import Field
+from iobench.formats import Field, FormatError
 
 GENERATION = re.compile(r"-[0-9a-f]{8}$")  # at the end of every folder's name
 FILE_NAME = ".iobench-seal.json"
@@ -74,8 +75,8 @@ def sweep(root: Path, listed: Collection[str]) -> None:
             found = read(folder)
             if found is not None and found.folder == folder.name:
                 remove(folder, found)
-            elif GENERATION.search(folder.name):
-                folder.rmdir()  # as far as a removal can get; fails where anything is in it
+            elif not any(folder.iterdir()) and _named_by_us(folder.name):
+                folder.rmdir()  # a removal got as far as the seal
 
 
 def remove(folder: Path, seal: Seal) -> None:
@@ -95,6 +96,14 @@ def remove(folder: Path, seal: Seal) -> None:
     (folder / FILE_NAME).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
+
+
+def _named_by_us(name: str) -> bool:
+    variant = GENERATION.sub("", name)
+    try:
+        return formats.parse(variant).variant == variant
+    except FormatError:
+        return False
 
 
 def _inside(folder: Path, name: str) -> bool:
