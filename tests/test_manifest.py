@@ -7,38 +7,14 @@ import pickle
 import msgspec
 import pytest
 from conftest import Arrays, numbers
+from manifest_cases import refusal
 
 import iobench
 from iobench.dataset.manifest import Manifest, check_name, find_dataset
 from iobench.errors import ManifestError
 from iobench.formats import CorruptArtifact
 
-
-@pytest.fixture
-def manifest(tmp_path):
-    return iobench.prepare(numbers(), ["npy", "lmdb"], data_dir=tmp_path, name="d")[0]
-
-
-@pytest.fixture
-def edit(manifest):
-    """Change the manifest's JSON by a function."""
-
-    def edit(change):
-        path = manifest.root / "manifest.json"
-        body = json.loads(path.read_text())
-        change(body)
-        path.write_text(json.dumps(body))
-
-    return edit
-
-
-def refusal(manifest):
-    """The one line with which the manifest is refused."""
-    with pytest.raises(ManifestError) as error:
-        Manifest.load(manifest.root)
-    assert str(manifest.root / "manifest.json") in str(error.value)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+pytest_plugins = ("manifest_fixtures",)
 
 
 def test_what_was_saved_is_loaded(manifest):

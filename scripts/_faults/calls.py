@@ -13,7 +13,12 @@ from typing import Any
 
 from _faults.power import Disk
 
-MODES = ("killed", "refused", "interrupted", "power")
+LUCK = {
+    "power lost": 0.0,
+    "power lost, names kept": 1.0,
+    **{f"power lost, by lot {number}": 0.5 for number in range(1, 5)},
+}
+MODES = ("killed", "refused", "interrupted", *LUCK)
 NAMES = (
     "rename replace unlink remove rmdir mkdir link symlink truncate ftruncate fsync fdatasync write".split()
 )
@@ -23,7 +28,7 @@ class Calls:
     """Counts the calls of this process that change a disk, and strikes at number `at`.
 
     killed: it is gone before the call. refused: the call fails. interrupted: Ctrl-C comes right
-    after it. power: as killed, and `disk` forgets what was not synced.
+    after it. power lost: as killed, and `disk` forgets what was not synced.
     """
 
     def __init__(self, mode: str = "killed", at: int | None = None, disk: Disk | None = None) -> None:
@@ -64,7 +69,7 @@ class Calls:
         if self.mode == "refused":
             path = arguments[0] if isinstance(arguments[0], (str, os.PathLike)) else None
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        if self.mode == "power" and self.disk is not None:
+        if self.disk is not None:
             self.disk.fail()
-        if self.mode in ("killed", "power"):
+        if self.mode in ("killed", *LUCK):
             os.kill(os.getpid(), signal.SIGKILL)

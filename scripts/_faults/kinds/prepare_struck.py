@@ -9,7 +9,7 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from _faults.calls import MODES, Calls
+from _faults.calls import LUCK, MODES, Calls
 from _faults.children import CRASHED, DONE, HANGS, INTERRUPTED, REFUSED, Ended, forked, seconds
 from _faults.power import Disk
 from _faults.prepares import NAME, Call, Ground, Scenario, go_on, scenarios
@@ -17,7 +17,7 @@ from _faults.registry import Outcome, Trials, kind
 
 EXPECTED = {
     "killed": (-signal.SIGKILL,),
-    "power": (-signal.SIGKILL,),
+    **dict.fromkeys(LUCK, (-signal.SIGKILL,)),
     "refused": (DONE, REFUSED),  # what could not be removed is removed next time
     "interrupted": (INTERRUPTED,),
 }
@@ -76,9 +76,9 @@ def _count(ground: Ground) -> int:
 def _struck(call: Call, data_dir: Path, mode: str, at: int, seed: float) -> None:
     root = data_dir / NAME
     disk = None
-    if mode == "power":
+    if mode in LUCK:
         root.mkdir(exist_ok=True)
-        disk = Disk(root, data_dir / "kept", random.Random(seed))
+        disk = Disk(root, data_dir / "kept", LUCK[mode], random.Random(seed))
     calls = Calls(mode, at, disk)
     calls.watch()
     call(data_dir)
