@@ -25,13 +25,14 @@ from typing import Any
 
 from iobench import formats
 from iobench.dataset import manifest_file, seal
-from iobench.dataset.manifest_file import FILE_NAME, Artifact, Body, Checksums, FileStamp
+from iobench.dataset.manifest_file import FILE_NAME, VERSION, Artifact, Body, Checksums, FileStamp
 from iobench.dataset.seal import Seal
 from iobench.errors import ManifestError
 from iobench.formats import Format, Reader, Schema, corrupt
 
 __all__ = [
     "FILE_NAME",
+    "VERSION",
     "Artifact",
     "FileStamp",
     "Manifest",
@@ -136,7 +137,7 @@ class Manifest:
     def save(self) -> None:
         """Replace the manifest file in one step, synced to disk."""
         body = Body(
-            manifest_version=manifest_file.VERSION,
+            manifest_version=VERSION,
             created=self.created,
             samples=self.schema.samples,
             fields=self.schema.fields,
