@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import resource
 import select
 import signal
 import sys
@@ -82,12 +82,8 @@ def seconds(work: Callable[[], None]) -> float:
     return time.monotonic() - started
 
 
-@contextlib.contextmanager
-def memory_limit(more_bytes: int):  # type: ignore[no-untyped-def]
-    """In a child: no more than so much address space beside what it has."""
-    import resource
-
+def limit_memory(more_bytes: int) -> None:
+    """Let this process have no more than so much address space beside what it has; for children."""
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + more_bytes, now + more_bytes))
-    yield
