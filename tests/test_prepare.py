@@ -2,7 +2,6 @@
 
 import errno
 import fcntl
-import importlib
 import os
 import shutil
 import subprocess
@@ -16,7 +15,7 @@ from PIL import Image
 
 import iobench
 from iobench import formats
-from iobench.dataset import staging
+from iobench.dataset import writer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.verify import read_back
@@ -24,8 +23,6 @@ from iobench.errors import ManifestError, PrepareError, SourceError, WrongConten
 from iobench.formats import ArtifactExists, CorruptArtifact
 
 VARIANTS = [*DEFAULT_FORMATS, "hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
-
-PREPARE = importlib.import_module("iobench.dataset.prepare")  # its name in the package is the function's
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -64,7 +61,10 @@ def assert_holds(manifest, source=None):
 def assert_tidy(root, variants=()):
     """The dataset folder holds these artifacts and nothing half-written; without any, it is gone."""
     found = {path.name for path in root.iterdir()} if root.exists() else set()
-    assert found == ({".lock", "manifest.json", *variants} if variants else set())
+    listed = Manifest.load(root).artifacts if variants else {}
+    assert set(listed) == set(variants)
+    folders = {artifact.folder_name for artifact in listed.values()}
+    assert found == ({".lock", "manifest.json", *folders} if variants else set())
 
 
 class Changing(Arrays):
@@ -165,19 +165,19 @@ class TestASecondCall:
     def test_keeps_and_stamps_what_was_only_touched(self, tmp_path):
         manifest, _ = prepare(tmp_path)
         os.utime(manifest.files_of("npy")[0], (1, 1))
-        before = tree(manifest.root / "npy")
+        before = tree(manifest.path_of("npy"))
         again, rows = prepare(tmp_path)
         assert states(rows)["npy"] == "present"
-        assert tree(manifest.root / "npy") == before
+        assert tree(again.path_of("npy")) == before
         assert again.unchanged("npy")
         assert_holds(again)
 
     def test_leaves_what_others_put_beside_the_data(self, tmp_path):
         """LMDB's own tools leave a lock file, and a run must not miss it when it is gone."""
         manifest, _ = prepare(tmp_path)
-        lock = manifest.root / "lmdb" / "lock.mdb"
+        lock = manifest.path_of("lmdb") / "lock.mdb"
         lock.touch()
-        os.utime(manifest.root / "lmdb" / "data.mdb")
+        os.utime(manifest.path_of("lmdb") / "data.mdb")
         again, rows = prepare(tmp_path)
         assert (states(rows)["lmdb"], lock.exists()) == ("present", True)
         lock.unlink()
@@ -242,9 +242,10 @@ class TestOtherData:
         mine = tmp_path / "d" / "npy" / "x.npy"
         mine.parent.mkdir(parents=True)
         np.save(mine, np.arange(50))
-        with pytest.raises(ArtifactExists, match=r"d/npy is there, but no manifest lists it; .*--overwrite"):
-            prepare(tmp_path, ["lmdb", "npy"], iobench.open_source(mine))
-        assert np.load(mine).tolist() == list(range(50))
+        for overwrite in (False, True):
+            manifest, _ = prepare(tmp_path, ["lmdb", "npy"], iobench.open_source(mine), overwrite=overwrite)
+            assert iobench.verify(manifest) == {"lmdb": None, "npy": None}
+            assert np.load(mine).tolist() == list(range(50))
 
     def test_a_damaged_manifest_needs_overwrite(self, tmp_path):
         manifest, _ = prepare(tmp_path)
@@ -293,7 +294,7 @@ class TestFailure:
         assert_holds(iobench.find_dataset(tmp_path))
 
     @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
-    @pytest.mark.parametrize("point", [(PREPARE, "sync"), (staging, "sync_directory")])
+    @pytest.mark.parametrize("point", [(writer, "sync"), (writer, "sync_directory")])
     def test_of_a_sync_keeps_what_was_there(self, tmp_path, monkeypatch, error, point):
         prepare(tmp_path, ["npy"])
         before = tree(tmp_path)
@@ -312,11 +313,10 @@ class TestFailure:
         before = tree(tmp_path)
 
         def fail(descriptor):
-            raise OSError(errno.ENOSPC, "No space left on device")
+            if os.readlink(f"/proc/self/fd/{descriptor}").endswith("manifest.json"):
+                raise OSError(errno.ENOSPC, "No space left on device")
 
         monkeypatch.setattr(os, "fsync", fail)
-        monkeypatch.setattr(PREPARE, "sync", lambda folder: None)
-        monkeypatch.setattr(staging, "sync_directory", lambda folder: None)
         with pytest.raises(PrepareError, match="No space left on device"):
             prepare(tmp_path, ["npy", "lmdb"], numbers(seed=seed), overwrite=True)
         assert tree(tmp_path) == before

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 from iobench import formats
 from iobench.dataset.checksum import Checksum
@@ -56,7 +57,7 @@ def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silen
     opener = manifest.opener(variant)
     read = content_of if manifest.unchanged(variant) else _content_in_child
     found = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
-    compare(manifest, variant, found)
+    compare(manifest, manifest.path_of(variant), found)
 
 
 def content_of(opener: Opener, report: Report = lambda done, total: None) -> Checksum:
@@ -92,13 +93,13 @@ def _discard_stderr() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def compare(manifest: Manifest, variant: str, found: Checksum) -> None:
-    """Raise WrongContent where a checksum in order is not the manifest's."""
+def compare(manifest: Manifest, folder: Path, found: Checksum) -> None:
+    """Raise WrongContent where the checksum in order of what is in a folder is not the manifest's."""
     if (found.content, found.ordered) == (manifest.content, manifest.ordered):
         return
     what = "samples in another order" if found.content == manifest.content else "other content"
     raise WrongContent(
-        f"{manifest.path_of(variant)}: {what}: expected checksum {manifest.content:016x}, "
+        f"{folder}: {what}: expected checksum {manifest.content:016x}, "
         f"found {found.content:016x}; prepare it again, as it was first prepared, to repair it"
     )
 

@@ -44,7 +44,7 @@ def prepared_table(rows: Sequence[Prepared]) -> Table:
             bytes_text(artifact.stored_bytes),
             f"{row.ratio:.2f}",
             seconds_text(artifact.write_s),
-            three_digits(row.logical_bytes / artifact.write_s / MIB),
+            three_digits(row.write_bytes_per_s / MIB),
             seconds_text(artifact.verify_s),
             {"written": "yes", "present": "yes, was there", "repaired": "yes, was damaged"}[row.state],
         )

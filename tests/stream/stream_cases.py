@@ -75,7 +75,7 @@ def labels(batches, field="y"):
 
 def data_file(root, name):
     """The largest file of a variant."""
-    return max((root / name).iterdir(), key=lambda file: file.stat().st_size)
+    return max(Manifest.load(root).files_of(name), key=lambda file: file.stat().st_size)
 
 
 def in_use(root):

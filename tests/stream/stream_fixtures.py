@@ -39,7 +39,7 @@ def wide(tmp_path_factory):
 def own(request, pictures, tmp_path):
     """A copy of `pictures` for a test that damages it: the folder of the variant `name` only."""
     name, root = request.node.callspec.params["name"], tmp_path / "own"
-    shutil.copytree(pictures.path_of(name), root / name)
+    shutil.copytree(pictures.path_of(name), root / pictures.path_of(name).name)
     shutil.copy(pictures.root / "manifest.json", root)
     return root
 

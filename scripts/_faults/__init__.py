@@ -1,0 +1,1 @@
+"""Injected faults, by kind; see `__main__`."""

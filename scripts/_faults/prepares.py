@@ -1,0 +1,147 @@
+"""Ways to call prepare, and whether a dataset is whole after one of them was struck."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import iobench
+from iobench import Manifest
+from iobench.dataset import seal
+from iobench.dataset.checksum import Checksum
+
+NAME, SMALL = "d", 4096  # the latter in elements
+
+
+class NotWhole(Exception):
+    """What is wrong with a dataset."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """The arguments of one prepare."""
+
+    seed: int
+    variants: tuple[str, ...]
+    overwrite: bool = False
+
+    def __call__(self, data_dir: Path, elements: int = SMALL) -> None:
+        """Make it."""
+        source = iobench.Synthetic(elements, (16,), seed=self.seed)
+        iobench.prepare(source, self.variants, data_dir=data_dir, name=NAME, overwrite=self.overwrite)
+
+    def content(self, elements: int) -> int:
+        """The checksum of its data."""
+        source = iobench.Synthetic(elements, (16,), seed=self.seed)
+        check = Checksum(source.schema)
+        for batch in source.batches():
+            check.add(batch)
+        return check.content
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A dataset as one call left it, perhaps changed since, and the call that is struck."""
+
+    name: str
+    before: Call | None
+    call: Call
+    change: Callable[[Path], None] = lambda root: None
+    damaged: str | None = None  # the variant that the change damages
+
+    def make(self, data_dir: Path, elements: int = SMALL) -> None:
+        """Make the data folder as it is before the call."""
+        data_dir.mkdir(parents=True)
+        if self.before is not None:
+            self.before(data_dir, elements)
+            self.change(data_dir / NAME)
+
+    def check(self, data_dir: Path, elements: int = SMALL) -> Call | None:
+        """The call whose data are there, whole; None where nothing is yet. NotWhole says what is not."""
+        root = data_dir / NAME
+        if self.before is None and not (root / "manifest.json").exists():
+            return None
+        manifest = Manifest.load(root)
+        there = self._there(manifest, elements)
+        wrong = {variant: problem for variant, problem in iobench.verify(manifest).items() if problem}
+        if self.damaged and (self.before is None or there is self.before):
+            wrong.pop(self.damaged, None)  # as it was, if it still is
+        if wrong:
+            raise NotWhole(f"listed, but not right: {wrong}")
+        return there
+
+    def _there(self, manifest: Manifest, elements: int) -> Call:
+        found, wanted = set(manifest.artifacts), set(self.call.variants)
+        had = set(self.before.variants) if self.before else set()
+        same = self.before is None or self.before.seed == self.call.seed
+        if self.before and manifest.content == self.before.content(elements) and found == had:
+            return self.before
+        if manifest.content == self.call.content(elements):
+            whole = found == wanted | (had if same else set())
+            if whole or (same and not self.call.overwrite and had <= found <= had | wanted):
+                return self.call
+        raise NotWhole(f"neither old nor new: {sorted(found)} of content {manifest.content:016x}")
+
+
+def go_on(scenario: Scenario, data_dir: Path, call: Call, elements: int = SMALL) -> None:
+    """Prepare again, which must need no help and leave what it lists, whole, and nothing else."""
+    call(data_dir, elements)
+    root, manifest = data_dir / NAME, Manifest.load(data_dir / NAME)
+    wrong = {variant: problem for variant, problem in iobench.verify(manifest).items() if problem}
+    if wrong or not set(call.variants) <= set(manifest.artifacts):
+        raise NotWhole(f"prepared again, but not right: {wrong or sorted(manifest.artifacts)}")
+    expected = {".lock", "manifest.json", *(a.folder_name for a in manifest.artifacts.values())}
+    left = {path.name for path in root.iterdir()} - expected
+    if left:
+        raise NotWhole(f"left behind: {sorted(left)}")
+
+
+def truncate_npy(root: Path) -> None:
+    """Damage one artifact so that its repair is asked for."""
+    file = max(Manifest.load(root).files_of("npy"), key=lambda path: path.stat().st_size)
+    with open(file, "r+b") as opened:
+        opened.truncate(100)
+
+
+def to_version_1(root: Path) -> None:
+    """Make of a dataset what iobench made before folders had generations and seals."""
+    body = json.loads((root / "manifest.json").read_text())
+    body["manifest_version"] = 1
+    del body["logical_bytes"]
+    for variant, entry in body["artifacts"].items():
+        folder = root / entry.pop("folder")
+        (folder / seal.FILE_NAME).unlink()
+        folder.rename(root / variant)
+    (root / "manifest.json").write_text(json.dumps(body))
+
+
+def scenarios(formats: Sequence[str]) -> list[Scenario]:
+    """A fresh prepare, one that adds, one that repairs, and those that replace."""
+    some, rest = tuple(formats[:1]), tuple(formats)
+    old = Call(0, rest)
+    return [
+        Scenario("fresh", None, old),
+        Scenario("add", Call(0, some), old),
+        Scenario("overwrite", old, Call(1, rest, overwrite=True)),
+        Scenario("overwrite by the same", old, Call(0, some, overwrite=True)),
+        Scenario("repair", old, old, truncate_npy, damaged="npy"),
+        Scenario("overwrite version 1", old, Call(1, rest, overwrite=True), to_version_1),
+    ]
+
+
+class Ground:
+    """Copies of a scenario's beginning, one for each trial."""
+
+    def __init__(self, scenario: Scenario, folder: Path, elements: int = SMALL) -> None:
+        self.scenario, self.folder, self.elements, self._count = scenario, folder, elements, 0
+        scenario.make(folder / "before", elements)
+
+    def fresh(self) -> Path:
+        """A data folder as it is before the call."""
+        if self._count:
+            shutil.rmtree(self.folder / str(self._count))
+        self._count += 1
+        return Path(shutil.copytree(self.folder / "before", self.folder / str(self._count), symlinks=True))

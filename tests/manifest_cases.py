@@ -1,0 +1,15 @@
+"""The line with which a manifest is refused."""
+
+import pytest
+
+from iobench.dataset.manifest import Manifest
+from iobench.errors import ManifestError
+
+
+def refusal(manifest):
+    """The one line with which the manifest is refused."""
+    with pytest.raises(ManifestError) as error:
+        Manifest.load(manifest.root)
+    assert str(manifest.root / "manifest.json") in str(error.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)

@@ -1,0 +1,254 @@
+"""Which files a manifest is of: generations, seals, what prepare may remove, and datasets of version 1."""
+
+import fcntl
+import json
+import os
+import shutil
+
+import msgspec
+import pytest
+from conftest import numbers, tree
+from manifest_cases import refusal
+
+import iobench
+from iobench.dataset import seal
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.verify import content_of
+from iobench.errors import SourceError, WrongContent
+from iobench.formats import CorruptArtifact
+
+pytest_plugins = ("manifest_fixtures",)
+
+
+def prepare(folder, variants=("npy", "lmdb"), seed=0, **options):
+    return iobench.prepare(numbers(seed=seed), variants, data_dir=folder, name="d", **options)
+
+
+def names(root):
+    return {path.name for path in root.iterdir()}
+
+
+def assert_tidy(manifest):
+    folders = {manifest.path_of(variant).name for variant in manifest.artifacts}
+    assert names(manifest.root) == {".lock", "manifest.json", *folders}
+    assert set(iobench.verify(manifest).values()) == {None}
+
+
+class TestReading:
+    def test_an_old_manifest_never_meets_new_files(self, manifest, tmp_path):
+        before = (manifest.root / "manifest.json").read_bytes()
+        prepare(tmp_path, seed=1, overwrite=True)  # of the same size
+        (manifest.root / "manifest.json").write_bytes(before)
+        for variant in manifest.artifacts:
+            with pytest.raises(CorruptArtifact, match="no such file"):
+                Manifest.load(manifest.root).opener(variant)
+
+    def test_a_folder_of_other_data_in_its_place_is_refused(self, manifest, tmp_path):
+        """Of the same size, and with the times of the files that were there."""
+        other = iobench.prepare(numbers(seed=1), ["npy"], data_dir=tmp_path, name="other")[0]
+        for file, own in zip(other.files_of("npy"), manifest.files_of("npy"), strict=True):
+            os.utime(file, ns=(0, own.stat().st_mtime_ns))
+        shutil.rmtree(manifest.path_of("npy"))
+        other.path_of("npy").rename(manifest.path_of("npy"))
+        assert not manifest.unchanged("npy")
+        with pytest.raises(CorruptArtifact, match=r"expected checksum .*, found other content"):
+            manifest.opener("npy")
+
+    @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000, b"\xff"])
+    def test_a_folder_without_its_seal_is_refused_and_repaired(self, manifest, tmp_path, content):
+        file = manifest.path_of("npy") / seal.FILE_NAME
+        file.unlink()
+        if content is not None:
+            file.write_bytes(content)
+        with pytest.raises(CorruptArtifact, match="expected the seal of the artifact, found none"):
+            manifest.opener("npy")
+        again, rows = prepare(tmp_path)
+        assert [row.state for row in rows] == ["repaired", "present"]
+        assert set(iobench.verify(again).values()) == {None}
+
+    def test_the_seal_is_of_the_schema_too(self, manifest, edit):
+        """A schema of as many bytes is known for another before a format opens the files."""
+        edit(lambda body: body["fields"][0].update(dtype="int32"))
+        with pytest.raises(CorruptArtifact, match="samples"):
+            Manifest.load(manifest.root).opener("npy")
+
+
+class TestReplacing:
+    def test_readers_go_on_with_the_old_while_the_new_is_written(self, manifest, tmp_path):
+        """Every artifact whole until the new one is listed; what is open then, beyond that."""
+        opened, seen = {}, []
+
+        def look(what, done, total):
+            if what not in seen:
+                seen.append(what)
+                assert set(iobench.verify(Manifest.load(manifest.root)).values()) == {None}
+                opened.setdefault("reader", manifest.opener("npy")())
+
+        new, _ = prepare(tmp_path, seed=1, overwrite=True, progress=look)
+        assert len(seen) == 4
+        with opened["reader"] as reader:
+            assert reader.batch(slice(0, 203))["x"].tobytes() == numbers().arrays["x"].tobytes()
+        with pytest.raises(CorruptArtifact, match="no such file"):
+            manifest.opener("npy")
+        assert content_of(new.opener("npy")).content == new.content != manifest.content
+        assert_tidy(new)
+
+    def test_nothing_goes_before_the_last_is_verified(self, manifest, tmp_path, monkeypatch):
+        before = tree(manifest.root)
+        monkeypatch.setattr(iobench.formats.type_of("lmdb"), "write", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            prepare(tmp_path, seed=1, overwrite=True)
+        assert tree(manifest.root) == before
+        assert_tidy(manifest)
+
+    @pytest.mark.parametrize("at", ["sweep", "sync"])
+    def test_nothing_comes_back_once_the_new_is_listed(self, manifest, tmp_path, monkeypatch, at):
+        def ctrl_c(*_):
+            if Manifest.load(manifest.root).content != manifest.content:
+                raise KeyboardInterrupt
+
+        if at == "sweep":
+            monkeypatch.setattr(seal, "remove", ctrl_c)
+        else:
+            monkeypatch.setattr("iobench.dataset.manifest_file.sync_directory", ctrl_c)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(tmp_path, seed=1, overwrite=True)
+        monkeypatch.undo()
+        new = Manifest.load(manifest.root)
+        assert set(iobench.verify(new).values()) == {None}
+        assert new.content != manifest.content
+        assert names(new.root) > {new.path_of("npy").name, manifest.path_of("npy").name}
+        again, rows = prepare(tmp_path, seed=1)
+        assert {row.state for row in rows} == {"present"}
+        assert_tidy(again)
+
+    def test_data_that_changed_under_the_same_description_are_replaced(self, tmp_path):
+        source = numbers()
+        prepared = iobench.prepare(source, ["npy", "lmdb"], data_dir=tmp_path, name="d")[0]
+        source.arrays["x"][:2] = source.arrays["x"][1::-1].copy()  # their sum stays
+        with pytest.raises(WrongContent, match="use --overwrite"):
+            iobench.prepare(source, ["hdf5"], data_dir=tmp_path, name="d")
+        new = iobench.prepare(source, ["npy"], data_dir=tmp_path, name="d", overwrite=True)[0]
+        assert list(new.artifacts) == ["npy"]
+        assert new.content != prepared.content
+        assert_tidy(new)
+
+    def test_a_damaged_manifest_costs_nothing_before_that(self, manifest, tmp_path, monkeypatch):
+        (manifest.root / "manifest.json").write_text("{")
+        before = tree(manifest.root)
+        monkeypatch.setattr(iobench.formats.type_of("lmdb"), "write", _fail)
+        with pytest.raises(SourceError):
+            prepare(tmp_path, seed=1, overwrite=True)
+        monkeypatch.undo()
+        assert tree(manifest.root) == before
+        assert_tidy(prepare(tmp_path, seed=1, overwrite=True)[0])
+
+
+def _fail(*_):
+    raise SourceError("it broke")
+
+
+class TestSweeping:
+    def test_finished_folders_that_nothing_lists_go(self, manifest, tmp_path):
+        stray = tmp_path / "npy-00000000"
+        shutil.copytree(manifest.path_of("npy"), stray)
+        stray = stray.rename(manifest.root / stray.name)
+        seal.write(stray, msgspec.structs.replace(seal.read(stray), folder=stray.name))
+        assert_tidy(prepare(tmp_path)[0])
+
+    def test_what_a_person_put_there_stays(self, manifest, tmp_path):
+        """A copy of an artifact, files beside and in one, links, and folders named like ours."""
+        root = manifest.root
+        shutil.copytree(manifest.path_of("npy"), root / "npy-copy")
+        shutil.copytree(manifest.path_of("npy"), tmp_path / "elsewhere")
+        (root / "npy-11111111").symlink_to(tmp_path / "elsewhere")
+        (manifest.path_of("npy") / "notes.txt").write_text("mine")
+        (root / "npy-22222222").mkdir()
+        (root / "npy-22222222" / "x.npy").write_text("mine")
+        (root / "plots").mkdir()
+        mine = [
+            root / "npy-copy" / "x.npy",
+            tmp_path / "elsewhere" / "x.npy",
+            root / "npy-22222222" / "x.npy",
+        ]
+        mine += [manifest.path_of("npy") / "notes.txt"]
+        before = [file.read_bytes() for file in mine]
+        for seed in (1, 2):
+            new, _ = prepare(tmp_path, seed=seed, overwrite=True)
+            assert set(iobench.verify(new).values()) == {None}
+        assert [file.read_bytes() for file in mine] == before
+        assert (root / "plots").is_dir()
+        assert not (manifest.path_of("npy") / "x.npy").exists()
+
+    def test_a_seal_that_names_files_elsewhere_removes_none(self, manifest, tmp_path):
+        (tmp_path / "mine").mkdir()
+        (tmp_path / "mine" / "x").write_text("mine")
+        folder = manifest.root / "npy-33333333"
+        folder.mkdir()
+        (folder / "linked").symlink_to(tmp_path / "mine")
+        files = ("../../mine/x", str(tmp_path / "mine" / "x"), "linked/x", "")
+        stray = seal.Seal(1, folder.name, 0, 0, 1, (), files)
+        seal.write(folder, stray)
+        prepare(tmp_path)
+        assert (tmp_path / "mine" / "x").read_text() == "mine"
+
+
+class TestVersion1:
+    @pytest.fixture
+    def old(self, manifest):
+        """The dataset as it was made before folders had generations and seals."""
+        body = json.loads((manifest.root / "manifest.json").read_text())
+        body["manifest_version"] = 1
+        del body["logical_bytes"]
+        for variant, entry in body["artifacts"].items():
+            folder = manifest.root / entry.pop("folder")
+            (folder / seal.FILE_NAME).unlink()
+            folder.rename(manifest.root / variant)
+        (manifest.root / "manifest.json").write_text(json.dumps(body))
+        return Manifest.load(manifest.root)
+
+    def test_is_read_as_it_is(self, old):
+        assert iobench.verify(old) == {"npy": None, "lmdb": None}
+        assert old.path_of("npy") == old.root / "npy"
+        assert old.unchanged("npy")
+        assert all(file.is_file() for file in old.files_of("lmdb"))
+
+    def test_is_refused_where_the_files_cannot_hold_so_much(self, old, edit):
+        edit(lambda body: body.update(samples=10**12))
+        assert "bytes in its files for 28000000000000 of data" in refusal(old)
+
+    def test_is_extended_and_kept(self, old, tmp_path):
+        new, rows = prepare(tmp_path, ["npy", "lmdb", "memmap"])
+        assert [row.state for row in rows] == ["present", "present", "written"]
+        assert new.path_of("npy") == old.root / "npy"
+        assert_tidy(Manifest.load(old.root))
+
+    def test_is_repaired(self, old, tmp_path):
+        os.truncate(old.files_of("npy")[0], 10)
+        new, rows = prepare(tmp_path)
+        assert [row.state for row in rows] == ["repaired", "present"]
+        assert_tidy(new)
+
+    def test_is_replaced_whole(self, old, tmp_path):
+        assert_tidy(prepare(tmp_path, ["npy"], seed=1, overwrite=True)[0])
+
+    def test_of_which_a_folder_is_linked_to_elsewhere_leaves_that(self, old, tmp_path):
+        (old.root / "npy").rename(tmp_path / "elsewhere")
+        (old.root / "npy").symlink_to(tmp_path / "elsewhere")
+        before = tree(tmp_path / "elsewhere")
+        prepare(tmp_path, seed=1, overwrite=True)
+        assert tree(tmp_path / "elsewhere") == before
+
+
+def test_a_lock_that_was_removed_in_between_is_taken_anew(tmp_path, monkeypatch):
+    """Another prepare that fails removes the folder, its lock included, while this one waits for it."""
+    flock, calls = fcntl.flock, []
+
+    def remove_first(lock, how):
+        if not calls:
+            calls.append(1)
+            shutil.rmtree(tmp_path / "d")
+        flock(lock, how)
+
+    monkeypatch.setattr(fcntl, "flock", remove_first)
+    assert_tidy(prepare(tmp_path)[0])
