@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from iobench.studies._base import Answer, Found, Options, Study, interleave, timed, together
+from iobench.studies._base import Answer, Study, StudyOptions
 from iobench.studies._claims import against, all_of, claimed_equal, claimed_faster, opposite
+from iobench.studies._references import IO_EVALUATION
+from iobench.studies._turns import Measurements, interleave, timed, together
 from iobench.units import bytes_text
 
-ROWS, COLUMNS = 1000, 128  # of a piece: half a MB
+ROWS, COLUMNS, ITEM_BYTES = 1000, 128, 4  # of a piece: half a MB
 COUNTS, QUICK_COUNTS = (2, 8, 32, 128, 512), (2, 8, 32)
 MOST_GROWN = 128  # pieces that are added one by one: what that copies grows with their square
 TURNS = 15
@@ -31,25 +33,29 @@ GROWN = "torch.cat, piece by piece"
 class PreallocationStudy(Study):
     """Time and peak memory against the number of pieces."""
 
-    source = "“DataLoader and TensorDict: an IO evaluation”, experiment 2"
+    reference = IO_EVALUATION
+    part = "experiment 2"
     question = "When does pre-allocating pay?"
 
-    def about(self, options: Options) -> str:
+    def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
         counts = ", ".join(map(str, self._counts(options)))
         return f"{counts} pieces of {ROWS} × {COLUMNS} float32 put together along the first dimension"
 
-    def measure(self, options: Options) -> Found:
+    def measure(self, options: StudyOptions) -> Measurements:
         """Each way with each number of pieces."""
         parts = []
         for count in self._counts(options):
             options.on_status(f"{count} pieces")
             ways = {f"{name}, {count}": way for name, way in _ways(count).items()}
-            parts.append(interleave({name: timed(way) for name, way in ways.items()}, TURNS, warmup=2))
+            contenders = {name: timed(way) for name, way in ways.items()}
+            parts.append(interleave(contenders, TURNS, warmup=2, on_status=options.on_status))
             parts[-1].noted["memory_bytes"] = {name: _peak(way) for name, way in ways.items()}
-        return together(parts, counts=list(self._counts(options)))
+        few, *_, many = counts = list(self._counts(options))
+        data = f"{few} to {many} pieces of {bytes_text(ROWS * COLUMNS * ITEM_BYTES)}"
+        return together(parts, data, counts=counts)
 
-    def answers(self, found: Found) -> list[Answer]:
+    def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""
         few, *_, many = found.figures["counts"]
         gains = claimed_faster("", found, f"{FILL}, {few}", f"{CAT}, {few}")
@@ -67,7 +73,7 @@ class PreallocationStudy(Study):
             all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", apart),
         ]
 
-    def _counts(self, options: Options) -> tuple[int, ...]:
+    def _counts(self, options: StudyOptions) -> tuple[int, ...]:
         return QUICK_COUNTS if options.quick else COUNTS
 
 
@@ -100,7 +106,7 @@ def _ways(count: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _crossing(found: Found, other: str) -> str:
+def _crossing(found: Measurements, other: str) -> str:
     """With how many pieces pre-allocating is faster than another way."""
     counts = [n for n in found.figures["counts"] if f"{other}, {n}" in found.seconds]
     wins = [n for n in counts if against(found.seconds, f"{FILL}, {n}", f"{other}, {n}").outcome == "faster"]
@@ -131,7 +137,7 @@ def _status_bytes(name: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def _memory(found: Found, count: int) -> str:
+def _memory(found: Measurements, count: int) -> str:
     held = {name: found.median("memory_bytes", f"{name}, {count}") for name in (CAT, FILL)}
     told = [f"{name} takes {bytes_text(value)}" for name, value in held.items() if value is not None]
     return "".join(f"; {one}" for one in told)
