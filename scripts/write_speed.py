@@ -15,8 +15,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from iobench import Synthetic
-from iobench.dataset import prepare
+from iobench import Synthetic, prepare
 
 VARIANTS = ("npy", "memmap", "hdf5:chunk_bytes=0", "hdf5", "lmdb")
 MIB = 2**20
