@@ -159,9 +159,9 @@ def only(seconds, default=1.0):
 def pieces(few, many):
     """Seconds of each way at 2 and 32 pieces, those of torch.cat being 1."""
     names = (preallocation.CAT, preallocation.TD_CAT, preallocation.FILL)
-    seconds = {f"{name}, 2": rounds(value) for name, value in zip(names, few, strict=True)}
-    seconds |= {f"{name}, 8": rounds(1) for name in names}
-    seconds |= {f"{name}, 32": rounds(value) for name, value in zip(names, many, strict=True)}
+    seconds = {f"{name}, 2 pieces": rounds(value) for name, value in zip(names, few, strict=True)}
+    seconds |= {f"{name}, 8 pieces": rounds(1) for name in names}
+    seconds |= {f"{name}, 32 pieces": rounds(value) for name, value in zip(names, many, strict=True)}
     return Measurements(seconds, figures={"counts": [2, 8, 32]})
 
 

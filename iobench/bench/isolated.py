@@ -107,7 +107,7 @@ class CaseProcess:
             allowed_s = timeout_s if self._started else max(timeout_s, START_S)
             if time.monotonic() - heard > allowed_s:
                 raise CaseDied(f"no batch came for {allowed_s:g} s, so its process was ended (--timeout)")
-        self._started = True
+        self._started, tick.progress.batches = True, self._shared.count - before
         return self._process.receive()
 
 

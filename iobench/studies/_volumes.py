@@ -26,7 +26,7 @@ class HowLong(Observer):
 
     def status(self, text: str) -> None:
         """Tell how long the rounds will take; not what is checked before."""
-        if " rounds: about " in text:
+        if ": about " in text:
             self._options.on_status(f"{self._mode}: {text}")
 
 

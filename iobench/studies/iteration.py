@@ -38,7 +38,7 @@ class IterationStudy(Study):
 
     reference = IO_EVALUATION
     part = "experiments 1, 3 and 4"
-    question = "Is tensorclass a faster way to transfer training than DataLoader?"
+    question = "Is tensorclass a faster way to feed training than DataLoader?"
 
     def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
@@ -101,7 +101,9 @@ def _of_the_copy(found: Measurements) -> Answer:
     )
     if touched >= 0.5:
         return Answer(claim, HOLDS, told, found.data)
-    return Answer(claim, FAILS, f"{told}. Slicing a memory map reads nothing: 0.00 s is no load", found.data)
+    return Answer(
+        claim, FAILS, f"{told}: slicing alone reads nothing, so its time is not that of loading", found.data
+    )
 
 
 def _elements(options: StudyOptions) -> int:

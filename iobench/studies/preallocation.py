@@ -47,7 +47,7 @@ class PreallocationStudy(Study):
         parts = []
         for count in self._counts(options):
             options.on_status(f"{count} pieces")
-            ways = {f"{name}, {count}": way for name, way in _ways(count).items()}
+            ways = {_of(name, count): way for name, way in _ways(count).items()}
             contenders = {name: timed(way) for name, way in ways.items()}
             parts.append(interleave(contenders, TURNS, warmup=2, on_status=options.on_status))
             parts[-1].noted["memory_bytes"] = {name: _peak(way) for name, way in ways.items()}
@@ -58,14 +58,14 @@ class PreallocationStudy(Study):
     def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""
         few, *_, many = found.figures["counts"]
-        gains = claimed_faster("", found, f"{FILL}, {few}", f"{CAT}, {few}")
-        apart = [claimed_equal("", found, f"{TD_CAT}, {count}", f"{CAT}, {count}") for count in (few, many)]
+        gains = claimed_faster("", found, _of(FILL, few), _of(CAT, few))
+        apart = [claimed_equal("", found, _of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
         return [
             claimed_faster(
                 "Pre-allocating wins clearly once the pieces are many and large.",
                 found,
-                f"{FILL}, {many}",
-                f"{CAT}, {many}",
+                _of(FILL, many),
+                _of(CAT, many),
                 f"{_memory(found, many)}; {_crossing(found, CAT)}, which allocates once, too; "
                 f"{_crossing(found, GROWN)}, which copies all that is there for each piece",
             ),
@@ -106,12 +106,17 @@ def _ways(count: int) -> dict[str, Callable[[], Any]]:
     }
 
 
+def _of(way: str, count: int) -> str:
+    """The contender that puts so many pieces together in this way."""
+    return f"{way}, {count} pieces"
+
+
 def _crossing(found: Measurements, other: str) -> str:
     """With how many pieces pre-allocating is faster than another way."""
-    counts = [n for n in found.figures["counts"] if f"{other}, {n}" in found.seconds]
-    wins = [n for n in counts if against(found.seconds, f"{FILL}, {n}", f"{other}, {n}").outcome == "faster"]
+    counts = [n for n in found.figures["counts"] if _of(other, n) in found.seconds]
+    wins = [n for n in counts if against(found.seconds, _of(FILL, n), _of(other, n)).outcome == "faster"]
     won = f"with {', '.join(map(str, wins))} pieces" if wins else "with no number of pieces tried"
-    return f"faster {won} than {other}"
+    return f"pre-allocated is faster {won} than {other}"
 
 
 def _filled(whole: Any, pieces: list[Any]) -> Any:
@@ -138,7 +143,7 @@ def _status_bytes(name: str) -> int:
 
 
 def _memory(found: Measurements, count: int) -> str:
-    held = {name: found.median("memory_bytes", f"{name}, {count}") for name in (CAT, FILL)}
+    held = {name: found.median("memory_bytes", _of(name, count)) for name in (CAT, FILL)}
     told = [f"{name} takes {bytes_text(value)}" for name, value in held.items() if value is not None]
     return "".join(f"; {one}" for one in told)
 

@@ -42,7 +42,8 @@ class SettingsStudy(Study):
         samples, turns, count, _ = _sizes(options)
         return (
             f"{', '.join(map(str, SHARES))} % of {samples:,} samples of {COLUMNS} float32 in npy, shuffled, "
-            f"batch {BATCH}; an MLP trained on {options.device}; {turns} turns of {count} epochs"
+            f"batch {BATCH}; an MLP trained on {options.device}; {turns} turns "
+            f"of {count} epoch{'s' * (count != 1)}"
             f"{'' if options.cuda else '; pinned memory and copies that do not block mean nothing here'}"
         )
 
@@ -176,11 +177,11 @@ def _of_gpu_memory(claim: str, found: Measurements) -> Answer:
 
 def _of_both(found: Measurements) -> Answer:
     claim, both = "The background generator deadlocks together with workers.", found.figures["both"]
-    what = f"{both['epochs']} epochs over {MANY} workers"
+    data = bytes_text(found.figures["data_bytes"][str(SMALL)])
+    what = f"{both['epochs']} epochs of {data} through a background thread over {MANY} workers"
     if both["failure"] is None:
-        return Answer(claim, FAILS, f"{what} ended in {seconds_text(both['seconds'])}", found.data)
-    answer = HOLDS if both["hung"] else UNKNOWN
-    return Answer(claim, answer, f"{what}: the process {both['failure']}", found.data)
+        return Answer(claim, FAILS, f"{what} ended, after {seconds_text(both['seconds'])}")
+    return Answer(claim, HOLDS if both["hung"] else UNKNOWN, f"{what}: the process {both['failure']}")
 
 
 def _require_prefetch_generator() -> None:
