@@ -16,10 +16,12 @@ from typing import Any, ClassVar
 
 import torch
 
-from iobench.bench.case import Settings, case
-from iobench.bench.epoch import measure
+from iobench.bench.epoch import Round, measure
 from iobench.dataset.manifest import Opener
 from iobench.formats import Batch, Field, Format, Reader, Rows, Schema
+from iobench.loading import loaders
+from iobench.loading.loaders import Job
+from iobench.loading.order import Order
 from iobench.loading.transfer import HostToDevice
 
 BATCH_SIZE, BATCHES, ROUNDS = 256, 20_000, 7
@@ -66,17 +68,19 @@ class Null(Format):
         return NullReader(schema)
 
 
-def floor_us(loader: str, settings: Settings) -> float:
-    """Microseconds per batch, median of the rounds."""
+def floor_us(loader: str) -> float:
+    """Microseconds per batch of a loader's word, median of the rounds."""
     schema = Schema(BATCH_SIZE * BATCHES, (Field("x", (128,), "float32"),))
-    transfer, one = HostToDevice(torch.device("cpu"), False), case("null", loader, settings.on("cpu"))
+    one, transfer = loaders.parse(loader).on("cpu"), HostToDevice(torch.device("cpu"), False)
+    epochs_s = []
     with TemporaryDirectory() as folder:
-        opener = Opener(Null(), Path(folder), schema)
-        rounds = [measure(one, opener, transfer, n, lambda batch: None).epoch_s for n in range(ROUNDS)]
-    return statistics.median(rounds) / BATCHES * 1e6
+        job = Job(Opener(Null(), Path(folder), schema), Order(batch_size=BATCH_SIZE))
+        for number in range(ROUNDS):
+            measured = measure(one, job, transfer, Round(number, lambda batch: None, seconds=0.0))
+            epochs_s.append(measured.timing.epochs_s)
+    return statistics.median(epochs_s) / BATCHES * 1e6
 
 
 if __name__ == "__main__":
-    print(f"native                    {floor_us('native', Settings()):6.2f} µs per batch")
-    print(f"stream                    {floor_us('stream', Settings()):6.2f} µs per batch")
-    print(f"dataloader, batch fetch   {floor_us('dataloader', Settings(fetch='batch')):6.2f} µs per batch")
+    for word in ("native", "stream", "dataloader:fetch=batch"):
+        print(f"{word:24} {floor_us(word):6.2f} µs per batch")

@@ -27,10 +27,12 @@ from tensordict import TensorDict, tensorclass
 from torch.utils.data import DataLoader, Dataset
 
 from iobench import find_dataset
-from iobench.bench.case import Settings, case
-from iobench.bench.epoch import measure
+from iobench.bench.epoch import Round, asked_of, measure
 from iobench.dataset.manifest import Manifest
 from iobench.host import cache
+from iobench.loading import loaders
+from iobench.loading.loaders import Job
+from iobench.loading.order import Order
 from iobench.loading.transfer import HostToDevice
 
 warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
@@ -145,23 +147,23 @@ def loop_rate(loop: Any, manifest: Manifest, variant: str, batches: list[Any]) -
     return count / (time.perf_counter() - started)
 
 
-def compare(manifest: Manifest, variant: str, loader: str, settings: Settings, rounds: int) -> float:
+def compare(manifest: Manifest, variant: str, loader: str, order: Order, rounds: int) -> float:
     """The case's samples/s over the loop's: the ratio of medians over alternating warm epochs."""
     suffix = "native" if loader == "native" else "sample"
     loop = globals()[f"{variant.partition(':')[0]}_{suffix}"]
-    one, transfer = case(variant, loader, settings.on("cpu")), HostToDevice(torch.device("cpu"), False)
+    one, transfer = loaders.get(loader).on("cpu"), HostToDevice(torch.device("cpu"), False)
+    job = Job(manifest.opener(variant), order)
     rates: dict[str, list[float]] = {"loop": [], "case": []}
     for number in range(rounds + 1):
         cache.warm(manifest.files_of(variant))
-        batches = settings.row_order(manifest.schema).batches(manifest.schema.samples, number)
-        measured = measure(one, manifest.opener(variant), transfer, number, lambda batch: None)
+        measured = measure(one, job, transfer, Round(number, lambda batch: None, seconds=0.0)).timing
         if number:  # the first epoch of each warms up
-            rates["loop"].append(loop_rate(loop, manifest, variant, batches))
-            rates["case"].append(measured.samples / (measured.epoch_s + measured.open_s))
+            rates["loop"].append(loop_rate(loop, manifest, variant, asked_of(one, job, number)))
+            rates["case"].append(measured.samples / (measured.epochs_s + measured.open_s))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians["case"] / medians["loop"]
     print(
-        f"{variant:24} {loader:10} {settings.order:10} loop {medians['loop']:12,.0f}/s  "
+        f"{variant:24} {loader:10} {order.kind:10} loop {medians['loop']:12,.0f}/s  "
         f"case {medians['case']:12,.0f}/s  {ratio:5.2f}"
     )
     return ratio
@@ -178,10 +180,10 @@ def main() -> None:
     parser.add_argument("--format", action="append", help="a prepared variant; default: all")
     options = parser.parse_args()
     manifest = find_dataset(options.data_dir, options.name)
-    settings = Settings(batch_size=options.batch_size, order=options.order)
+    order = Order(options.order, options.batch_size)
     for variant in options.format or [v for v in manifest.artifacts if "codec" not in v]:
         for loader in ("native", "dataloader"):
-            compare(manifest, variant, loader, settings, options.rounds)
+            compare(manifest, variant, loader, order, options.rounds)
 
 
 if __name__ == "__main__":

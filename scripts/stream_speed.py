@@ -28,11 +28,14 @@ from harness_floor import floor_us
 
 import iobench
 from iobench import StreamLoader
-from iobench.bench.case import Settings, case
-from iobench.bench.epoch import measure
+from iobench.bench.epoch import Round, measure
 from iobench.dataset.manifest import Manifest
 from iobench.host import cache, counters, limits
+from iobench.loading import loaders
+from iobench.loading.loaders import Job
+from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
 from iobench.loading.transfer import HostToDevice
+from iobench.results.record import Measured
 
 FORMATS = ["npy", "memmap", "hdf5:chunk_bytes=0", "lmdb"]
 CORES = len(os.sched_getaffinity(0))
@@ -64,16 +67,31 @@ class Bench:
         return {name: statistics.median(values) for name, values in found.items()}
 
 
-def epoch_rate(manifest: Manifest, variant: str, loader: str, cold: bool, **settings: Any) -> Rate:
-    """Logical bytes per second of one epoch of a case."""
-    one = case(variant, loader, Settings(**settings).on("cpu"))
-    transfer = HostToDevice(torch.device("cpu"), False)
+def epochs(
+    manifest: Manifest, variant: str, loader: str, cold: bool, order: str, batch_size: int, **options: Any
+) -> Callable[[int], Measured]:
+    """What one epoch of a case took, by the round's number."""
+    one, transfer = loaders.get(loader, **options).on("cpu"), HostToDevice(torch.device("cpu"), False)
+    blocks = blocks_of(manifest.schema, batch_size, BLOCK_BYTES, WINDOW_BYTES)
+    job = Job(manifest.opener(variant), Order(order, batch_size, 0, *blocks))
 
-    def rate(number: int) -> float:
+    def epoch(number: int) -> Measured:
         mode = "cold" if cold else "warm"
         cache.establish(mode, manifest.files_of(variant), manifest.schema.logical_bytes)
-        measured = measure(one, manifest.opener(variant), transfer, number, lambda batch: None)
-        return measured.logical_bytes / measured.epoch_s
+        return measure(one, job, transfer, Round(number, lambda batch: None, seconds=0.0))
+
+    return epoch
+
+
+def epoch_rate(
+    manifest: Manifest, variant: str, loader: str, cold: bool, order: str, batch_size: int, **options: Any
+) -> Rate:
+    """Logical bytes per second of one epoch of a case."""
+    epoch = epochs(manifest, variant, loader, cold, order, batch_size, **options)
+
+    def rate(number: int) -> float:
+        timing = epoch(number).timing
+        return timing.logical_bytes / timing.epochs_s
 
     return rate
 
@@ -213,14 +231,13 @@ def cold_random_small(bench: Bench) -> None:
 def block(bench: Bench) -> None:
     """512-byte rows in block order from disk, and the memory that it takes."""
     rows = bench.dataset("rows")
-    one = case("npy", "stream", Settings(batch_size=1024, order="block", direct=True).on("cpu"))
-    transfer, memory, before = HostToDevice(torch.device("cpu"), False), [], counters.memory_bytes() or 0
+    epoch = epochs(rows, "npy", "stream", True, "block", 1024, direct=True)
+    memory, before = list[int](), counters.memory_bytes() or 0
 
     def stream(number: int) -> float:
-        cache.establish("cold", rows.files_of("npy"), rows.schema.logical_bytes)
-        measured = measure(one, rows.opener("npy"), transfer, number, lambda batch: None)
-        memory.append(measured.memory_bytes or 0)
-        return measured.logical_bytes / measured.epoch_s
+        measured = epoch(number)
+        memory.append(measured.memory.peak_bytes or 0)
+        return measured.timing.logical_bytes / measured.timing.epochs_s
 
     file = rows.files_of("npy")[0]
     found = bench.medians(
@@ -252,24 +269,23 @@ def lmdb(bench: Bench) -> None:
 
 def own_cost(bench: Bench) -> None:
     """What a batch costs that is nothing, and how soon the first one comes from a cold disk."""
-    print(f"{'own cost per batch (null format)':44} {floor_us('stream', Settings()):9.2f} µs (at most 50)")
+    print(f"{'own cost per batch (null format)':44} {floor_us('stream'):9.2f} µs (at most 50)")
     rows = bench.dataset("rows")
     disk = limits.random_read(rows.files_of("npy")[0], 512).reads_per_s or 1.0
     for direct in (True, False):
-        one = case("npy", "stream", Settings(batch_size=1024, order="random", direct=direct).on("cpu"))
         waits = []
         for number in range(bench.rounds):
             cache.establish("cold", rows.files_of("npy"), rows.schema.logical_bytes)
-            waits.append(_first_wait(one, rows, number))
+            waits.append(_first_wait(rows, direct, number))
         name, wait = f"first batch, cold, {'direct' if direct else 'cached'}", statistics.median(waits)
         most = 3 * 1024 / disk + 0.05
         print(f"{name:44} {wait * 1e3:9.1f} ms (at most {most * 1e3:.1f}: 3 × its reads + 50 ms)", flush=True)
 
 
-def _first_wait(one: Any, rows: Manifest, number: int) -> float:
+def _first_wait(rows: Manifest, direct: bool, number: int) -> float:
     started = perf_counter()
     loader = StreamLoader(
-        rows.root, format="npy", batch_size=1024, order="random", seed=number, direct=one.settings.direct
+        rows.root, format="npy", batch_size=1024, order="random", seed=number, direct=direct
     )
     batches: Iterator[Any] = iter(loader)
     next(batches)

@@ -10,25 +10,25 @@ was called what, by the very comparison behind the verdict of `iobench run`.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import statistics
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-import numpy as np
 import torch
 
 import iobench
-from iobench.bench.case import Case, Settings
-from iobench.bench.epoch import measure
+from iobench.bench import plan
+from iobench.bench.epoch import Round, measure
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Rows
 from iobench.host import cache
-from iobench.loading import loaders
-from iobench.loading.loaders.dataloader import TorchDataLoader
+from iobench.loading.loaders import Epochs, Job
+from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
+from iobench.loading.order import Order
 from iobench.loading.transfer import HostBatch, HostToDevice
 from iobench.results import stats
 
@@ -36,14 +36,19 @@ SLOWED_BY = 0.1
 WANTED_SAME, WANTED_SLOWER = 0.05, 0.95  # called different at most, called slower at least
 
 
+@dataclass(frozen=True)
 class Slowed(TorchDataLoader):
     """Takes a tenth longer for each batch."""
 
-    name = "slowed"
+    def open(self, job: Job) -> Epochs:
+        """DataLoader's epochs, slowed."""
+        return SlowedEpochs(self, job)
 
-    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+
+class SlowedEpochs(DataLoaderEpochs):
+    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
         before = perf_counter()
-        for batch in super()._epoch(batches):
+        for batch in super()._epoch(asked):
             until = perf_counter() + SLOWED_BY * (perf_counter() - before)
             while perf_counter() < until:
                 pass
@@ -51,34 +56,30 @@ class Slowed(TorchDataLoader):
             before = perf_counter()
 
 
-loaders._LOADERS[Slowed.name] = Slowed
+CASES = {"case": TorchDataLoader(), "again": TorchDataLoader(), "slowed": Slowed()}
 
 
-def rates(manifest: Manifest, rounds: int, first: int, rng: np.random.Generator) -> dict[str, list[float]]:
-    """Samples/s of each case over rounds in which all take turns."""
-    settings = Settings()
-    cases = {"case": "dataloader", "again": "dataloader", "slowed": "slowed"}
-    found: dict[str, list[float]] = {name: [] for name in cases}
+def rates(manifest: Manifest, rounds: int, first: int) -> dict[str, list[float]]:
+    """Samples/s of each case over rounds, of which `first` is the number before, in which all take turns."""
+    found: dict[str, list[float]] = {name: [] for name in CASES}
     transfer, files = HostToDevice(torch.device("cpu"), False), manifest.files_of("npy")
+    job = Job(manifest.opener("npy"), Order())
     if cache.residency(files) < cache.WARM_LIMIT:
         cache.warm(files)
-    for number in range(first, first + rounds):
-        for name in rng.permutation(list(cases)).tolist():
-            one = Case("npy", cases[name], settings)
-            measured = measure(one, manifest.opener("npy"), transfer, number, lambda batch: None)
-            found[name].append(measured.samples / measured.epoch_s)
+    for number, name in plan.interleaved(list(CASES), lambda done: done < rounds, seed=first):
+        wanted = Round(first + number, lambda batch: None, seconds=0.0)
+        timing = measure(CASES[name], job, transfer, wanted).timing
+        found[name].append(timing.samples / timing.epochs_s)
     return found
 
 
 def collected(chosen: argparse.Namespace) -> list[dict[str, list[float]]]:
     """So many comparisons' rounds; kept in a file after each, if one is named."""
     manifest, _ = iobench.prepare(iobench.Synthetic(int(chosen.size)), ["npy"], data_dir=chosen.data_dir)
-    rng = np.random.Generator(np.random.PCG64(0))
-    rates(manifest, 1, 0, rng)
-    gc.freeze()  # each epoch collects garbage first, which is slow among so many modules
+    rates(manifest, 1, 0)
     kept = []
     for number in range(chosen.comparisons):
-        kept.append(rates(manifest, chosen.rounds, 1 + number * chosen.rounds, rng))
+        kept.append(rates(manifest, chosen.rounds, 1 + number * chosen.rounds))
         if chosen.out:
             chosen.out.write_text(json.dumps(kept))
     samples = manifest.schema.samples
@@ -95,7 +96,7 @@ def judge(kept: list[dict[str, list[float]]]) -> None:
     for found in kept:
         for other, outcomes in called.items():
             one, base = (dict(enumerate(found[name])) for name in (other, "case"))
-            outcomes[stats.compare_rounds(one, base).outcome] += 1
+            outcomes[stats.compare_paired(one, base).outcome] += 1
     different = (called["again"]["faster"] + called["again"]["slower"]) / len(kept)
     slower = called["slowed"]["slower"] / len(kept)
     print(

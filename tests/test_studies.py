@@ -1,6 +1,7 @@
 """Published claims, answered by figures either way."""
 
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -15,8 +16,8 @@ from iobench import studies
 from iobench.errors import ColdCacheUnavailable, InvalidSettings, RecordError
 from iobench.results import record
 from iobench.studies import (
-    Found,
-    Options,
+    Measurements,
+    StudyOptions,
     _patches,
     iteration,
     preallocation,
@@ -25,8 +26,9 @@ from iobench.studies import (
     tensordataset,
     volume,
 )
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Took, interleave, scratch, timed
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Reference, scratch
 from iobench.studies._claims import all_of, claimed_equal, claimed_faster
+from iobench.studies._turns import Turn, interleave, timed
 
 
 def rounds(seconds, spread=0.001):
@@ -35,7 +37,7 @@ def rounds(seconds, spread=0.001):
 
 def found(figures=None, **seconds):
     named = {name.replace("_", " "): rounds(value) for name, value in seconds.items()}
-    return Found(named, figures=figures or {})
+    return Measurements(named, figures=figures or {})
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def test_a_claim_holds_or_does_not(one, other, faster, equal):
 
 
 def test_rounds_that_scatter_answer_nothing():
-    wide = Found({"one": [1, 2, 3, 4, 5], "other": [1.5, 2.2, 2.9, 4.1, 6]})
+    wide = Measurements({"one": [1, 2, 3, 4, 5], "other": [1.5, 2.2, 2.9, 4.1, 6]})
     for claimed in (claimed_faster, claimed_equal):
         answer = claimed("c", wide, "one", "other")
         assert answer.answer == UNKNOWN
@@ -81,12 +83,49 @@ def test_contenders_take_turns_in_changing_order_and_warm_up_rounds_do_not_count
 
 def test_what_a_contender_notes_is_kept_by_figure_and_round():
     memory = iter([9, 1, 2, 3])
-    noting = {"a": lambda: Took(1.0, {"memory_bytes": next(memory)}), "b": lambda: Took(2.0)}
+    noting = {"a": lambda: Turn(1.0, {"memory_bytes": next(memory)}), "b": lambda: Turn(2.0)}
     found = interleave(noting, rounds=3, warmup=1)
     assert found.noted == {"memory_bytes": {"a": [1, 2, 3]}}
     assert found.median("memory_bytes", "a") == 2
     assert found.median("memory_bytes", "b") is None
     assert [row[-1] for row in found.table()] == ["memory", "2 B", "–"]
+
+
+@pytest.mark.parametrize(
+    ("warmup", "told"),
+    [(1, ["2 contenders × 3 rounds: about "]), (0, ["2 contenders × 2 more rounds: about "])],
+)
+def test_how_long_it_takes_is_told_once_the_first_round_has_shown_it(warmup, told):
+    log = []
+    contenders = {name: timed(lambda: log.append("turn")) for name in "ab"}
+    interleave(contenders, rounds=3, warmup=warmup, on_status=log.append)
+    assert [said.partition(" µs")[0].rstrip("0123456789.,") for said in log if said != "turn"] == told
+    assert log.index(next(said for said in log if said != "turn")) == 2  # after one round of both
+
+
+@pytest.mark.parametrize("claimed", [claimed_faster, claimed_equal])
+@pytest.mark.parametrize("pair", [("one", "other"), ("other", "one")])
+def test_the_faster_one_is_told_first_whichever_was_claimed_to_be(claimed, pair):
+    told = claimed("c", Measurements({"one": rounds(12, 0.05), "other": rounds(1, 0.05)}), *pair).because
+    sentence = r"other \(1.00 s\) is 12.0 × as fast \(95 % interval (.+) to (.+)\) as one \(12.0 s\)"
+    low, high = map(float, re.fullmatch(sentence, told).groups())
+    assert 9 < low < 12 < high < 15
+
+
+def test_an_answer_names_the_data_and_whether_they_were_of_quick_sizes():
+    timed_data = Measurements({"a": rounds(1), "b": rounds(2)}, data="10 samples of 4 B")
+    answer = all_of("c", [claimed_faster("", timed_data, "a", "b")] * 2)
+    assert answer.in_full(quick=False).because.endswith("b (2.00 s); measured on 10 samples of 4 B")
+    assert answer.in_full(quick=True).because.endswith("; measured on 10 samples of 4 B (--quick sizes)")
+    untimed = Answer("c", UNKNOWN, "no CUDA device")
+    assert untimed.in_full(quick=True) == untimed
+
+
+def test_a_reference_says_what_is_known_of_it_and_what_is_not():
+    assert str(Reference("T", "an author", 2019)) == "“T”, an author, 2019"
+    assert Reference("T", "an author", 2019).unknown == "its address is not known here"
+    assert Reference("T", "an author").unknown == "its year and address are not known here"
+    assert Reference("T", "an author", 2019, "a library").unknown == ""
 
 
 def answers(study, figures):
@@ -97,14 +136,14 @@ def test_the_exhibit_is_answered_both_ways():
     by_sample, by_batch = tensordataset.BY_SAMPLE, tensordataset.BY_BATCH
     slow = {by_sample: rounds(5), by_batch: rounds(1)}
     figures = {"calls": 100, "rows": 100, "shares": {"__getitem__": [0.7, 0.6], "collate": [0.2, 0.3]}}
-    assert answers(tensordataset, Found(slow, figures=figures)) == [HOLDS] * 4
+    assert answers(tensordataset, Measurements(slow, figures=figures)) == [HOLDS] * 4
     other = {"calls": 1, "rows": 100, "shares": {"__getitem__": [0.2, 0.3], "collate": [0.01, 0.02]}}
     assert (
-        answers(tensordataset, Found({by_sample: rounds(1), by_batch: rounds(5)}, figures=other))
+        answers(tensordataset, Measurements({by_sample: rounds(1), by_batch: rounds(5)}, figures=other))
         == [FAILS] * 4
     )
     swinging = {**figures, "shares": {"__getitem__": [0.49, 0.63], "collate": [0.09, 0.4]}}
-    assert answers(tensordataset, Found(slow, figures=swinging)) == [HOLDS, UNKNOWN, UNKNOWN, HOLDS]
+    assert answers(tensordataset, Measurements(slow, figures=swinging)) == [HOLDS, UNKNOWN, UNKNOWN, HOLDS]
 
 
 def only(seconds, default=1.0):
@@ -120,10 +159,10 @@ def only(seconds, default=1.0):
 def pieces(few, many):
     """Seconds of each way at 2 and 32 pieces, those of torch.cat being 1."""
     names = (preallocation.CAT, preallocation.TD_CAT, preallocation.FILL)
-    seconds = {f"{name}, 2": rounds(value) for name, value in zip(names, few, strict=True)}
-    seconds |= {f"{name}, 8": rounds(1) for name in names}
-    seconds |= {f"{name}, 32": rounds(value) for name, value in zip(names, many, strict=True)}
-    return Found(seconds, figures={"counts": [2, 8, 32]})
+    seconds = {f"{name}, 2 pieces": rounds(value) for name, value in zip(names, few, strict=True)}
+    seconds |= {f"{name}, 8 pieces": rounds(1) for name in names}
+    seconds |= {f"{name}, 32 pieces": rounds(value) for name, value in zip(names, many, strict=True)}
+    return Measurements(seconds, figures={"counts": [2, 8, 32]})
 
 
 def test_preallocation_is_answered_both_ways():
@@ -137,7 +176,7 @@ def test_preallocation_is_answered_both_ways():
 def test_iteration_is_answered_both_ways():
     names = (iteration.DATASET, iteration.BATCHED, iteration.SLICED, iteration.FILLED, iteration.BUILT)
     alike = {name: rounds(1) for name in (*names, iteration.LAZY)}
-    assert answers(iteration, Found(alike, figures={"lazy_residency": 1.0})) == [
+    assert answers(iteration, Measurements(alike, figures={"lazy_residency": 1.0})) == [
         HOLDS,
         HOLDS,
         HOLDS,
@@ -145,15 +184,17 @@ def test_iteration_is_answered_both_ways():
         UNKNOWN,
     ]
     apart = {name: rounds(2**number) for number, name in enumerate((*names, iteration.LAZY))}
-    assert answers(iteration, Found(apart, figures={"lazy_residency": 0.0})) == [FAILS] * 4 + [UNKNOWN]
+    assert answers(iteration, Measurements(apart, figures={"lazy_residency": 0.0})) == [FAILS] * 4 + [UNKNOWN]
     on_gpu = {**alike, iteration.GPU_DATASET: rounds(1), iteration.GPU_SLICED: rounds(1)}
-    assert answers(iteration, Found(on_gpu, figures={"lazy_residency": 0.0}))[-1] == HOLDS
+    assert answers(iteration, Measurements(on_gpu, figures={"lazy_residency": 0.0}))[-1] == HOLDS
 
 
 def settings_found(seconds, cuda=False, failure=None, allocated=None, hung=False):
     """What the study of settings would have found: seconds by row of the table and share."""
     device = "cuda" if cuda else "cpu"
-    named = {f"{settings.TABLE[row].on(device).label}; {share} %": s for (row, share), s in seconds.items()}
+    named = {
+        f"{settings.TABLE[row].on(device).label}, at {share} %": s for (row, share), s in seconds.items()
+    }
     figures = {
         "cuda": cuda,
         "data_bytes": {"10": 10, "40": 40, "70": 1000},
@@ -162,8 +203,8 @@ def settings_found(seconds, cuda=False, failure=None, allocated=None, hung=False
     peaks = {}
     for row, by_share in (allocated or {}).items():
         for share, peak in zip((10, 70), by_share, strict=True):
-            peaks[f"{settings.TABLE[row].on(device).label}; {share} %"] = [peak]
-    return Found(only(named), {"gpu_allocated_bytes": peaks}, figures)
+            peaks[f"{settings.TABLE[row].on(device).label}, at {share} %"] = [peak]
+    return Measurements(only(named), {"gpu_allocated_bytes": peaks}, figures)
 
 
 def by_claim(study, figures):
@@ -224,7 +265,7 @@ def small_found(seconds, wait=None, cuda=False, wrong=0, failure=None, hung=Fals
         "hdf5_resizes": libraries.get("resizes", True),
     }
     shares = {f"png, batch {batch}": rounds(s) for batch, s in zip((8, 32, 128), busy, strict=False)}
-    return Found(only(seconds), {"wait_s": only(wait or {}), "gpu_busy": shares}, figures)
+    return Measurements(only(seconds), {"wait_s": only(wait or {}), "gpu_busy": shares}, figures)
 
 
 def test_small_batches_are_answered_both_ways():
@@ -278,11 +319,11 @@ def volume_found(slices=1.0, small=1.0, beyond=0.1, cold_failure=None, limit_fai
     for volume_ in (*volumes, "1e5, cold", "1e7, cold"):
         for label in (volume.BATCHES, volume.SLICES):
             speed = beyond if volume_.startswith("2") else small if volume_ == "1e5" else 1.0
-            speeds[f"{label}; {volume_}"] = [speed * 2**30 * (1 + i / 1000) for i in range(5)]
-            seconds[f"{label}; {volume_}"] = rounds(slices if label == volume.SLICES else 1.0)
+            speeds[f"{label} at {volume_}"] = [speed * 2**30 * (1 + i / 1000) for i in range(5)]
+            seconds[f"{label} at {volume_}"] = rounds(slices if label == volume.SLICES else 1.0)
     failures = {"cold_failure": cold_failure, "limit_failure": limit_failure}
-    figures = {"sizes": volumes[:2], "limited": volumes[2:], **failures}
-    return Found(seconds, {"speed_bytes_per_s": speeds}, figures)
+    figures = {"sizes": volumes[:2], "limited": volumes[2:], "limit_bytes": 2**27, **failures}
+    return Measurements(seconds, {"speed_bytes_per_s": speeds}, figures)
 
 
 def test_volumes_are_answered_both_ways():
@@ -311,7 +352,11 @@ def small(monkeypatch):
 
 @pytest.mark.parametrize("name", studies.names())
 def test_every_study_runs_and_answers_each_claim(by_file, small, tmp_path, name):
-    result = studies.run(name, Options(tmp_path, quick=True, device="cpu"))
+    told = []
+    result = studies.run(name, StudyOptions(tmp_path, quick=True, device="cpu", on_status=told.append))
+    if name not in ("settings", "small-batches"):  # here of one round, after which nothing is left
+        assert any(" rounds: about " in text for text in told)
+    assert any("(--quick sizes)" in answer.because for answer in result.answers)
     assert result.answers
     assert {answer.answer for answer in result.answers} <= {HOLDS, FAILS, UNKNOWN}
     assert all(answer.because and "\n" not in answer.because for answer in result.answers)
@@ -326,14 +371,14 @@ def test_every_study_runs_and_answers_each_claim(by_file, small, tmp_path, name)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 @pytest.mark.parametrize("name", ["iteration", "settings", "small-batches", "volume"])
 def test_with_a_gpu_no_claim_wants_for_one(by_file, small, tmp_path, name):
-    result = studies.run(name, Options(tmp_path, quick=True, device="cuda:0"))
+    result = studies.run(name, StudyOptions(tmp_path, quick=True, device="cuda:0"))
     assert "no CUDA device" not in {answer.because for answer in result.answers}
     if name in ("settings", "small-batches"):
         assert min(min(values) for values in result.found.noted["gpu_allocated_bytes"].values()) > 0
 
 
 def test_a_lazy_loop_over_a_cold_file_reads_next_to_nothing(by_file, small, tmp_path):
-    result = studies.run("iteration", Options(tmp_path, quick=True, device="cpu"))
+    result = studies.run("iteration", StudyOptions(tmp_path, quick=True, device="cpu"))
     assert result.found.figures["lazy_residency"] < 0.5
 
 
@@ -366,7 +411,7 @@ def test_of_several_results_the_newest_counts_and_what_is_none_is_named(tmp_path
 
 def test_quick_answers_give_way_to_others(tmp_path):
     for quick, time in ((False, "2026-01-01T00:00:00"), (True, "2026-01-02T00:00:00")):
-        result = studies.Result("x", "s", "a", Found({}), [], {"cpu": "Z80"}, time, quick=quick)
+        result = studies.Result("x", "s", "a", Measurements({}), [], {"cpu": "Z80"}, time, quick=quick)
         studies.save(result, tmp_path)
     ((kept,), _) = studies.past(tmp_path)
     assert not kept.quick
@@ -384,7 +429,7 @@ def test_an_unknown_study_is_refused_with_the_names():
 
 def test_a_result_that_cannot_be_kept_is_an_error(tmp_path):
     (tmp_path / "results").write_text("")
-    result = studies.Result("x", "s", "a", Found({}), [], {}, "2026-01-01T00:00:00+00:00")
+    result = studies.Result("x", "s", "a", Measurements({}), [], {}, "2026-01-01T00:00:00+00:00")
     with pytest.raises(RecordError, match="cannot be written"):
         studies.save(result, tmp_path)
 
@@ -397,7 +442,7 @@ def test_volumes_that_were_measured_are_kept_where_the_limit_fails(
         raise error
 
     monkeypatch.setattr(volume, "memory_group" if isinstance(error, PermissionError) else "_limited", refuse)
-    result = studies.run("volume", Options(tmp_path, quick=True, device="cpu"))
+    result = studies.run("volume", StudyOptions(tmp_path, quick=True, device="cpu"))
     assert result.answers[-1].answer == UNKNOWN
     assert str(error) in result.answers[-1].because or "iobench-" in result.answers[-1].because
     assert result.found.seconds
@@ -409,12 +454,12 @@ def test_a_quick_study_and_a_whole_one_share_a_folder_and_leave_the_user_s_data_
     mine = iobench.prepare(iobench.Synthetic(1280), ["npy"], data_dir=tmp_path, name="mine")[0]
     monkeypatch.setattr(iteration, "PUBLISHED", 128 * 400)
     for quick in (True, False):
-        studies.run("iteration", Options(tmp_path, quick=quick, device="cpu"))
+        studies.run("iteration", StudyOptions(tmp_path, quick=quick, device="cpu"))
     assert iobench.find_dataset(tmp_path).name == mine.name
 
 
 def test_what_a_study_that_was_killed_left_behind_goes(tmp_path):
-    options = Options(tmp_path, quick=True, device="cpu")
+    options = StudyOptions(tmp_path, quick=True, device="cpu")
     child = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], stdout=subprocess.PIPE)
     left = options.folder / f"scratch-{int(child.stdout)}-x"
     left.mkdir(parents=True)

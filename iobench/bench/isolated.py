@@ -8,15 +8,10 @@ our own making, figures come back; never an open handle.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
-from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -27,12 +22,10 @@ from iobench.bench.observer import Progress
 from iobench.dataset.manifest import Manifest
 from iobench.errors import BenchError, CaseDied
 from iobench.formats import FormatError
+from iobench.host.process import START_S, KillableProcess
 from iobench.results.record import Measured
 
 POLL_S = 0.05
-START_S = 120.0  # for a process to begin: importing torch takes some seconds
-_PR_SET_PDEATHSIG = 1
-_CHILD = "from iobench.bench.isolated import serve; serve()"
 
 
 class Isolated:
@@ -72,24 +65,14 @@ class Isolated:
 
 
 class CaseProcess:
-    """A process that runs one case; it ends with its parent, and is never told of Ctrl-C."""
+    """A process that runs one case."""
 
     def __init__(self, case: Case, root: Path) -> None:
-        self._connection, theirs = Pipe()
         self._shared = _SharedCount()
-        descriptors = (theirs.fileno(), self._shared.descriptor)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, *map(str, descriptors)],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True,  # so that its workers can be killed with it
-        )
-        theirs.close()
+        self._process = KillableProcess(serve, self._shared.descriptor)
         self._started = False
-        with contextlib.suppress(BrokenPipeError):  # it has died already, which `ask` tells
-            self._connection.send((case, root))
+        with contextlib.suppress(EOFError):  # it has died already, which `ask` tells
+            self._process.send((case, root))
 
     def ask(self, what: str, argument: object, tick: Tick, timeout_s: float) -> Any:
         """What the case's executor in that process answers; its errors are raised here.
@@ -98,26 +81,24 @@ class CaseProcess:
         """
         before = self._shared.count
         try:
-            self._connection.send((what, argument))
+            self._process.send((what, argument))
             answer = self._answer(tick, before, timeout_s)
-        except (EOFError, ConnectionError) as error:
-            raise CaseDied(self._death()) from error
+        except EOFError as error:
+            raise CaseDied(
+                f"its process {self._process.death()} while it read: the disk, the file or a library failed"
+            ) from error
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def end(self) -> None:
         """Kill it with its workers, and wait for its end."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()
-        self._process.wait()
-        self._connection.close()
+        self._process.end()
         self._shared.close()
 
     def _answer(self, tick: Tick, before: int, timeout_s: float) -> Any:
         seen, heard = before, time.monotonic()
-        while not self._connection.poll(POLL_S):
+        while not self._process.poll(POLL_S):
             tick.check_interrupt()
             now = self._shared.count
             tick.progress.batches = now - before
@@ -127,12 +108,7 @@ class CaseProcess:
             if time.monotonic() - heard > allowed_s:
                 raise CaseDied(f"no batch came for {allowed_s:g} s, so its process was ended (--timeout)")
         self._started, tick.progress.batches = True, self._shared.count - before
-        return self._connection.recv()
-
-    def _death(self) -> str:
-        code = self._process.wait()
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        return f"its process {how} while it read: the disk, the file or a library failed"
+        return self._process.receive()
 
 
 class _SharedCount:
@@ -175,13 +151,10 @@ class _SharedProgress(Progress):
         self._shared.count = value
 
 
-def serve() -> None:
+def serve(connection: Connection, descriptor: int) -> None:
     """Run a case in this process, as its parent tells it to, until that has gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    connection, shared = Connection(int(sys.argv[1])), _SharedCount(int(sys.argv[2]))
     case, root = connection.recv()
-    tick = Tick(progress=_SharedProgress(shared))
+    tick = Tick(progress=_SharedProgress(_SharedCount(descriptor)))
     with contextlib.suppress(EOFError):
         manifest = Manifest.load(root)
         executor = InProcess(manifest)

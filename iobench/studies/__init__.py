@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,27 @@ from iobench.dataset.staging import os_errors
 from iobench.errors import RecordError
 from iobench.host import machine
 from iobench.results.record import plain
-from iobench.studies._base import Answer, Found, Options, Result, Study, names, study_of
+from iobench.studies._base import Answer, Result, Study, StudyOptions, names, study_of
+from iobench.studies._turns import Measurements
 
-__all__ = ["Answer", "Found", "Options", "Result", "Study", "names", "past", "run", "save", "study_of"]
+__all__ = [
+    "Answer",
+    "Measurements",
+    "Result",
+    "Study",
+    "StudyOptions",
+    "described",
+    "names",
+    "past",
+    "run",
+    "save",
+    "study_of",
+]
 
 SUFFIX = ".study.json"
 
 
-def run(name: str, options: Options) -> Result:
+def run(name: str, options: StudyOptions) -> Result:
     """Do a study and answer its claims.
 
     InvalidSettings where there is none of that name, PrepareError where the folder or the disk refuse,
@@ -35,7 +49,7 @@ def run(name: str, options: Options) -> Result:
         source=study.source,
         about=study.about(options),
         found=found,
-        answers=study.answers(found),
+        answers=[answer.in_full(options.quick) for answer in study.answers(found)],
         machine=machine.describe(options.data_dir, options.device),
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         quick=options.quick,
@@ -77,17 +91,19 @@ def _result(body: dict[str, Any]) -> Result:
     named = {key: str(body[key]) for key in ("name", "source", "about", "time")}
     return Result(
         **named,
-        found=Found(**body["found"]),
+        found=Measurements(**body["found"]),
         answers=answers,
         machine=dict(body["machine"]),
         quick=bool(body.get("quick")),
     )
 
 
-def described() -> list[dict[str, str]]:
-    """Every study with its question and its source."""
+def described() -> list[dict[str, Any]]:
+    """Every study: its name, its question, its source in words, and the parts of its reference."""
     return [{"name": name, **_words(study_of(name))} for name in names()]
 
 
-def _words(study: Study) -> dict[str, str]:
-    return {"question": study.question, "source": study.source}
+def _words(study: Study) -> dict[str, Any]:
+    unknown = study.reference.unknown
+    source = f"{study.source} ({unknown})" if unknown else study.source
+    return {"question": study.question, "source": source, **asdict(study.reference), "part": study.part}

@@ -1,4 +1,4 @@
-"""What a study is: contenders that take turns, and claims that their rounds answer."""
+"""What a study is: a published experiment, done here, and claims that its rounds answer."""
 
 from __future__ import annotations
 
@@ -6,44 +6,25 @@ import importlib
 import os
 import pkgutil
 import shutil
-import statistics
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
-import numpy as np
 import psutil
 
 from iobench.errors import InvalidSettings
-from iobench.host import interrupts
-from iobench.results import stats
-from iobench.units import bytes_text, seconds_text
+from iobench.studies._turns import Measurements
 
 HOLDS, FAILS, UNKNOWN = "holds here", "does not hold here", "cannot tell"
-ROUNDS = 5
 SCRATCH = "scratch-"
 
-Rounds = dict[str, list[float]]  # a figure of each contender, round by round
-
 
 @dataclass(frozen=True)
-class Took:
-    """What a contender's turn took, and figures beside, by names that end in their unit."""
-
-    seconds: float
-    noted: dict[str, float] = field(default_factory=dict)
-
-
-Contender = Callable[[], Took]  # runs once
-
-
-@dataclass(frozen=True)
-class Options:
+class StudyOptions:
     """How large a study is, and where its data lies."""
 
     data_dir: Path
@@ -68,48 +49,40 @@ class Options:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """What was published: its title and author, the year and the address where they are known."""
+
+    title: str
+    author: str
+    year: int | None = None
+    address: str | None = None
+
+    def __str__(self) -> str:
+        known = [f"“{self.title}”", self.author, *([str(self.year)] if self.year else [])]
+        return ", ".join([*known, *([self.address] if self.address else [])])
+
+    @property
+    def unknown(self) -> str:
+        """What nobody here knows of it, in words; empty where nothing is missing."""
+        missing = [name for name in ("year", "address") if getattr(self, name) is None]
+        return f"its {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not known here" * bool(
+            missing
+        )
+
+
+@dataclass(frozen=True)
 class Answer:
-    """A published claim, whether it holds on this machine, and why one says so."""
+    """A published claim, whether it holds on this machine, why one says so, and on what data that rests."""
 
     claim: str
     answer: str
     because: str
+    data: str = ""  # empty where no data were timed
 
-
-@dataclass(frozen=True)
-class Found:
-    """What a study measured: each contender's rounds, figure by figure, and what is not by contender."""
-
-    seconds: Rounds
-    noted: dict[str, Rounds] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
-
-    def note(self, contender: str, took: Took) -> None:
-        """Add a turn of a contender."""
-        self.seconds.setdefault(contender, []).append(took.seconds)
-        for figure, value in took.noted.items():
-            self.noted.setdefault(figure, {}).setdefault(contender, []).append(value)
-
-    def of(self, figure: str) -> Found:
-        """The same with a noted figure, which must be in seconds, in place of the whole time."""
-        return Found(self.noted[figure], figures=self.figures)
-
-    def table(self) -> list[list[str]]:
-        """Titles, and a row for each contender: time with its 95 % interval, rounds, medians of the rest."""
-        titles = ["contender", "median", "95 %", "rounds", *map(_title, self.noted)]
-        return [titles, *([name, *self._row(name)] for name in self.seconds)]
-
-    def _row(self, name: str) -> list[str]:
-        seconds = stats.estimate(self.seconds[name])
-        ends = [seconds_text(end) for end in (seconds.low, seconds.high) if end is not None]
-        noted = [_text(figure, self.median(figure, name)) for figure in self.noted]
-        rounds = str(len(self.seconds[name]))
-        return [seconds_text(seconds.median), " – ".join(ends) or "–", rounds, *noted]
-
-    def median(self, figure: str, contender: str) -> float | None:
-        """The median of a noted figure; None where it was not noted."""
-        values = self.noted.get(figure, {}).get(contender)
-        return statistics.median(values) if values else None
+    def in_full(self, quick: bool) -> Answer:
+        """The same with the data named in the reason, and whether they were of quick sizes."""
+        sizes = " (--quick sizes)" if quick else ""
+        return replace(self, because=f"{self.because}; measured on {self.data}{sizes}") if self.data else self
 
 
 @dataclass(frozen=True)
@@ -119,7 +92,7 @@ class Result:
     name: str
     source: str
     about: str  # sizes and settings, in words
-    found: Found
+    found: Measurements
     answers: list[Answer]
     machine: dict[str, Any]
     time: str
@@ -130,7 +103,10 @@ class Result:
         """Why one should not rely on it, where one should not."""
         if not self.quick:
             return None
-        return "quick sizes measure the moment as much as the contenders; without --quick it tells more"
+        return (
+            "quick sizes are so small that what varies from round to round hides many differences; "
+            "for answers to rely on, do the study without --quick"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -140,19 +116,25 @@ class Result:
 class Study(ABC):
     """A published experiment: how to do it here, and what it claims."""
 
-    source: ClassVar[str]
+    reference: ClassVar[Reference]
+    part: ClassVar[str] = ""  # of the reference, where it is not all of it
     question: ClassVar[str]
 
+    @property
+    def source(self) -> str:
+        """The reference, and which part of it, in words."""
+        return f"{self.reference}: {self.part}" if self.part else str(self.reference)
+
     @abstractmethod
-    def about(self, options: Options) -> str:
+    def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
 
     @abstractmethod
-    def measure(self, options: Options) -> Found:
+    def measure(self, options: StudyOptions) -> Measurements:
         """Do the experiment."""
 
     @abstractmethod
-    def answers(self, found: Found) -> list[Answer]:
+    def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim; pure."""
 
 
@@ -172,31 +154,8 @@ def study_of(name: str) -> Study:
     return found
 
 
-def interleave(
-    contenders: Mapping[str, Contender],
-    rounds: int = ROUNDS,
-    warmup: int = 1,
-    on_status: Callable[[str], None] = lambda text: None,
-) -> Found:
-    """What each contender took in rounds in which all take turns; warm-up rounds do not count.
-
-    Each round has an order of its own: who comes after whom matters (memory that one has given back
-    is quick to get for the next).
-    """
-    found, shuffle = Found({name: [] for name in contenders}), np.random.Generator(np.random.PCG64(0))
-    with interrupts.deferred() as check_interrupt:
-        for number in range(1 - warmup, rounds + 1):
-            on_status(f"round {number} of {rounds}" if number > 0 else "warming up")
-            for name in shuffle.permutation(list(contenders)).tolist():
-                took = contenders[name]()
-                check_interrupt()
-                if number > 0:
-                    found.note(name, took)
-    return found
-
-
 @contextmanager
-def scratch(options: Options) -> Iterator[Path]:
+def scratch(options: StudyOptions) -> Iterator[Path]:
     """A folder for as long as the block runs; what studies that were killed have left is removed first."""
     options.folder.mkdir(parents=True, exist_ok=True)
     for left in options.folder.glob(f"{SCRATCH}*"):
@@ -204,39 +163,3 @@ def scratch(options: Options) -> Iterator[Path]:
             shutil.rmtree(left, ignore_errors=True)
     with TemporaryDirectory(dir=options.folder, prefix=f"{SCRATCH}{os.getpid()}-") as folder:
         yield Path(folder)
-
-
-def together(parts: Sequence[Found], **figures: Any) -> Found:
-    """What several takings of turns found, as one."""
-    whole = Found({}, figures=figures)
-    for part in parts:
-        whole.seconds.update(part.seconds)
-        for figure, rounds in part.noted.items():
-            whole.noted.setdefault(figure, {}).update(rounds)
-    return whole
-
-
-def timed(work: Callable[[], Any]) -> Contender:
-    """Work as a contender."""
-
-    def run() -> Took:
-        before = time.perf_counter()
-        work()
-        return Took(time.perf_counter() - before)
-
-    return run
-
-
-def _title(figure: str) -> str:
-    """A figure's name without the unit at its end."""
-    return figure.removesuffix("_per_s").removesuffix("_s").removesuffix("_bytes").replace("_", " ")
-
-
-def _text(figure: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    if figure.endswith("_bytes_per_s"):
-        return f"{bytes_text(value)}/s"
-    if figure.endswith("_bytes"):
-        return bytes_text(value)
-    return seconds_text(value) if figure.endswith("_s") else f"{value:.0%}"

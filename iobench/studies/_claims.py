@@ -6,32 +6,39 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 from iobench.results import stats
-from iobench.results.stats import Comparison
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Found
-from iobench.units import seconds_text
+from iobench.results.stats import Comparison, Estimate
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer
+from iobench.studies._turns import Measurements
+from iobench.units import seconds_text, three_digits
 
 
 def against(seconds: Mapping[str, Sequence[float]], one: str, other: str) -> Comparison:
     """How many times as fast one contender is as another, with which it took turns."""
     rates, others = (dict(enumerate(1 / value for value in seconds[name])) for name in (one, other))
-    return stats.compare_rounds(rates, others)
+    return stats.compare_paired(rates, others)
 
 
-def claimed_faster(claim: str, found: Found, one: str, other: str, aside: str = "") -> Answer:
+def claimed_faster(claim: str, found: Measurements, one: str, other: str, aside: str = "") -> Answer:
     """The answer to a claim that one contender is faster than another."""
     compared = against(found.seconds, one, other)
     answers = {"faster": HOLDS, "slower": FAILS, "equivalent": FAILS}
     return Answer(
-        claim, answers.get(compared.outcome, UNKNOWN), _because(found, one, other, compared) + aside
+        claim,
+        answers.get(compared.outcome, UNKNOWN),
+        _because(found, one, other, compared.ratio) + aside,
+        found.data,
     )
 
 
-def claimed_equal(claim: str, found: Found, one: str, other: str, aside: str = "") -> Answer:
+def claimed_equal(claim: str, found: Measurements, one: str, other: str, aside: str = "") -> Answer:
     """The answer to a claim that two contenders are equally fast."""
     compared = against(found.seconds, one, other)
     answers = {"equivalent": HOLDS, "faster": FAILS, "slower": FAILS}
     return Answer(
-        claim, answers.get(compared.outcome, UNKNOWN), _because(found, one, other, compared) + aside
+        claim,
+        answers.get(compared.outcome, UNKNOWN),
+        _because(found, one, other, compared.ratio) + aside,
+        found.data,
     )
 
 
@@ -39,12 +46,14 @@ def all_of(claim: str, parts: Sequence[Answer]) -> Answer:
     """The answer to a claim with several parts, each of which has to hold."""
     given = [part.answer for part in parts]
     answer = FAILS if FAILS in given else UNKNOWN if UNKNOWN in given else HOLDS
-    return Answer(claim, answer, "; ".join(part.because for part in parts))
+    data = dict.fromkeys(part.data for part in parts if part.data)
+    return Answer(claim, answer, "; ".join(part.because for part in parts), "; ".join(data))
 
 
 def opposite(answer: Answer, claim: str) -> Answer:
     """The answer to a claim that says the opposite."""
-    return Answer(claim, {HOLDS: FAILS, FAILS: HOLDS}.get(answer.answer, UNKNOWN), answer.because)
+    turned = {HOLDS: FAILS, FAILS: HOLDS}.get(answer.answer, UNKNOWN)
+    return Answer(claim, turned, answer.because, answer.data)
 
 
 def no_gpu(claim: str) -> Answer:
@@ -52,8 +61,21 @@ def no_gpu(claim: str) -> Answer:
     return Answer(claim, UNKNOWN, "no CUDA device")
 
 
-def _because(found: Found, one: str, other: str, compared: Comparison) -> str:
-    ratio = compared.ratio
-    interval = f" (95 % interval {ratio.low:.2f} to {ratio.high:.2f})" if ratio.low is not None else ""
-    times = [seconds_text(statistics.median(found.seconds[name])) for name in (one, other)]
-    return f"{one} ({times[0]}) against {other} ({times[1]}): {ratio.median:.2f} ×{interval}"
+def _because(found: Measurements, one: str, other: str, ratio: Estimate) -> str:
+    """Who is how many times as fast as whom, the faster one first."""
+    if ratio.median < 1:
+        return _because(found, other, one, _inverse(ratio))
+    interval = (
+        f" (95 % interval {three_digits(ratio.low)} to {three_digits(ratio.high)})"
+        if ratio.low is not None and ratio.high is not None
+        else ""
+    )
+    first, second = (
+        f"{name} ({seconds_text(statistics.median(found.seconds[name]))})" for name in (one, other)
+    )
+    return f"{first} is {three_digits(ratio.median)} × as fast{interval} as {second}"
+
+
+def _inverse(ratio: Estimate) -> Estimate:
+    low, high = (None if end is None else 1 / end for end in (ratio.high, ratio.low))
+    return Estimate(1 / ratio.median, low, high)

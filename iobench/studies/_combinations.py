@@ -1,26 +1,26 @@
-"""The combinations of DataLoader's settings that the reference compares, as cases and contenders."""
+"""The combinations of DataLoader's settings that the reference compares, as loaders and contenders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 
-from iobench.bench.case import Case, Settings, case
-from iobench.bench.epoch import collect_garbage, opened
+from iobench.bench.epoch import asked_of, collect_garbage, opened
 from iobench.bench.meter import Meter
 from iobench.dataset.manifest import Opener
 from iobench.errors import LoaderFailed
 from iobench.formats import Rows
-from iobench.loading.loaders import Loader
-from iobench.loading.loaders.dataloader import TorchDataLoader
-from iobench.loading.stages import UNTIMED, Stages
+from iobench.loading.loaders import Epochs, Job, Loader
+from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
+from iobench.loading.order import Order
 from iobench.loading.transfer import HostBatch, HostToDevice
 from iobench.studies._apart import Heartbeat
-from iobench.studies._base import Contender, Took
 from iobench.studies._epochs import Training, epochs, make_room
+from iobench.studies._turns import Contender, Turn
 
 BATCH = 256
 MANY, FEW = 8, 4  # workers, and batches that each is ahead in the next line
@@ -55,23 +55,22 @@ class Combination:
         return self if device.startswith("cuda") else replace(self, pinned=False, non_blocking=False)
 
     @property
-    def case(self) -> Case:
-        """DataLoader over npy, shuffled, with these settings."""
-        settings = Settings(
-            batch_size=BATCH,
-            order="random",
+    def loader(self) -> Loader:
+        """A loader with these settings."""
+        if self.resident:
+            return Resident()
+        kind = Background if self.background else TorchDataLoader
+        return kind(
             num_workers=self.workers,
             prefetch_factor=self.ahead,
             start_method="fork" if self.workers else None,  # others start so slowly that it hides the rest
             pin_memory=self.pinned,
             non_blocking=self.non_blocking,
         )
-        return case("npy", "dataloader", settings)
 
     def contender(self, opener: Opener, device: str, count: int) -> Contender:
         """So many epochs of training with these settings; see `epochs`."""
-        loader_type = Background if self.background else Resident if self.resident else None
-        return epochs(self.on(device).case, opener, device, count, Training, loader_type)
+        return epochs(self.on(device).loader, shuffled(opener, device), count, Training)
 
 
 TABLE = {
@@ -90,39 +89,73 @@ TABLE = {
 BOTH = Combination(True, True, MANY, AHEAD, background=True)  # said to deadlock
 
 
+@dataclass(frozen=True)
 class Background(TorchDataLoader):
     """DataLoader in a thread that is a batch ahead of the training."""
 
-    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
+    name: ClassVar[str] = "background"
+    summary: ClassVar[str] = "DataLoader in a thread that is a batch ahead"
+
+    def open(self, job: Job) -> Epochs:
+        """DataLoader's epochs, passed on by a thread."""
+        return BackgroundEpochs(self, job)
+
+
+class BackgroundEpochs(DataLoaderEpochs):
+    """What DataLoader yields, a batch ahead."""
+
+    @property
+    def ahead(self) -> bool:
+        """The thread is."""
+        return True
+
+    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
         from prefetch_generator import BackgroundGenerator
 
-        yield from BackgroundGenerator(super()._epoch(batches))
+        yield from BackgroundGenerator(super()._epoch(asked))
 
 
+@dataclass(frozen=True)
 class Resident(Loader):
-    """Batches indexed out of tensors that are on the device."""
+    """Batches indexed out of tensors that are on the device before the first epoch."""
 
-    name = "resident"
+    name: ClassVar[str] = "resident"
+    summary: ClassVar[str] = "batches indexed out of tensors on the device"
+    library: ClassVar[str] = "torch"
 
-    def __init__(
-        self, opener: Opener, settings: Settings, device: torch.device, stages: Stages = UNTIMED
-    ) -> None:
-        super().__init__(opener, settings, device, stages)
-        with opener() as reader:
-            whole = reader.batch(slice(0, opener.schema.samples))
+    def open(self, job: Job) -> Epochs:
+        """Read all of it and move it; LoaderFailed where it does not fit."""
+        return ResidentEpochs(self, job)
+
+
+class ResidentEpochs(Epochs):
+    """Indexes whole batches."""
+
+    def __init__(self, loader: Resident, job: Job) -> None:
+        super().__init__(loader, job)
+        device = self._device = torch.device(job.device)
+        with job.opener() as reader:
+            whole = reader.batch(slice(0, job.opener.schema.samples))
         try:
             self._whole = {name: torch.from_numpy(array).to(device) for name, array in whole.items()}
         except torch.OutOfMemoryError as error:
-            raise LoaderFailed(f"{opener.path}: not all of it fits on {device}; free memory there") from error
+            raise LoaderFailed(
+                f"{job.opener.path}: not all of it fits on {device}; free memory there"
+            ) from error
 
-    def _epoch(self, batches: Sequence[Rows]) -> Iterator[HostBatch]:
-        for rows in batches:
-            index = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self.device)
+    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
+        for rows in asked:
+            index = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self._device)
             yield {name: tensor[index] for name, tensor in self._whole.items()}
 
     def close(self) -> None:
         """Let go of the tensors."""
         self._whole = {}
+
+
+def shuffled(opener: Opener, device: str) -> Job:
+    """Batches of the reference's size, in random order."""
+    return Job(opener, Order("random", BATCH), device)
 
 
 def train_with_both(heartbeat: Heartbeat, opener: Opener, device: str, count: int) -> float:
@@ -134,19 +167,17 @@ def train_with_both(heartbeat: Heartbeat, opener: Opener, device: str, count: in
     return seconds
 
 
-def train_unwatched(opener: Opener, device: str, count: int) -> Took:
+def train_unwatched(opener: Opener, device: str, count: int) -> Turn:
     """So many epochs with nothing set, of which only the time is measured: the control."""
-    one, target = TABLE[10].case, torch.device(device)
-    transfer = HostToDevice(target, non_blocking=False)
+    loader, job = TABLE[10].loader.on(device), shuffled(opener, device)
+    transfer = HostToDevice(torch.device(device), non_blocking=False)
     make_room(transfer)
-    train, order = Training(opener, transfer), one.settings.row_order(opener.schema)
-    seconds = 0.0
+    train, meter = Training(opener, transfer), Meter()
     for number in range(1, count + 1):
         collect_garbage(forking=False)
-        rows = order.batches(opener.schema.samples, number)
-        with closing(opened(one, opener, target)) as loader, Meter() as epoch:
-            for batch in loader.epoch(rows):
+        asked = asked_of(loader, job, number)
+        with closing(opened(loader, job)) as opened_epochs, meter:
+            for batch in opened_epochs.epoch(asked):
                 train(transfer.move(batch))
             transfer.synchronize()
-        seconds += epoch.elapsed_s
-    return Took(seconds)
+    return Turn(meter.elapsed_s)

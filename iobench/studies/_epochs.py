@@ -1,4 +1,4 @@
-"""Cases as contenders: whole epochs under meter and counters, with or without a training step."""
+"""Loaders as contenders: whole epochs under meter and counters, with or without a training step."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from contextlib import contextmanager
 
 import torch
 
-from iobench.bench.case import Case
-from iobench.bench.epoch import measure
+from iobench.bench.epoch import Round, measure
 from iobench.bench.meter import Meter
 from iobench.bench.training import Trainer
 from iobench.dataset.manifest import Opener
 from iobench.host.monitor import Monitor
-from iobench.loading.loaders import Loader
+from iobench.loading.loaders import Job, Loader
 from iobench.loading.transfer import DeviceBatch, HostToDevice
 from iobench.results.record import Measured
-from iobench.studies._base import Contender, Took
+from iobench.studies._turns import Contender, Turn
 
 GPU_SNAPSHOT_S = 0.1
 
 
-class Step:
-    """What is done with each batch: nothing."""
+class Discard:
+    """Lets go of each batch."""
 
     def __init__(self, opener: Opener, transfer: HostToDevice) -> None:
         self._transfer = transfer
@@ -36,8 +35,8 @@ class Step:
         return {}
 
 
-class Training(Step):
-    """A small network trained, without waiting for the device after each batch."""
+class Training(Discard):
+    """Trains a small network, without waiting for the device after each batch."""
 
     model = "mlp"
 
@@ -50,56 +49,53 @@ class Training(Step):
         self._trainer.step(batch)
 
 
-class TrainingApart(Training):
-    """A small convolutional network trained, forward and backward timed apart on a synchronised device."""
+class TrainingInParts(Training):
+    """Trains a small convolutional network, forward and backward each timed on a synchronised device."""
 
     model = "cnn"
 
     def __init__(self, opener: Opener, transfer: HostToDevice) -> None:
         super().__init__(opener, transfer)
-        self._forward, self._backward = list[float](), list[float]()
+        self._forward, self._backward = Meter(), Meter()
 
     def __call__(self, batch: DeviceBatch) -> None:
         """Train on it."""
-        with Meter() as forward:
+        with self._forward:
             loss = self._trainer.forward(batch)
             self._transfer.synchronize()
-        with Meter() as backward:
+        with self._backward:
             self._trainer.backward(loss)
             self._transfer.synchronize()
-        self._forward.append(forward.elapsed_s)
-        self._backward.append(backward.elapsed_s)
 
     def noted(self) -> dict[str, float]:
         """Seconds of all batches so far."""
-        return {"forward_s": sum(self._forward), "backward_s": sum(self._backward)}
+        return {"forward_s": self._forward.elapsed_s, "backward_s": self._backward.elapsed_s}
 
 
 def epochs(
-    one: Case,
-    opener: Opener,
-    device: str,
+    loader: Loader,
+    job: Job,
     count: int = 1,
-    step: Callable[[Opener, HostToDevice], Step] = Step,
-    loader_type: type[Loader] | None = None,
+    consumer: Callable[[Opener, HostToDevice], Discard] = Discard,
 ) -> Contender:
-    """A case as a contender, a turn of which is so many epochs, each anew and in an order of its own.
+    """A loader as a contender, a turn of which is so many epochs, each anew and in an order of its own.
 
     Opening and closing are not in its time; starting workers is. Noted: `wait_s`, `memory_bytes`
-    and what the step notes; on CUDA `gpu_allocated_bytes`, `gpu_reserved_bytes` and `gpu_busy`.
+    and what the consumer notes; on CUDA `gpu_allocated_bytes`, `gpu_reserved_bytes` and `gpu_busy`.
     """
-    transfer = HostToDevice(torch.device(device), bool(one.settings.non_blocking))
+    loader = loader.on(job.device)
+    transfer = HostToDevice(torch.device(job.device), loader.copies_without_blocking)
 
-    def run() -> Took:
+    def run() -> Turn:
         make_room(transfer)
-        train, busy = step(opener, transfer), list[float]()
-        with _watching_gpu(opener, device, busy):
+        consume, busy = consumer(job.opener, transfer), list[float]()
+        with _watching_gpu(job, busy):
             measured = [
-                measure(one, opener, transfer, number, train, loader_type=loader_type)
+                measure(loader, job, transfer, Round(number, consume, seconds=0.0))
                 for number in range(1, count + 1)
             ]
-        noted = {**_noted(measured), **_on_gpu(transfer, busy), **train.noted()}
-        return Took(sum(epoch.epoch_s for epoch in measured), noted)
+        noted = {**_noted(measured), **_on_gpu(transfer, busy), **consume.noted()}
+        return Turn(sum(epoch.timing.epochs_s for epoch in measured), noted)
 
     return run
 
@@ -112,9 +108,9 @@ def make_room(transfer: HostToDevice) -> None:
 
 
 def _noted(measured: list[Measured]) -> dict[str, float]:
-    memory = [epoch.memory_bytes for epoch in measured if epoch.memory_bytes is not None]
+    memory = [epoch.memory.peak_bytes for epoch in measured if epoch.memory.peak_bytes is not None]
     peak: dict[str, float] = {"memory_bytes": max(memory)} if memory else {}
-    return {"wait_s": sum(epoch.wait_s for epoch in measured), **peak}
+    return {"wait_s": sum(epoch.timing.wait_s for epoch in measured), **peak}
 
 
 def _on_gpu(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:
@@ -125,12 +121,12 @@ def _on_gpu(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:
 
 
 @contextmanager
-def _watching_gpu(opener: Opener, device: str, busy: list[float]) -> Iterator[None]:
+def _watching_gpu(job: Job, busy: list[float]) -> Iterator[None]:
     """Have what part of the time the GPU was busy in the list, once the block has ended."""
-    if not device.startswith("cuda"):
+    if not job.device.startswith("cuda"):
         yield
         return
-    monitor = Monitor(opener.path, device, GPU_SNAPSHOT_S)
+    monitor = Monitor(job.opener.path, job.device, GPU_SNAPSHOT_S)
     with monitor.watching():
         yield
-    busy += [look["gpu"] for look in monitor.take() if look["gpu"] is not None]
+    busy += [snapshot["gpu"] for snapshot in monitor.take() if snapshot["gpu"] is not None]

@@ -39,7 +39,7 @@ def misread_by_forks(heartbeat: Heartbeat, opener: Opener, truth: Opener, worker
     return wrong
 
 
-def _forked(dataset: SampleDataset, rows: list[int], workers: int) -> DataLoader[Any]:
+def _forked(dataset: Any, rows: list[int], workers: int) -> DataLoader[Any]:
     return DataLoader(dataset, sampler=rows, num_workers=workers, multiprocessing_context="fork")
 
 

@@ -6,12 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import iobench
-from iobench.bench.case import Settings, case
 from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.sources import Synthetic
 from iobench.host import cache
-from iobench.studies._base import Contender, Options
-from iobench.studies._epochs import TrainingApart, epochs
+from iobench.loading.loaders import Job
+from iobench.loading.loaders.dataloader import TorchDataLoader
+from iobench.loading.order import Order
+from iobench.studies._base import StudyOptions
+from iobench.studies._epochs import TrainingInParts, epochs
+from iobench.studies._turns import Contender
 
 FORMATS = ("npy", "hdf5", "lmdb", "lmdb:codec=lz4", "memmap")  # beside png
 BATCHES, QUICK_BATCHES = (8, 16, 32, 64, 128), (8, 32, 128)
@@ -21,12 +24,12 @@ SIDE, SMALL_SIDE, CHANNELS = 64, 16, 3  # pixels
 COMPRESSIBILITY = 0.4  # about what PNG and lz4 get out of photographs
 
 
-def sizes_of(options: Options) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+def sizes_of(options: StudyOptions) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Patches, batch sizes and numbers of workers."""
     return (QUICK, QUICK_BATCHES, QUICK_WORKERS) if options.quick else (PUBLISHED, BATCHES, WORKERS)
 
 
-def contenders_of(options: Options, openers: Mapping[str, Opener]) -> dict[str, Contender]:
+def contenders_of(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
     """Every format with every batch; and PNG, smallest and largest batch, with fewer workers."""
     _, batches, (*fewer, most) = sizes_of(options)
     largest = {
@@ -41,7 +44,7 @@ def contenders_of(options: Options, openers: Mapping[str, Opener]) -> dict[str, 
     }
 
 
-def pinned_contenders(options: Options, openers: Mapping[str, Opener]) -> dict[str, Contender]:
+def pinned_contenders(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
     """Pinned against pageable memory, with few workers; nothing where there is no GPU."""
     if not options.cuda:
         return {}
@@ -61,15 +64,15 @@ def pinned_name(side: int, batch: int, pinned: bool) -> str:
 
 
 def _contender(
-    opener: Opener, options: Options, batch: int, workers: int, pinned: bool | None = None
+    opener: Opener, options: StudyOptions, batch: int, workers: int, pinned: bool | None = None
 ) -> Contender:
     fork = "fork" if workers else None  # where another is Python's default, it would be measured here
-    settings = Settings(batch, "random", num_workers=workers, start_method=fork, pin_memory=pinned)
-    one = case(opener.format.variant, "dataloader", settings.on(options.device))
-    return epochs(one, opener, options.device, step=TrainingApart)
+    loader = TorchDataLoader(num_workers=workers, start_method=fork, pin_memory=pinned)
+    job = Job(opener, Order("random", batch), options.device)
+    return epochs(loader, job, consumer=TrainingInParts)
 
 
-def _prepared(options: Options, side: int) -> Manifest:
+def _prepared(options: StudyOptions, side: int) -> Manifest:
     size = sizes_of(options)[0] * side * side * CHANNELS
     source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
     name = f"patches-{side}-{source.schema.samples}"
@@ -78,7 +81,7 @@ def _prepared(options: Options, side: int) -> Manifest:
     return manifest
 
 
-def openers_of(options: Options, folder: Path) -> dict[str, Opener]:
+def openers_of(options: StudyOptions, folder: Path) -> dict[str, Opener]:
     """Of every format, and of PNG files in a folder that is empty before."""
     from iobench.studies._png import Png
 

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from iobench.studies._base import Answer, Found, Options, Study, interleave, timed, together
+from iobench.studies._base import Answer, Study, StudyOptions
 from iobench.studies._claims import against, all_of, claimed_equal, claimed_faster, opposite
+from iobench.studies._references import IO_EVALUATION
+from iobench.studies._turns import Measurements, interleave, timed, together
 from iobench.units import bytes_text
 
-ROWS, COLUMNS = 1000, 128  # of a piece: half a MB
+ROWS, COLUMNS, ITEM_BYTES = 1000, 128, 4  # of a piece: half a MB
 COUNTS, QUICK_COUNTS = (2, 8, 32, 128, 512), (2, 8, 32)
 MOST_GROWN = 128  # pieces that are added one by one: what that copies grows with their square
 TURNS = 15
@@ -31,35 +33,39 @@ GROWN = "torch.cat, piece by piece"
 class PreallocationStudy(Study):
     """Time and peak memory against the number of pieces."""
 
-    source = "“DataLoader and TensorDict: an IO evaluation”, experiment 2"
+    reference = IO_EVALUATION
+    part = "experiment 2"
     question = "When does pre-allocating pay?"
 
-    def about(self, options: Options) -> str:
+    def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
         counts = ", ".join(map(str, self._counts(options)))
         return f"{counts} pieces of {ROWS} × {COLUMNS} float32 put together along the first dimension"
 
-    def measure(self, options: Options) -> Found:
+    def measure(self, options: StudyOptions) -> Measurements:
         """Each way with each number of pieces."""
         parts = []
         for count in self._counts(options):
             options.on_status(f"{count} pieces")
-            ways = {f"{name}, {count}": way for name, way in _ways(count).items()}
-            parts.append(interleave({name: timed(way) for name, way in ways.items()}, TURNS, warmup=2))
+            ways = {_of(name, count): way for name, way in _ways(count).items()}
+            contenders = {name: timed(way) for name, way in ways.items()}
+            parts.append(interleave(contenders, TURNS, warmup=2, on_status=options.on_status))
             parts[-1].noted["memory_bytes"] = {name: _peak(way) for name, way in ways.items()}
-        return together(parts, counts=list(self._counts(options)))
+        few, *_, many = counts = list(self._counts(options))
+        data = f"{few} to {many} pieces of {bytes_text(ROWS * COLUMNS * ITEM_BYTES)}"
+        return together(parts, data, counts=counts)
 
-    def answers(self, found: Found) -> list[Answer]:
+    def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""
         few, *_, many = found.figures["counts"]
-        gains = claimed_faster("", found, f"{FILL}, {few}", f"{CAT}, {few}")
-        apart = [claimed_equal("", found, f"{TD_CAT}, {count}", f"{CAT}, {count}") for count in (few, many)]
+        gains = claimed_faster("", found, _of(FILL, few), _of(CAT, few))
+        apart = [claimed_equal("", found, _of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
         return [
             claimed_faster(
                 "Pre-allocating wins clearly once the pieces are many and large.",
                 found,
-                f"{FILL}, {many}",
-                f"{CAT}, {many}",
+                _of(FILL, many),
+                _of(CAT, many),
                 f"{_memory(found, many)}; {_crossing(found, CAT)}, which allocates once, too; "
                 f"{_crossing(found, GROWN)}, which copies all that is there for each piece",
             ),
@@ -67,7 +73,7 @@ class PreallocationStudy(Study):
             all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", apart),
         ]
 
-    def _counts(self, options: Options) -> tuple[int, ...]:
+    def _counts(self, options: StudyOptions) -> tuple[int, ...]:
         return QUICK_COUNTS if options.quick else COUNTS
 
 
@@ -100,12 +106,17 @@ def _ways(count: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _crossing(found: Found, other: str) -> str:
+def _of(way: str, count: int) -> str:
+    """The contender that puts so many pieces together in this way."""
+    return f"{way}, {count} pieces"
+
+
+def _crossing(found: Measurements, other: str) -> str:
     """With how many pieces pre-allocating is faster than another way."""
-    counts = [n for n in found.figures["counts"] if f"{other}, {n}" in found.seconds]
-    wins = [n for n in counts if against(found.seconds, f"{FILL}, {n}", f"{other}, {n}").outcome == "faster"]
+    counts = [n for n in found.figures["counts"] if _of(other, n) in found.seconds]
+    wins = [n for n in counts if against(found.seconds, _of(FILL, n), _of(other, n)).outcome == "faster"]
     won = f"with {', '.join(map(str, wins))} pieces" if wins else "with no number of pieces tried"
-    return f"faster {won} than {other}"
+    return f"pre-allocated is faster {won} than {other}"
 
 
 def _filled(whole: Any, pieces: list[Any]) -> Any:
@@ -131,8 +142,8 @@ def _status_bytes(name: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def _memory(found: Found, count: int) -> str:
-    held = {name: found.median("memory_bytes", f"{name}, {count}") for name in (CAT, FILL)}
+def _memory(found: Measurements, count: int) -> str:
+    held = {name: found.median("memory_bytes", _of(name, count)) for name in (CAT, FILL)}
     told = [f"{name} takes {bytes_text(value)}" for name, value in held.items() if value is not None]
     return "".join(f"; {one}" for one in told)
 

@@ -12,19 +12,11 @@ from iobench.dataset.sources import Synthetic
 from iobench.errors import MissingExtra
 from iobench.host import cache
 from iobench.studies._apart import apart
-from iobench.studies._base import (
-    FAILS,
-    HOLDS,
-    UNKNOWN,
-    Answer,
-    Contender,
-    Found,
-    Options,
-    Study,
-    interleave,
-)
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions
 from iobench.studies._claims import all_of, claimed_equal, claimed_faster, no_gpu, opposite
 from iobench.studies._combinations import BATCH, MANY, TABLE, train_unwatched, train_with_both
+from iobench.studies._references import MEMORY_SETTINGS
+from iobench.studies._turns import Contender, Measurements, interleave
 from iobench.units import bytes_text, seconds_text
 
 SHARES = (10, 40, 70)  # per cent of the data
@@ -42,19 +34,20 @@ ALIKE = 0.1  # of the data: GPU memory that grows by less does not depend on it
 class SettingsStudy(Study):
     """Training time and memory of each combination with each share of the data."""
 
-    source = "“Who is faster: PyTorch's memory-related settings”"
+    reference = MEMORY_SETTINGS
     question = "Which of DataLoader's settings speed up training?"
 
-    def about(self, options: Options) -> str:
+    def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
         samples, turns, count, _ = _sizes(options)
         return (
             f"{', '.join(map(str, SHARES))} % of {samples:,} samples of {COLUMNS} float32 in npy, shuffled, "
-            f"batch {BATCH}; an MLP trained on {options.device}; {turns} turns of {count} epochs"
+            f"batch {BATCH}; an MLP trained on {options.device}; {turns} turns "
+            f"of {count} epoch{'s' * (count != 1)}"
             f"{'' if options.cuda else '; pinned memory and copies that do not block mean nothing here'}"
         )
 
-    def measure(self, options: Options) -> Found:
+    def measure(self, options: StudyOptions) -> Measurements:
         """Each combination with each share of the data; and background thread and workers together."""
         _require_prefetch_generator()
         _, turns, count, tried = _sizes(options)
@@ -70,9 +63,11 @@ class SettingsStudy(Study):
             "data_bytes": {str(share): opener.schema.logical_bytes for share, opener in openers.items()},
             "both": {"epochs": tried, "seconds": both.value, "failure": both.failure, "hung": both.hung},
         }
-        return replace(found, figures=figures)
+        few, many = (openers[share].schema.samples for share in (SMALL, LARGE))
+        sample = bytes_text(openers[SMALL].schema.sample_bytes)
+        return replace(found, figures=figures, data=f"{few:,} to {many:,} samples of {sample}")
 
-    def answers(self, found: Found) -> list[Answer]:
+    def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""
         name = partial(_name, found)
         slower = [claimed_faster("", found, name(2, LARGE), name(n, LARGE)) for n in (3, 4, 5, 6)]
@@ -99,14 +94,14 @@ class SettingsStudy(Study):
         ]
 
 
-def _sizes(options: Options) -> tuple[int, int, int, int]:
+def _sizes(options: StudyOptions) -> tuple[int, int, int, int]:
     """Samples, turns, epochs in a turn, and epochs of what may deadlock."""
     if options.quick:
         return QUICK, QUICK_TURNS, QUICK_EPOCHS, QUICK_TOGETHER_EPOCHS
     return PUBLISHED, TURNS, EPOCHS, TOGETHER_EPOCHS
 
 
-def _opener(options: Options, share: int) -> Opener:
+def _opener(options: StudyOptions, share: int) -> Opener:
     samples = _sizes(options)[0] * share // 100
     source = Synthetic(samples * COLUMNS, (COLUMNS,))
     manifest = iobench.prepare(source, ["npy"], data_dir=options.folder, name=f"settings-{samples}")[0]
@@ -125,15 +120,15 @@ def _contenders(opener: Opener, device: str, share: int, count: int) -> dict[str
 
 
 def _at(label: str, share: int) -> str:
-    return f"{label}; {share} %"
+    return f"{label}, at {share} %"
 
 
-def _name(found: Found, number: int, share: int) -> str:
+def _name(found: Measurements, number: int, share: int) -> str:
     """The contender that stands for a row of the table."""
     return _at(TABLE[number].on("cuda" if found.figures["cuda"] else "cpu").label, share)
 
 
-def _of_the_gpu(found: Found) -> list[Answer]:
+def _of_the_gpu(found: Measurements) -> list[Answer]:
     """What needs a GPU: copying to it, and what stays on it."""
     everything = "All of the data on the GPU is fastest."
     pinned = "Pinned memory helps only with the background generator or with little data."
@@ -162,7 +157,7 @@ def _of_the_gpu(found: Found) -> list[Answer]:
     ]
 
 
-def _of_gpu_memory(claim: str, found: Found) -> Answer:
+def _of_gpu_memory(claim: str, found: Measurements) -> Answer:
     def grown(row: int) -> float:
         little, much = (
             found.median("gpu_allocated_bytes", _name(found, row, share)) or 0.0 for share in (SMALL, LARGE)
@@ -173,17 +168,19 @@ def _of_gpu_memory(claim: str, found: Found) -> Answer:
     more = data[str(LARGE)] - data[str(SMALL)]
     moved, all_there = max(grown(row) for row in range(1, 11)), grown(11)
     because = (
-        f"from {SMALL} to {LARGE} % of the data, {bytes_text(more)} more, what is allocated at most grows by "
-        f"{bytes_text(max(0.0, moved))}; with all of it there by {bytes_text(max(0.0, all_there))}"
+        f"from {SMALL} to {LARGE} % of the data, {bytes_text(more)} more, the peak of allocated GPU memory "
+        f"grows by {bytes_text(max(0.0, moved))} at most; with all of the data there, by "
+        f"{bytes_text(max(0.0, all_there))}"
     )
     return Answer(claim, HOLDS if moved < ALIKE * more and all_there > more / 2 else FAILS, because)
 
 
-def _of_both(found: Found) -> Answer:
+def _of_both(found: Measurements) -> Answer:
     claim, both = "The background generator deadlocks together with workers.", found.figures["both"]
-    what = f"{both['epochs']} epochs over {MANY} workers"
+    data = bytes_text(found.figures["data_bytes"][str(SMALL)])
+    what = f"{both['epochs']} epochs of {data} through a background thread over {MANY} workers"
     if both["failure"] is None:
-        return Answer(claim, FAILS, f"{what} ended in {seconds_text(both['seconds'])}")
+        return Answer(claim, FAILS, f"{what} ended, after {seconds_text(both['seconds'])}")
     return Answer(claim, HOLDS if both["hung"] else UNKNOWN, f"{what}: the process {both['failure']}")
 
 

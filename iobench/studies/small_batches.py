@@ -8,18 +8,7 @@ from functools import partial
 
 from iobench.results import stats
 from iobench.studies._apart import apart
-from iobench.studies._base import (
-    FAILS,
-    HOLDS,
-    UNKNOWN,
-    Answer,
-    Found,
-    Options,
-    Study,
-    interleave,
-    scratch,
-    together,
-)
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions, scratch
 from iobench.studies._claims import against, all_of, claimed_faster, no_gpu, opposite
 from iobench.studies._libraries import hdf5_resizes, lmdb_when_full, misread_by_forks
 from iobench.studies._patches import (
@@ -33,7 +22,9 @@ from iobench.studies._patches import (
     pinned_name,
     sizes_of,
 )
-from iobench.units import seconds_text
+from iobench.studies._references import IO_BOTTLENECK
+from iobench.studies._turns import Measurements, interleave, together
+from iobench.units import bytes_text, seconds_text
 
 TWICE = 2.0  # "much better" begins here
 FORK_WORKERS, FORK_EPOCHS, FORK_LIMIT_S = 4, 2, 120.0  # for some samples
@@ -44,10 +35,10 @@ LEAST_BUSY = 0.005  # of a GPU, as far as its driver tells
 class SmallBatchesStudy(Study):
     """Data, forward and backward time apart, per format, batch, number of workers and kind of memory."""
 
-    source = "“Stuck in the I/O bottleneck”: PNG, HDF5 and LMDB for small batches"
+    reference = IO_BOTTLENECK
     question = "What feeds small batches best?"
 
-    def about(self, options: Options) -> str:
+    def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
         samples, batches, workers = sizes_of(options)
         return (
@@ -56,18 +47,19 @@ class SmallBatchesStudy(Study):
             f"{workers[-1]} workers, a small convolutional network trained on {options.device}"
         )
 
-    def measure(self, options: Options) -> Found:
+    def measure(self, options: StudyOptions) -> Measurements:
         """Every format with every batch, PNG with other numbers of workers, and what the libraries do."""
         samples, batches, workers = sizes_of(options)
         with scratch(options) as folder:
             openers = openers_of(options, folder)
             contenders = contenders_of(options, openers) | pinned_contenders(options, openers)
             found = interleave(contenders, warmup=options.warmup, on_status=options.on_status)
-        options.on_status("forks that share a handle of HDF5")
+        options.on_status("reading HDF5 in forked workers that share one handle")
         both = openers["hdf5"], openers["npy"]
         forks = apart(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
         return together(
             [found],
+            f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)}",
             batches=list(batches),
             workers=list(workers),
             cuda=options.cuda,
@@ -81,7 +73,7 @@ class SmallBatchesStudy(Study):
             hdf5_resizes=hdf5_resizes(),
         )
 
-    def answers(self, found: Found) -> list[Answer]:
+    def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""
         (few, *_, many), (none, *some, most) = found.figures["batches"], found.figures["workers"]
         small, large = f"png, batch {few}", f"png, batch {many}"
@@ -95,7 +87,8 @@ class SmallBatchesStudy(Study):
                 found.of("wait_s"),
                 large,
                 small,
-                f", waiting for data in an epoch; in proportion would be 1 ×{_over_batches(found, 'wait_s')}",
+                ", in the time that an epoch waits for data; were each wait in proportion to its batch, both "
+                f"would wait equally long{_over_batches(found, 'wait_s')}",
             ),
             claimed_faster(
                 f"With small batches, fewer workers are better than {most}.",
@@ -121,7 +114,7 @@ class SmallBatchesStudy(Study):
         ]
 
 
-def _over_batches(found: Found, figure: str | None = None) -> str:
+def _over_batches(found: Measurements, figure: str | None = None) -> str:
     """Medians of PNG over all batches."""
     batches = found.figures["batches"]
     shown = found.of(figure) if figure else found
@@ -129,7 +122,7 @@ def _over_batches(found: Found, figure: str | None = None) -> str:
     return f"; batch {', '.join(map(str, batches))}: {', '.join(medians)}"
 
 
-def _over_workers(found: Found, batch: int) -> str:
+def _over_workers(found: Measurements, batch: int) -> str:
     """Medians of PNG over all numbers of workers."""
     *fewer, most = found.figures["workers"]
     names = [f"png, batch {batch}, {count} workers" for count in fewer] + [f"png, batch {batch}"]
@@ -137,7 +130,7 @@ def _over_workers(found: Found, batch: int) -> str:
     return f"; batch {batch}, {', '.join(map(str, (*fewer, most)))} workers: {', '.join(medians)}"
 
 
-def _better_but_not_much(found: Found, packed: str, png: str) -> Answer:
+def _better_but_not_much(found: Measurements, packed: str, png: str) -> Answer:
     claim = "LMDB with lz4 is better than PNG, but not so much better."
     better = claimed_faster(claim, found, packed, png)
     ratio = against(found.seconds, packed, png).ratio
@@ -148,7 +141,7 @@ def _better_but_not_much(found: Found, packed: str, png: str) -> Answer:
     return better if ratio.high <= TWICE else replace(better, answer=FAILS)
 
 
-def _of_the_gpu(found: Found) -> list[Answer]:
+def _of_the_gpu(found: Measurements) -> list[Answer]:
     busier = "The GPU is busier with larger batches (33, 31, 37, 52, 84 %)."
     pageable = "With small batches pageable memory is better than pinned."
     helps = f"Pinned memory does not help with {SMALL_SIDE}-pixel inputs and does with {SIDE}-pixel ones."
@@ -169,21 +162,25 @@ def _of_the_gpu(found: Found) -> list[Answer]:
     ]
 
 
-def _busier(claim: str, found: Found) -> Answer:
+def _busier(claim: str, found: Measurements) -> Answer:
     busy = [found.median("gpu_busy", f"png, batch {batch}") for batch in found.figures["batches"]]
     seen = [share for share in busy if share is not None]
     if len(seen) < len(busy):
-        return Answer(claim, UNKNOWN, "its driver does not tell, or the epochs were too short to see it")
+        return Answer(
+            claim,
+            UNKNOWN,
+            "the GPU's driver does not tell how busy it is, or the epochs were too short for it to tell",
+        )
     few, *_, many = found.figures["batches"]
     shares = found.noted["gpu_busy"]
     large, small = ([max(s, LEAST_BUSY) for s in shares[f"png, batch {batch}"]] for batch in (many, few))
-    outcome = stats.compare(large, small).outcome
+    outcome = stats.compare_rates(large, small).outcome
     told = ", ".join(f"{share:.0%}" for share in seen)
     answer = {"faster": HOLDS, "slower": FAILS, "equivalent": FAILS}.get(outcome, UNKNOWN)
-    return Answer(claim, answer, f"with the batches tried: {told}")
+    return Answer(claim, answer, f"with the batches tried: {told}", found.data)
 
 
-def _of_forks(found: Found) -> Answer:
+def _of_forks(found: Measurements) -> Answer:
     claim, forks = "HDF5 is vulnerable when read in parallel.", found.figures["forks"]
     what = f"{FORK_WORKERS} forked workers that share a handle which was open before"
     safe = "; iobench opens one in each worker, and proves what arrives"

@@ -13,8 +13,11 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Found, Options, Study, interleave, timed
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions
 from iobench.studies._claims import claimed_faster
+from iobench.studies._references import FASTER_LOADING
+from iobench.studies._turns import Measurements, interleave, timed
+from iobench.units import bytes_text
 
 COLUMNS, BATCH = 128, 8192
 PUBLISHED, QUICK = 819_200, 81_920
@@ -26,16 +29,16 @@ PROFILES = 3  # shares differ from one to the next
 class TensorDatasetStudy(Study):
     """Per-sample against batch sampling, with call counts."""
 
-    source = "“Faster data loading in PyTorch”, a tutorial of 2019"
+    reference = FASTER_LOADING
     question = "What does one __getitem__ per sample cost?"
 
-    def about(self, options: Options) -> str:
+    def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
         return (
             f"TensorDataset of {self._rows(options):,} × {COLUMNS} float64, batch {BATCH}, shuffled, an epoch"
         )
 
-    def measure(self, options: Options) -> Found:
+    def measure(self, options: StudyOptions) -> Measurements:
         """Epochs over the exhibit, and the calls of one."""
         dataset = TensorDataset(torch.randn(self._rows(options), COLUMNS, dtype=torch.float64))
         data = dataset.tensors[0]
@@ -49,13 +52,17 @@ class TensorDatasetStudy(Study):
         contenders[RANGES] = timed(
             lambda: _exhaust(data[start : start + BATCH].clone() for start in _starts(data))
         )
-        found, profiles = interleave(contenders), [_calls(loaders[BY_SAMPLE]) for _ in range(PROFILES)]
+        found, profiles = (
+            interleave(contenders, on_status=options.on_status),
+            [_calls(loaders[BY_SAMPLE]) for _ in range(PROFILES)],
+        )
         shares = {name: [one["shares"][name] for one in profiles] for name in profiles[0]["shares"]}
-        return replace(found, figures={**profiles[0], "shares": shares})
+        samples = f"{len(data):,} samples of {bytes_text(data[0].nbytes)}"
+        return replace(found, figures={**profiles[0], "shares": shares}, data=samples)
 
-    def answers(self, found: Found) -> list[Answer]:
+    def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""
-        shares, calls, rows = (found.figures[name] for name in ("shares", "calls", "rows"))
+        calls, rows = (found.figures[name] for name in ("calls", "rows"))
         return [
             Answer(
                 "An epoch calls __getitem__ once for each sample.",
@@ -63,25 +70,30 @@ class TensorDatasetStudy(Study):
                 f"{calls:,} calls for {rows:,} samples",
             ),
             _of_share(
-                "Most of the time goes into __getitem__ (there 29.2 of 44.8 s).", shares["__getitem__"], MOST
+                "Most of the time goes into __getitem__ (there 29.2 of 44.8 s).",
+                found,
+                "__getitem__",
+                MOST,
             ),
             _of_share(
                 "Stacking the samples takes a good part of the rest (there 8 of 44.8 s).",
-                shares["collate"],
+                found,
+                "collate",
                 SOME,
             ),
             claimed_faster("Indexing whole batches is the remedy.", found, BY_BATCH, BY_SAMPLE),
         ]
 
-    def _rows(self, options: Options) -> int:
+    def _rows(self, options: StudyOptions) -> int:
         return QUICK if options.quick else PUBLISHED
 
 
-def _of_share(claim: str, shares: Sequence[float], least: float) -> Answer:
-    """Whether all profiles, or none, found more than so much of an epoch."""
+def _of_share(claim: str, found: Measurements, function: str, least: float) -> Answer:
+    """Whether all profiles, or none, found more than so much of an epoch in a function."""
+    shares: Sequence[float] = found.figures["shares"][function]
     answer = HOLDS if min(shares) > least else FAILS if max(shares) <= least else UNKNOWN
-    where = f"of an epoch in {len(shares)} profiles, which make short calls look long"
-    return Answer(claim, answer, f"{min(shares):.0%} to {max(shares):.0%} {where}")
+    told = f"{min(shares):.0%} to {max(shares):.0%} of an epoch in {len(shares)} runs of cProfile"
+    return Answer(claim, answer, f"{told}, which exaggerates the time of short calls", found.data)
 
 
 def _exhaust(batches: Iterable[Any]) -> None:

@@ -11,16 +11,18 @@ from pathlib import Path
 
 import iobench
 from iobench import formats
-from iobench.bench.case import Settings
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import Synthetic
-from iobench.errors import ColdCacheUnavailable, LoaderFailed, PrepareError, WrongContent
+from iobench.errors import ColdCacheUnavailable, LoaderFailed, PrepareError
 from iobench.host import cache
-from iobench.studies._apart import Heartbeat, apart
-from iobench.studies._base import HOLDS, ROUNDS, UNKNOWN, Answer, Found, Options, Study, scratch, together
+from iobench.studies._apart import apart
+from iobench.studies._base import HOLDS, UNKNOWN, Answer, Study, StudyOptions, scratch
 from iobench.studies._claims import all_of, claimed_equal, claimed_faster
-from iobench.studies._limited import join, memory_group
-from iobench.units import bytes_text
+from iobench.studies._limited import memory_group
+from iobench.studies._references import IO_EVALUATION
+from iobench.studies._turns import Measurements, together
+from iobench.studies._volumes import LOADERS, HowLong, at, rounds, rounds_within
+from iobench.units import GIB, bytes_text
 
 PUBLISHED, QUICK = tuple(10**power for power in range(5, 10)), (10**5, 10**7)  # elements
 ITEM_BYTES = 4
@@ -29,17 +31,18 @@ LIMIT_BYTES, QUICK_LIMIT_BYTES = 512 << 20, 128 << 20
 OF_LIMIT, QUICK_OF_LIMIT = (0.25, 0.5, 1.0, 2.0), (0.5, 2.0)
 QUICK_LIMITED = ("npy", "memmap")
 LIMITED_S = 1200.0  # for the rounds over one volume
-BATCHES, SLICES = "memmap · dataloader, batch fetch", "memmap · native"
-GIB = 1 << 30
+SAMPLE_BYTES = 512
+BATCHES, SLICES = (f"memmap · {word}" for word in LOADERS.values())
 
 
 class VolumeStudy(Study):
     """Runs like any other, over volumes."""
 
-    source = "“DataLoader and TensorDict: an IO evaluation”: its variable, and the disk that it left out"
+    reference = IO_EVALUATION
+    part = "the volume of data, which it varied, and the disk, which it left out"
     question = "Does the answer depend on how much data there is?"
 
-    def about(self, options: Options) -> str:
+    def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
         limit, shares, _ = _limits(options)
         return (
@@ -48,28 +51,32 @@ class VolumeStudy(Study):
             f"of {bytes_text(limit)}"
         )
 
-    def measure(self, options: Options) -> Found:
+    def measure(self, options: StudyOptions) -> Measurements:
         """Rounds over every volume, warm and cold; and warm ones under a memory limit."""
-        parts, cold_failure, sizes = [], None, _sizes(options)
+        parts, cold_failure, sizes = list[Measurements](), None, _sizes(options)
         for size in sizes:
             options.on_status(f"{_power(size)} elements")
             with _prepared(options, size, formats.names()) as manifest:
                 measured = partial(rounds, manifest.root, formats.names(), options.device)
-                parts.append(measured("warm", _power(size)))
+                parts.append(measured("warm", _power(size), observer=HowLong(options, "warm")))
                 try:
-                    parts.append(measured("cold", f"{_power(size)}, cold"))
+                    cold = measured("cold", f"{_power(size)}, cold", observer=HowLong(options, "cold"))
+                    parts.append(cold)
                 except ColdCacheUnavailable as error:
                     cold_failure = str(error)
         limited, limit_failure = _under_a_limit(options)
         return together(
             [*parts, *limited],
+            f"{bytes_text(sizes[0] * ITEM_BYTES)} to {bytes_text(sizes[-1] * ITEM_BYTES)} "
+            f"in samples of {SAMPLE_BYTES} B",
             sizes=[_power(size) for size in sizes],
             limited=[_of_limit(share) for share in _limits(options)[1]],
+            limit_bytes=_limits(options)[0],
             cold_failure=cold_failure,
             limit_failure=limit_failure,
         )
 
-    def answers(self, found: Found) -> list[Answer]:
+    def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""
         sizes = found.figures["sizes"]
         cold, failure = [f"{size}, cold" for size in sizes], found.figures["cold_failure"]
@@ -80,56 +87,15 @@ class VolumeStudy(Study):
             claimed_equal(
                 "Time grows in proportion to the volume, so that one volume speaks for all.",
                 _per_gib(found),
-                _gib_of(f"{SLICES}; {sizes[0]}"),
-                _gib_of(f"{SLICES}; {sizes[-1]}"),
+                _gib_of(at(SLICES, sizes[0])),
+                _gib_of(at(SLICES, sizes[-1])),
                 f"; {_speeds(found, SLICES, sizes)}",
             ),
             _where_memory_ends(found),
         ]
 
 
-def rounds(
-    root: Path, variants: Sequence[str], device: str, mode: str, volume: str, count: int = ROUNDS
-) -> Found:
-    """Rounds of formats under DataLoader, whole batches, and as their own libraries advise."""
-    done = iobench.run(
-        Manifest.load(root),
-        variants,
-        ("dataloader", "native"),
-        settings=Settings(fetch="batch"),
-        device=device,
-        cache_mode=mode,
-        rounds=count,
-        limits=False,
-        out=root / f"{mode}.jsonl",
-    )
-    if done.interrupted:
-        raise KeyboardInterrupt
-    for failure in done.failures.values():
-        raise WrongContent(failure)
-    found = Found({f"{one.label}; {volume}": [] for one in done.cases})
-    for made in done.records:
-        name = f"{made.case['label']}; {volume}"
-        found.seconds[name].append(made.epoch_s)
-        noted = {"speed_bytes_per_s": made.bytes_per_s, "in_memory": made.cache["residency"]}
-        for figure, value in noted.items():
-            if value is not None:
-                found.noted.setdefault(figure, {}).setdefault(name, []).append(value)
-    return found
-
-
-def rounds_within(
-    heartbeat: Heartbeat, group: Path, rehearsal: Path, root: Path, device: str, volume: str
-) -> Found:
-    """Warm rounds with no more memory than a group may have; for a process of its own."""
-    variants = list(Manifest.load(rehearsal).artifacts)
-    rounds(rehearsal, variants, device, "warm", "", count=1)  # what libraries take once is not part of it
-    join(group)
-    heartbeat()
-    return rounds(root, variants, device, "warm", volume)
-
-
-def _sizes(options: Options) -> tuple[int, ...]:
+def _sizes(options: StudyOptions) -> tuple[int, ...]:
     """Numbers of elements, as far as they fit."""
     if options.quick:
         return QUICK
@@ -138,7 +104,7 @@ def _sizes(options: Options) -> tuple[int, ...]:
     return tuple(size for size in PUBLISHED if size <= max(most, PUBLISHED[0]))
 
 
-def _limits(options: Options) -> tuple[int, tuple[float, ...], Sequence[str]]:
+def _limits(options: StudyOptions) -> tuple[int, tuple[float, ...], Sequence[str]]:
     """Bytes of the memory limit, what is read under it as a multiple of that, and in which formats."""
     if options.quick:
         return QUICK_LIMIT_BYTES, QUICK_OF_LIMIT, QUICK_LIMITED
@@ -146,16 +112,16 @@ def _limits(options: Options) -> tuple[int, tuple[float, ...], Sequence[str]]:
 
 
 @contextmanager
-def _prepared(options: Options, size: int, variants: Sequence[str]) -> Iterator[Manifest]:
-    """A dataset for as long as it is looked at."""
+def _prepared(options: StudyOptions, size: int, variants: Sequence[str]) -> Iterator[Manifest]:
+    """A dataset for as long as the block runs."""
     with scratch(options) as folder:
         yield iobench.prepare(Synthetic(size), variants, data_dir=folder, name="volume")[0]
 
 
-def _under_a_limit(options: Options) -> tuple[list[Found], str | None]:
+def _under_a_limit(options: StudyOptions) -> tuple[list[Measurements], str | None]:
     """Warm rounds in processes that may have little memory, and what there was against it."""
     limit, shares, _ = _limits(options)
-    parts: list[Found] = []
+    parts: list[Measurements] = []
     try:
         with memory_group(limit) as group:
             for share in shares:
@@ -166,7 +132,7 @@ def _under_a_limit(options: Options) -> tuple[list[Found], str | None]:
     return parts, None
 
 
-def _limited(options: Options, group: Path, share: float) -> Found:
+def _limited(options: StudyOptions, group: Path, share: float) -> Measurements:
     limit, _, variants = _limits(options)
     size = int(limit * share / ITEM_BYTES)
     with (
@@ -194,43 +160,42 @@ def _gib_of(contender: str) -> str:
     return f"a GiB of {contender}"
 
 
-def _per_gib(found: Found) -> Found:
+def _per_gib(found: Measurements) -> Measurements:
     """Seconds for each GiB in place of seconds."""
     speeds = found.noted["speed_bytes_per_s"]
-    return Found({_gib_of(name): [GIB / speed for speed in values] for name, values in speeds.items()})
+    seconds = {_gib_of(name): [GIB / speed for speed in values] for name, values in speeds.items()}
+    return Measurements(seconds, data=found.data)
 
 
-def _alike(claim: str, found: Found, volumes: Sequence[str], failure: str | None) -> Answer:
+def _alike(claim: str, found: Measurements, volumes: Sequence[str], failure: str | None) -> Answer:
     if failure is not None:
         return Answer(claim, UNKNOWN, failure)
-    each = [claimed_equal("", found, f"{SLICES}; {volume}", f"{BATCHES}; {volume}") for volume in volumes]
+    each = [claimed_equal("", found, at(SLICES, volume), at(BATCHES, volume)) for volume in volumes]
     return all_of(claim, each)
 
 
-def _speeds(found: Found, label: str, volumes: Sequence[str]) -> str:
-    medians = [found.median("speed_bytes_per_s", f"{label}; {volume}") or 0.0 for volume in volumes]
-    return ", ".join(
-        f"{volume} {bytes_text(speed)}/s" for volume, speed in zip(volumes, medians, strict=True)
-    )
+def _speeds(found: Measurements, label: str, volumes: Sequence[str]) -> str:
+    medians = [found.median("speed_bytes_per_s", at(label, volume)) or 0.0 for volume in volumes]
+    told = (f"{bytes_text(speed)}/s at {volume}" for volume, speed in zip(volumes, medians, strict=True))
+    return f"{label} reads {', '.join(told)}"
 
 
-def _where_memory_ends(found: Found) -> Answer:
+def _where_memory_ends(found: Measurements) -> Answer:
     claim = "Where memory ends, so does the warm cache: reading slows down (not tested there)."
     if found.figures["limit_failure"] is not None:
         return Answer(claim, UNKNOWN, found.figures["limit_failure"])
     within, *_, beyond = volumes = found.figures["limited"]
-    labels = [name.partition(";")[0] for name in found.seconds if name.endswith(f"; {beyond}")]
+    labels = [name.partition(" at ")[0] for name in found.seconds if name.endswith(at("", beyond))]
     slower = {
-        label: claimed_faster(
-            claim, _per_gib(found), _gib_of(f"{label}; {within}"), _gib_of(f"{label}; {beyond}")
-        )
+        label: claimed_faster(claim, _per_gib(found), _gib_of(at(label, within)), _gib_of(at(label, beyond)))
         for label in labels
     }
-    fastest = max(labels, key=lambda label: found.median("speed_bytes_per_s", f"{label}; {within}") or 0.0)
+    fastest = max(labels, key=lambda label: found.median("speed_bytes_per_s", at(label, within)) or 0.0)
     same = [label for label, answer in slower.items() if answer.answer != HOLDS]
-    unmoved = f"; not surely slower: {', '.join(same)}" if same else ""
-    told = f"; {_speeds(found, fastest, volumes)}{unmoved}"
-    return replace(slower[fastest], because=slower[fastest].because + told)
+    unmoved = f"; not clearly slower at {beyond}: {', '.join(same)}" if same else ""
+    told = f"{slower[fastest].because}; {_speeds(found, fastest, volumes)}{unmoved}"
+    data = f"data of {within} to {beyond} of {bytes_text(found.figures['limit_bytes'])} of memory"
+    return replace(slower[fastest], because=told, data=data)
 
 
 STUDY = VolumeStudy()

@@ -29,7 +29,7 @@ def study(
         else:
             display.result(tables.studies_table(known))
         return
-    options = studies.Options(data_dir, quick, str(pick_device(device)), display.note)
+    options = studies.StudyOptions(data_dir, quick, str(pick_device(device)), display.note)
     studies.study_of(name)
     result = studies.run(name, options)
     path = studies.save(result, data_dir)

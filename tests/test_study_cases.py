@@ -9,55 +9,61 @@ import torch
 from conftest import image_arrays
 
 import iobench
-from iobench.bench.case import Settings, case
-from iobench.bench.epoch import measure
-from iobench.dataset.checksum import Checksum
+from iobench.bench.epoch import Round, asked_of, measure
+from iobench.bench.proof import Proof
 from iobench.dataset.manifest import Opener
 from iobench.errors import MissingExtra
 from iobench.formats import Field, Schema
+from iobench.loading.loaders import Job
+from iobench.loading.loaders.dataloader import TorchDataLoader
+from iobench.loading.order import Order
 from iobench.loading.transfer import HostToDevice
-from iobench.studies import Options, _patches, settings, small_batches
+from iobench.studies import StudyOptions, _patches, settings, small_batches
 from iobench.studies._combinations import BOTH, TABLE, Background, Resident, train_unwatched
-from iobench.studies._epochs import Step, TrainingApart, epochs
+from iobench.studies._epochs import Discard, TrainingInParts, epochs
 from iobench.studies._libraries import hdf5_resizes, lmdb_when_full, misread_by_forks
 from iobench.studies._png import Png
 
 CPU = HostToDevice(torch.device("cpu"), non_blocking=False)
 
 
-@pytest.mark.parametrize("loader_type", [Background, Resident])
+@pytest.mark.parametrize("loader", [Background(), Background(num_workers=2), Resident()])
 @pytest.mark.parametrize("order", ["sequential", "random"])
-def test_a_loader_of_a_study_delivers_every_sample(images, loader_type, order):
-    check = Checksum(images.schema)
-    one = case("npy", "dataloader", Settings(batch_size=16, order=order))
-    measured = measure(one, images.opener("npy"), CPU, 1, check.add, loader_type=loader_type)
-    assert check.content == images.content
-    assert measured.samples == images.schema.samples
+def test_a_loader_of_a_study_delivers_every_sample_in_the_order_asked_for(images, loader, order):
+    job = Job(images.opener("npy"), Order(order, 16))
+    proof = Proof(loader, job, images, asked_of(loader, job, 0))
+    measured = measure(loader, job, CPU, Round(0, proof.add, seconds=0.0))
+    proof.conclude()
+    assert measured.timing.samples == images.schema.samples
+    assert measured.timing.epochs == 1
 
 
 def test_every_row_of_the_table_has_a_name_of_its_own_on_a_gpu_and_fewer_without():
     assert len({one.on("cuda:0").label for one in TABLE.values()}) == len(TABLE) == 11
     assert len({one.on("cpu").label for one in TABLE.values()}) == 7
     assert BOTH.label == "pinned, non-blocking, 8 workers × 8, background thread"
-    assert all(not one.on("cpu").case.settings.pin_memory for one in TABLE.values())
+    assert not any(one.on("cpu").loader.pins("cpu") for one in TABLE.values())
+    assert TABLE[3].loader.variant == (
+        "dataloader:pin_memory=yes,non_blocking=yes,num_workers=8,prefetch_factor=8,start_method=fork"
+    )
 
 
 def test_a_turn_notes_what_it_took(images):
-    one = case("npy", "dataloader", Settings(batch_size=16))
-    took = epochs(one, images.opener("npy"), "cpu", count=2, step=TrainingApart)()
-    assert set(took.noted) >= {"wait_s", "forward_s", "backward_s"}
-    assert 0 < sum(took.noted[name] for name in ("wait_s", "forward_s", "backward_s")) < took.seconds
+    job = Job(images.opener("npy"), Order(batch_size=16))
+    turn = epochs(TorchDataLoader(), job, count=2, consumer=TrainingInParts)()
+    assert set(turn.noted) >= {"wait_s", "forward_s", "backward_s"}
+    assert 0 < sum(turn.noted[name] for name in ("wait_s", "forward_s", "backward_s")) < turn.seconds
 
 
 def test_a_turn_is_as_many_epochs_as_asked_each_in_an_order_of_its_own(images):
     seen = []
 
-    class Seeing(Step):
+    class Seeing(Discard):
         def __call__(self, batch):
             seen.append(batch["y"].clone())
 
-    one = case("npy", "dataloader", Settings(batch_size=images.schema.samples, order="random"))
-    epochs(one, images.opener("npy"), "cpu", count=2, step=Seeing)()
+    job = Job(images.opener("npy"), Order("random", images.schema.samples))
+    epochs(TorchDataLoader(), job, count=2, consumer=Seeing)()
     first, second = seen
     assert not torch.equal(first, second)
     assert torch.equal(first.sort().values, second.sort().values)
@@ -105,4 +111,4 @@ def test_a_study_without_its_extra_names_the_pip_command(monkeypatch, tmp_path, 
     monkeypatch.setattr(settings, "QUICK", 100)
     monkeypatch.setattr(_patches, "QUICK", 16)
     with pytest.raises(MissingExtra, match=r"pip install 'iobench\[studies\]'"):
-        study.STUDY.measure(Options(tmp_path, quick=True, device="cpu"))
+        study.STUDY.measure(StudyOptions(tmp_path, quick=True, device="cpu"))

@@ -1,0 +1,14 @@
+"""The write-ups by practitioners that studies repeat, as far as they are known here."""
+
+from __future__ import annotations
+
+from iobench.studies._base import Reference
+
+IO_EVALUATION = Reference("DataLoader and TensorDict: an IO evaluation", "a project of PyTorch practitioners")
+FASTER_LOADING = Reference("Faster data loading in PyTorch", "a practitioner's tutorial", 2019)
+MEMORY_SETTINGS = Reference(
+    "Who is faster: PyTorch's memory-related settings", "a practitioner's measurements"
+)
+IO_BOTTLENECK = Reference(
+    "Stuck in the I/O bottleneck", "a practitioner's report on PNG, HDF5 and LMDB for small batches"
+)
