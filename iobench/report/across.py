@@ -20,7 +20,10 @@ COLDEST = 50.0  # times as long as the fastest, from which on a cell has no colo
 
 @dataclass(frozen=True)
 class Cell:
-    """A choice in a context; `heat` goes from 1 (as fast as the fastest) to 0."""
+    """A choice in a context: its speed, and how many times as long it takes as the fastest there, in words.
+
+    `heat` goes from 1 (as fast as the fastest) to 0.
+    """
 
     speed: str
     relative: str
@@ -70,9 +73,9 @@ def _cell(context: Context, case: CaseSummary | None) -> Cell | None:
     times = case.relative.median
     heat = max(0.0, 1 - math.log(max(1.0, times)) / math.log(COLDEST))
     name = standing(context, case.key)
-    mark = {FASTEST: "fastest", RIVAL: f"{three_digits(times)} ×, not told apart"}
-    shown = f"{METRIC['bytes_per_s'].text(case.bytes_per_s.median)} MiB/s"
-    return Cell(shown, mark.get(name, f"{three_digits(times)} × as long"), name, round(heat, 3))
+    words = {FASTEST: "fastest", RIVAL: f"≈ {three_digits(times)} ×"}
+    speed = METRIC["bytes_per_s"].text(case.bytes_per_s.median)
+    return Cell(speed, words.get(name, f"{three_digits(times)} ×"), name, round(heat, 3))
 
 
 @dataclass(frozen=True)
@@ -100,7 +103,10 @@ _DATA = ("dataset", "content", "samples", "fields")
 
 
 def series(found: Sequence[CaseSummary], axis: Axis) -> list[Row]:
-    """Cases that were measured at several values of one number, all else being equal, as lines."""
+    """Cases that were measured at several values of one number, all else being equal, as lines.
+
+    The line that reaches the highest speed comes first.
+    """
     lines: dict[str, dict[float, CaseSummary]] = {}
     rests: dict[str, dict[str, Any]] = {}
     for case in found:
@@ -110,9 +116,17 @@ def series(found: Sequence[CaseSummary], axis: Axis) -> list[Row]:
             key = cases.key_of(rest)
             rests[key] = rest
             lines.setdefault(key, {})[value] = case
-    several = {key: points for key, points in lines.items() if len(points) > 1}
+    several = dict(sorted(filter(_has_several, lines.items()), key=_highest, reverse=True))
     labels = cases.labels({key: rests[key] for key in several})
     return [row for key, points in several.items() for row in _points(key, str(labels[key]), points, axis)]
+
+
+def _has_several(line: tuple[str, Mapping[float, CaseSummary]]) -> bool:
+    return len(line[1]) > 1
+
+
+def _highest(line: tuple[str, Mapping[float, CaseSummary]]) -> float:
+    return max(case.bytes_per_s.median for case in line[1].values())
 
 
 def _points(key: str, label: str, points: Mapping[float, CaseSummary], axis: Axis) -> Iterator[Row]:

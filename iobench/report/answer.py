@@ -61,7 +61,9 @@ def overall(contexts: Sequence[Context]) -> str:
 
 def _everywhere(contexts: Sequence[Context]) -> str:
     titles = [context.title for context in contexts]
-    return f"in all {len(titles)} contexts" if len(titles) > MOST_NAMED else f"with {_listed(titles)}"
+    if len(titles) > MOST_NAMED or any("," in title for title in titles):
+        return f"in all {len(titles)} contexts"
+    return f"in {_listed(titles)}"
 
 
 def answer(context: Context) -> str:

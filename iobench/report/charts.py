@@ -12,8 +12,8 @@ from iobench.report.rows import WAITS, Row
 from iobench.results.metrics import NAMED, Metric
 from iobench.units import MIB
 
-STEP = 38  # pixels from one case to the next: its name above, its marks below
-ABOVE, BELOW = -9, 8  # from the middle of a step
+STEP = 32  # pixels from one case to the next: its name above, its marks below
+ABOVE, BELOW = -8, 7  # from the middle of a step
 SECOND = 15  # more, where a case's name and its note do not fit beside each other on a phone
 
 
@@ -156,6 +156,7 @@ def _looks(points: Sequence[Row]) -> dict[str, Any]:
         channel: kinds[channel](
             field="what",
             type="nominal",
+            sort=list(marks),
             scale=alt.Scale(domain=list(marks), range=values),
             legend=style.legend(2),
         )

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Mapping
 
 from iobench.report.rows import Row, fastest_by_format
 from iobench.results import cases, stats
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context, rates
+
+Rates = Mapping[str, Mapping[tuple[str, int], float]]  # by case, run and round
 
 
 def break_even(context: Context) -> list[Row]:
@@ -27,16 +30,15 @@ def break_even(context: Context) -> list[Row]:
         before, after = best[have], best[want]
         write_s = _write_s(by_case[after.key])
         if write_s is not None:
-            saved = _saved(context, before, after, comparisons=len(pairs) // 2)
+            found = rates({case.key: by_case[case.key] for case in (before, after)})
+            saved = _saved(before, after, found, comparisons=len(pairs) // 2)
             cost = write_s + (after.value("open_s") or 0.0) - (before.value("open_s") or 0.0)
             rows.append({"from": have, "to": want, "write_s": write_s, **_pays(max(0.0, cost), saved)})
     return rows
 
 
-def _saved(context: Context, before: CaseSummary, after: CaseSummary, comparisons: int) -> Estimate:
+def _saved(before: CaseSummary, after: CaseSummary, found: Rates, comparisons: int) -> Estimate:
     """Seconds that an epoch is shorter by."""
-    by_case = cases.by_case(context.records)
-    found = rates({case.key: by_case[case.key] for case in (before, after)})
     ratio = stats.compare_paired(found[after.key], found[before.key], comparisons=comparisons).ratio
     epoch_s = before.metrics["epoch_s"].median
     if ratio.low is None or ratio.high is None:

@@ -14,21 +14,24 @@ from iobench.results.metrics import NAMED
 from iobench.results.summary import CaseSummary, Context
 from iobench.units import MIB
 
-IN_BRIEF = ("speed", "stages")  # of the contexts after the first
+MOST_LINES = 8  # that colours tell apart
 
 
 def of_context(context: Context, number: int, whole: bool) -> list[Figure]:
-    """Every figure that the context's records allow, or the most important ones."""
-    return [one for one in _all(context, number) if whole or one.name.partition("-")[2] in IN_BRIEF]
+    """Every figure that the context's records allow, or the speeds alone."""
+    return list(_all(context, number)) if whole else [_speeds(context, number)]
 
 
 def spanning(found: Sequence[CaseSummary]) -> Iterator[Figure]:
     """Speed over every number that cases differ in, all else being equal."""
     for axis in across.axes(found):
         if lines := across.series(found, axis):
-            what = heading(axis.name)
+            what, keys = heading(axis.name), dict.fromkeys(row["key"] for row in lines)
+            shown = [row for row in lines if row["key"] in list(keys)[:MOST_LINES]]
             says = f"Cases that were measured at several values of it, all else being equal. {_speed()}"
-            yield Figure(f"by-{axis.name}", f"Speed by {what}", says, lines, plots.against(lines, axis.name))
+            if len(keys) > MOST_LINES:
+                says += f" The {MOST_LINES} that get fastest; the table has all {len(keys)}."
+            yield Figure(f"by-{axis.name}", f"Speed by {what}", says, lines, plots.against(shown, axis.name))
 
 
 def _all(context: Context, number: int) -> Iterator[Figure]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -55,7 +56,7 @@ def page(records: Sequence[Record]) -> Page:
     if not records:
         return Page("What others claim, and what holds here")
     found = summarise(records)
-    contexts, machines = found.contexts, machine.described(records)
+    contexts, machines = _in_order(found.contexts), machine.described(records)
     return Page(
         answer=answer.overall(contexts),
         subject=_subject(records, machines),
@@ -66,6 +67,16 @@ def page(records: Sequence[Record]) -> Page:
         spanning=list(figures.spanning(found.cases)),
         left_out=max(0, len(contexts) - MOST_CONTEXTS),
     )
+
+
+def _in_order(contexts: Sequence[Context]) -> list[Context]:
+    """Those with the most cases first, and else by their titles, numbers as numbers."""
+
+    def place(context: Context) -> tuple[int, list[str | int]]:
+        parts = re.split(r"([0-9]+)", context.title)
+        return -len(context.cases), [int(part) if part.isdecimal() else part for part in parts]
+
+    return sorted(contexts, key=place)
 
 
 def _section(context: Context, number: int) -> Section:
@@ -80,7 +91,7 @@ def _section(context: Context, number: int) -> Section:
 
 def _subject(records: Sequence[Record], machines: Sequence[dict[str, str]]) -> list[str]:
     """In few words; what differs is left to the end of the page."""
-    alike = [{about[name] for about in machines} for name in ("processor", "disk", "GPU")]
+    alike = [{about[name] for about in machines} for name in ("processor", "GPU")]
     names = {record.dataset.name for record in records}
     return [
         *(told for one in [names, *alike] if len(one) == 1 for told in one if told != "none"),
