@@ -52,11 +52,18 @@ def overall(contexts: Sequence[Context]) -> str:
         if None not in places:
             also = "" if set(places) == {"fastest"} else ", or not told apart from the fastest,"
             return f"Use {_pair(case)}: fastest{also} {_everywhere(contexts)}."
-    winners = [(_pair(context.cases[0]), context.title) for context in contexts]
-    if len(winners) <= MOST_NAMED:
-        return f"It depends: {'; '.join(f'{pair} for {title}' for pair, title in winners)}."
-    pair, times = max(((p, [w for w, _ in winners].count(p)) for p, _ in winners), key=lambda one: one[1])
-    return f"It depends: {pair} is fastest in {times} of {len(contexts)} contexts, others elsewhere."
+    if len(contexts) <= MOST_NAMED:
+        told = (f"{_pair(one.cases[0])}{_or_others(one)} for {one.title}" for one in contexts)
+        return f"It depends: {'; '.join(told)}."
+    winners = [_pair(context.cases[0]) for context in contexts]
+    usual = max(winners, key=winners.count)
+    times = f"{winners.count(usual)} of {len(contexts)} contexts"
+    return f"It depends: {usual} has the highest median in {times}, others elsewhere."
+
+
+def _or_others(context: Context) -> str:
+    count = len(context.verdict.rivals)
+    return f" (or {count} other{'s' * (count != 1)}, not told apart)" if count else ""
 
 
 def _everywhere(contexts: Sequence[Context]) -> str:
@@ -159,12 +166,12 @@ def _summary(loader: str) -> str:
 
 
 def _position(case: CaseSummary, context: Context) -> str | None:
-    """Where a choice stands in a context: `fastest`, `rival`, or None where it is slower or missing."""
+    """Where a choice stands in a context: `fastest` where that is sure, `rival` where it may be, or None."""
     same = next((other for other in context.cases if choice_of(other) == choice_of(case)), None)
     if same is None:
         return None
     if same.key == context.verdict.fastest:
-        return "fastest"
+        return "rival" if context.verdict.rivals else "fastest"
     return "rival" if same.key in context.verdict.rivals else None
 
 

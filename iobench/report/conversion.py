@@ -19,8 +19,9 @@ def break_even(context: Context) -> list[Row]:
     """After how many epochs of a training writing another format has paid for itself, with the interval.
 
     Each format under its fastest loader. Writing and a longer opening are paid once, an epoch saves what
-    it is shorter by. The interval follows from that of the ratio of their speeds, as one of all these
-    comparisons; without one, or where it does not leave out that nothing is saved, no epochs are named.
+    it is shorter by. The interval reaches over those of the slower epoch and of the ratio of their speeds,
+    as one of all these comparisons, so it is rather too wide; without one, or where it does not leave out
+    that nothing is saved, no epochs are named.
     """
     best = fastest_by_format(context.cases)
     pairs = list(itertools.permutations(best, 2))
@@ -40,11 +41,13 @@ def break_even(context: Context) -> list[Row]:
 def _saved(before: CaseSummary, after: CaseSummary, found: Rates, comparisons: int) -> Estimate:
     """Seconds that an epoch is shorter by."""
     ratio = stats.compare_paired(found[after.key], found[before.key], comparisons=comparisons).ratio
-    epoch_s = before.metrics["epoch_s"].median
-    if ratio.low is None or ratio.high is None:
-        return Estimate(epoch_s * (1 - 1 / ratio.median), None, None)
-    saved = (epoch_s * (1 - 1 / times) for times in (ratio.median, ratio.low, ratio.high))
-    return Estimate(*saved)
+    epoch_s, rate = before.metrics["epoch_s"].median, before.bytes_per_s
+    saved = epoch_s * (1 - 1 / ratio.median)
+    if ratio.low is None or ratio.high is None or rate.low is None or rate.high is None:
+        return Estimate(saved, None, None)
+    epochs = (epoch_s * rate.median / rate.high, epoch_s * rate.median / rate.low)
+    ends = [one * (1 - 1 / times) for one in epochs for times in (ratio.low, ratio.high)]
+    return Estimate(saved, min(ends), max(ends))
 
 
 def _pays(cost: float, saved: Estimate) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from iobench.results.metrics import NAMED
 from iobench.results.summary import CaseSummary, Context
 from iobench.units import MIB
 
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")  # names of options come from records, those of files do not
 MOST_LINES = 8  # that colours tell apart
 
 
@@ -31,7 +33,8 @@ def spanning(found: Sequence[CaseSummary]) -> Iterator[Figure]:
             says = f"Cases that were measured at several values of it, all else being equal. {_speed()}"
             if len(keys) > MOST_LINES:
                 says += f" The {MOST_LINES} that get fastest; the table has all {len(keys)}."
-            yield Figure(f"by-{axis.name}", f"Speed by {what}", says, lines, plots.against(shown, axis.name))
+            name = f"by-{_NOT_A_NAME.sub('-', axis.name)}"
+            yield Figure(name, f"Speed by {what}", says, lines, plots.against(shown, axis.name))
 
 
 def _all(context: Context, number: int) -> Iterator[Figure]:

@@ -45,9 +45,21 @@ def _about(record: Record) -> dict[str, str]:
     }
 
 
+_SEEN = {"waiting for disk": "iowait", "disk queue": "disk_queue", "GPU": "gpu"}
+_BYTES = ("disk_bytes_per_s", "gpu_memory_bytes")
+
+
 def system(records: Sequence[Record]) -> list[Row]:
-    """What the monitor saw, second by second, and during which case's round."""
-    snapshots = [(snapshot, record) for record in records for snapshot in record.snapshots or []]
+    """What the monitor saw, second by second, and during which case's round.
+
+    A snapshot without time or processors is left out: nothing has checked what a file holds there.
+    """
+    snapshots = [
+        (snapshot, record)
+        for record in records
+        for snapshot in record.snapshots or []
+        if _number(snapshot, "time") is not None and _cores(snapshot)
+    ]
     if not snapshots:
         return []
     labels = labels_of(records)
@@ -56,16 +68,23 @@ def system(records: Sequence[Record]) -> list[Row]:
         {
             "seconds": snapshot["time"] - began,
             "case": str(labels[key_of(facets_of(record))]) if _inside(snapshot, record) else BETWEEN,
-            "processors": statistics.fmean(snapshot["cores"]),
-            "busiest core": max(snapshot["cores"]),
-            "waiting for disk": snapshot["iowait"],
-            "disk_bytes_per_s": snapshot["disk_bytes_per_s"],
-            "disk queue": snapshot["disk_queue"],
-            "GPU": snapshot["gpu"],
-            "gpu_memory_bytes": snapshot["gpu_memory_bytes"],
+            "processors": statistics.fmean(_cores(snapshot)),
+            "busiest core": max(_cores(snapshot)),
+            **{column: _number(snapshot, name) for column, name in _SEEN.items()},
+            **{name: _number(snapshot, name) for name in _BYTES},
         }
         for snapshot, record in sorted(snapshots, key=lambda pair: float(pair[0]["time"]))
     ]
+
+
+def _cores(snapshot: Mapping[str, Any]) -> list[float]:
+    cores = snapshot.get("cores")
+    return [core for core in cores if isinstance(core, (int, float))] if isinstance(cores, list) else []
+
+
+def _number(snapshot: Mapping[str, Any], name: str) -> float | None:
+    value = snapshot.get(name)
+    return value if isinstance(value, (int, float)) else None
 
 
 def _inside(snapshot: Mapping[str, Any], record: Record) -> bool:
