@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from iobench.bench.case import Case
@@ -32,10 +33,7 @@ def write(path: Path, case: Case, opener: Opener, transfer: HostToDevice, consum
     RecordError where it cannot be written.
     """
     rows = case.settings.row_order(opener.schema).batches(opener.schema.samples, 1)[:BATCHES]
-    activities = [ProfilerActivity.CPU]
-    if transfer.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as profiler:
+    with profile(activities=_activities(transfer.device)) as profiler:
         with record_function("open"):
             loader = opened(case, opener, transfer.device)
         with closing(loader), closing(loader.epoch(rows)) as batches:
@@ -50,6 +48,12 @@ def write(path: Path, case: Case, opener: Opener, transfer: HostToDevice, consum
         profiler.export_chrome_trace(str(path))
     except (OSError, RuntimeError) as error:
         raise RecordError(f"a trace cannot be written to {path}: {error}; name a file with --out") from error
+
+
+def _activities(device: torch.device) -> list[ProfilerActivity]:
+    """The host's, and those of the device where this torch can see them."""
+    there = getattr(ProfilerActivity, device.type.upper(), ProfilerActivity.CPU)
+    return [one for one in ProfilerActivity.__members__.values() if one in (ProfilerActivity.CPU, there)]
 
 
 def _named(name: str, items: Iterator[T]) -> Iterator[T]:

@@ -20,7 +20,7 @@ from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.transfer import HostBatch, HostToDevice
 from iobench.studies._apart import Heartbeat
 from iobench.studies._base import Contender, Took
-from iobench.studies._epochs import Training, epochs, make_room
+from iobench.studies._epochs import Training, epochs
 
 BATCH = 256
 MANY, FEW = 8, 4  # workers, and batches that each is ahead in the next line
@@ -138,7 +138,7 @@ def train_unwatched(opener: Opener, device: str, count: int) -> Took:
     """So many epochs with nothing set, of which only the time is measured: the control."""
     one, target = TABLE[10].case, torch.device(device)
     transfer = HostToDevice(target, non_blocking=False)
-    make_room(transfer)
+    transfer.make_room()
     train, order = Training(opener, transfer), one.settings.row_order(opener.schema)
     seconds = 0.0
     for number in range(1, count + 1):

@@ -91,7 +91,7 @@ def epochs(
     transfer = HostToDevice(torch.device(device), bool(one.settings.non_blocking))
 
     def run() -> Took:
-        make_room(transfer)
+        transfer.make_room()  # what another contender reserved there would count here
         train, busy = step(opener, transfer), list[float]()
         with _watching_gpu(opener, device, busy):
             measured = [
@@ -102,13 +102,6 @@ def epochs(
         return Took(sum(epoch.epoch_s for epoch in measured), noted)
 
     return run
-
-
-def make_room(transfer: HostToDevice) -> None:
-    """Give back what another contender reserved on the device, which would count here."""
-    if transfer.device.type == "cuda":
-        torch.cuda.empty_cache()
-    transfer.reset_peak()
 
 
 def _noted(measured: list[Measured]) -> dict[str, float]:
@@ -127,7 +120,7 @@ def _on_gpu(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:
 @contextmanager
 def _watching_gpu(opener: Opener, device: str, busy: list[float]) -> Iterator[None]:
     """Have what part of the time the GPU was busy in the list, once the block has ended."""
-    if not device.startswith("cuda"):
+    if device == "cpu":
         yield
         return
     monitor = Monitor(opener.path, device, GPU_SNAPSHOT_S)
