@@ -23,7 +23,10 @@ def plug_in(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", backend.pin)
     monkeypatch.setattr(torch.accelerator, "current_device_index", backend.Module.current_device)
     monkeypatch.setattr(torch.accelerator, "set_device_index", backend.Module.set_device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # its tensors are small: threads would only wait for each other
     yield plug_in
+    torch.set_num_threads(threads)
     backend._plugged.clear()
     room.device_of.cache_clear()
 

@@ -21,15 +21,16 @@ RATE = 2e9
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("pinned", [True, False])
-@pytest.mark.parametrize("slot_bytes", [PAGE, 1 << 20])
+@pytest.mark.parametrize("slot_bytes", [700, 1 << 14])
 def test_the_link_is_measured_by_the_devices_clock_whatever_the_host_does(
     plug_in, monkeypatch, schedule, pinned, slot_bytes
 ):
     plug_in(schedule, copy_bytes_per_s=RATE)
     monkeypatch.setattr(limits, "WARM_UP_S", 0.001)
+    monkeypatch.setattr(limits, "CHUNK_BYTES", 1 << 18)
     ways = {"host to device": limits.host_to_device, "device to host": limits.device_to_host}
     for name, measure in ways.items():
-        found = measure(device(1), slot_bytes, pinned, 0.005)
+        found = measure(device(1), slot_bytes, pinned, 0.002)
         assert (found.name, found.how.rpartition(", ")[2]) == (name, "pinned" if pinned else "pageable")
         assert found.bytes_per_s == pytest.approx(RATE)
 
@@ -44,7 +45,8 @@ def test_the_link_warms_up_before_it_is_timed_and_never_runs_dry(late, monkeypat
         return never_idle(ask, seconds)
 
     monkeypatch.setattr(limits, "_never_idle", noting)
-    limits.host_to_device(device(0), 1 << 20, True, 0.001)
+    monkeypatch.setattr(limits, "CHUNK_BYTES", 1 << 18)
+    limits.host_to_device(device(0), 1 << 14, True, 0.001)
     assert [seconds for seconds, _ in asked] == [0.002, 0.001]
     assert asked[1][1] > asked[0][1]  # by the warm-up's copies
 
