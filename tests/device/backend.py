@@ -269,10 +269,12 @@ def pin(tensor, device=None):
     return torch.from_numpy(array).view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
-torch.utils.rename_privateuse1_backend(NAME)
-torch._register_device_module(NAME, Module)
-torch._C._acc.register_python_privateuseone_hook(_Hooks())
-torch._C._acc.register_python_privateuseone_device_guard(_Guard())
-_library = torch.library.Library("aten", "IMPL", "PrivateUse1")
-_library.impl("empty.memory_format", _empty)
-_library.impl("empty_strided", _empty_strided)
+REAL = torch.accelerator.current_accelerator(check_available=True)
+if REAL is None:  # torch has room for one accelerator: a made-up one would hide a real one
+    torch.utils.rename_privateuse1_backend(NAME)
+    torch._register_device_module(NAME, Module)
+    torch._C._acc.register_python_privateuseone_hook(_Hooks())
+    torch._C._acc.register_python_privateuseone_device_guard(_Guard())
+    _library = torch.library.Library("aten", "IMPL", "PrivateUse1")
+    _library.impl("empty.memory_format", _empty)
+    _library.impl("empty_strided", _empty_strided)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from backend import NAME
+from backend import NAME, REAL
 from simulated import device
 
 from iobench.errors import DeviceUnavailable, InvalidSettings
@@ -43,6 +43,8 @@ def built_for(monkeypatch):
     """As if this torch were built for a kind of accelerator, and so many of them were here."""
 
     def built_for(kind, count, current=0):
+        if kind == NAME and REAL is not None:
+            pytest.skip("the made-up devices are not there beside a real one")
         found = torch.device(kind) if kind else None
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
