@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import torch
@@ -91,8 +90,7 @@ class Side:
 
     def __init__(self, room: Accelerator) -> None:
         self.room, self._stream = room, room.side_stream
-        self._reading: deque[tuple[Any, Any]] = deque()
-        self._lock = threading.Lock()
+        self._reading: deque[tuple[Any, Any]] = deque()  # events and what they guard; of any thread
 
     def copy(self, batches: list[DeviceBatch]) -> tuple[list[DeviceBatch], Any]:
         """The batches on the device, and the event behind their copies, which are under way.
@@ -101,7 +99,7 @@ class Side:
         are more than two groups behind.
         """
         device = self.room.torch
-        with self._lock, self.room.current(), self.room.on(self._stream):
+        with self.room.current(), self.room.on(self._stream):
             moved = [{name: t.to(device, non_blocking=True) for name, t in b.items()} for b in batches]
             copied = self.room.event()
             copied.record(self._stream)
@@ -115,10 +113,10 @@ class Side:
             oldest[0].synchronize()  # sleeps, without the interpreter's lock
 
     def _oldest(self, most: int) -> tuple[Any, Any] | None:
-        with self._lock:
-            if self._reading and (len(self._reading) > most or self._reading[0][0].query()):
+        with suppress(IndexError):  # another thread was quicker: what anybody takes, they wait for
+            if len(self._reading) > most or self._reading[0][0].query():
                 return self._reading.popleft()
-            return None
+        return None
 
 
 @functools.cache

