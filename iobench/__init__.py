@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from iobench.bench.options import RunOptions
-    from iobench.bench.run import Run, run
+    from iobench.bench.outcome import Run
+    from iobench.bench.run import run
     from iobench.dataset.manifest import Manifest, find_dataset
     from iobench.dataset.prepare import prepare
     from iobench.dataset.sources import Source, Synthetic, open_source
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "Manifest": "iobench.dataset.manifest",
-    "Run": "iobench.bench.run",
+    "Run": "iobench.bench.outcome",
     "RunOptions": "iobench.bench.options",
     "Source": "iobench.dataset.sources",
     "StreamLoader": "iobench.loading.stream",

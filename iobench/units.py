@@ -6,11 +6,14 @@ import math
 import re
 from decimal import Decimal, InvalidOperation
 
+from iobench.text import shortened
+
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 _BYTES = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}
 _BYTES |= {"kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 MAX_DIGITS = 18
+MAX_AXES = 31  # of one sample; with that of samples, 32 is what HDF5 has
 
 
 def parse_elements(text: str, item_bytes: int) -> int:
@@ -18,31 +21,41 @@ def parse_elements(text: str, item_bytes: int) -> int:
 
     `1e7`, `2_000_000`, `4GiB`. ValueError, in words, for what is not a positive whole number.
     """
+    shown = repr(shortened(text))
     match = re.fullmatch(r"\s*([0-9_.eE+-]+)\s*([A-Za-z]*)\s*", text)
     unit = match[2] if match else ""
     if match is None or (unit and unit not in _BYTES):
-        raise ValueError(f"{text!r} is not a size; write elements like 1e7, or bytes like 4GiB or 500MB")
+        raise ValueError(f"{shown} is not a size; write elements like 1e7, or bytes like 4GiB or 500MB")
     try:
         number = Decimal(match[1])
     except InvalidOperation:
-        raise ValueError(f"{text!r} is not a number; write elements like 1e7 or bytes like 4GiB") from None
+        raise ValueError(f"{shown} is not a number; write elements like 1e7 or bytes like 4GiB") from None
+    if number.adjusted() > MAX_DIGITS or (unit and number * _BYTES[unit] >= 10 ** (MAX_DIGITS + 1)):
+        raise ValueError(f"{shown} is more than any disk holds")
     if unit:
         number *= _BYTES[unit]
-    if number.adjusted() > MAX_DIGITS:
-        raise ValueError(f"{text!r} is more than any disk holds")
     if number <= 0 or number != int(number):
-        raise ValueError(f"{text!r} is not a positive whole number of {'bytes' if unit else 'elements'}")
+        raise ValueError(f"{shown} is not a positive whole number of {'bytes' if unit else 'elements'}")
     if unit and number < item_bytes:
-        raise ValueError(f"{text!r} is less than one element of {item_bytes} bytes")
+        raise ValueError(f"{shown} is less than one element of {item_bytes} bytes")
     return int(number) // item_bytes if unit else int(number)
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
-    """The shape written as `128`, `3x224x224` or `3,224,224`; ValueError where it is none."""
-    parts = re.split(r"[x,]", text.strip())
-    if not all(part.strip().isdecimal() and int(part) > 0 for part in parts):
-        raise ValueError(f"{text!r} is not a shape; write it like 128 or 3x224x224")
-    return tuple(int(part) for part in parts)
+    """The shape written as `128`, `3x224x224` or `3,224,224`; ValueError, in words, where it is none."""
+    shown = repr(shortened(text))
+    if not re.fullmatch(r"\s*[0-9]+\s*([x,]\s*[0-9]+\s*)*", text):
+        raise ValueError(f"{shown} is not a shape; write it like 128 or 3x224x224")
+    parts = [part.strip().lstrip("0") for part in re.split(r"[x,]", text)]
+    if not all(parts):
+        raise ValueError(f"{shown} is not a shape: an axis of 0 holds nothing")
+    if len(parts) > MAX_AXES:
+        raise ValueError(f"{shown} is not a shape that can be stored: {len(parts)} axes, at most {MAX_AXES}")
+    if max(map(len, parts)) > MAX_DIGITS or math.prod(map(int, parts)) >= 10**MAX_DIGITS:
+        raise ValueError(
+            f"{shown} is not a shape that can be stored: it has more elements than any disk holds"
+        )
+    return tuple(map(int, parts))
 
 
 def bytes_text(count: float) -> str:
@@ -80,3 +93,8 @@ def parse_percent(text: str) -> float:
     if match is None or float(match[1]) >= 100:
         raise ValueError(f"{text!r} is not a percentage below 100, like 5%")
     return float(match[1]) / 100
+
+
+def counted(count: int, noun: str) -> str:
+    """A number of things: `1 case`, `5 cases`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"

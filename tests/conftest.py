@@ -12,14 +12,15 @@ import pytest
 
 import iobench
 from iobench import formats
-from iobench.bench import case_limits as case_limits
+from iobench.bench import case_limits, epoch
 from iobench.formats import DTYPES
 from iobench.host import cache
 from iobench.terminal.cli import main
 
 SAMPLES = 203  # no multiple of a batch
 
-case_limits.SECONDS = 0.002  # of a limit in each run: here nobody snapshots at how good it is
+case_limits.SECONDS = 0.002  # of a limit in each run: here nobody looks at how good it is
+epoch.ROUND_S = 0.01  # nor at how sure a figure is
 
 
 def image_arrays(samples=SAMPLES):

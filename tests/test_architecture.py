@@ -1,4 +1,4 @@
-"""Who may know whom: shared/DESIGN.md's rooms, read from the source."""
+"""Who may know whom: the rooms of ARCHITECTURE.md, read from every import there is, lazy ones too."""
 
 import ast
 import subprocess
@@ -8,85 +8,104 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PRODUCT = [*ROOT.glob("iobench/**/*.py")]
 HEAVY = ("torch", "tensordict", "h5py", "lmdb", "lz4", "scipy", "altair", "vl_convert", "jinja2", "pyarrow")
+
+BELOW = {"errors", "text", "units"}  # what every room but formats may use
+ROOMS = {
+    "formats": set(),
+    "host": set(),
+    "results": set(),
+    "dataset": {"formats", "host"},
+    "loading": {"dataset", "formats", "host"},
+    "bench": {"loading", "dataset", "formats", "host", "results"},
+    "diagnose": {"bench", "loading", "host", "results"},
+    "studies": {"bench", "loading", "dataset", "formats", "host", "results"},
+    "report": {"studies", "bench", "loading", "results"},
+    "terminal": {
+        *("report", "studies", "diagnose", "bench", "loading", "dataset", "formats", "host", "results")
+    },
+    "testing": {"loading", "dataset", "formats"},
+}
+PRINTING = ("iobench.terminal", "iobench.__main__")
+PARSING = ("iobench.terminal.cli", "iobench.terminal.commands", "iobench.__main__")
 
 
 def module_name(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {module_name(path): ast.parse(path.read_text()) for path in PRODUCT}
-COMMANDS = tuple(name for name in MODULES if name.startswith("iobench.terminal.commands"))
-FACES = (
-    "iobench.terminal.cli",
-    "iobench.terminal.display",
-    "iobench.terminal.live",
-    "iobench.terminal.watch",
-    *COMMANDS,
-)
+MODULES = {module_name(path): ast.parse(path.read_text()) for path in ROOT.glob("iobench/**/*.py")}
+INSIDE = [name for name in MODULES if name not in ("iobench", "iobench.__main__")]
 
 
-def imports(nodes):
-    """The full names that import statements bring in; for `from a import b` both a and a.b."""
-    for node in nodes:
+def imports(name):
+    """Every module that a module imports, wherever in it; for `from a import b` both a and a.b."""
+    for node in ast.walk(MODULES[name]):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute here"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            yield node.module
+            yield node.module or ""
 
 
-def every_import(name):
-    return set(imports(ast.walk(MODULES[name])))
+def room(name):
+    """The folder below iobench, or the module beside the folders."""
+    return name.split(".")[1]
 
 
-def imports_of_ours_at_load(name):
-    """What importing a module imports of ours, without what only type checkers or functions import."""
-    found = set(imports(MODULES[name].body)) & MODULES.keys()
-    return found - {name, name.partition(".")[0]}
+def ours(name):
+    """The modules of ours that a module imports: the innermost that each statement names."""
+    found = {other for other in imports(name) if other in MODULES}
+    packages = {other for other in found if any(inner.startswith(f"{other}.") for inner in found)}
+    return found - packages - {name}
 
 
-def within(names, packages):
-    return {name for name in names if name.split(".")[0] in packages}
+def test_the_rooms_are_the_folders():
+    folders = {path.parent.name for path in ROOT.glob("iobench/*/__init__.py")}
+    assert folders == set(ROOMS)
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name.startswith("iobench.formats")])
-def test_formats_know_storage_only(name):
-    assert not within(every_import(name), ("typer", "rich"))
-    ours = within(every_import(name), ("iobench",)) - {"iobench"}
-    assert all(other.startswith("iobench.formats") for other in ours)
+@pytest.mark.parametrize("name", INSIDE)
+def test_a_room_knows_only_those_below_it(name):
+    own = room(name)
+    allowed = {own, *ROOMS.get(own, set()), *(BELOW if own != "formats" else ())}
+    known = {room(other) for other in imports(name) if other.startswith("iobench.")}
+    assert known <= allowed
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in MODULES if name not in ("iobench", "iobench.__main__", *FACES)]
-)
-def test_nothing_below_the_faces_knows_them(name):
-    assert not every_import(name) & set(FACES)
+@pytest.mark.parametrize("name", INSIDE)
+def test_nobody_inside_goes_through_the_front_door(name):
+    used = {other for other in imports(name) if other == "iobench"}
+    named = {
+        alias.name
+        for node in ast.walk(MODULES[name])
+        if isinstance(node, ast.ImportFrom) and node.module == "iobench"
+        for alias in node.names
+    }
+    assert named <= set(ROOMS) | BELOW
+    assert not (used and not named)
 
 
-TABLES = ("iobench.terminal.tables", "iobench.diagnose.tables")
-
-
-@pytest.mark.parametrize("name", [n for n in MODULES if n not in (*FACES, *TABLES)])
-def test_only_the_faces_know_the_terminal(name):
-    assert not within(every_import(name), ("typer", "rich"))
-
-
-def test_no_module_imports_itself_by_a_detour():
-    below = {name: imports_of_ours_at_load(name) for name in MODULES}
+def test_no_import_comes_round_in_a_circle():
+    below = {name: ours(name) for name in INSIDE}
     while leaves := [name for name, uses in below.items() if not uses & below.keys()]:
         for leaf in leaves:
             del below[leaf]
     assert not below
 
 
-@pytest.mark.parametrize("name", [name for name in MODULES if name not in FACES])
-def test_only_the_faces_print(name):
+@pytest.mark.parametrize("name", [name for name in INSIDE if not name.startswith(PRINTING)])
+def test_only_the_terminal_prints(name):
     called = [node.func for node in ast.walk(MODULES[name]) if isinstance(node, ast.Call)]
     assert "print" not in [function.id for function in called if isinstance(function, ast.Name)]
     assert not {"sys.stdout", "sys.stderr"} & {ast.unparse(f).rpartition(".")[0] for f in called}
+    assert not {used.split(".")[0] for used in imports(name)} & {"rich"}
+
+
+@pytest.mark.parametrize("name", [name for name in INSIDE if not name.startswith(PARSING)])
+def test_only_commands_parse_arguments(name):
+    assert not {used.split(".")[0] for used in imports(name)} & {"typer", "click"}
 
 
 LOADED = f"""
@@ -105,9 +124,26 @@ print("loaded:", *(set(sys.modules) & set({HEAVY})))
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["--help"], ["run", "--help"], ["report", "--help"], ["runs", "show", "--help"], ["--version"]],
+    [[], ["--help"], ["run", "--help"], ["loaders"], ["runs", "show", "--help"], ["--version"]],
 )
 def test_what_answers_at_once_loads_nothing_heavy(arguments):
     command = [sys.executable, "-c", LOADED, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     assert done.stdout.splitlines()[-1] == "loaded:"
+
+
+def test_somebody_s_own_module_called_formats_is_theirs(tmp_path):
+    (tmp_path / "formats.py").write_text("MINE = True")
+    code = "import formats, iobench.formats; print(formats.MINE, iobench.formats.names()[0])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout.split() == ["True", "hdf5"]
+
+
+def test_installing_adds_no_other_package(tmp_path):
+    code = "import importlib.util as u; print(u.find_spec('formats'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    assert done.stdout.split() == ["None"]

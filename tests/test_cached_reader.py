@@ -14,10 +14,10 @@ from iobench.errors import InvalidSettings
 from iobench.formats import CorruptArtifact, Extent, Field, Schema
 from iobench.host import cache, counters
 from iobench.host.aio import DirectUnavailable
-from iobench.loading.stream import cached, direct
+from iobench.loading.stream import ahead, cached, direct
+from iobench.loading.stream.backend import MOST_THREADS, Unchanged, open_backend
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.source import MOST_THREADS, Unchanged, open_source
 
 SIZE = 6 << 20
 SMALL, LARGE = 100, 40_000  # bytes of a row
@@ -57,14 +57,14 @@ class Stored:
 
 @pytest.fixture(params=[SMALL, LARGE])
 def stored(request, by_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(cached, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
+    monkeypatch.setattr(ahead, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
     return Stored(tmp_path / "rows", request.param)
 
 
 WAYS = pytest.mark.parametrize("way", [Stored.in_order, Stored.at_random])
 
 
-def ahead():
+def ahead_threads():
     """The threads that read ahead."""
     return [thread for thread in threading.enumerate() if thread.name == "iobench-ahead"]
 
@@ -98,8 +98,8 @@ def in_thread(monkeypatch):
 
     def install(instead):
         def chosen(*arguments):
-            ahead = threading.current_thread().name == "iobench-ahead"
-            return instead(*arguments) if ahead else preadv(*arguments)
+            in_thread = threading.current_thread().name == "iobench-ahead"
+            return instead(*arguments) if in_thread else preadv(*arguments)
 
         monkeypatch.setattr(os, "preadv", chosen)
 
@@ -138,7 +138,7 @@ def test_files_that_are_warm_are_read_by_no_thread(stored):
     stored.path.read_bytes()
     with stored.open(cold=False) as reader:
         reader.read_ahead(slice(0, len(stored.rows)))
-        assert not ahead()
+        assert not ahead_threads()
         stored.check(reader, slice(3, 9))
         stored.check(reader, np.array([3, 3, 0]))
 
@@ -151,7 +151,7 @@ def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
     assert open_files(stored.path)
     reader.close()
     reader.close()
-    assert not ahead()
+    assert not ahead_threads()
     assert open_files(stored.path) == 0
     cache.evict([stored.path])  # which no map survives
     with pytest.raises(ValueError, match="closed"):
@@ -179,7 +179,7 @@ def test_reading_ahead_a_second_time_leaves_nothing_open_either(stored):
     with stored.open() as reader:
         stored.in_order(reader)
         stored.at_random(reader)
-    assert not ahead()
+    assert not ahead_threads()
     assert open_files(stored.path) == 0
 
 
@@ -200,6 +200,33 @@ def test_slices_of_a_truncated_file_are_corrupt_also_where_no_thread_reads(store
             reader.batch(slice(0, len(stored.rows)))
 
 
+@pytest.mark.parametrize("cold", [True, False])
+def test_rows_of_a_truncated_file_are_an_error_and_no_bus_error(stored, cold):
+    with stored.open(cold) as reader:
+        os.truncate(stored.path, SIZE // 2)
+        stored.check(reader, np.array([3, 0, 3]))
+        for rows in ([len(stored.rows) - 1], [0]):  # what is left is not trusted any more
+            with pytest.raises(OSError, match=f"cannot be read: '{stored.path}'"):
+                reader.batch(np.array(rows))
+
+
+@pytest.mark.parametrize("cold", [True, False])
+def test_where_bus_errors_cannot_be_caught_rows_are_read_from_the_file(stored, cold, monkeypatch):
+    monkeypatch.setattr(cached, "CAUGHT", False)
+    monkeypatch.delattr(CachedReader, "_gather")
+    with stored.open(cold) as reader:
+        stored.at_random(reader)
+        os.truncate(stored.path, SIZE // 2)
+        with pytest.raises(CorruptArtifact, match=f"{stored.path}: expected at least"):
+            reader.batch(np.array([0, len(stored.rows) - 1]))
+
+
+def test_a_sample_is_a_row_in_memory_of_its_own(stored):
+    with stored.open() as reader:
+        sample = reader.sample(7, lambda array: array + 1)
+    np.testing.assert_array_equal(sample["x"], stored.rows[7] + 1)
+
+
 @pytest.mark.parametrize("in_order", [True, False])
 def test_what_went_wrong_in_the_thread_reaches_who_reads_afterwards(stored, in_order, in_thread):
     def fail(*arguments):
@@ -209,14 +236,14 @@ def test_what_went_wrong_in_the_thread_reaches_who_reads_afterwards(stored, in_o
     with stored.open() as reader:
         reader.read_ahead(slice(0, len(stored.rows)), None if in_order else 5)
         reader._ahead.begin()
-        for thread in ahead():
+        for thread in ahead_threads():
             thread.join()
         with pytest.raises(OSError, match="the disk is broken"):  # a look at the map could be the end
             reader.batch(slice(0, 3) if in_order else np.array([5, 0]))
 
 
 def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_thread, monkeypatch):
-    waiting, wait_for = threading.Event(), cached._Ahead.wait_for
+    waiting, wait_for = threading.Event(), ahead.ReadAhead.wait_for
 
     def fail(*arguments):
         waiting.wait(20)
@@ -227,7 +254,7 @@ def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_threa
         wait_for(self, row)
 
     in_thread(fail)
-    monkeypatch.setattr(cached._Ahead, "wait_for", wait)
+    monkeypatch.setattr(ahead.ReadAhead, "wait_for", wait)
     with stored.open() as reader:
         reader.read_ahead(slice(0, len(stored.rows)))
         with pytest.raises(OSError, match="the disk is broken"):
@@ -244,7 +271,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture
 def choose(by_file, dataset):
-    """open_source on a cold or a warm artifact; what it opens is closed at the end."""
+    """open_backend on a cold or a warm artifact; what it opens is closed at the end."""
     made = []
 
     def choose(variant, direct=None, cold=True, threads=None):
@@ -253,12 +280,12 @@ def choose(by_file, dataset):
             cache.evict(files)
         else:
             cache.warm(files)
-        made.append(open_source(dataset.opener(variant), dataset.schema, threads, direct))
+        made.append(open_backend(dataset.opener(variant), dataset.schema, threads, direct))
         return made[-1]
 
     yield choose
-    for source in made:
-        source.reader.close()
+    for backend in made:
+        backend.close()
 
 
 def kind(source):
@@ -356,7 +383,7 @@ def test_every_source_reads_what_was_prepared_and_finds_it_unchanged(choose, var
 def test_only_chosen_fields_are_opened(dataset, by_file):
     cache.evict(dataset.files_of("npy"))
     schema = Schema(SAMPLES, (dataset.schema.field("y"),))
-    source = open_source(dataset.opener("npy"), schema, None, False)
+    source = open_backend(dataset.opener("npy"), schema, None, False)
     with source.reader as reader:
         source.start([slice(0, SAMPLES)])
         np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["y"], image_arrays()["y"])

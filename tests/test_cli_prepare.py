@@ -120,7 +120,7 @@ class TestHappyPaths:
 
 
 class TestUsage:
-    @pytest.mark.parametrize("size", ["0", "-1", "1.5", "many", "", "0GiB", "1e99", "nan"])
+    @pytest.mark.parametrize("size", ["0", "-1", "1.5", "many", "", "0GiB", "1e99", "nan", "9e999999KiB"])
     def test_a_size_that_is_none(self, tmp_path, size):
         assert repr(size) in refused(tmp_path, 2, f"--size={size}")
 
@@ -134,6 +134,12 @@ class TestUsage:
             (["--sample-shape", "3xy"], "not a shape"),
             (["--compressibility", "1.5"], "between 0 and 1"),
             (["--compressibility", "half"], "compressibility"),
+            (["--compressibility", "nan"], "between 0 and 1"),
+            (["--compressibility", "1e400"], "between 0 and 1"),
+            (["--sample-shape", "x".join("1" * 65)], "65 axes"),
+            (["--sample-shape", "1" + "0" * 30], "more elements than any disk holds"),
+            (["--size", "1e11", "--sample-shape", "40000x40000"], "at most 128 MiB"),
+            (["--seed", "9223372036854775808"], "not below 2^63"),
             (["--seed", "-1"], "negative"),
             (["--seed", "x"], "seed"),
             (["--format", "zarr"], "known: hdf5, lmdb, memmap, npy"),

@@ -13,6 +13,10 @@ from conftest import call, command, complaint, damage, prepared, require_disk
 from iobench import formats
 from iobench.dataset.manifest import VERSION
 from iobench.results import record
+from iobench.results.cases import key_of
+from iobench.results.metrics import METRICS
+
+NOT_ON_A_CPU = ("device_allocated_bytes", "device_reserved_bytes", "loss", "shuffledness", "spans_share")
 
 
 def run(manifest, *arguments, by=call):
@@ -25,11 +29,13 @@ def test_every_arm_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
     done = run(images, "--format", "all", "--loader", "all", "--out", out)
     assert done.returncode == 0, done.stderr
     for name in formats.names():
-        for loader in ("native", "dataloader, sample fetch", "stream"):
+        for loader in ("native", "dataloader", "stream"):
             assert any(line.startswith(name) and loader in line for line in done.stdout.splitlines())
     assert done.stdout.splitlines()[-1].startswith(("Fastest: ", "Equally fast", "Inconclusive"))
-    for word in ("cpu, warm cache", "samples/s", "95 %", "first batch", "p99", "CPU s/GiB", "disk"):
+    for word in ("cpu, warm cache, random order", "samples/s", "95 %", "times as long", "reached"):
         assert word in done.stdout
+    wide = call("runs", "--data-dir", images.root.parent, "show", out, "--wide").stdout
+    assert all(metric.title in wide for metric in METRICS if metric.name not in NOT_ON_A_CPU)
     assert len(record.read(out)[0]) == 3 * 3 * len(formats.names())
     assert f"dataset {images.name}" in done.stderr
     assert "(the newest in" in done.stderr
@@ -40,27 +46,34 @@ def test_json_is_all_there_is_on_stdout(images, tmp_path):
     options = ("--model", "mlp", "--name", images.name, "--format", "npy", "--loader", "native", "--json")
     done = run(images, *options, "--out", tmp_path / "r.jsonl", "--order", "random", "--seed", "7")
     found = json.loads(done.stdout, parse_constant=pytest.fail)
-    (one,) = found["cases"]
-    assert (found["dataset"], found["device"], found["verdict"]["outcome"]) == (images.name, "cpu", "single")
-    assert (one["rounds"], one["case"]["order"], one["case"]["seed"]) == (3, "random", 7)
-    assert one["loss"] > 0
-    assert 0 < one["wait_share"] <= 1
+    ((one,), verdict) = (found["contexts"][0][name] for name in ("cases", "verdict"))
+    assert (found["dataset"], verdict["outcome"]) == (images.name, "single")
+    assert (one["rounds"], one["facets"]["order"], one["facets"]["seed"]) == (3, "random", 7)
+    assert one["metrics"]["loss"]["median"] > 0
+    assert 0 < one["metrics"]["wait_share"]["median"] <= 1
     assert "newest" not in done.stderr
 
 
 def test_json_has_null_where_it_has_no_number(inside, tmp_path):
     manifest = prepared(tmp_path, {"x": np.full((8, 4), np.nan, np.float32)}, ["npy"])
     done = run(manifest, "--model", "mlp", "--loader", "native", "--json", by=inside)
-    assert json.loads(done.stdout, parse_constant=pytest.fail)["cases"][0]["loss"] is None
+    assert (
+        json.loads(done.stdout, parse_constant=pytest.fail)["contexts"][0]["cases"][0]["metrics"]["loss"][
+            "median"
+        ]
+        is None
+    )
 
 
 def test_cold_is_proved_and_said(floats, tmp_path):
     require_disk(floats.root)
     done = run(floats, "--cache", "cold", "--format", "memmap", "--loader", "native", "--out", tmp_path / "r")
     assert done.returncode == 0, done.stderr
-    assert "cold cache (" in done.stdout
-    assert all(one.cache["residency"] <= 0.01 for one in record.read(tmp_path / "r")[0])
-    assert all(one.disk_bytes > 0.9 * floats.schema.logical_bytes for one in record.read(tmp_path / "r")[0])
+    assert "cold cache" in done.stdout
+    assert all(one.cache.residency <= 0.01 for one in record.read(tmp_path / "r")[0])
+    assert all(
+        one.disk.read_bytes > 0.9 * floats.schema.logical_bytes for one in record.read(tmp_path / "r")[0]
+    )
 
 
 def test_an_arm_that_is_wrong_is_named_and_the_others_are_measured(own_images):
@@ -76,29 +89,34 @@ def test_workers_under_spawn_start_from_the_command_line(images, tmp_path):
     case = ("--format", "npy", "--loader", "dataloader", "--fetch", "batch", "--batch-size", "64")
     done = run(images, *case, *workers, "--rounds", "1", "--out", tmp_path / "r.jsonl")
     assert done.returncode == 0, done.stderr
-    assert "dataloader, batch fetch, 1 workers" in done.stdout
+    assert record.read(tmp_path / "r.jsonl")[0][0].case["options"]["num_workers"] == 1
 
 
 USAGE = [
     (("--format", "parquet"), "unknown format 'parquet'; known: "),
     (("--format", "hdf5:speed=1"), "has no option 'speed'"),
-    (("--format", "hdf5:compression=zip"), "compression=zip is not one of"),
-    (("--loader", "fast"), "unknown loader 'fast'; known: "),
+    (("--format", "hdf5:compression=zip"), "compression=zip: compression must be one of"),
+    (("--loader", "fast"), "unknown loader 'fast'; known: dataloader, native, stream"),
     (("--device", "tpu"), "unknown device 'tpu'; known: "),
     (("--cache", "tepid"), "cache 'tepid' is not one of warm, cold"),
     (("--order", "backwards"), "order 'backwards' is not one of"),
-    (("--fetch", "all"), "fetch 'all' is not one of"),
+    (("--fetch", "all"), "--fetch all: it must be one of sample, batch"),
     (("--model", "gpt"), "model 'gpt' is not one of"),
     (("--batch-size", "0"), "batch_size 0 is below 1"),
     (("--batch-size", "many"), "--batch-size"),
     (("--rounds", "0"), "rounds 0 is below 1"),
     (("--warmup", "0"), "warmup 0 is below 1"),
-    (("--num-workers", "-1"), "num_workers -1 is below 0"),
-    (("--prefetch-factor", "2"), "need workers"),
-    (("--block-size", "4KiB"), "for order block, not sequential"),
-    (("--loader", "native", "--direct"), "direct True is for loader stream, which is not among native"),
+    (("--num-workers", "-1"), "--num-workers -1: it must be a whole number from 0 to 1024"),
+    (("--prefetch-factor", "2"), "prefetch_factor needs workers"),
+    (("--block-size", "4KiB"), "for order block, not random"),
+    (("--loader", "native", "--direct"), "direct is no option of native"),
     (("--seed", "-1"), "seed -1 is below 0"),
-    (("--pin-memory",), "need CUDA"),
+    (("--pin-memory",), "need an accelerator"),
+    (("--loader", "dataloader:speed=9"), "loader dataloader has no option 'speed'"),
+    (("--loader", "native:pin_memory"), "'pin_memory' is not OPTION=VALUE"),
+    (("--max-time", "-3"), "max-time -3.0 is not"),
+    (("--plan", "/no/such/file.toml"), "--device, --rounds: the plan /no/such/file.toml says that"),
+    (("--save-plan", "/no/such/folder/p.toml"), "cannot be written"),
     (("--speed", "9"), "--speed"),
 ]
 
@@ -164,6 +182,50 @@ def test_cold_through_sudo_that_is_not_here_is_an_error(by_file, images, inside,
     monkeypatch.setenv("PATH", str(tmp_path))
     done = run(images, "--cache", "cold", "--sudo", by=inside)
     assert "--sudo: there is no sudo here" in complaint(done, 1)
+
+
+def test_a_plan_repeats_a_run_and_is_all_that_is_said_of_it(images, inside, tmp_path):
+    plan, data = tmp_path / "plan.toml", ("--data-dir", images.root.parent)
+    chosen = ("--format", "npy", "--loader", "dataloader:fetch=batch", "--order", "sequential,block")
+    more = ("--batch-size", "32,64", "--num-workers", "0,1", "--no-limits", "--max-time", "60")
+    first = run(images, *chosen, *more, "--save-plan", plan, "--out", tmp_path / "a.jsonl", by=inside)
+    assert first.returncode == 0, first.stderr
+    again = inside("run", *data, "--plan", plan, "--out", tmp_path / "b.jsonl")
+    assert again.returncode == 0, again.stderr
+    one, other = (record.read(tmp_path / name)[0] for name in ("a.jsonl", "b.jsonl"))
+    cases = [{(key_of(r.case), r.round) for r in records} for records in (one, other)]
+    assert cases[0] == cases[1]
+    assert len(cases[0]) == 3 * 8
+    said = complaint(inside("run", *data, "--plan", plan, "--seed", "3"), 2)
+    assert f"--seed: the plan {plan} says that" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hello", "cannot be read"),
+        ("x = 1", "has no table [run]"),
+        ("[run]\nspeed = 9", "speed is nothing that a run is asked for"),
+        ("colour = 1\n[run]", "colour is nothing"),
+        ('[run]\nbatch_size = ["many"]', "Expected `int`"),
+        ("[run]\nbatch_size = [0]", "batch_size 0 is below 1"),
+        ('content = "00"\n[run]', "was written for data 00"),
+    ],
+)
+def test_a_plan_that_is_none_is_one_line(images, inside, tmp_path, text, said):
+    (tmp_path / "plan.toml").write_text(text)
+    done = inside("run", "--data-dir", images.root.parent, "--plan", tmp_path / "plan.toml")
+    assert said in complaint(done, 2)
+
+
+def test_loaders_are_listed_with_their_options(inside):
+    shown = inside("loaders").stdout
+    listed = {one["name"]: one for one in json.loads(inside("loaders", "--json").stdout)}
+    for name in ("dataloader", "native", "stream"):
+        assert name in shown
+        assert listed[name]["usable"] == "yes"
+    options = {option["name"]: option for option in listed["dataloader"]["options"]}
+    assert (options["num_workers"]["default"], options["num_workers"]["minimum"]) == (0, 0)
 
 
 def test_an_interrupt_prints_what_was_measured_and_leaves_no_process(images, tmp_path):

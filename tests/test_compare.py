@@ -6,10 +6,10 @@ import json
 import pytest
 from record_cases import MACHINE, a_record, rounds_of
 
-from iobench.bench.case import Settings
 from iobench.errors import NotComparable
 from iobench.results import record
 from iobench.results.compare import compare
+from iobench.results.record import FieldSpec, MachineGpu
 
 STEADY = [1000, 1010, 990, 1005, 995]
 
@@ -53,16 +53,16 @@ def test_nothing_in_common_is_refused():
 
 
 def test_an_arm_whose_settings_changed_is_matched_and_says_what_changed():
-    few, many = Settings(num_workers=2), Settings(num_workers=4, batch_size=512)
-    base = rounds_of(STEADY, loader="dataloader", settings=few)
-    (line,) = compare(base, {"new": rounds_of(STEADY, loader="dataloader", settings=many)}).lines
-    assert line.settings == ["batch_size 256 → 512", "num_workers 2 → 4"]
+    base = rounds_of(STEADY, loader="dataloader:num_workers=2")
+    new = rounds_of(STEADY, loader="dataloader:num_workers=4", chosen={"batch_size": 512})
+    (line,) = compare(base, {"new": new}).lines
+    assert line.settings == ["num_workers 2 → 4", "batch_size 256 → 512"]
 
 
 def test_of_several_settings_the_same_are_matched_first():
-    both = [Settings(batch_size=128), Settings(batch_size=256)]
-    base = [one for s in both for one in rounds_of(STEADY, settings=s)]
-    new = [one for s in both[::-1] for one in rounds_of(STEADY, settings=s)]
+    both = [{"batch_size": 128}, {"batch_size": 256}]
+    base = [one for s in both for one in rounds_of(STEADY, chosen=s)]
+    new = [one for s in both[::-1] for one in rounds_of(STEADY, chosen=s)]
     found = compare(base, {"new": new})
     assert [line.settings for line in found.lines] == [[], []]
     assert found.missing == []
@@ -70,28 +70,32 @@ def test_of_several_settings_the_same_are_matched_first():
 
 def test_cold_and_warm_are_told_apart_within_one_file():
     def both(factor):
-        cold = {"mode": "cold", "residency": 0.0}
-        return rounds_of(times(factor)) + rounds_of(times(factor / 10), cache=cold)
+        return rounds_of(times(factor)) + rounds_of(times(factor / 10), chosen={"cache": "cold"})
 
     found = compare(both(1), {"new": both(1)})
     assert [line.comparison.outcome for line in found.lines] == ["equivalent"] * 2
 
 
-def fields(shape):
-    return {**a_record(1).dataset, "fields": [{"name": "x", "shape": shape, "dtype": "uint8"}]}
+def part(name, **changes):
+    """A change of some fields of a part of a record."""
+    return {name: dataclasses.replace(getattr(a_record(1), name), **changes)}
+
+
+def case(**changes):
+    return {"case": {**a_record(1).case, **changes}}
 
 
 UNLIKE = {
-    "processor": {"machine": {**MACHINE, "cpu": "6502"}},
-    "memory": {"machine": {**MACHINE, "memory_bytes": 2**35}},
-    "disk": {"machine": {**MACHINE, "disk": {**MACHINE["disk"], "model": "slow"}}},
-    "GPU": {"machine": {**MACHINE, "gpu": {"name": "H"}}},
-    "device": {"device": "cuda:0"},
-    "fields": {"dataset": fields([7])},
-    "samples": {"dataset": {**a_record(1).dataset, "samples": 5}},
-    "data": {"dataset": {**a_record(1).dataset, "content": "0"}},
-    "model": {"model": "cnn"},
-    "cache": {"cache": {"mode": "cold", "residency": 0.0}},
+    "processor": part("machine", cpu="6502"),
+    "memory": part("machine", memory_bytes=2**35),
+    "disk": part("machine", disk=dataclasses.replace(MACHINE.disk, model="slow")),
+    "GPU": part("machine", gpu=MachineGpu(name="H")),
+    "device": case(device="cuda:0"),
+    "fields": part("dataset", fields=[FieldSpec(name="x", shape=[7], dtype="uint8")]),
+    "samples": part("dataset", samples=5),
+    "data": case(content="0"),
+    "model": case(model="cnn"),
+    "cache": case(cache="cold"),
 }
 
 
@@ -107,8 +111,8 @@ def test_what_was_not_measured_alike_is_refused_unless_forced_and_then_said_on_e
 @pytest.mark.parametrize(
     "changes",
     [
-        {"machine": {**MACHINE, "host": "container-17"}},
-        {"machine": {**MACHINE, "versions": {"iobench": "0.2.0"}, "kernel": "6.2"}},
+        part("machine", host="container-17"),
+        part("machine", versions={"iobench": "0.2.0"}, kernel="6.2"),
     ],
 )
 def test_another_release_or_host_name_may_be_compared(changes):
@@ -120,7 +124,7 @@ def test_many_lines_are_corrected_for():
         return [one for batch in range(1, number + 1) for one in noisy(batch)]
 
     def noisy(batch):
-        return rounds_of([900, 950, 1000, 1050, 1100], settings=Settings(batch_size=batch))
+        return rounds_of([900, 950, 1000, 1050, 1100], chosen={"batch_size": batch})
 
     one, several = (compare(many(n), {"new": many(n)}) for n in (1, 4))
     assert (one.correction, several.correction) == (None, "Bonferroni over 4 comparisons")

@@ -8,6 +8,9 @@ import pytest
 import typer
 
 from iobench import formats
+from iobench.formats import declared
+from iobench.loading import loaders
+from iobench.results.metrics import METRICS
 from iobench.terminal.cli import app
 
 README = (Path(__file__).parent.parent / "README.md").read_text()
@@ -45,3 +48,22 @@ def test_every_option_is_in_the_readme(command, flag):
 def test_every_format_and_its_options_are_in_the_readme(name):
     for word in (name, *(spec.name for spec in dataclasses.fields(formats.type_of(name)))):
         assert f"`{word}`" in README or f"{name}:{word}=" in README
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_every_metric_is_in_the_readme_as_it_is_declared(metric):
+    assert f"| {metric.title} | `{metric.name}` | {metric.meaning} |" in README
+
+
+@pytest.mark.parametrize("name", loaders.names())
+def test_every_loader_and_its_options_are_in_the_readme(name):
+    assert f"`{name}`" in README
+    for spec in declared(loaders.type_of(name)):
+        assert f"`--{spec.name.replace('_', '-')}`" in README
+
+
+def test_the_architecture_names_every_room():
+    text = (Path(__file__).parent.parent / "ARCHITECTURE.md").read_text()
+    for folder in (Path(__file__).parent.parent / "iobench").iterdir():
+        if (folder / "__init__.py").is_file():
+            assert f"`{folder.name}/`" in text

@@ -55,10 +55,15 @@ def test_a_run_is_found_by_name_by_file_name_and_by_path(root):
 
 def test_deleting_removes_records_and_traces_and_nothing_else(root):
     results = root / "results"
-    for name in ("first-npy-native.trace.json", "first-notes.txt", "firsts.jsonl"):
+    (results / "first.traces").mkdir()
+    (results / "first-2.traces").mkdir()
+    for name in ("first.traces/npy.json", "first-2.traces/npy.json", "first-notes.txt", "firsts.jsonl"):
         (results / name).write_text("mine")
-    history.delete(results / "first.jsonl")
-    assert {path.name for path in results.iterdir()} == {"second.jsonl", "first-notes.txt", "firsts.jsonl"}
+    gone = history.delete(results / "first.jsonl")
+    assert gone == [results / "first.jsonl", results / "first.traces" / "npy.json"]
+    left = {"second.jsonl", "first-2.traces", "first-notes.txt", "firsts.jsonl"}
+    assert {path.name for path in results.iterdir()} == left
+    assert (results / "first-2.traces" / "npy.json").read_text() == "mine"
 
 
 def test_what_holds_no_records_is_not_deleted(root):
@@ -75,8 +80,8 @@ def test_a_table_has_a_row_per_round_with_the_figures_of_the_record(root, tmp_pa
     with open(tmp_path / "t.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [float(row["bytes_per_s"]) for row in rows] == [one.bytes_per_s for one in records]
-    assert next((row["case_label"], row["machine_disk_model"], row["round"]) for row in rows) == (
-        "npy · native",
+    assert next((row["case_format"], row["machine_disk_model"], row["round"]) for row in rows) == (
+        "npy",
         "fast",
         "1",
     )
@@ -88,7 +93,7 @@ def test_parquet_holds_the_same_as_csv(root, tmp_path):
     history.export(records, tmp_path / "t.parquet")
     found = parquet.read_table(tmp_path / "t.parquet").to_pylist()
     assert [row["bytes_per_s"] for row in found] == [one.bytes_per_s for one in records]
-    assert [row["stages_read"] for row in found] == [None] * 5 + [1.0]
+    assert [row["timing_stages_read"] for row in found] == [None] * 5 + [1.0]
 
 
 def test_a_table_overwrites_nothing(root, tmp_path):
@@ -133,7 +138,7 @@ def test_a_run_is_shown_as_it_was_printed(root, inside):
     assert "Fastest: npy · native" in done.stdout
     assert "batch 256" in done.stdout
     found = json.loads(inside("runs", "--data-dir", root, "show", "second", "--json").stdout)
-    assert [case["label"] for case in found["cases"]] == ["npy · native", "lmdb · native"]
+    assert [case["label"] for case in found["contexts"][0]["cases"]] == ["npy · native", "lmdb · native"]
 
 
 def test_deleting_asks_and_without_anybody_there_needs_yes(root, inside):

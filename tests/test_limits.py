@@ -10,21 +10,24 @@ import numpy as np
 import pytest
 import torch
 from conftest import complaint, require_disk
+from record_cases import a_case
 
 import iobench
-from iobench import Settings
-from iobench.bench import case_limits as case_limits
-from iobench.bench.case import LOADERS, case
+from iobench import RunOptions
+from iobench.bench import case_limits
 from iobench.bench.case_limits import CaseLimits
 from iobench.host import cache, limits
 from iobench.host.aio import DirectUnavailable
 from iobench.host.limits import CACHED_BELOW, Below, Limit
 from iobench.host.memory import PAGE
+from iobench.loading import loaders as known_loaders
 from iobench.loading.stream.pipeline import GROUP_BYTES
 from iobench.results import record, summary
-from iobench.results.warnings import warnings
+from iobench.results.record import LimitPart
+from iobench.results.warnings import warnings_of
 
 SECONDS = 0.01
+LOADERS, SLOTS = known_loaders.names(), 5
 MIB = 1 << 20
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -144,6 +147,7 @@ class Figures:
             "host to device": "host_to_device",
         }.items():
             monkeypatch.setattr(limits, called, partial(self.measure, name))
+        monkeypatch.setattr(case_limits, "pick_device", torch.device)
 
     def measure(self, name, *arguments):
         self.asked.append((name, *arguments))
@@ -160,8 +164,12 @@ def figures(monkeypatch):
     return Figures(monkeypatch)
 
 
-def an_arm(variant="npy", loader="native", device="cpu", **chosen):
-    return case(variant, loader, Settings(**chosen).on(device))
+def warm(variant="npy", loader="native", device="cpu", **chosen):
+    return a_case(variant, loader, device=device, **chosen)
+
+
+def cold(variant="npy", loader="native", device="cpu", **chosen):
+    return a_case(variant, loader, device=device, cache="cold", **chosen)
 
 
 def lowest(found):
@@ -169,7 +177,7 @@ def lowest(found):
 
 
 def test_a_warm_arm_runs_into_the_page_cache(figures, images):
-    assert lowest(CaseLimits(images, CPU, "warm").of(an_arm())) == ("page cache", 8000)
+    assert lowest(CaseLimits(images).of(warm())) == ("page cache", 8000)
     assert set(figures.names()) == {"page cache"}
 
 
@@ -181,23 +189,23 @@ def test_the_page_cache_is_measured_with_one_thread_and_with_all_cores_and_the_b
     monkeypatch.setattr(
         limits, "page_cache", lambda file, size, slots, threads, s: Limit("c", "", rates[threads])
     )
-    assert CaseLimits(images, CPU, "warm").of(an_arm()).bytes_per_s == 9e9
+    assert CaseLimits(images).of(warm()).bytes_per_s == 9e9
 
 
 @pytest.mark.parametrize(
     ("loader", "batch_size", "slot_samples", "slots"),
     [
-        ("native", 50, 50, case_limits.BATCH_SLOTS),
-        ("dataloader", 50, 50, case_limits.BATCH_SLOTS),
-        ("native", 10**6, 203, case_limits.BATCH_SLOTS),
-        ("stream", 50, GROUP_BYTES // (50 * 776) * 50, case_limits.STREAM_SLOTS),
-        ("stream", 10**6, GROUP_BYTES // (203 * 776) * 203, case_limits.STREAM_SLOTS),
+        ("native", 50, 50, 2),
+        ("dataloader", 50, 50, 2),
+        ("native", 10**6, 203, 2),
+        ("stream", 50, GROUP_BYTES // (50 * 776) * 50, SLOTS),
+        ("stream", 10**6, GROUP_BYTES // (203 * 776) * 203, SLOTS),
     ],
 )
 def test_the_page_cache_is_copied_into_what_the_loader_fills(
     figures, images, loader, batch_size, slot_samples, slots
 ):
-    CaseLimits(images, CPU, "warm").of(an_arm(loader=loader, batch_size=batch_size))
+    CaseLimits(images).of(warm(loader=loader, batch_size=batch_size))
     for _, file, slot_bytes, number, *_ in figures.asked:
         assert file == max(images.files_of("npy"), key=lambda path: path.stat().st_size)
         assert (slot_bytes, number) == (slot_samples * images.schema.sample_bytes, slots)
@@ -205,7 +213,7 @@ def test_the_page_cache_is_copied_into_what_the_loader_fills(
 
 @pytest.mark.parametrize("variant", ["npy", "lmdb"])
 def test_a_cold_arm_runs_into_the_disk_by_as_much_as_is_stored(figures, images, variant):
-    name, rate = lowest(CaseLimits(images, CPU, "cold").of(an_arm(variant)))
+    name, rate = lowest(CaseLimits(images).of(cold(variant)))
     stored = sum(file.stat().st_size for file in images.files_of(variant))
     assert name == "disk"
     assert rate == pytest.approx(1000 * images.schema.logical_bytes / stored)
@@ -213,9 +221,9 @@ def test_a_cold_arm_runs_into_the_disk_by_as_much_as_is_stored(figures, images, 
 
 
 def test_the_disk_is_the_same_for_all_formats_and_measured_once(figures, images):
-    known = CaseLimits(images, CPU, "cold")
+    known = CaseLimits(images)
     for variant in images.artifacts:
-        known.of(an_arm(variant))
+        known.of(cold(variant))
     assert figures.names() == ["disk"]
 
 
@@ -232,7 +240,7 @@ def test_random_reads_limit_only_what_does_not_fit_into_memory(
     figures, images, monkeypatch, order, free, expected
 ):
     monkeypatch.setattr(cache, "free_memory", lambda: free)
-    found = CaseLimits(images, CPU, "cold").of(an_arm(order=order))
+    found = CaseLimits(images).of(cold(order=order))
     assert (found.name, figures.names()) == (expected, [expected])
     if expected == "disk, random":
         assert figures.asked[0][2] == images.schema.sample_bytes
@@ -241,40 +249,41 @@ def test_random_reads_limit_only_what_does_not_fit_into_memory(
 @pytest.mark.parametrize(("rate", "expected"), [(100, "host to device"), (20_000, "page cache")])
 def test_on_cuda_the_way_to_the_device_counts_too(figures, images, rate, expected):
     figures.rates["host to device"] = rate
-    found = CaseLimits(images, CUDA, "warm").of(an_arm(device="cuda"))
+    found = CaseLimits(images).of(warm(device="cuda"))
     assert lowest(found) == (expected, figures.rates[expected])
 
 
 @pytest.mark.parametrize(
-    ("loader", "pin", "expected"), [("native", True, True), ("native", False, False), ("stream", False, True)]
+    ("loader", "expected"),
+    [("native:pin_memory=yes", True), ("native:pin_memory=no", False), ("stream", True)],
 )
-def test_memory_is_copied_to_the_device_as_the_arm_does_it(figures, images, loader, pin, expected):
-    CaseLimits(images, CUDA, "cold").of(an_arm(loader=loader, device="cuda", pin_memory=pin))
+def test_memory_is_copied_to_the_device_as_the_arm_does_it(figures, images, loader, expected):
+    CaseLimits(images).of(cold(loader=loader, device="cuda"))
     (asked,) = [one for one in figures.asked if one[0] == "host to device"]
     assert (asked[1], asked[3]) == (CUDA, expected)
 
 
 def test_what_is_known_is_not_measured_again(figures, images):
-    known = CaseLimits(images, CPU, "warm")
-    known.of(an_arm())
+    known = CaseLimits(images)
+    known.of(warm())
     before = len(figures.asked)
-    known.of(an_arm())
-    known.of(an_arm(loader="dataloader", fetch="batch"))  # fills the same slots
+    known.of(warm())
+    known.of(warm(loader="dataloader:fetch=batch"))  # fills the same slots
     assert len(figures.asked) == before
-    known.of(an_arm("memmap"))
+    known.of(warm("memmap"))
     assert len(figures.asked) > before
 
 
 def test_measuring_again_only_raises_limits_and_takes_longer(figures, images):
-    known = CaseLimits(images, CUDA, "cold")
-    one = an_arm(device="cuda")
+    known = CaseLimits(images)
+    one = cold(device="cuda")
     known.of(one)
     short = figures.asked[-1][-1]
     figures.rates |= {"disk": 500, "host to device": 20_000}
     first, rate = lowest(known.again(one))
     assert figures.asked[-1][-1] > short
     assert (first, rate) == lowest(known.of(one))
-    assert rate == pytest.approx(lowest(CaseLimits(images, CUDA, "cold").of(one))[1] * 2)  # still of 1000
+    assert rate == pytest.approx(lowest(CaseLimits(images).of(one))[1] * 2)  # still of 1000
     figures.rates["disk"] = 30_000
     assert known.again(one).name == "host to device"
     assert known.of(one).bytes_per_s == 20_000e6
@@ -282,33 +291,33 @@ def test_measuring_again_only_raises_limits_and_takes_longer(figures, images):
 
 
 def test_measuring_again_keeps_what_other_arms_know(figures, images):
-    known = CaseLimits(images, CPU, "warm")
-    known.of(an_arm("memmap"))
-    known.of(an_arm("npy"))
-    known.again(an_arm("npy"))
+    known = CaseLimits(images)
+    known.of(warm("memmap"))
+    known.of(warm("npy"))
+    known.again(warm("npy"))
     before = len(figures.asked)
-    known.of(an_arm("memmap"))
+    known.of(warm("memmap"))
     assert len(figures.asked) == before
 
 
 def test_where_nothing_is_read_past_the_cache_the_disk_is_left_out(figures, images):
     figures.no_direct = True
-    assert CaseLimits(images, CPU, "cold").of(an_arm()) is None
-    assert CaseLimits(images, CPU, "cold").again(an_arm()) is None
-    assert CaseLimits(images, CUDA, "cold").of(an_arm(device="cuda")).name == "host to device"
-    assert CaseLimits(images, CPU, "warm").of(an_arm()).name == "page cache"
+    assert CaseLimits(images).of(cold()) is None
+    assert CaseLimits(images).again(cold()) is None
+    assert CaseLimits(images).of(cold(device="cuda")).name == "host to device"
+    assert CaseLimits(images).of(warm()).name == "page cache"
 
 
 def test_caches_below_are_spoken_of_where_anybody_can_tell(images, monkeypatch):
     monkeypatch.setattr(limits, "below", lambda file: Below(2e-4, 1e-4))
-    assert CaseLimits(images, CPU, "cold").below() == Below(2e-4, 1e-4)
+    assert CaseLimits(images).below() == Below(2e-4, 1e-4)
     for error in (DirectUnavailable, OSError):
 
         def refuse(file, error=error):
             raise error
 
         monkeypatch.setattr(limits, "below", refuse)
-        assert CaseLimits(images, CPU, "cold").below() is None
+        assert CaseLimits(images).below() is None
 
 
 @pytest.fixture
@@ -316,8 +325,9 @@ def measure(tmp_path):
     """iobench.run of npy on the CPU."""
 
     def call(manifest, loaders=("native",), rounds=1, **options):
-        options = {"device": "cpu", "out": tmp_path / "records.jsonl", **options}
-        return iobench.run(manifest, ("npy",), loaders, rounds=rounds, **options)
+        chosen = {"cache": (options.pop("cache", "warm"),), "device": ("cpu",), **options}
+        asked = RunOptions(("npy",), tuple(loaders), rounds=str(rounds), **chosen)
+        return iobench.run(manifest, asked, out=tmp_path / "records.jsonl")
 
     return call
 
@@ -325,14 +335,13 @@ def measure(tmp_path):
 def test_each_record_has_the_limit_of_its_arm(figures, images, measure):
     figures.rates["page cache"] = 10**9
     found = measure(images, LOADERS, rounds=2)
-    assert [one.limit for one in found.records] == [
-        {"name": "page cache", "how": "as told", "bytes_per_s": 1e15, "reads_per_s": None}
-    ] * 2 * len(LOADERS)
+    expected = LimitPart(name="page cache", how="as told", bytes_per_s=1e15)
+    assert [one.limit for one in found.records] == [expected] * 2 * len(LOADERS)
     assert record.read(found.path)[0] == found.records
 
 
 def test_without_limits_nothing_is_measured_and_records_have_none(figures, by_file, images, measure):
-    (one,) = measure(images, limits=False, cache_mode="cold").records
+    (one,) = measure(images, limits=False, cache="cold").records
     assert (one.limit, figures.asked) == (None, [])
 
 
@@ -346,10 +355,10 @@ def test_a_limit_that_was_beaten_is_measured_again(figures, images, measure, mon
     figures.rates["page cache"] = 1e-3
     monkeypatch.setattr(CaseLimits, "again", better)
     found = measure(images, rounds=2)
-    assert [one.limit["bytes_per_s"] for one in found.records] == [1e15] * 2
+    assert [one.limit.bytes_per_s for one in found.records] == [1e15] * 2
     (case,) = summary.summarise(found.records).cases
     assert 0 < case.limit_share < 1
-    assert "limit" not in [warning.kind for warning in warnings(found.records)]
+    assert "limit" not in [warning.kind for warning in warnings_of(found.records)]
 
 
 def test_a_limit_that_was_not_reached_is_not_measured_again(figures, images, measure, monkeypatch):
@@ -362,9 +371,9 @@ def test_who_stays_above_the_limit_is_warned_of(figures, images, measure):
     figures.rates["page cache"] = 1e-3
     found = measure(images, rounds=2)
     (case,) = summary.summarise(found.records).cases
-    assert (case.limit, case.limit_bytes_per_s) == ("page cache", 1e3)
+    assert (case.limit, case.value("limit_bytes_per_s")) == ("page cache", 1e3)
     assert case.limit_share == pytest.approx(case.bytes_per_s.median / 1e3)
-    (said,) = [warning.sentence for warning in warnings(found.records) if warning.kind == "limit"]
+    (said,) = [warning.sentence for warning in warnings_of(found.records) if warning.kind == "limit"]
     assert said.startswith("npy · native: faster than the limit measured for it")
 
 
@@ -372,22 +381,22 @@ def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
     found = measure(images, rounds=3)
     rates = [1e9, 9e15, 2e9]
     records = [
-        replace(one, limit={**one.limit, "bytes_per_s": rate})
+        replace(one, limit=replace(one.limit, bytes_per_s=rate))
         for one, rate in zip(found.records, rates, strict=True)
     ]
     (case,) = summary.summarise(records).cases
-    assert case.limit_bytes_per_s == 9e15
+    assert case.value("limit_bytes_per_s") == 9e15
     (case,) = summary.summarise([replace(one, limit=None) for one in records]).cases
-    assert (case.limit, case.limit_bytes_per_s, case.limit_share) == (None, None, None)
+    assert (case.limit, case.value("limit_bytes_per_s"), case.limit_share) == (None, None, None)
 
 
 def test_a_cold_run_says_if_a_cache_below_was_seen(figures, by_file, images, measure, monkeypatch):
     monkeypatch.setattr(limits, "below", lambda file: Below(2e-4, 1e-4))
-    found = measure(images, cache_mode="cold")
+    found = measure(images, cache="cold")
     assert found.remarks == [Below(2e-4, 1e-4).sentence]
-    assert found.records[0].cache["below_s"] == [2e-4, 1e-4]
-    assert "below" in [warning.kind for warning in warnings(found.records)]
-    assert measure(images, cache_mode="warm").remarks == []
+    assert found.records[0].cache.below_s == [2e-4, 1e-4]
+    assert "below" in [warning.kind for warning in warnings_of(found.records)]
+    assert measure(images, cache="warm").remarks == []
 
 
 def run(inside, manifest, *arguments):
@@ -402,10 +411,10 @@ def columns(done):
 
 def test_a_run_shows_the_limit_and_how_much_of_it_was_reached(figures, images, inside, tmp_path):
     figures.rates["page cache"] = 10**9
-    done = run(inside, images, "--out", tmp_path / "r.jsonl")
+    done = run(inside, images, "--wide", "--out", tmp_path / "r.jsonl")
     assert done.returncode == 0, done.stderr
     assert {"limit", "reached"} <= set(columns(done))
-    assert "page cache 953,674,316" in done.stdout
+    assert "953,674,316" in done.stdout
     assert "0%" in done.stdout
 
 
@@ -549,5 +558,5 @@ def test_limits_of_a_disk_that_fails_are_an_error(images, inside, monkeypatch):
 
 def test_a_limit_that_cannot_be_measured_does_not_end_a_run(by_file, images, measure, monkeypatch):
     monkeypatch.setattr(limits, "sequential_read", broken)
-    found = measure(images, rounds=2, cache_mode="cold")
+    found = measure(images, rounds=2, cache="cold")
     assert len(found.records) == 2 or found.failures

@@ -8,10 +8,11 @@ import time
 
 import pytest
 from conftest import command
-from record_cases import a_record, rounds_of
+from record_cases import a_case, a_record, rounds_of
 from rich.console import Console
 
-from iobench.bench.plan import Rounds
+from iobench.bench.plan import RoundPlan
+from iobench.results.cases import key_of, labels
 from iobench.terminal import live
 
 
@@ -21,14 +22,23 @@ def shown(view):
     return console.export_text()
 
 
+def planned(view, batch_bytes=2**20):
+    cases = [a_case("npy"), a_case("lmdb")]
+    view.planned(labels({c.key: c.facets for c in cases}), dict.fromkeys((c.key for c in cases), batch_bytes))
+    return view
+
+
+NPY, LMDB = a_case("npy").key, a_case("lmdb").key
+
+
 @pytest.fixture
 def view():
-    return live.View(Rounds.parse(3), batch_bytes=2**20)
+    return planned(live.View(RoundPlan.parse(3)))
 
 
 def test_before_the_first_round_it_says_what_is_being_done(view):
     view.status("checking npy · native")
-    view.begins("npy · native", 0)
+    view.begins(NPY, 0)
     assert "checking npy · native" in shown(view)
     assert "round" not in shown(view)
 
@@ -36,42 +46,43 @@ def test_before_the_first_round_it_says_what_is_being_done(view):
 def test_an_epoch_under_way_has_its_speed_its_round_and_the_time_left(view, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    view.begins("npy · native", 0)
-    view.begins("npy · native", 1)
+    view.begins(NPY, 0)
+    view.begins(NPY, 1)
     now[0] += 2
-    view.recorded(a_record(1000))
-    progress = view.begins("npy · native", 2)
+    view.recorded(NPY, a_record(1000))
+    progress = view.begins(NPY, 2)
     progress.batches = 300
     now[0] += 1
     text = shown(view)
-    assert "round 2 of 3  npy · native  300 MiB/s  about 6.00 s left" in text
+    assert "round 2 of 3  npy · native  300 MiB/s  about 15.0 s left" in text
 
 
 def test_with_auto_the_time_left_is_what_max_time_leaves(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    view = live.View(Rounds.parse("auto", 60), batch_bytes=1)
-    view.begins("npy · native", 1)
-    view.recorded(a_record(1000))
+    view = planned(live.View(RoundPlan.parse("auto", 60)))
+    view.begins(NPY, 1)
+    view.recorded(NPY, a_record(1000))
     now[0] += 20
-    view.begins("npy · native", 2)
+    view.begins(NPY, 2)
     assert "round 2  npy · native" in shown(view)
     assert "at most 40.0 s left" in shown(view)
 
 
 def test_arms_are_listed_with_their_last_round_and_median_fastest_first(view):
     for record in [*rounds_of([100, 300, 200], variant="lmdb"), *rounds_of([1000])]:
-        view.recorded(record)
+        view.recorded(key_of(record.case), record)
     rows = [line.split() for line in shown(view).splitlines()]
-    assert rows[1] == ["npy", "native", "1", "1,000", "1,000"]
-    assert rows[2] == ["lmdb", "native", "3", "200", "200"]
+    assert rows[1] == ["npy", "·", "native", "1", "1,000", "1,000"]
+    assert rows[2] == ["lmdb", "·", "native", "3", "200", "200"]
 
 
 def test_elsewhere_every_round_is_a_line(capfd):
-    with live.view(Rounds.parse(2), 1) as observer:
+    with live.view(RoundPlan.parse(2)) as observer:
+        planned(observer)
         observer.status("checking")
-        observer.begins("npy · native", 1)
-        observer.recorded(a_record(1000))
+        observer.begins(NPY, 1)
+        observer.recorded(NPY, a_record(1000))
     out, said = capfd.readouterr()
     assert out == ""
     assert said.splitlines() == ["checking", "round 1/2  npy · native: 1,000 MiB/s, 1.00 k samples/s, 1.02 s"]
@@ -94,7 +105,7 @@ def test_on_a_terminal_the_view_goes_and_the_table_stays(images, tmp_path):
     assert "npy" in out
     assert "\x1b" not in out
     assert "round 1/3" not in said, "lines are for where nobody sees the view"
-    assert re.search(r"npy\s+native", said)
+    assert re.search(r"npy · native", said)
     assert "\x1b[" in said
 
 

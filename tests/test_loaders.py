@@ -9,30 +9,41 @@ import torch
 from conftest import SAMPLES, every_dtype_arrays, image_arrays
 
 from iobench import formats
-from iobench.bench.case import FETCHES, LOADERS, Settings, case
+from iobench.bench.epoch import opened
 from iobench.dataset.checksum import Checksum
 from iobench.errors import LoaderFailed
 from iobench.formats import CorruptArtifact, corrupt
 from iobench.host import cache
 from iobench.host.counters import Counters
-from iobench.loading import order
-from iobench.loading.loaders import open_loader
+from iobench.loading import loaders, order
+from iobench.loading.loaders import Job
 
-CPU = torch.device("cpu")
+FETCHES, LOADERS = ("sample", "batch"), loaders.names()
 ROWS = {
     kind: order.Order(kind, 32, block_rows=10, window_batches=2).batches(SAMPLES, 1) for kind in order.ORDERS
 }
 every_format = pytest.mark.parametrize("name", formats.names())
 
 
-def epoch(manifest, name, loader="dataloader", rows=ROWS["sequential"], **settings):
+def an_opened(manifest, name, loader="dataloader", kind="random", batch_size=32, **options):
+    """A loader over a format, opened."""
+    how = order.Order(kind, batch_size, block_rows=10, window_batches=2)
+    return opened(loaders.get(loader, **options).on("cpu"), Job(manifest.opener(name), how))
+
+
+def epoch(manifest, name, loader="dataloader", rows=ROWS["sequential"], **options):
     """All batches of an epoch, from a loader that is closed afterwards."""
-    one = case(name, loader, Settings(**{"batch_size": 32, **settings}))
-    opened = open_loader(one, manifest.opener(name), CPU)
+    kind = "sequential" if isinstance(rows[0], slice) else "random"
+    epochs = an_opened(manifest, name, loader, kind, **options)
     try:
-        return [dict(batch.items()) for batch in opened.epoch(rows)]
+        return [dict(batch.items()) for batch in epochs.epoch(rows)]
     finally:
-        opened.close()
+        epochs.close()
+
+
+def fetching(loader, fetch):
+    """The option, where the loader has it."""
+    return {"fetch": fetch} if loader == "dataloader" else {}
 
 
 def maps():
@@ -86,7 +97,7 @@ def test_native_gives_every_sample_once_and_lets_go(images, name, kind):
 @every_format
 @pytest.mark.parametrize(("loader", "fetch"), [("native", "batch"), *(("dataloader", f) for f in FETCHES)])
 def test_every_dtype_comes_through(every_dtype, name, loader, fetch):
-    (batch,) = epoch(every_dtype, name, loader, rows=[slice(0, 29)], fetch=fetch)
+    (batch,) = epoch(every_dtype, name, loader, rows=[slice(0, 29)], **fetching(loader, fetch))
     for field, expected in every_dtype_arrays().items():
         np.testing.assert_array_equal(batch[field].numpy(), expected, strict=True)
 
@@ -100,14 +111,14 @@ def test_bytes_really_move(by_file, floats, name, loader, kind):
     rows = order.Order(kind, 4096, block_rows=512).batches(floats.schema.samples, 1)
     counters = Counters(floats.root)
     counters.start()
-    epoch(floats, name, loader, rows=rows, fetch="batch", batch_size=4096)
+    epoch(floats, name, loader, rows=rows, batch_size=4096, **fetching(loader, "batch"))
     assert counters.stop().disk_bytes > 0.99 * sum(file.stat().st_size for file in files)
 
 
 @every_format
 @pytest.mark.parametrize("loader", LOADERS)
 def test_batches_are_no_views_of_a_file(images, name, loader):
-    for batch in epoch(images, name, loader, fetch="sample"):
+    for batch in epoch(images, name, loader, **fetching(loader, "sample")):
         for tensor in batch.values():
             assert not any(low <= tensor.data_ptr() < high for low, high in file_maps(images.root))
             tensor.zero_()  # a view of a map opened read-only would end the process here
@@ -195,14 +206,27 @@ def test_what_native_meets_is_one_line(images, monkeypatch, error):
 
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_loader_is_closed_twice_without_harm(images, loader):
-    opened = open_loader(case("npy", loader, Settings()), images.opener("npy"), CPU)
-    opened.close()
-    opened.close()
+    epochs = an_opened(images, "npy", loader)
+    epochs.close()
+    epochs.close()
 
 
 def test_a_loader_left_in_the_middle_ends_its_workers(images):
-    opened = open_loader(case("npy", "dataloader", Settings(**FORKED)), images.opener("npy"), CPU)
-    batches = opened.epoch(ROWS["sequential"])
+    epochs = an_opened(images, "npy", **FORKED)
+    batches = epochs.epoch(ROWS["sequential"])
     next(batches)
     batches.close()
     assert not workers_alive()
+
+
+@pytest.mark.parametrize("fetch", FETCHES)
+def test_persistent_workers_give_every_epoch_and_end_with_the_loader(images, fetch):
+    epochs = an_opened(images, "npy", **FORKED, persistent_workers=True, fetch=fetch)
+    found = []
+    for rows in (ROWS["random"], ROWS["sequential"], ROWS["random"]):
+        assert_epoch([dict(batch) for batch in epochs.epoch(rows)], images, rows)
+        found.append({worker.pid for worker in workers_alive()})
+    assert len(found[0]) == 2
+    assert found[0] == found[1] == found[2]
+    epochs.close()
+    assert not psutil.wait_procs(workers_alive(), timeout=10)[1]

@@ -8,7 +8,15 @@ from hypothesis import strategies as st
 from iobench import Settings
 from iobench.errors import InvalidSettings
 from iobench.formats import Field, Schema
-from iobench.loading.order import ORDERS, Order, blocks_of, shuffledness
+from iobench.loading.order import (
+    LIMITS,
+    ORDERS,
+    Batching,
+    Order,
+    blocks_of,
+    check_setting,
+    shuffledness,
+)
 
 ORDER = st.builds(
     Order,
@@ -175,6 +183,46 @@ def test_blocks_and_windows_of_nothing_are_refused(name):
 def test_blocks_and_windows_are_refused_where_nothing_reads_them(name, order):
     with pytest.raises(InvalidSettings, match=f"for order block, not {order}"):
         Settings(**{name: 4096}, order=order)
+
+
+def test_what_a_user_says_becomes_an_order_of_rows():
+    schema = Schema(203, (Field("x", (100,), "uint8"),))
+    said = Batching("block", 10, 7, block_bytes=1000, window_bytes=10_000, drop_last=True)
+    assert said.row_order(schema, 1, 3) == Order("block", 10, 7, 10, 10, 1, 3, True)
+    assert Batching("random").row_order(schema) == replace(Batching().row_order(schema), kind="random")
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_numbers_are_taken_within_their_limits_and_refused_beyond_by_name(name):
+    least, most = LIMITS[name]
+    for value in (least, most):
+        check_setting(name, value)
+    wrong = {least - 1: f"is below {least}", most + 1: f"is above {most}"}
+    wrong |= dict.fromkeys(["1", 1.0, True, None], "is not a whole number")
+    for value, complaint in wrong.items():
+        with pytest.raises(InvalidSettings, match=f"^{name} .*{complaint}") as caught:
+            check_setting(name, value)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["batch_size", "seed", "block_bytes", "window_bytes"])
+def test_batches_that_cannot_be_are_refused_by_name(name):
+    for value in (-1, LIMITS[name][1] + 1, "many"):
+        with pytest.raises(InvalidSettings, match=f"^{name} "):
+            Batching(**{name: value})
+    Batching(**{name: LIMITS[name][1]})
+
+
+@pytest.mark.parametrize("order", ["shuffled", None, 3])
+def test_an_order_that_is_none_is_refused_by_name(order):
+    with pytest.raises(InvalidSettings, match=r"^order .* is not one of sequential, random, block$"):
+        Batching(order)
+
+
+@pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2), (0, 0), (1, 1)])
+def test_a_rank_that_cannot_be_is_refused(rank, world_size):
+    with pytest.raises(InvalidSettings, match=f"rank {rank} is not in 0..{world_size - 1}"):
+        Order(rank=rank, world_size=world_size)
 
 
 SAMPLES, BLOCK = 50_000, 100

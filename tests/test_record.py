@@ -3,37 +3,12 @@ import json
 import math
 
 import pytest
+from record_cases import SAMPLES, a_record
 
 from iobench.errors import RecordError
 from iobench.results import record
-from iobench.results.record import Record
 
-EXAMPLE = Record(
-    run="a1",
-    time="2026-01-02T03:04:05.678+00:00",
-    round=1,
-    dataset={"name": "d", "samples": 10, "fields": [{"name": "x", "shape": [3], "dtype": "uint8"}]},
-    case={"variant": "npy", "loader": "native", "label": "npy · native"},
-    device="cpu",
-    cache={"mode": "warm", "residency": 1.0},
-    model="none",
-    machine={"cpu": "z80", "disk": {"read_ahead_kib": None}},
-    samples=10,
-    logical_bytes=30,
-    open_s=0.1,
-    epoch_s=2.0,
-    first_batch_s=0.2,
-    wait_s=1.0,
-    wait_p50_s=0.1,
-    wait_p99_s=0.2,
-    cpu_s=1.5,
-    disk_bytes=0,
-    major_faults=0,
-    memory_bytes=1,
-    gpu_allocated_bytes=None,
-    gpu_reserved_bytes=None,
-    loss=None,
-)
+EXAMPLE = a_record(100)
 
 
 @pytest.fixture
@@ -60,17 +35,20 @@ def test_each_record_is_one_line_of_json_with_its_version(path):
 
 
 def test_rates_are_per_second_of_the_epoch():
-    assert (EXAMPLE.samples_per_s, EXAMPLE.bytes_per_s) == (5, 15)
+    twice = dataclasses.replace(EXAMPLE.timing, epochs=2)
+    one = dataclasses.replace(EXAMPLE, timing=twice)
+    assert one.bytes_per_s == pytest.approx(100 * 2**20)
+    assert one.samples_per_s == pytest.approx(100)
+    assert one.epoch_s == pytest.approx(SAMPLES / 100 / 2)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_json_has_no_number_for_becomes_null(path, value):
-    record.append(
-        path, dataclasses.replace(with_loss(value), machine={**EXAMPLE.machine, "a": [{"b": value}]})
-    )
+    source = dataclasses.replace(EXAMPLE.dataset, source={"a": [{"b": value}]})
+    record.append(path, dataclasses.replace(with_loss(value), dataset=source))
     (found,), _ = record.read(path)
     assert found.loss is None
-    assert found.machine["a"] == [{"b": None}]
+    assert found.dataset.source["a"] == [{"b": None}]
 
 
 def test_a_last_line_that_was_cut_off_is_left_out_and_named(path):
@@ -99,33 +77,48 @@ def test_unknown_keys_are_passed_over(path):
     assert record.read(path) == ([EXAMPLE], [])
 
 
-def test_what_older_records_do_not_have_is_none(path):
-    older = {
-        key: value
-        for key, value in dataclasses.asdict(EXAMPLE).items()
-        if key not in ("steal_s", "device_disk_bytes", "stages", "system", "limit", "shuffledness")
-    }
+def test_what_a_part_does_not_have_is_none(path):
+    body = json.loads(changed())
+    for part, name in (("processor", "steal_s"), ("timing", "stages"), ("disk", "read_bytes")):
+        del body[part][name]
     path.parent.mkdir()
-    path.write_text(json.dumps(older) + "\n")
-    assert record.read(path) == ([EXAMPLE], [])
+    path.write_text(json.dumps(body) + "\n")
+    (found,), _ = record.read(path)
+    assert (found.processor.steal_s, found.timing.stages, found.disk.read_bytes) == (None, None, None)
+
+
+def in_part(part, **changes):
+    body = json.loads(changed())
+    return json.dumps({**body, part: {**body[part], **changes}})
 
 
 BROKEN = {
     "hello": "Expecting value",
-    "[]": "",
-    "3": "",
-    "null": "",
-    "{}": "it has no 'record_version'",
-    '{"record_version": "1"}': "",
+    "[]": "no record_version",
+    "3": "no record_version",
+    "null": "no record_version",
+    "{}": "it has no record_version",
+    '{"record_version": "1"}': "no record_version",
+    '{"record_version": true}': "no record_version",
     '{"record_version": 2}': "missing",
+    '{"record_version": 1}': "damaged: KeyError",
     changed(record_version=99, run={}): "version 99, newer than 2; upgrade iobench",
-    changed(epoch_s=math.nan): "a figure is NaN",
-    changed(wait_s=math.inf): "a figure is Infinity",
-    changed(epoch_s=0): "epoch_s is 0",
-    changed(samples=-1): "samples is -1",
-    changed(epoch_s="1"): "",
-    changed(case={}): "it has no 'variant'",
-    changed(cache=None): "",
+    in_part("timing", epochs_s=math.nan): "a figure is NaN",
+    in_part("timing", wait_s=math.inf): "a figure is Infinity",
+    in_part("timing", epochs_s=0): "epochs_s is 0",
+    in_part("timing", epochs=0): "epochs is 0",
+    in_part("timing", samples=-1): "samples is -1",
+    in_part("timing", epochs_s="1"): "Expected `float`",
+    in_part("timing", samples=1.5): "Expected `int`",
+    in_part("timing", stages={"read": "much"}): "Expected `float`",
+    in_part("machine", cpu=None): "Expected `str`",
+    in_part("dataset", fields=[{"name": "x"}]): "missing",
+    changed(case={}): "its case has no format",
+    changed(case={"format": "npy", "loader": 3}): "its case has no loader",
+    changed(case={"format": "npy", "loader": "native", "options": []}): "options",
+    changed(cache=None): "Expected `object`",
+    changed(time="yesterday"): "yesterday",
+    changed(time="2026-01-02T03:04:05"): "has no zone",
     "[" * 10_000: "",
 }
 

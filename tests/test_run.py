@@ -8,8 +8,8 @@ import pytest
 from conftest import damage
 
 import iobench
-from iobench import Settings, formats
-from iobench.bench.case import LOADERS
+from iobench import RunOptions, formats
+from iobench.bench import epoch
 from iobench.bench.observer import Observer
 from iobench.errors import (
     ColdCacheUnavailable,
@@ -19,16 +19,19 @@ from iobench.errors import (
     RecordError,
 )
 from iobench.host import cache, counters, machine
+from iobench.loading import loaders
 from iobench.results import record
 
-FORKED = {"num_workers": 2, "start_method": "fork"}
+FORKED = "num_workers=2,start_method=fork"
+LOADERS = loaders.names()
+TUPLES = ("device", "cache", "order", "batch_size", "block_bytes", "window_bytes", "model")
 
 
 class Told(Observer):
     """Passes on what it is told."""
 
     def __init__(self, status, recorded):
-        self.status, self.recorded = status, recorded
+        self.status, self.recorded = status, lambda key, made: recorded(made)
 
 
 def ignore(told):
@@ -41,14 +44,18 @@ def measure(tmp_path):
 
     def call(manifest, variants=("npy",), loaders=("native",), rounds=1, **options):
         told = Told(options.pop("on_status", ignore), options.pop("on_record", ignore))
-        options = {"device": "cpu", "out": tmp_path / "records.jsonl", "observer": told, **options}
-        return iobench.run(manifest, variants, loaders, rounds=rounds, **options)
+        out = options.pop("out", tmp_path / "records.jsonl")
+        chosen = {"device": "cpu", "order": "sequential", "limits": False, **options}
+        chosen = {name: (value,) if name in TUPLES else value for name, value in chosen.items()}
+        asked = RunOptions(tuple(variants), tuple(loaders), rounds=str(rounds), **chosen)
+        return iobench.run(manifest, asked, out=out, observer=told)
 
     return call
 
 
 def labels(found):
-    return [one.case["label"] for one in found.records]
+    """What each record measured, in the order in which they were made."""
+    return [f"{one.case['format']} · {one.case['loader']}" for one in found.records]
 
 
 def test_every_arm_has_a_record_per_round_and_nothing_is_printed(images, measure, capfd):
@@ -56,26 +63,30 @@ def test_every_arm_has_a_record_per_round_and_nothing_is_printed(images, measure
     assert len(found.cases) == len(formats.names()) * len(LOADERS)
     cycles = [labels(found)[: len(found.cases)], labels(found)[len(found.cases) :]]
     for cycle in cycles:  # interleaved: each case once before any comes again
-        assert sorted(cycle) == sorted(case.label for case in found.cases)
+        assert sorted(cycle) == sorted(map(str, found.labels.values()))
     assert cycles[0] != cycles[1]
     assert [one.round for one in found.records] == [1] * len(found.cases) + [2] * len(found.cases)
     assert not found.failures
     assert capfd.readouterr() == ("", "")
 
 
-def test_records_say_what_was_measured(images, measure):
-    settings = Settings(batch_size=50, seed=3, order="random")
-    (one,) = measure(images, settings=settings).records
-    assert (one.samples, one.logical_bytes) == (203, images.schema.logical_bytes)
-    assert one.case["label"] == "npy · native"
+def test_records_say_what_was_measured(images, measure, monkeypatch):
+    monkeypatch.setattr(epoch, "ROUND_S", 0.2)
+    (one,) = measure(images, batch_size=50, seed=3, order="random").records
+    epochs = one.timing.epochs
+    assert one.timing.samples == 203 * epochs
+    assert one.timing.logical_bytes == images.schema.logical_bytes * epochs
+    assert epochs > 1
+    assert one.timing.epochs_s >= 0.2
     assert (one.case["batch_size"], one.case["seed"], one.case["order"]) == (50, 3, "random")
-    assert one.dataset["content"] == f"{images.content:016x}"
-    assert one.dataset["stored_bytes"] == images.artifacts["npy"].stored_bytes
-    assert (one.device, one.model, one.loss, one.gpu_allocated_bytes) == ("cpu", "none", None, None)
-    assert 0 < one.first_batch_s <= one.wait_s <= one.epoch_s
-    assert one.wait_p50_s <= one.wait_p99_s
-    assert one.memory_bytes > 0
-    assert one.machine.keys() == machine.describe(images.root, "cpu").keys()
+    assert one.dataset.content == f"{images.content:016x}"
+    assert one.dataset.stored_bytes == images.artifacts["npy"].stored_bytes
+    assert (one.case["device"], one.case["model"], one.loss) == ("cpu", "none", None)
+    assert 0 < one.timing.first_batch_s <= one.timing.wait_s <= one.timing.epochs_s
+    assert one.timing.wait_p50_s <= one.timing.wait_p99_s
+    assert one.memory.peak_bytes > 0
+    assert one.memory.device_allocated_bytes is None
+    assert set(vars(one.machine)) == machine.describe(images.root, "cpu").keys()
 
 
 def test_all_records_of_a_run_share_its_id(images, measure):
@@ -102,10 +113,45 @@ def test_records_go_beside_the_dataset_by_default(own_images, measure):
 
 
 def test_the_loader_s_own_settings_stay_out_of_other_arms(images, measure):
-    found = measure(images, loaders=["all"], settings=Settings(fetch="batch", **FORKED))
-    by_loader = {one.case["loader"]: one.case for one in found.records}
-    assert (by_loader["native"]["num_workers"], by_loader["native"]["start_method"]) == (0, None)
-    assert by_loader["dataloader"]["label"] == "npy · dataloader, batch fetch, 2 workers"
+    chosen = {"fetch": ("batch",), "num_workers": (2,), "start_method": ("fork",)}
+    found = measure(images, loaders=["all"], loader_options=chosen)
+    by_loader = {one.case["loader"]: one.case["options"] for one in found.records}
+    assert by_loader["native"] == {"pin_memory": False, "non_blocking": False}
+    assert by_loader["dataloader"].items() >= {"fetch": "batch", "num_workers": 2}.items()
+
+
+def test_lists_make_cases_of_what_goes_together(images, measure):
+    found = measure(
+        images,
+        ["npy"],
+        ["dataloader", "stream"],
+        loader_options={"num_workers": (0, 1), "prefetch_factor": (3,)},
+    )
+    assert {str(label) for label in found.labels.values()} == {"npy · dataloader", "npy · stream"}
+    found = measure(
+        images, ["npy"], ["dataloader:fetch=batch", "dataloader"], loader_options={"fetch": ("sample",)}
+    )
+    assert {str(label) for label in found.labels.values()} == {
+        "npy · dataloader, fetch batch",
+        "npy · dataloader, fetch sample",
+    }
+
+
+def test_a_grid_has_every_combination_once(images, measure, tmp_path):
+    asked = RunOptions(
+        ("npy",),
+        ("native", "stream"),
+        device=("cpu",),
+        order=("sequential", "random", "block"),
+        batch_size=(32, 64),
+        block_bytes=(4096, 8192),
+        rounds="1",
+        limits=False,
+    )
+    found = iobench.run(images, asked, out=tmp_path / "r.jsonl")
+    assert len(found.cases) == 2 * 2 * (1 + 1 + 2), "sizes of blocks are for block order alone"
+    assert len({str(label) for label in found.labels.values()}) == len(found.cases)
+    assert len(found.records) == len(found.cases)
 
 
 def test_an_arm_named_twice_is_measured_once(images, measure):
@@ -119,15 +165,16 @@ def test_wrong_content_is_a_failure_and_never_timed(own_images, measure, name):
     other = "npy" if name != "npy" else "lmdb"
     found = measure(own_images, [name, other])
     assert set(labels(found)) == {f"{other} · native"}
-    assert list(found.failures) == [f"{name} · native"]
-    assert "\n" not in found.failures[f"{name} · native"]
-    assert "prepare it again" in found.failures[f"{name} · native"]
+    ((key, reason),) = found.failures.items()
+    assert str(found.labels[key]) == f"{name} · native"
+    assert "\n" not in reason
+    assert "prepare it again" in reason
 
 
 def test_wrong_content_names_both_checksums(own_images, measure):
     damage(own_images.files_of("npy")[0])
     (reason,) = measure(own_images).failures.values()
-    assert f"npy · native: wrong content on the device: expected checksum {own_images.content:016x}" in reason
+    assert f"wrong content on the device: expected checksum {own_images.content:016x}" in reason
 
 
 @pytest.mark.parametrize("harm", [lambda path: os.truncate(path, 100), Path.unlink])
@@ -135,7 +182,7 @@ def test_a_truncated_or_missing_file_fails_its_arms_and_no_other(own_images, mea
     path = own_images.files_of("npy")[0]
     harm(path)
     found = measure(own_images, ["npy", "lmdb"], ["all"])
-    assert {one.case["variant"] for one in found.records} == {"lmdb"}
+    assert {one.case["format"] for one in found.records} == {"lmdb"}
     assert len(found.failures) == len(LOADERS)
     assert all(str(path) in reason for reason in found.failures.values())
 
@@ -145,9 +192,9 @@ def test_a_file_that_goes_between_rounds_fails_its_arm(by_file, own_images, meas
     def remove(made):
         own_images.files_of("npy")[0].unlink(missing_ok=True)
 
-    found = measure(own_images, ["npy", "lmdb"], rounds=3, cache_mode=mode, on_record=remove)
+    found = measure(own_images, ["npy", "lmdb"], rounds=3, cache=mode, on_record=remove)
     assert labels(found).count("lmdb · native") == 3
-    assert list(found.failures) == ["npy · native"]
+    assert [str(found.labels[key]) for key in found.failures] == ["npy · native"]
 
 
 def test_an_interrupt_keeps_what_was_measured(images, measure):
@@ -161,28 +208,29 @@ def test_an_interrupt_keeps_what_was_measured(images, measure):
     assert record.read(found.path)[0] == found.records
 
 
-@pytest.mark.parametrize("workers", [{}, FORKED])
+@pytest.mark.parametrize("workers", ["num_workers=0", FORKED])
 @pytest.mark.parametrize("name", ["npy", "lmdb", "hdf5", "memmap"])
 def test_a_cold_round_reads_what_is_stored_from_disk(by_file, floats, measure, name, workers):
-    settings = Settings(batch_size=4096, fetch="batch", **workers)
-    (one,) = measure(floats, [name], ["dataloader"], settings=settings, cache_mode="cold").records
-    assert one.cache["method"] == "posix_fadvise"
-    assert one.cache["residency"] <= cache.COLD_LIMIT
-    assert 0.95 <= one.disk_bytes / floats.artifacts[name].stored_bytes <= 1.3
+    loader = f"dataloader:fetch=batch,{workers}"
+    (one,) = measure(floats, [name], [loader], batch_size=4096, cache="cold").records
+    assert one.timing.epochs == 1, "a second one would not be cold"
+    assert one.cache.method == "posix_fadvise"
+    assert one.cache.residency <= cache.COLD_LIMIT
+    assert 0.95 <= one.disk.read_bytes / floats.artifacts[name].stored_bytes <= 1.3
 
 
 def test_a_warm_round_reads_nothing_from_disk(floats, measure):
-    (one,) = measure(floats, settings=Settings(batch_size=4096)).records
-    assert one.cache["mode"] == "warm"
-    assert one.cache["residency"] >= cache.WARM_LIMIT
-    assert one.disk_bytes < 0.02 * floats.schema.logical_bytes
+    (one,) = measure(floats, batch_size=4096).records
+    assert one.cache.mode == "warm"
+    assert one.cache.residency >= cache.WARM_LIMIT
+    assert one.disk.read_bytes < 0.02 * floats.schema.logical_bytes
 
 
 def test_cold_that_cannot_be_had_ends_the_run(by_file, images, measure):
     with open(images.files_of("npy")[0], "rb") as file, cache.mmap.mmap(file.fileno(), 0, prot=1) as mapped:
         sum(mapped[:: cache.PAGE])
         with pytest.raises(ColdCacheUnavailable, match=f"process {os.getpid()} "):
-            measure(images, cache_mode="cold")
+            measure(images, cache="cold")
 
 
 def test_memory_of_other_processes_counts(images):
@@ -215,23 +263,25 @@ def test_processor_time_of_workers_counts(images):
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "word",
     [
-        {"batch_size": 0},
-        {"order": "backwards"},
-        {"fetch": "all"},
-        {"num_workers": -1},
-        {"num_workers": 1, "start_method": "teleport"},
-        {"num_workers": 1, "prefetch_factor": 0},
-        {"prefetch_factor": 2},
-        {"start_method": "fork"},
-        {"seed": -1},
-        {"seed": 2**64},
+        "dataloader:fetch=all",
+        "dataloader:num_workers=-1",
+        "dataloader:num_workers=9999",
+        "dataloader:num_workers=1,start_method=teleport",
+        "dataloader:num_workers=1,prefetch_factor=0",
+        "dataloader:prefetch_factor=2",
+        "dataloader:start_method=fork",
+        "dataloader:persistent_workers=yes",
+        "stream:threads=0",
+        "stream:threads=100000",
+        "native:threads=2",
     ],
 )
-def test_settings_that_cannot_be_are_refused(wrong):
-    with pytest.raises(InvalidSettings):
-        Settings(**wrong)
+def test_options_of_a_loader_that_cannot_be_are_refused(word):
+    with pytest.raises((InvalidSettings, formats.InvalidOption)) as caught:
+        loaders.parse(word)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +289,14 @@ def test_settings_that_cannot_be_are_refused(wrong):
     [
         ({"rounds": 0}, InvalidSettings),
         ({"warmup": 0}, InvalidSettings),
-        ({"cache_mode": "tepid"}, InvalidSettings),
+        ({"cache": "tepid"}, InvalidSettings),
+        ({"order": "backwards"}, InvalidSettings),
+        ({"batch_size": 0}, InvalidSettings),
+        ({"batch_size": 2**60}, InvalidSettings),
+        ({"seed": -1}, InvalidSettings),
+        ({"seed": 2**64}, InvalidSettings),
+        ({"timeout": 0.0}, InvalidSettings),
+        ({"block_bytes": 4096}, InvalidSettings),
         ({"model": "transformer"}, InvalidSettings),
         ({"device": "tpu"}, InvalidSettings),
         ({"device": "cuda:99"}, DeviceUnavailable),
@@ -249,12 +306,12 @@ def test_settings_that_cannot_be_are_refused(wrong):
         ({"variants": ["parquet"]}, formats.UnknownFormat),
         ({"variants": ["npy:speed=high"]}, formats.InvalidOption),
         ({"variants": ["hdf5:chunk_bytes=0"]}, ManifestError),
-        ({"settings": Settings(pin_memory=True)}, InvalidSettings),
-        ({"settings": Settings(non_blocking=True)}, InvalidSettings),
-        ({"settings": Settings(num_workers=2), "loaders": ["native", "stream"]}, InvalidSettings),
-        ({"settings": Settings(fetch="batch"), "loaders": ["native"]}, InvalidSettings),
-        ({"settings": Settings(direct=False), "loaders": ["dataloader"]}, InvalidSettings),
-        ({"settings": Settings(threads=2), "loaders": ["native"]}, InvalidSettings),
+        ({"loaders": ["native:pin_memory=yes"]}, InvalidSettings),
+        ({"loaders": ["native:non_blocking=yes"]}, InvalidSettings),
+        ({"loaders": ["native", "stream"], "loader_options": {"num_workers": (2,)}}, InvalidSettings),
+        ({"loader_options": {"fetch": ("batch",)}}, InvalidSettings),
+        ({"loaders": ["dataloader"], "loader_options": {"direct": (False,)}}, InvalidSettings),
+        ({"loader_options": {"threads": (2,)}}, InvalidSettings),
         ({"out": Path("/dev/null/r.jsonl")}, RecordError),
         ({"out": Path("/proc")}, RecordError),
     ],

@@ -178,7 +178,7 @@ class TestNpy:
         with pytest.raises(SourceError, match="changed"):
             everything(source)
         np.save(tmp_path / "a.npy", np.arange(6).reshape(2, 3))
-        with pytest.raises(SourceError, match="4 samples were promised, 2 came"):
+        with pytest.raises(SourceError, match="changed"):
             everything(source)
 
 
@@ -272,12 +272,12 @@ class TestNpz:
         assert "ends early" in complaint(tmp_path / "a.npz")
 
     @pytest.mark.filterwarnings("ignore:Duplicate name")
-    def test_a_name_that_occurs_twice_counts_once(self, tmp_path):
+    def test_a_name_that_occurs_twice_is_refused(self, tmp_path):
         np.save(tmp_path / "x.npy", np.arange(4))
         with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
             archive.write(tmp_path / "x.npy", "x.npy")
             archive.write(tmp_path / "x.npy", "x.npy")
-        assert everything(open_source(tmp_path / "a.npz"))["x"].tolist() == [0, 1, 2, 3]
+        assert "'x.npy' is there twice" in complaint(tmp_path / "a.npz")
 
 
 class TestHdf5File:

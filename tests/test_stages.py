@@ -8,9 +8,8 @@ import torch
 
 import iobench
 from iobench import formats
-from iobench.bench import trace
-from iobench.bench.case import LOADERS, Settings
 from iobench.errors import RecordError
+from iobench.loading import loaders as known_loaders
 from iobench.loading.stages import STAGES, UNTIMED, Profile
 from iobench.results.record import Record
 from iobench.results.summary import summarise
@@ -90,11 +89,16 @@ def test_without_a_profile_functions_are_left_alone():
     assert UNTIMED.beside(np.sum) is np.sum
 
 
+def profiled_run(manifest, folder, variants, loaders, rounds=1, **options):
+    chosen = {"device": ("cpu",), "order": ("sequential",), "limits": False, **options}
+    asked = iobench.RunOptions(tuple(variants), tuple(loaders), rounds=str(rounds), **chosen)
+    return iobench.run(manifest, asked, out=folder / "r.jsonl")
+
+
 @pytest.fixture
 def profiled(images, tmp_path):
     def call(variants=("npy",), loaders=("all",), **options):
-        options = {"device": "cpu", "profile": True, "limits": False, "rounds": 1, **options}
-        return iobench.run(images, variants, loaders, out=tmp_path / "r.jsonl", **options)
+        return profiled_run(images, tmp_path, variants, loaders, **{"profile": True, **options})
 
     return call
 
@@ -102,76 +106,69 @@ def profiled(images, tmp_path):
 @pytest.mark.parametrize("name", formats.names())
 def test_every_profiled_round_is_split_without_a_rest(profiled, name):
     found = profiled([name])
-    assert len(found.records) == len(LOADERS)
+    assert len(found.records) == len(known_loaders.names())
     for record in found.records:
-        assert set(record.stages) == set(STAGES)
-        assert sum(record.stages.values()) == pytest.approx(record.epoch_s + record.open_s, rel=0.01)
-        assert min(record.stages.values()) >= 0
+        timing, stages = record.timing, record.timing.stages
+        assert set(stages) == set(STAGES)
+        assert sum(stages.values()) == pytest.approx(timing.epochs_s + timing.open_s, rel=0.01)
+        assert min(stages.values()) >= 0
         ahead = record.case["loader"] == "stream"
-        assert (record.stages["wait"] > 0) == ahead
-        assert (record.beside_s > 0) == ahead
-        assert (record.stages["read"] > 0) != ahead
-        assert record.spans_s < record.epoch_s
+        assert (stages["wait"] > 0) == ahead
+        assert (timing.beside_s > 0) == ahead
+        assert (stages["read"] > 0) != ahead
+        assert timing.spans_s < timing.epochs_s
         collated = record.case["loader"] == "dataloader"
-        assert (record.stages["collate"] > 0) == collated
+        assert (stages["collate"] > 0) == collated
 
 
 def test_workers_are_waited_for(profiled):
-    settings = Settings(num_workers=1, start_method="fork")
-    (record,) = profiled(loaders=["dataloader"], settings=settings).records
-    assert record.stages["wait"] == pytest.approx(record.wait_s)
-    assert record.stages["read"] == record.stages["collate"] == 0
+    (record,) = profiled(loaders=["dataloader:num_workers=1,start_method=fork"]).records
+    stages = record.timing.stages
+    assert stages["wait"] == pytest.approx(record.timing.wait_s)
+    assert stages["read"] == stages["collate"] == 0
 
 
 def test_training_is_compute(profiled):
-    (record,) = profiled(loaders=["native"], model="mlp").records
-    assert record.stages["compute"] > 0
-    assert record.stages["host_to_device"] == 0
+    (record,) = profiled(loaders=["native"], model=("mlp",)).records
+    assert record.timing.stages["compute"] > 0
+    assert record.timing.stages["host_to_device"] == 0
 
 
 def test_lz4_is_decoding(tmp_path):
     source = iobench.Synthetic(200_000, compressibility=0.5)
     manifest, _ = iobench.prepare(source, ["lmdb:codec=lz4", "lmdb"], data_dir=tmp_path)
-    options = {"device": "cpu", "profile": True, "limits": False, "rounds": 1, "out": tmp_path / "r.jsonl"}
-    found = iobench.run(manifest, ["all"], ["native"], **options)
-    decoding = {record.case["variant"]: record.stages["decode"] for record in found.records}
+    found = profiled_run(manifest, tmp_path, ["all"], ["native"], profile=True)
+    decoding = {record.case["format"]: record.timing.stages["decode"] for record in found.records}
     assert decoding["lmdb:codec=lz4"] > 0
     assert decoding["lmdb"] == 0
 
 
 def test_a_run_without_profile_has_none(profiled):
     (record,) = profiled(loaders=["native"], profile=False).records
-    assert (record.stages, record.beside_s, record.spans_s, record.system) == (None,) * 4
+    timing = record.timing
+    assert (timing.stages, timing.beside_s, timing.spans_s, record.snapshots) == (None,) * 4
     (case,) = summarise([record]).cases
-    assert (case.stages, case.spans_share) == (None, None)
+    assert (case.stages, case.value("spans_share")) == (None, None)
 
 
 def test_a_summary_has_the_median_of_each_stage(profiled):
     found = profiled(loaders=["native"], rounds=3)
     (case,) = summarise(found.records).cases
-    assert case.stages["read"] == float(np.median([r.stages["read"] for r in found.records]))
+    assert case.stages["read"] == float(np.median([r.timing.stages["read"] for r in found.records]))
     assert isinstance(found.records[0], Record)
 
 
 def test_a_trace_has_a_span_for_each_step_of_each_batch(images, tmp_path):
-    settings = Settings(batch_size=50)
-    options = {"device": "cpu", "trace": True, "limits": False, "rounds": 1, "settings": settings}
-    found = iobench.run(images, ["npy"], ["native", "dataloader"], out=tmp_path / "r.jsonl", **options)
-    assert [path.name for path in found.traces] == [
-        "r-npy-native.trace.json",
-        "r-npy-dataloader-sample-fetch.trace.json",
-    ]
+    loaders = ["native", "dataloader:fetch=batch", "dataloader"]
+    found = profiled_run(images, tmp_path, ["npy"], loaders, trace=True, batch_size=(50,))
+    assert {path.relative_to(tmp_path).as_posix() for path in found.traces} == {
+        "r.traces/npy-native.json",
+        "r.traces/npy-dataloader-fetch-batch.json",
+        "r.traces/npy-dataloader-fetch-sample.json",
+    }
     for path in found.traces:
         spans = [event.get("name") for event in json.loads(path.read_text())["traceEvents"]]
         assert [spans.count(name) for name in ("open", "next", "move", "consume")] == [1, 6, 5, 5]
-
-
-def test_traces_of_variants_do_not_share_a_name(tmp_path):
-    names = {
-        trace.path_beside(tmp_path / "r.jsonl", label).name
-        for label in ("hdf5:a=1 · native", "hdf5 · native")
-    }
-    assert len(names) == 2
 
 
 def test_a_trace_that_cannot_be_written_is_an_error(images, tmp_path, monkeypatch):
@@ -179,6 +176,5 @@ def test_a_trace_that_cannot_be_written_is_an_error(images, tmp_path, monkeypatc
         raise RuntimeError("full")
 
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", refuse)
-    options = {"device": "cpu", "trace": True, "limits": False, "rounds": 1}
     with pytest.raises(RecordError, match=r"a trace cannot be written to .*full"):
-        iobench.run(images, ["npy"], ["native"], out=tmp_path / "r.jsonl", **options)
+        profiled_run(images, tmp_path, ["npy"], ["native"], trace=True)

@@ -95,8 +95,8 @@ def moody(rng, rounds, speeds):
 def test_arms_that_took_turns_share_the_machine_s_moods():
     rng = np.random.default_rng(5)
     pairs = [moody(rng, 21, (100, 90)) for _ in range(20)]
-    apart = [stats.compare(list(a.values()), list(b.values())).outcome for a, b in pairs]
-    together = [stats.compare_rounds(a, b).outcome for a, b in pairs]
+    apart = [stats.compare_rates(list(a.values()), list(b.values())).outcome for a, b in pairs]
+    together = [stats.compare_paired(a, b).outcome for a, b in pairs]
     assert together.count("faster") >= 19
     assert apart.count("faster") < 10
 
@@ -107,29 +107,32 @@ def test_an_arm_against_itself_is_called_different_at_most_one_time_in_twenty(mo
     rng = np.random.default_rng(6)
     for spread in (0.03, 0.12):
         pairs = [[dict(enumerate(noisy(rng, 100, rounds, spread))) for _ in "ab"] for _ in range(200)]
-        outcomes = [stats.compare_rounds(a, b).outcome for a, b in pairs]
+        outcomes = [stats.compare_paired(a, b).outcome for a, b in pairs]
         assert outcomes.count("faster") + outcomes.count("slower") <= 13  # 5 % of 200, and luck
 
 
 def test_rounds_that_only_one_arm_has_are_left_out():
     one = {number: 100.0 + number % 3 for number in range(12)}
     other = {**{number: 50.0 + number % 3 / 2 for number in range(12)}, 12: 1e9}
-    assert stats.compare_rounds(one, other).ratio == Estimate(2, 2, 2)
+    assert stats.compare_paired(one, other).ratio == Estimate(2, 2, 2)
 
 
 def test_few_rounds_or_many_comparisons_are_compared_by_medians():
     rng = np.random.default_rng(7)
     one, other = (dict(enumerate(noisy(rng, speed, 12))) for speed in (100, 60))
-    by_round, by_median = stats.compare_rounds(one, other), stats.compare([*one.values()], [*other.values()])
+    by_round, by_median = (
+        stats.compare_paired(one, other),
+        stats.compare_rates([*one.values()], [*other.values()]),
+    )
     assert by_round != by_median
-    assert stats.compare_rounds(one, other, comparisons=1000).ratio.median == by_median.ratio.median
+    assert stats.compare_paired(one, other, comparisons=1000).ratio.median == by_median.ratio.median
     few = [dict(list(case.items())[:9]) for case in (one, other)]
-    assert stats.compare_rounds(*few) == stats.compare(*([*case.values()] for case in few))
+    assert stats.compare_paired(*few) == stats.compare_rates(*([*case.values()] for case in few))
 
 
 def test_the_interval_of_ratios_lies_between_two_of_them_and_is_the_exact_one():
     ratios = [1.0 + number / 100 for number in range(12)]
-    found = stats.compare_rounds(dict(enumerate(ratios)), dict.fromkeys(range(12), 1.0)).ratio
+    found = stats.compare_paired(dict(enumerate(ratios)), dict.fromkeys(range(12), 1.0)).ratio
     assert (found.low, found.high) == (ratios[2], ratios[9])  # 3rd and 10th of 12: 96.1 %
 
 
@@ -144,7 +147,7 @@ def test_many_arms_are_many_comparisons():
     found = verdict(rates)
     assert found.correction == "Bonferroni over 7 comparisons"
     assert set(found.against) == set(rates) - {found.fastest}
-    alone = stats.compare(rates[found.fastest], rates[found.runner_up]).ratio
+    alone = stats.compare_rates(rates[found.fastest], rates[found.runner_up]).ratio
     assert found.ratio.low <= alone.low <= alone.high <= found.ratio.high
 
 

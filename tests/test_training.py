@@ -8,10 +8,10 @@ from conftest import every_dtype_arrays, prepared
 
 import iobench
 from iobench import formats
-from iobench.bench.case import LOADERS
 from iobench.bench.training import Trainer
 from iobench.errors import InvalidSettings
 from iobench.formats import DTYPES, Field, Schema
+from iobench.loading import loaders
 
 CPU = torch.device("cpu")
 
@@ -30,10 +30,12 @@ def schema_of(arrays):
 
 @pytest.mark.parametrize(("model", "order"), [("mlp", "sequential"), ("cnn", "random")])
 def test_every_arm_trains_to_the_same_loss(images, tmp_path, model, order):
-    settings = iobench.Settings(order=order, batch_size=32)
-    found = iobench.run(images, settings=settings, model=model, device="cpu", rounds=1, out=tmp_path / "r")
+    asked = iobench.RunOptions(
+        order=(order,), batch_size=(32,), model=(model,), device=("cpu",), rounds="1", limits=False
+    )
+    found = iobench.run(images, asked, out=tmp_path / "r")
     assert not found.failures
-    assert len(found.records) == len(LOADERS) * len(formats.names())
+    assert len(found.records) == len(loaders.names()) * len(formats.names())
     assert len({record.loss for record in found.records}) == 1
     assert math.isfinite(found.records[0].loss)
 

@@ -13,8 +13,8 @@ from conftest import SAMPLES, image_arrays
 from iobench.host.memory import touched_array
 from iobench.loading.order import Order
 from iobench.loading.stream import pipeline
+from iobench.loading.stream.backend import open_backend
 from iobench.loading.stream.pipeline import Pipeline
-from iobench.loading.stream.source import open_source
 from iobench.loading.stream.transfer import CudaTransfer, Transfer, transfer_to
 
 BATCH = 8
@@ -92,7 +92,7 @@ def open_pipeline(images, monkeypatch):
 
     def opened(transfer, order="random", threads=2, transform=None):
         schema, epoch = images.schema, Order(order, BATCH)
-        source = open_source(images.opener("npy"), schema, threads, False)
+        source = open_backend(images.opener("npy"), schema, threads, False)
         made = Pipeline(source, schema, epoch, transfer, transform)
         return closing(made), epoch.batches(SAMPLES, 0)
 

@@ -55,7 +55,10 @@ def test_what_is_no_size_is_refused_in_words(text):
     assert repr(text) in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["1e19", "1e999999999", "9e99TiB"])
+@pytest.mark.parametrize(
+    "text",
+    ["1e19", "1e999999999", "9e99TiB", "9e999999KiB", "9e999999999TB", "1e400", "9" * 100_000, "9e18TiB"],
+)
 def test_a_size_beyond_all_disks_is_refused_at_once(text):
     with pytest.raises(ValueError, match="more than any disk"):
         parse_elements(text, 4)
@@ -80,10 +83,27 @@ def test_a_shape_is_written_with_x_or_commas(text, shape):
     assert parse_shape(text) == shape
 
 
-@pytest.mark.parametrize("text", ["", "0", "3x0", "x3", "3x", "-3", "3.5", "3x4y", "9" * 5000])
+NO_SHAPES = ["", "0", "3x0", "x3", "3x", "-3", "3.5", "3x4y", "9" * 5000, "1e3", "nan", "３", "3xx4", "3 4"]
+
+
+@pytest.mark.parametrize(
+    "text", [*NO_SHAPES, "x".join(["1"] * 65), "1" + "0" * 30, "1000000000x1000000000x9"]
+)
 def test_what_is_no_shape_is_refused_in_words(text):
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="is not a shape") as error:
         parse_shape(text)
+    assert len(str(error.value)) < 200
+
+
+def test_a_sample_may_have_31_axes():
+    assert parse_shape("x".join(["1"] * 31)) == (1,) * 31
+
+
+@pytest.mark.parametrize("text", ["1e-999999999", "1e-9999999999999999999", "1e", "--1", "_", "1" * 99 + "x"])
+def test_odd_numbers_are_refused_at_once(text):
+    with pytest.raises(ValueError, match=r"is not a|more than any") as error:
+        parse_elements(text, 4)
+    assert len(str(error.value)) < 200
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Schema
 from iobench.loading.loaders import Job, Loader
-from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
+from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.results.cases import key_of
 
@@ -70,8 +70,8 @@ class Case:
 
     def row_order(self, schema: Schema) -> Order:
         """How an epoch over such samples goes."""
-        blocks = blocks_of(schema, self.batch_size, self.block_bytes, self.window_bytes)
-        return Order(self.order, self.batch_size, self.seed, *blocks)
+        batching = Batching(self.order, self.batch_size, self.seed, self.block_bytes, self.window_bytes)
+        return batching.row_order(schema)
 
     def job(self, manifest: Manifest, stages: Stages = UNTIMED) -> Job:
         """What its loader is opened over.

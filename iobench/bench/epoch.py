@@ -21,7 +21,7 @@ from iobench.results.record import DiskPart, Measured, MemoryPart, ProcessorPart
 Consumer = Callable[[DeviceBatch], None]
 
 ROUND_S = 0.2  # shorter ones measure the moment
-MOST_EPOCHS = 1000  # in a round, and between the numbers of two rounds' epochs
+MOST_EPOCHS = 10_000  # in a round, and between the numbers of two rounds' epochs
 
 
 @dataclass

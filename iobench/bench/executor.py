@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from iobench.bench import trace
+from iobench.bench import epoch, trace
 from iobench.bench.case import Case
-from iobench.bench.epoch import ROUND_S, Round, asked_of, measure
+from iobench.bench.epoch import Round, asked_of, measure
 from iobench.bench.observer import Progress
 from iobench.bench.proof import Proof
 from iobench.bench.training import Trainer
@@ -58,7 +58,10 @@ class InProcess:
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> None:
         """Prove it, and warm it up; WrongContent where other than the dataset reached the device."""
-        if not self._manifest.unchanged(case.variant):  # a library may abort on damaged pages
+        if self._manifest.unchanged(case.variant):
+            opener = self._manifest.opener(case.variant)
+            opener.format.check(opener.path, opener.schema)  # a library may abort on damaged pages
+        else:
             verify_artifact(self._manifest, case.variant)
         job = case.job(self._manifest)
         proof = Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0))
@@ -70,7 +73,7 @@ class InProcess:
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time it: as many epochs as fill the round, or one from a cold disk."""
         profile = Profile() if case.profile else None
-        seconds = 0.0 if case.cache == "cold" else ROUND_S
+        seconds = 0.0 if case.cache == "cold" else epoch.ROUND_S
         return [self._run(case, Round(number, lambda batch: None, seconds, profile), tick)]
 
     def trace(self, case: Case, path: Path) -> None:

@@ -16,11 +16,9 @@ from iobench.formats import InvalidOption, declared
 from iobench.host import cache
 from iobench.loading import loaders
 from iobench.loading.loaders import Loader
-from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES
+from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setting
 
-MOST_SEED = 2**63 - 1
 MODELS = ("none", "mlp", "cnn")
-MOST_BYTES = 1 << 40
 TIMEOUT_S = 120.0
 
 
@@ -59,14 +57,10 @@ class RunOptions:
             for value in getattr(self, name):
                 if value not in known:
                     raise InvalidSettings(f"{name} {value!r} is not one of {', '.join(known)}")
-        for name, most in (
-            ("batch_size", 1 << 40),
-            ("block_bytes", MOST_BYTES),
-            ("window_bytes", MOST_BYTES),
-        ):
+        for name in ("batch_size", "block_bytes", "window_bytes"):
             for value in getattr(self, name):
-                _check_range(name, value, 1, most)
-        _check_range("seed", self.seed, 0, MOST_SEED)
+                check_setting(name, value)
+        check_setting("seed", self.seed)
         if self.warmup < 1:
             raise InvalidSettings(
                 f"warmup {self.warmup} is below 1: the first untimed round proves the content"
@@ -179,8 +173,3 @@ def _grid(loader: Loader, values: Mapping[str, Sequence[Any]]) -> list[Loader]:
     if not found and problem is not None:
         raise problem
     return found
-
-
-def _check_range(name: str, value: Any, least: int, most: int) -> None:
-    if type(value) is not int or not least <= value <= most:
-        raise InvalidSettings(f"{name} {value!r} is not a whole number from {least} to {most}")

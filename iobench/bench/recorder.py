@@ -12,7 +12,7 @@ from typing import Any
 
 from iobench.bench.case import Case
 from iobench.bench.case_limits import CaseLimits
-from iobench.bench.run import Run
+from iobench.bench.outcome import Run
 from iobench.host import machine
 from iobench.host.limits import Limit
 from iobench.host.monitor import Monitor

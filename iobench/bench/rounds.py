@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from iobench.bench import plan
+from iobench.bench import epoch, plan
 from iobench.bench.case import Case
-from iobench.bench.epoch import ROUND_S, heap_restored
+from iobench.bench.epoch import heap_restored
 from iobench.bench.executor import Executor, InProcess, Step, Tick
 from iobench.bench.isolated import Isolated
 from iobench.bench.observer import Observer
+from iobench.bench.outcome import Run
 from iobench.bench.recorder import Recorder
-from iobench.bench.run import Run
 from iobench.errors import BenchError, ColdCacheUnavailable, RecordError, WrongContent
 from iobench.formats import FormatError
 from iobench.host import cache, interrupts
@@ -21,7 +21,7 @@ from iobench.loading.loaders import type_of
 from iobench.results import record, stats
 from iobench.results.cases import key_of
 from iobench.results.record import CachePart, Record
-from iobench.units import seconds_text
+from iobench.units import counted, seconds_text
 
 
 class Measuring:
@@ -133,11 +133,12 @@ class Measuring:
 
     def _say_how_long(self) -> None:
         """Before the first round, how long the rounds will take, from what the proofs took."""
-        took = [max(ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()]
+        took = [max(epoch.ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()]
         if self._plan.count is None or not took:
             return
         expected_s = sum(took) * self._plan.count
-        said = f"{len(took)} cases × {self._plan.count} rounds: about {seconds_text(expected_s)}"
+        what = f"{counted(len(took), 'case')} × {counted(self._plan.count, 'round')}"
+        said = f"{what}: about {seconds_text(expected_s)}"
         if self._plan.max_time_s is not None and expected_s > self._plan.max_time_s:
             said += f", more than --max-time {self._plan.max_time_s:g}: rounds end there"
         self._observer.status(said)

@@ -2,54 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
-from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import record
-from iobench.results.cases import Label, labels
-from iobench.results.record import Record
-
-
-@dataclass
-class Run:
-    """What came of a run.
-
-    `failures` maps a case's key to what is wrong with it; `remarks` are sentences about how it went;
-    `traces` are files for a trace viewer.
-    """
-
-    manifest: Manifest
-    options: RunOptions
-    cases: list[Case]
-    path: Path
-    records: list[Record] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-    traces: list[Path] = field(default_factory=list)
-    interrupted: bool = False
-
-    @property
-    def labels(self) -> dict[str, Label]:
-        """The label of each case among those of the run, by its key."""
-        return labels({case.key: case.facets for case in self.cases})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything but the records themselves, for JSON."""
-        shown = self.labels
-        return {
-            "dataset": self.manifest.name,
-            "records": str(self.path),
-            "failures": {str(shown[key]): reason for key, reason in self.failures.items()},
-            "remarks": self.remarks,
-            "traces": [str(path) for path in self.traces],
-            "interrupted": self.interrupted,
-        }
 
 
 def run(

@@ -63,6 +63,7 @@ def content_of(opener: Opener, report: Report = lambda done, total: None) -> Che
     """The checksum of an artifact, read back in order through its reader."""
     check, done, total = Checksum(opener.schema), 0, opener.schema.logical_bytes
     report(0, total)
+    opener.format.check(opener.path, opener.schema)
     for batch in read_back(opener):
         check.add_in_order(batch)
         done += sum(array.nbytes for array in batch.values())

@@ -18,9 +18,9 @@ from iobench.formats._errors import (
 )
 from iobench.formats._format import Format
 from iobench.formats._options import Option, Options, build, declared, option, read_word, word
-from iobench.formats._reader import Convert, Extent, Reader, Rows, same
+from iobench.formats._reader import Convert, Extent, Reader, Rows, Timed, same
 from iobench.formats._registry import Registry
-from iobench.formats._schema import DTYPES, RESERVED_NAMES, Array, Batch, Field, Schema, raw_bytes
+from iobench.formats._schema import DTYPES, RESERVED_NAMES, Array, Batch, Field, Schema, plain_bools, raw_bytes
 
 __all__ = [
     "DTYPES",
@@ -43,6 +43,7 @@ __all__ = [
     "Registry",
     "Rows",
     "Schema",
+    "Timed",
     "UnknownFormat",
     "build",
     "corrupt",
@@ -52,6 +53,7 @@ __all__ = [
     "names",
     "option",
     "parse",
+    "plain_bools",
     "raw_bytes",
     "read_word",
     "same",

@@ -24,9 +24,21 @@ class Format(Options, ABC):
         """The most bytes that `write` puts on disk; prepare asks for this much free space."""
         return schema.logical_bytes + (1 << 20)
 
+    def check(self, path: Path, schema: Schema) -> None:
+        """Raise CorruptArtifact where `path` is damaged such that reading could end the process.
+
+        For formats whose library does not survive all damage. Called once before an artifact is read
+        in this process or its workers, and not by `open`, because it may read much of the files and so
+        bring them into the page cache. Nothing by default.
+        """
+        return
+
     @abstractmethod
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write all batches, in order, into the new directory `path`."""
+        """Write all batches, in order, into the new directory `path`.
+
+        Their arrays are C-contiguous and as the schema says; bools are the bytes 0 and 1 (`plain_bools`).
+        """
 
     @abstractmethod
     def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:

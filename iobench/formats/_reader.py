@@ -39,7 +39,6 @@ class Reader(ABC):
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
         self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields}
-        self._timed: Timed = same
 
     def __len__(self) -> int:
         return self.schema.samples
@@ -81,8 +80,8 @@ class Reader(ABC):
         return self.batch(rows)
 
     def time_decoding(self, timed: Timed) -> None:
-        """Have `timed` wrap what decodes many samples; of no avail where a library does that itself."""
-        self._timed = timed
+        """Have `timed` wrap what decodes many samples, for a profile; nothing where a library does that."""
+        return
 
     @property
     def extents(self) -> dict[str, Extent] | None:

@@ -19,7 +19,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
 from iobench.formats._errors import BrokenPlugin, FormatError, MissingDependency
-from iobench.formats._options import Options, build, declared, read_word, word
+from iobench.formats._options import Option, Options, build, declared, read_word, word
 
 T = TypeVar("T", bound=Options)
 
@@ -73,9 +73,7 @@ class Registry(Generic[T]):
             cls = self.type_of(name)
         except FormatError as error:
             return {"name": name, "summary": "", "usable": str(error), "options": []}
-        options = [asdict(spec) | {"default": _shown(spec.default)} for spec in declared(cls)]
-        for described in options:
-            described["type"] = described["type"].__name__
+        options = [_plain(spec) for spec in declared(cls)]
         return {"name": name, "summary": cls.summary, "usable": "yes", "options": options}
 
     def _own(self) -> list[str]:
@@ -149,5 +147,14 @@ def _origin(offer: EntryPoint) -> str:
     return f"{package} ({offer.value})"
 
 
-def _shown(default: Any) -> Any:
-    return word(default) if default is None or isinstance(default, bool) else default
+def _plain(spec: Option) -> dict[str, Any]:
+    choices = None if spec.choices is None else [_shown(choice) for choice in spec.choices]
+    return asdict(spec) | {
+        "type": spec.type.__name__,
+        "default": _shown(spec.default),
+        "choices": choices,
+    }
+
+
+def _shown(value: Any) -> Any:
+    return word(value) if value is None or isinstance(value, bool) else value

@@ -94,3 +94,17 @@ class Schema:
 def raw_bytes(array: Array) -> memoryview:
     """The bytes of a C-contiguous array, as a flat view of its memory."""
     return array.reshape(-1).view(np.uint8).data
+
+
+def plain_bools(batch: Batch) -> Batch:
+    """The batch itself if all its bools are the bytes 0 and 1, else one in which every other byte is 1.
+
+    To NumPy any byte but 0 is true, but libraries store, convert and compare the bytes, each in its
+    way. So whoever takes arrays from outside passes them through here before they are summed or written.
+    """
+    odd = {
+        name: array.view(np.uint8) != 0
+        for name, array in batch.items()
+        if array.dtype == np.bool_ and array.view(np.uint8).max(initial=0) > 1
+    }
+    return {**batch, **odd} if odd else batch

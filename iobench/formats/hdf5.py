@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._errors import InvalidOption, corrupt
+from iobench.formats._errors import CorruptArtifact, InvalidOption, corrupt
 from iobench.formats._format import Format
 from iobench.formats._options import option
 from iobench.formats._reader import Convert, Extent, Reader, Rows, same
@@ -81,7 +81,7 @@ class Hdf5(Format):
             # no lock: the artifact never changes, and locks fail on some network file systems
             file = h5py.File(source, "r", rdcc_nbytes=self._cache_bytes(schema, random), locking=False)
         except OSError as error:
-            raise corrupt(source, "an HDF5 file", str(error).splitlines()[0]) from error
+            raise corrupt(source, "an HDF5 file", str(error).partition("\n")[0]) from error
         try:
             datasets = {f.name: _dataset(file, source, f, schema.samples) for f in schema.fields}
         except BaseException:
@@ -137,7 +137,7 @@ class Hdf5Reader(Reader):
         try:
             return {name: dataset[checked] for name, dataset in self._datasets.items()}
         except OSError as error:
-            raise corrupt(self._path, "readable chunks", str(error).splitlines()[0]) from error
+            raise corrupt(self._path, "readable chunks", str(error).partition("\n")[0]) from error
 
     def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
         """One sample in fresh arrays."""
@@ -149,7 +149,7 @@ class Hdf5Reader(Reader):
                 sample[name] = convert(np.asarray(dataset[row]))
             return sample
         except OSError as error:
-            raise corrupt(self._path, "readable samples", str(error).splitlines()[0]) from error
+            raise corrupt(self._path, "readable samples", str(error).partition("\n")[0]) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -178,7 +178,7 @@ class Hdf5Reader(Reader):
             for name, target in out.items():
                 gather(self._datasets[name], target)
         except OSError as error:
-            raise corrupt(self._path, "readable chunks", str(error).splitlines()[0]) from error
+            raise corrupt(self._path, "readable chunks", str(error).partition("\n")[0]) from error
 
 
 def _read_slab(dataset: h5py.Dataset, start: int, target: Array) -> None:
@@ -216,13 +216,39 @@ def _discard(file: h5py.File) -> None:
 def _dataset(file: h5py.File, path: Path, field: Field, samples: int) -> h5py.Dataset:
     expected = f"{field.name}: {field.dtype} {(samples, *field.shape)}"
     try:
-        dataset = file[field.name]
-        found = f"{field.name}: {dataset.dtype} {dataset.shape}"
+        link = file.get(field.name, getlink=True)
+        if isinstance(link, h5py.HardLink):  # nothing is opened to see where another kind leads
+            dataset = file[field.name]
+            found = f"{field.name}: {dataset.dtype} {dataset.shape}"
+        else:
+            found = f"a link to {link.path}"
     except DAMAGE as error:
-        raise corrupt(path, expected, str(error).splitlines()[0]) from error
+        raise corrupt(path, expected, str(error).partition("\n")[0]) from error
     if found != expected:
         raise corrupt(path, expected, found)
+    refuse_foreign(dataset, path)
     return dataset
+
+
+def refuse_foreign(dataset: h5py.Dataset, path: Path) -> None:
+    """Raise CorruptArtifact where a dataset, opened from `path`, keeps its data outside that file.
+
+    That is in raw files (HDF5's external storage), in the datasets that a virtual one is made of, or
+    in the file that a link led to.
+    """
+    other = None
+    if dataset.external:
+        other = "raw files: " + ", ".join(name for name, _, _ in dataset.external)
+    elif dataset.is_virtual:
+        sources = dict.fromkeys(f"{s.dset_name} of {s.file_name}" for s in dataset.virtual_sources())
+        other = "other datasets: " + ", ".join(sources)
+    elif not os.path.samefile(dataset.file.filename, path):
+        other = f"another file: {dataset.file.filename}"
+    if other:
+        raise CorruptArtifact(
+            f"{path}: dataset {dataset.name} keeps its data in {other[:200]}; only data in this file are read, "
+            "so copy them into it"
+        )
 
 
 def _extents(path: Path, schema: Schema, datasets: dict[str, h5py.Dataset]) -> dict[str, Extent] | None:

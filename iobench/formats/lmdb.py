@@ -9,9 +9,7 @@ as JSON, so that the file explains itself.
 from __future__ import annotations
 
 import json
-import os
 import struct
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,10 +22,12 @@ import lz4.frame
 import numpy as np
 import numpy.typing as npt
 
+from iobench.formats import _lmdb_pages
+from iobench.formats._lmdb_environments import Environments
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._options import option
-from iobench.formats._reader import Convert, Reader, same
+from iobench.formats._reader import Convert, Reader, Timed, same
 from iobench.formats._schema import Array, Batch, Schema, raw_bytes
 
 HEADER = struct.Struct("<2sBBI")
@@ -35,6 +35,7 @@ MAGIC, LAYOUT = b"IO", 1
 CODECS: dict[str | None, int] = {None: 0, "lz4": 1}
 SCHEMA_KEY = b"schema"
 KEY = struct.Struct(">Q")
+DATA_FILE = "data.mdb"
 PAGE_BYTES = 4096
 PIECE_BYTES = 64 << 10  # of values that are copied together: more would be fresh memory each time
 
@@ -68,8 +69,15 @@ class Lmdb(Format):
             env.sync(True)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> LmdbReader:
-        """A reader, after the size of the file, the number of keys and the first value were checked."""
+        """A reader, after the meta pages, the number of keys and the first value were checked."""
         return LmdbReader(path, schema, CODECS[self.codec])
+
+    def check(self, path: Path, schema: Schema) -> None:
+        """Check every page and key of the tree; LMDB ends the process on some that are damaged.
+
+        0.6 ms for 100 MB of large values, 45 ms where values are small and so share pages with keys.
+        """
+        _lmdb_pages.check(path / DATA_FILE, schema.samples, SCHEMA_KEY)
 
     def size_bound(self, schema: Schema) -> int:
         """Pages for the values: several to a leaf page if small, whole pages of their own if not."""
@@ -109,12 +117,13 @@ class LmdbReader(Reader):
 
     def __init__(self, path: Path, schema: Schema, codec: int) -> None:
         super().__init__(schema)
-        self._path = path / "data.mdb"
+        self._path = path / DATA_FILE
         self._codec = codec
+        self._timed: Timed = same
         first = 0 if codec else HEADER.size  # a decoded payload has left its header behind
         self._columns = _columns(schema, first)
         self._size = first + schema.sample_bytes
-        self._env: lmdb.Environment | None = _Environments.open(path, self._path)
+        self._env: lmdb.Environment | None = Environments.open(path, self._path)
         try:
             self._check()
         except BaseException:
@@ -138,11 +147,15 @@ class LmdbReader(Reader):
             sample[name] = convert(np.frombuffer(decoded, dtype, elements, offset).reshape(shape))
         return sample
 
+    def time_decoding(self, timed: Timed) -> None:
+        """Have `timed` wrap the decoding of a batch's values."""
+        self._timed = timed
+
     def close(self) -> None:
         """Close the environment once its last reader in this process is closed."""
         if self._env is not None:
             env, self._env = self._env, None
-            _Environments.close(env)
+            Environments.close(env)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         with self._transaction() as txn, txn.cursor() as cursor:
@@ -218,49 +231,6 @@ def _copy(values: list[Any], start: int, parts: Sequence[tuple[memoryview, int, 
     for target, offset, width in parts:
         slots = np.frombuffer(target, np.uint8).reshape(-1, width)
         slots[start : start + len(values)] = table[:, offset : offset + width]
-
-
-class _Environments:
-    """The environments open in this process, by file: LMDB refuses to open one twice."""
-
-    _open: ClassVar[dict[tuple[int, int], tuple[lmdb.Environment, int, int]]] = {}  # users, process
-    _lock: ClassVar[threading.Lock] = threading.Lock()
-
-    @classmethod
-    def open(cls, path: Path, data: Path) -> lmdb.Environment:
-        try:
-            file = data.stat()
-        except OSError as error:
-            raise corrupt(data, "an LMDB environment", error) from error
-        key = (file.st_dev, file.st_ino)
-        with cls._lock:
-            env, users, owner = cls._open.get(key) or (_open(path, data), 0, os.getpid())
-            cls._open[key] = (env, users + 1, owner)
-            return env
-
-    @classmethod
-    def close(cls, env: lmdb.Environment) -> None:
-        with cls._lock:
-            key = next(key for key, (known, _, _) in cls._open.items() if known is env)
-            _, users, owner = cls._open[key]
-            if users > 1 or owner != os.getpid():  # an inherited one can be read, but closing it may hang
-                cls._open[key] = (env, max(0, users - 1), owner)
-            else:
-                del cls._open[key]
-                env.close()
-
-
-def _open(path: Path, data: Path) -> lmdb.Environment:
-    try:
-        env = lmdb.open(str(path), readonly=True, create=False, lock=False)
-        pages = (env.info()["last_pgno"] + 1) * env.stat()["psize"]
-    except lmdb.Error as error:
-        raise corrupt(data, "an LMDB environment", error) from error
-    size = data.stat().st_size
-    if size < pages:  # reading past the end of a mapped file would kill the process
-        env.close()
-        raise corrupt(data, f"at least {pages} bytes", f"{size} bytes")
-    return env
 
 
 def _describe(schema: Schema) -> bytes:

@@ -14,7 +14,59 @@ from iobench.formats import Rows, Schema
 ORDERS = ("sequential", "random", "block")
 BLOCK_BYTES, WINDOW_BYTES = 1 << 20, 64 << 20
 
+# the least and the most of each number that a user gives
+LIMITS = {
+    "batch_size": (1, 1 << 40),
+    "block_bytes": (1, 1 << 40),
+    "window_bytes": (1, 1 << 40),
+    "seed": (0, (1 << 63) - 1),  # torch takes no more
+    "epoch": (0, (1 << 63) - 1),
+    "threads": (1, 1024),
+}
+
 Index = npt.NDArray[np.int64]
+
+
+def check_number(name: str, value: object, least: int, most: int) -> None:
+    """InvalidSettings, one line that names it, where this is not a whole number from `least` to `most`."""
+    if type(value) is not int:
+        raise InvalidSettings(f"{name} {value!r} is not a whole number")
+    if value < least:
+        raise InvalidSettings(f"{name} {value} is below {least}")
+    if value > most:
+        raise InvalidSettings(f"{name} {value} is above {most}, the most there can be")
+
+
+def check_setting(name: str, value: object) -> None:
+    """InvalidSettings where a number that a user gives is none, or is beyond its LIMITS."""
+    check_number(name, value, *LIMITS[name])
+
+
+@dataclass(frozen=True)
+class Batching:
+    """How a user wants samples put in order and cut into batches; InvalidSettings where that cannot be.
+
+    `order`: one of ORDERS. `block_bytes`, `window_bytes`: sizes of the blocks and the windows of
+    order "block"; the others have no use for them.
+    """
+
+    order: str = "sequential"
+    batch_size: int = 256
+    seed: int = 0
+    block_bytes: int = BLOCK_BYTES
+    window_bytes: int = WINDOW_BYTES
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise InvalidSettings(f"order {self.order!r} is not one of {', '.join(ORDERS)}")
+        for name in ("batch_size", "seed", "block_bytes", "window_bytes"):
+            check_setting(name, getattr(self, name))
+
+    def row_order(self, schema: Schema, rank: int = 0, world_size: int = 1) -> Order:
+        """The rows of each batch of a rank, over samples such as these; InvalidSettings for no such rank."""
+        blocks = blocks_of(schema, self.batch_size, self.block_bytes, self.window_bytes)
+        return Order(self.order, self.batch_size, self.seed, *blocks, rank, world_size, self.drop_last)
 
 
 @dataclass(frozen=True)
@@ -38,6 +90,10 @@ class Order:
     rank: int = 0
     world_size: int = 1
     drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.world_size:
+            raise InvalidSettings(f"rank {self.rank} is not in 0..{self.world_size - 1}")
 
     def length(self, samples: int) -> int:
         """Batches in an epoch of this rank; InvalidSettings where ranks cannot have equally many."""

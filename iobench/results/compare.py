@@ -130,6 +130,7 @@ def _matched(base: list[_Side], new: list[_Side]) -> tuple[list[tuple[_Side, _Si
 
 
 _LADDER: tuple[Callable[[_Side], object], ...] = (
+    lambda side: side.facets,
     lambda side: (
         side.choices,
         side.facets.get("cache"),

@@ -11,6 +11,7 @@ import typer
 from iobench.errors import BenchError, InvalidSettings, TargetError
 from iobench.formats import FormatError, InvalidOption, UnknownFormat
 from iobench.terminal.commands import compare, diagnose, history, inspect, prepare, report, run, study
+from iobench.text import printable
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -41,7 +42,8 @@ def main() -> None:
     except USAGE_ERRORS as error:
         _fail(str(error), 2)
     except TargetError as error:  # in the user's own code, so its place is shown, too
-        print(error.traceback, end="", file=sys.stderr)
+        for line in error.traceback.splitlines():
+            print(printable(line), file=sys.stderr)
         _fail(str(error), 1)
     except (BenchError, FormatError) as error:
         _fail(str(error), 1)
@@ -74,5 +76,5 @@ app.add_typer(history.app, name="runs")
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"iobench: {message}", file=sys.stderr)
+    print(f"iobench: {printable(message)}", file=sys.stderr)
     sys.exit(code)

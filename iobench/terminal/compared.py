@@ -7,6 +7,7 @@ from rich.table import Table
 from iobench.results.compare import Compared
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
+from iobench.text import printable
 from iobench.units import MIB, three_digits
 
 TITLES = [
@@ -34,7 +35,7 @@ def compared_table(found: Compared) -> Table:
 def compared_markdown(found: Compared) -> str:
     """The same for a page that understands Markdown."""
     lines = [TITLES, ["---"] * 2 + ["---:"] * 6 + ["---"] * 2, *_cells(found)]
-    escaped = [[cell.replace("|", "\\|") for cell in cells] for cells in lines]
+    escaped = [[printable(cell).replace("|", "\\|") for cell in cells] for cells in lines]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped) + f"\n\n{compared_line(found)}"
 
 

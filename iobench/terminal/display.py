@@ -20,15 +20,16 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from iobench.bench.run import Run
+from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
 from iobench.diagnose.advice import Diagnosis
-from iobench.diagnose.tables import profile_table, seen_table, trials_table
 from iobench.results import stats, summary
 from iobench.results.cases import key_of
 from iobench.results.record import Record, plain
 from iobench.results.verdict import sentence
 from iobench.terminal import run_tables
+from iobench.terminal.diagnosed import profile_table, seen_table, trials_table
+from iobench.text import printable
 from iobench.units import bytes_text
 
 WIDE = 240  # for files and pipes, which have no width
@@ -42,15 +43,18 @@ class _Speed(ProgressColumn):
 
 
 def note(text: str) -> None:
-    """Print a line to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Print a line to stderr; what a terminal would obey in it is written out."""
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def result(*parts: RenderableType) -> None:
-    """Print lines and tables to stdout."""
+    """Print lines and tables to stdout; what a terminal would obey in a line is written out."""
     console = _console()
     for part in parts:
-        console.print(part, soft_wrap=isinstance(part, str))
+        if isinstance(part, str):
+            console.print(Text(printable(part)), soft_wrap=True)
+        else:
+            console.print(part)
 
 
 def as_json(value: Any) -> None:
@@ -104,7 +108,7 @@ def progress() -> Iterator[Report]:
         yield lambda what, done, total: note(what) if done == 0 else None
         return
     columns = (
-        TextColumn("{task.description:32}"),
+        TextColumn("{task.description:32}", markup=False),
         BarColumn(),
         DownloadColumn(binary_units=True),
         _Speed(),
@@ -115,11 +119,11 @@ def progress() -> Iterator[Report]:
 
         def report(what: str, done: int, total: int) -> None:
             if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total)
+                tasks[what] = bars.add_task(printable(what), total=total)
             bars.update(tasks[what], completed=done)
 
         yield report
 
 
 def _console() -> Console:
-    return Console(highlight=False, width=None if sys.stdout.isatty() else WIDE)
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else WIDE)

@@ -17,6 +17,7 @@ from iobench.results.cases import Label
 from iobench.results.record import Record
 from iobench.terminal import run_tables
 from iobench.terminal.display import note
+from iobench.text import printable
 from iobench.units import MIB, seconds_text, three_digits
 
 PER_S = 1  # renewing the view takes some milliseconds of a core
@@ -86,7 +87,7 @@ class View(Observer):
         if self._number:
             total = f" of {self._rounds.count}" if self._rounds.count else ""
             parts = [f"round {self._number}{total}", *parts, *self._left()]
-        return "  ".join(parts)
+        return printable("  ".join(parts))
 
     def _left(self) -> list[str]:
         done = sum(map(len, self._rates.values()))

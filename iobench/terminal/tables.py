@@ -14,6 +14,7 @@ from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
 from iobench.host.limits import Limit
 from iobench.results.history import Past
+from iobench.text import printable
 from iobench.units import MIB, bytes_text, rate_text, seconds_text, three_digits
 
 if TYPE_CHECKING:  # they load torch
@@ -104,11 +105,18 @@ def kinds_table(kind: str, rows: Sequence[dict[str, Any]]) -> Table:
     return table
 
 
+class _Plain(Table):
+    """A table whose cells are text: neither rich nor the terminal obeys what is in them."""
+
+    def add_row(self, *cells: Any, **options: Any) -> None:
+        super().add_row(*(Text(printable(c)) if isinstance(c, str) else c for c in cells), **options)
+
+
 def plain_table(*columns: str, left: int) -> Table:
     """An empty table without lines; so many columns are aligned to the left."""
-    table = Table(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
+    table = _Plain(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     for number, name in enumerate(columns):
-        table.add_column(Text(name), justify="left" if number < left else "right", no_wrap=True)
+        table.add_column(Text(printable(name)), justify="left" if number < left else "right", no_wrap=True)
     return table
 
 

@@ -31,11 +31,13 @@ def _device() -> str:
 
 def _tell(seen: Seen) -> None:
     from rich.console import Console
+    from rich.text import Text
 
-    from iobench.diagnose.tables import seen_table
+    from iobench.terminal.diagnosed import seen_table
+    from iobench.text import printable
 
     found = advice.diagnose(seen)
     console = Console(stderr=True, highlight=False)
     console.print(seen_table(seen))
     for line in (found.verdict, *(f"- {one.said}" for one in found.advice)):
-        console.print(line, soft_wrap=True, markup=False)
+        console.print(Text(printable(line)), soft_wrap=True)

@@ -1,6 +1,7 @@
 """Finding, building and naming formats, and who may import whom."""
 
 import ast
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from format_cases import variants
 
 from iobench import formats
-from iobench.formats import Field, InvalidOption, MissingDependency, UnknownFormat
+from iobench.formats import InvalidOption, MissingDependency, UnknownFormat
 
 FOLDER = Path(formats.__file__).parent
 LIBRARIES = {"torch", "tensordict", "h5py", "lmdb", "lz4"}
@@ -94,20 +95,6 @@ def test_a_missing_library_gives_the_pip_command(monkeypatch):
     assert formats.get("npy").name == "npy"
 
 
-@pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", "..", "_type", "é", "class", "shape", "device"])
-def test_a_field_name_that_some_format_cannot_hold_is_refused(name):
-    with pytest.raises(ValueError, match="field name"):
-        Field(name, (), "uint8")
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"), [((0,), "uint8"), ((2, -1), "uint8"), ((), "object"), ((), "<U4")]
-)
-def test_a_field_without_elements_or_of_another_dtype_is_refused(shape, dtype):
-    with pytest.raises(ValueError, match="field x"):
-        Field("x", shape, dtype)
-
-
 def imported(file):
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Import):
@@ -133,3 +120,11 @@ def test_a_format_loads_only_its_own_library():
     code = "import sys; from iobench import formats; formats.get('npy'); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not set(done.stdout.split()) & LIBRARIES
+
+
+def test_descriptions_are_plain_data_in_the_words_that_one_types():
+    described = {row["name"]: row for row in formats.describe()}
+    assert json.loads(json.dumps(described)) == described
+    chunk_bytes, compression = described["hdf5"]["options"]
+    assert (chunk_bytes["type"], chunk_bytes["minimum"]) == ("int", 0)
+    assert (compression["default"], compression["choices"]) == ("none", ["none", "lzf", "gzip"])

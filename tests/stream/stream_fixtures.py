@@ -1,6 +1,8 @@
 """The datasets that the tests of StreamLoader read; a plugin, because there is one conftest.py only."""
 
+import os
 import shutil
+import subprocess
 
 import pytest
 from conftest import every_dtype_arrays, image_arrays, prepared, require_disk
@@ -48,3 +50,46 @@ def real_direct(request, monkeypatch, tmp_path):
     if request.node.callspec.params.get("direct"):
         require_disk(tmp_path)
     monkeypatch.setattr(direct_reads, "SMALL_BYTES", 0)
+
+
+class LoopDisk:
+    """A small file system on a loop device, whose reads fail from `fail` on."""
+
+    def __init__(self, folder):
+        self.path, self._backing = folder / "disk", folder / "backing"
+        self.path.mkdir()
+        with open(self._backing, "wb") as file:
+            file.truncate(96 << 20)
+        if os.geteuid():
+            pytest.skip("a loop device needs root")
+        for command in (
+            ["mkfs.ext4", "-q", "-F", "-O", "^has_journal", str(self._backing)],
+            ["mount", "-o", "loop", str(self._backing), str(self.path)],
+        ):
+            try:
+                subprocess.run(command, check=True, capture_output=True, text=True)
+            except (OSError, subprocess.CalledProcessError) as error:
+                pytest.skip(f"no loop device here: {getattr(error, 'stderr', '') or error}")
+
+    def fail(self, files):
+        """Cut what is behind the device, and drop of these files what no map holds in memory."""
+        for file in files:
+            descriptor = os.open(file, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+        backing = os.open(self._backing, os.O_RDWR)
+        os.ftruncate(backing, 0)
+        os.close(backing)
+
+    def close(self):
+        """Give the device back."""
+        subprocess.run(["umount", str(self.path)], check=True, capture_output=True)
+
+
+@pytest.fixture
+def loop_disk(tmp_path):
+    """A disk that can be made to fail."""
+    disk = LoopDisk(tmp_path)
+    yield disk
+    disk.close()

@@ -12,7 +12,6 @@ from conftest import image_arrays
 from stream_cases import (
     SAMPLES,
     VECTORS,
-    WAYS,
     assert_batches,
     assert_nothing_left,
     data_file,
@@ -33,9 +32,9 @@ from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.formats import CorruptArtifact
 from iobench.host import cache
 from iobench.host.aio import Queue
-from iobench.loading.stream import cached, pipeline
+from iobench.loading.stream import ahead, pipeline
+from iobench.loading.stream.backend import Unchanged
 from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.source import Unchanged
 
 pytest_plugins = ("stream_fixtures",)
 
@@ -168,7 +167,7 @@ def pieces(monkeypatch, by_file):
         pieces.append(time.sleep(0.01))
         return read(*arguments)
 
-    monkeypatch.setattr(cached, "PIECE_BYTES", VECTORS * 1016 // 256)
+    monkeypatch.setattr(ahead, "PIECE_BYTES", VECTORS * 1016 // 256)
     monkeypatch.setattr(os, "preadv", slowly)
     return pieces
 
@@ -287,15 +286,11 @@ def test_a_file_that_changes_during_an_epoch_is_named(own, name, direct, order, 
     in_child(go_on)
 
 
-MAPPED = ("npy", "memmap", "hdf5:chunk_bytes=0", "lmdb")
-# truncating a file under a map that is being read ends the process: README says so
-IN_A_READ = [(*way, "rewritten") for way in WAYS]
-IN_A_READ += [(*way, "truncated") for way in WAYS if way[1] or way[0] not in MAPPED]
-
-
-@pytest.mark.parametrize(("name", "direct", "change"), IN_A_READ)
+@every_way
+@every_order
+@pytest.mark.parametrize("change", ["rewritten", "truncated"])
 @pytest.mark.usefixtures("real_direct")
-def test_a_file_that_changes_in_the_middle_of_a_read_is_named(monkeypatch, own, name, direct, change):
+def test_a_file_that_changes_in_the_middle_of_a_read_is_named(monkeypatch, own, name, direct, order, change):
     file, check, checks = data_file(own, name), Unchanged.check, []
 
     def then_change(self):
@@ -306,8 +301,8 @@ def test_a_file_that_changes_in_the_middle_of_a_read_is_named(monkeypatch, own, 
 
     def go_on():
         monkeypatch.setattr(Unchanged, "check", then_change)
-        with pytest.raises(CorruptArtifact, match=str(file)) as caught:
-            list(loader(own, name, direct=direct, batch_size=SAMPLES, threads=1))  # all in one read
+        with pytest.raises(CorruptArtifact, match=str(file)) as caught:  # all in one read
+            list(loader(own, name, direct=direct, order=order, batch_size=SAMPLES, threads=1))
         assert "\n" not in str(caught.value)
         assert_nothing_left(own)
 
@@ -373,6 +368,46 @@ def test_a_disk_that_fails_while_an_epoch_is_opened_is_one_line(monkeypatch, pic
     with pytest.raises(LoaderFailed, match=r"reading .*Input/output error"):
         list(loader(pictures, "npy", direct=True))
     assert_nothing_left(pictures.root)
+
+
+@pytest.fixture
+def failing(loop_disk, vectors):
+    """A copy of `vectors` on a disk that can be made to fail: its folder, and what makes it so."""
+
+    def failing(name):
+        root = loop_disk.path / "vectors"
+        shutil.copytree(vectors.path_of(name), root / name)
+        shutil.copy(vectors.root / "manifest.json", root)
+        return root, lambda: loop_disk.fail([data_file(root, name)])
+
+    return failing
+
+
+@every_way
+@every_order
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.usefixtures("real_direct", "by_file")
+def test_a_disk_that_fails_is_one_line_and_no_bus_error(monkeypatch, failing, name, direct, order, cold):
+    root, fail = failing(name)
+    file, check, checks = data_file(root, name), Unchanged.check, []
+    cache.evict([file]) if cold else cache.warm([file])
+
+    def then_fail(self):
+        check(self)
+        checks.append(self)
+        if len(checks) == 1:
+            fail()
+
+    def go_on():
+        monkeypatch.setattr(Unchanged, "check", then_fail)
+        with pytest.raises((LoaderFailed, CorruptArtifact), match=str(file)) as caught:
+            list(loader(root, name, direct=direct, order=order, batch_size=64, threads=1))
+        assert "\n" not in str(caught.value)
+        assert_nothing_left(root)
+        return type(caught.value)
+
+    # libhdf5 says no more than that a chunk cannot be read
+    assert in_child(go_on) is (CorruptArtifact if name == "hdf5" else LoaderFailed)
 
 
 # Processes that fork

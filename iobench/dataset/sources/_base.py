@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
+from iobench.dataset.sources._files import Stamp, check_unchanged, open_regular, reading
+from iobench.dataset.sources._schema import native_dtype
 from iobench.errors import SourceError
-from iobench.formats import DTYPES, RESERVED_NAMES, Batch, Field, Schema
+from iobench.formats import Array, Batch, Schema
 
 BATCH_BYTES = 8 << 20
+MAX_NAME = 100  # characters of a name that nobody chose
 
 
 class Source(ABC):
@@ -37,91 +41,69 @@ class Source(ABC):
 
 
 class FileSource(Source):
-    """A source that is one file of the user's."""
+    """A source that is one file of the user's, or the arrays `chosen` out of it."""
 
     kind: str
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, chosen: tuple[str, ...] = ()) -> None:
         self.path = path.resolve()
-        self.name = default_name(path)
+        self.chosen = chosen
+        self.name = default_name("-".join((path.resolve().stem, *chosen)))
+        with open_regular(self.path) as file:
+            self._stamp = Stamp.of(os.fstat(file.fileno()))
 
     @property
     def description(self) -> dict[str, Any]:
-        """Kind, path, size and time of change."""
+        """Kind, path, size and time of change, and what was chosen."""
         stat = self.path.stat()
         return {
             "kind": self.kind,
             "path": str(self.path),
             "bytes": stat.st_size,
             "mtime_ns": stat.st_mtime_ns,
+            **({"arrays": list(self.chosen)} if self.chosen else {}),
         }
 
+    @contextlib.contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """The file, open; SourceError where it cannot be read, or is not what it was at first or at last."""
+        with reading(self.path), open_regular(self.path) as file:
+            check_unchanged(self.path, file, self._stamp)
+            yield file
+            check_unchanged(self.path, file, self._stamp)
 
-def default_name(path: Path) -> str:
-    """A dataset name out of a file name: letters, digits, dots, dashes and underscores."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "_", path.resolve().stem).strip("._-")
+
+def default_name(text: str) -> str:
+    """A dataset name out of a file's: letters, digits, dots, dashes and underscores."""
+    name = re.sub(r"[^A-Za-z0-9._-]+", "_", text)[:MAX_NAME].strip("._-")
     return "dataset" if name in ("", "results") else name
 
 
 def checked(source: Source) -> Iterator[Batch]:
-    """The batches of a source; SourceError where they are not what its schema promises."""
+    """The batches of a source; SourceError where they are not what its schema promises.
+
+    Numbers come in this machine's byte order, and truth values as the bytes 0 and 1, so that equal
+    samples have equal bytes wherever they are stored.
+    """
     schema, found = source.schema, 0
     for batch in source.batches():
-        count = len(next(iter(batch.values())))
+        count = len(next(iter(batch.values()))) if batch else 0
         expected = {f.name: ((count, *f.shape), f.dtype) for f in schema.fields}
         if not count or {n: (a.shape, a.dtype.name) for n, a in batch.items()} != expected:
             raise SourceError(f"--source {source.name}: its arrays changed while they were read; try again")
         found += count
-        yield batch
+        yield {name: _normal(array) for name, array in batch.items()}
     if found != schema.samples:
         raise SourceError(
             f"--source {source.name}: {schema.samples} samples were promised, {found} came; try again"
         )
 
 
-def schema_of(path: Path, arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]) -> Schema:
-    """The schema of named arrays given as (shape, dtype).
-
-    SourceError where there are none, one is empty, scalar or of a dtype that no format stores,
-    or their leading axes differ.
-    """
-    if not arrays:
-        raise SourceError(f"--source {path}: it holds no array")
-    fields: dict[str, Field] = {}
-    for original, (shape, dtype) in arrays.items():
-        name = _field_name(original)
-        if name in fields:
-            raise SourceError(f"--source {path}: two arrays would both be the field {name!r}")
-        fields[name] = _field(path, name, shape, dtype)
-    lengths = {original: shape[0] for original, (shape, _) in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        shown = ", ".join(f"{key} has {count}" for key, count in lengths.items())
-        raise SourceError(f"--source {path}: fields differ in length: {shown}")
-    return Schema(next(iter(lengths.values())), tuple(fields.values()))
-
-
-def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The same kind and size of number in this machine's byte order."""
-    native: np.dtype[Any] = dtype.newbyteorder("=")
-    return native
-
-
-def _field(path: Path, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Field:
-    if native_dtype(dtype).name not in DTYPES:
-        raise SourceError(
-            f"--source {path}: {name} is {dtype}, not a number that every format stores "
-            f"({', '.join(DTYPES)}); ragged and object arrays must be made rectangular first"
-        )
-    if not shape:
-        raise SourceError(f"--source {path}: {name} is a single value, without an axis of samples")
-    if 0 in shape:
-        raise SourceError(f"--source {path}: {name} is empty, its shape is {shape}")
-    return Field(name, tuple(shape[1:]), native_dtype(dtype).name)
-
-
-def _field_name(original: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9_]+", "_", original).strip("_")
-    return name if name[:1].isalpha() and name not in RESERVED_NAMES else f"f_{name}"
+def _normal(array: Array) -> Array:
+    array = np.ascontiguousarray(array, native_dtype(array.dtype)).reshape(array.shape)
+    if array.dtype == np.bool_ and (raw := array.view(np.uint8)).max() > 1:
+        array = (raw != 0).reshape(array.shape)  # files made by hand hold other bytes than 0 and 1
+    return array
 
 
 def ahead(batches: Iterator[Batch], depth: int = 2) -> Generator[Batch, None, None]:

@@ -12,10 +12,12 @@ from typing import Any
 import numpy as np
 
 from iobench.dataset.sources._base import BATCH_BYTES, Source
+from iobench.dataset.sources._schema import check_sample
 from iobench.errors import SourceError
 from iobench.formats import DTYPES, Batch, Field, Schema
 
 BLOCKS_IN_FLIGHT = 3
+MAX_SEED = 1 << 63
 
 
 @dataclass
@@ -40,12 +42,17 @@ class Synthetic(Source):
             raise SourceError(f"sample shape {self.sample_shape} holds no element")
         if not 0 <= self.compressibility <= 1:
             raise SourceError(f"compressibility {self.compressibility} is not between 0 and 1")
-        if self.seed < 0:
-            raise SourceError(f"seed {self.seed} is negative")
+        if not 0 <= self.seed < MAX_SEED:
+            raise SourceError(f"seed {self.seed} is negative, or not below 2^63")
         if self.size < math.prod(self.sample_shape):
             raise SourceError(
                 f"size {self.size} is less than one sample of {math.prod(self.sample_shape)} elements"
             )
+        check_sample(
+            f"sample shape {'x'.join(map(str, self.sample_shape))}",
+            self.sample_shape,
+            math.prod(self.sample_shape) * np.dtype(self.dtype).itemsize,
+        )
         samples = self.size // math.prod(self.sample_shape)
         self.schema = Schema(samples, (Field("x", self.sample_shape, self.dtype),))
         self.name = f"{self.dtype}-{'x'.join(map(str, self.sample_shape))}-{samples}"

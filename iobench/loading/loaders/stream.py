@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.formats import Rows, option
 from iobench.loading.loaders._loader import Epochs, Job, Loader
+from iobench.loading.order import LIMITS
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
 
-MOST_THREADS = 1024
 SLOTS = 5
 
 
@@ -25,7 +25,10 @@ class Stream(Loader):
     library: ClassVar[str] = "torch"
 
     threads: int | None = option(
-        None, "threads that read; by default what suits format and cores", minimum=1, maximum=MOST_THREADS
+        None,
+        "threads that read; by default what suits format and cores",
+        minimum=1,
+        maximum=LIMITS["threads"][1],
     )
     direct: bool | None = option(
         None, "read past the page cache, or never; by default where data would not stay in memory"
@@ -53,14 +56,14 @@ class StreamEpochs(Epochs):
         super().__init__(loader, job)
         import torch
 
+        from iobench.loading.stream.backend import open_backend
         from iobench.loading.stream.pipeline import Pipeline
-        from iobench.loading.stream.source import open_source
         from iobench.loading.stream.transfer import transfer_to
 
         schema = job.opener.schema
-        source = open_source(job.opener, schema, loader.threads, loader.direct)
+        backend = open_backend(job.opener, schema, loader.threads, loader.direct)
         transfer = transfer_to(torch.device(job.device))
-        self._pipeline = Pipeline(source, schema, job.order, transfer, stages=job.stages)
+        self._pipeline = Pipeline(backend, schema, job.order, transfer, stages=job.stages)
 
     @property
     def ahead(self) -> bool:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from iobench.formats import Array, Convert, Extent, Reader, Schema, corrupt, raw_bytes, same
 from iobench.host.aio import Queue, address_of, open_direct
 from iobench.host.memory import PAGE, touched_array
+from iobench.loading.stream.ahead import naming
 
 PIECE_BYTES = 1 << 20  # the most that is asked for at a time where rows follow each other
 SMALLEST_SLOT = 8 << 10
@@ -25,7 +26,8 @@ Bytes = npt.NDArray[np.uint8]
 class DirectReader(Reader):
     """Reads rows at their places in the files, each thread with a queue of its own.
 
-    DirectUnavailable where a file system has no such reads; OSError where the disk fails.
+    DirectUnavailable where a file system has no such reads; OSError, with the file's name, where the
+    disk fails.
     """
 
     def __init__(self, schema: Schema, extents: Mapping[str, Extent]) -> None:
@@ -66,10 +68,11 @@ class DirectReader(Reader):
     def _whole(self, name: str) -> Array:
         place, (shape, dtype) = self._places[name], self._specs[name]
         array = np.empty((self.schema.samples, *shape), dtype)
-        with open(place.path, "rb", buffering=0) as file:
+        with open(place.path, "rb", buffering=0) as file, naming(place.path):
             file.seek(place.offset)
-            if (found := file.readinto(raw_bytes(array))) != array.nbytes:
-                raise corrupt(place.path, f"{place.offset + array.nbytes} bytes", place.offset + (found or 0))
+            found = file.readinto(raw_bytes(array))
+        if found != array.nbytes:
+            raise corrupt(place.path, f"{place.offset + array.nbytes} bytes", place.offset + (found or 0))
         return array
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
@@ -154,7 +157,8 @@ class DirectReader(Reader):
     ) -> Iterator[tuple[int, Bytes]]:
         if name not in self._files:
             raise ValueError("this reader is closed")
-        return self._queue(int(lengths.max())).read(self._files[name], offsets, lengths, into)
+        with naming(self._places[name].path):
+            yield from self._queue(int(lengths.max())).read(self._files[name], offsets, lengths, into)
 
     def _queue(self, most: int) -> Queue:
         """This thread's queue for reads of at most so many bytes."""

@@ -14,9 +14,9 @@ from iobench import formats
 from iobench.dataset.manifest import Manifest
 from iobench.errors import BenchError, InvalidSettings
 from iobench.formats import FormatError, Schema
-from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, Order, blocks_of
+from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
+from iobench.loading.stream.backend import open_backend, places_of
 from iobench.loading.stream.pipeline import Pipeline, Transform
-from iobench.loading.stream.source import open_source, places_of
 from iobench.loading.stream.transfer import Tensors, transfer_to
 from iobench.loading.transfer import pick_device
 
@@ -65,28 +65,20 @@ class StreamLoader:
         block_bytes: int = BLOCK_BYTES,
         window_bytes: int = WINDOW_BYTES,
     ) -> None:
-        at_least = {"batch_size": batch_size, "block_bytes": block_bytes, "window_bytes": window_bytes}
-        for name, value, least in [
-            *((n, v, 1) for n, v in at_least.items()),
-            ("seed", seed, 0),
-            ("threads", threads, 1),
-        ]:
-            if value is not None and (type(value) is not int or value < least):
-                raise InvalidSettings(f"{name} {value!r} is not a whole number from {least} up")
-        if order not in ORDERS:
-            raise InvalidSettings(f"order {order!r} is not one of {', '.join(ORDERS)}")
+        batching = Batching(order, batch_size, seed, block_bytes, window_bytes, drop_last)
+        if threads is not None:
+            check_setting("threads", threads)
         self._manifest = Manifest.load(Path(dataset))
         self._variant = formats.parse(format).variant
         opener = self._manifest.opener(self._variant)  # says now what would be wrong later
+        opener.format.check(opener.path, opener.schema)
         if direct:
             with opener() as reader:
                 places_of(reader, self._variant)
         self._device = pick_device(str(device))
         self._fields = _chosen(self._manifest.schema, fields)
         self._transform, self._threads, self._direct = transform, threads, direct
-        block_rows, window = blocks_of(self._manifest.schema, batch_size, block_bytes, window_bytes)
-        own, all_ranks = _ranks(rank, world_size)
-        self._order = Order(order, batch_size, seed, block_rows, window, own, all_ranks, drop_last)
+        self._order = batching.row_order(self._manifest.schema, *_ranks(rank, world_size))
         self._order.length(self._samples)
         self._epoch = self._position = self._resume = 0
 
@@ -113,8 +105,7 @@ class StreamLoader:
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next loop runs through; with it, its order."""
-        if epoch < 0:
-            raise InvalidSettings(f"epoch {epoch} is below 0")
+        check_setting("epoch", epoch)
         if epoch != self._epoch:
             self._epoch, self._position, self._resume = epoch, 0, 0
 
@@ -142,8 +133,8 @@ class StreamLoader:
 
     def _open(self) -> Pipeline:
         ordered = replace(self._manifest.opener(self._variant), random=self._order.kind != "sequential")
-        source = open_source(ordered, self._fields, self._threads, self._direct)
-        return Pipeline(source, self._fields, self._order, transfer_to(self._device), self._transform)
+        backend = open_backend(ordered, self._fields, self._threads, self._direct)
+        return Pipeline(backend, self._fields, self._order, transfer_to(self._device), self._transform)
 
     def _identity(self) -> dict[str, Any]:
         """What has to be the same for a position to mean the same batches."""
@@ -182,7 +173,5 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return 0, 1
-        rank, world_size = distributed.get_rank(), distributed.get_world_size()
-    if not 0 <= rank < world_size:
-        raise InvalidSettings(f"rank {rank} is not in 0..{world_size - 1}")
+        return distributed.get_rank(), distributed.get_world_size()
     return rank, world_size

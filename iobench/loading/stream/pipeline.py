@@ -16,10 +16,10 @@ from iobench.errors import LoaderFailed
 from iobench.formats import Batch, Rows, Schema
 from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
+from iobench.loading.stream.backend import Backend
 from iobench.loading.stream.ring import Ring
-from iobench.loading.stream.source import Source
 from iobench.loading.stream.transfer import Tensors, Transfer
-from iobench.loading.stream.workers import Answer, Workers
+from iobench.loading.stream.workers import Pending, Workers
 
 Transform = Callable[[Tensors], Tensors]
 Filled = tuple[list[Tensors], Exception | None]  # batches, and what kept the next one from being made
@@ -28,24 +28,24 @@ GROUP_BYTES = 4 << 20  # small batches share a slot of this size: handing one ov
 
 
 class Pipeline:
-    """A source opened for epochs of one order, the threads that read it and the memory they fill."""
+    """A backend opened for epochs of one order, the threads that read it and the memory they fill."""
 
     def __init__(
         self,
-        source: Source,
+        backend: Backend,
         schema: Schema,
         order: Order,
         transfer: Transfer,
         transform: Transform | None = None,
         stages: Stages = UNTIMED,
     ) -> None:
-        self._source, self._transfer, self._transform = source, transfer, transform
-        self._read = stages.beside(source.read)
+        self._backend, self._transfer, self._transform = backend, transfer, transform
+        self._read = stages.beside(backend.read)
         # past the cache, a window is read as a whole, so that no block is read twice
-        self._window = order.window_batches if source.direct and order.kind == "block" else None
+        self._window = order.window_batches if backend.direct and order.kind == "block" else None
         batch_bytes = min(order.batch_size, schema.samples) * schema.sample_bytes
         self._most = self._window or max(1, GROUP_BYTES // batch_bytes)
-        self._ahead = 1 if self._window else source.threads + 1
+        self._ahead = 1 if self._window else backend.threads + 1
         samples = min(self._most * order.batch_size, schema.samples)
         self._fields = schema.fields
         self._rings: dict[str, Ring] = {}  # one per field, so that a label that is kept keeps no image
@@ -62,17 +62,17 @@ class Pipeline:
         What goes wrong in a thread is raised in its turn. LoaderFailed where a fork took the
         generator along.
         """
-        process, pending = os.getpid(), deque[Answer[Filled]]()
-        workers = Workers(self._fill, self._source.threads)
+        process, pending = os.getpid(), deque[Pending[Filled]]()
+        workers = Workers(self._fill, self._backend.threads)
         end = partial(self._end, workers, process)
         # a thread that outlives the interpreter is torn out of torch's code, which aborts the process
         atexit.register(end)
         try:
             workers.start()
-            self._source.start(batches[start:])
+            self._backend.start(batches[start:])
             for group in _grouped(batches, start, self._sizes(start)):
                 pending.append(workers.give(group))
-                if group[0] is batches[start] and self._source.cold and not self._window:
+                if group[0] is batches[start] and self._backend.cold and not self._window:
                     pending[0].wait()  # the first batch has the disk to itself
                 if len(pending) > self._ahead:
                     yield from self._hand_over(pending.popleft(), process)
@@ -83,14 +83,14 @@ class Pipeline:
             end()
 
     def close(self) -> None:
-        """Close the source, and let go of all memory that no batch holds."""
-        self._source.reader.close()
+        """Close the backend, and let go of all memory that no batch holds."""
+        self._backend.close()
         for ring in self._rings.values():
             ring.close()
 
     def _end(self, workers: Workers[list[Rows], Filled], process: int) -> None:
         if os.getpid() == process:  # a child has none of these threads
-            self._source.stop()
+            self._backend.stop()
             workers.close()
 
     def _sizes(self, start: int) -> Iterator[int]:
@@ -99,13 +99,13 @@ class Pipeline:
             return chain([self._window - start % self._window], repeat(self._window))
         return (min(1 << number, self._most) for number in count())
 
-    def _hand_over(self, answer: Answer[Filled], process: int) -> Iterator[Tensors]:
+    def _hand_over(self, next_group: Pending[Filled], process: int) -> Iterator[Tensors]:
         if os.getpid() != process:
             raise LoaderFailed(
                 f"this epoch was begun in process {process} and cannot go on in its child {os.getpid()}, "
                 "which has none of its threads; begin one there"
             )
-        batches, failed = answer.take()
+        batches, failed = next_group.result()
         for batch in batches:
             self._transfer.hand_over(batch)
             yield batch
@@ -128,7 +128,7 @@ class Pipeline:
         """Room for that many samples."""
         slot = {}
         for f in self._fields:
-            memory = self._rings[f.name].take(samples * f.sample_bytes, self._source.phase(f.name, rows))
+            memory = self._rings[f.name].take(samples * f.sample_bytes, self._backend.phase(f.name, rows))
             slot[f.name] = memory.view(f.dtype).reshape(samples, *f.shape)
         return slot
 

@@ -1,4 +1,4 @@
-"""Threads that all do one thing, asked and answered through queues."""
+"""Threads that all do one thing; items and results go through queues."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Workers(Generic[Item, Result]):
         for thread in self._threads:
             thread.start()
 
-    def give(self, item: Item) -> Answer[Result]:
-        """Have an item worked on; its answer comes later."""
-        answer: Answer[Result] = Answer()
-        self._asked.put((item, answer.queue))
-        return answer
+    def give(self, item: Item) -> Pending[Result]:
+        """Have an item worked on; its result comes later."""
+        pending: Pending[Result] = Pending()
+        self._asked.put((item, pending.queue))
+        return pending
 
     def close(self) -> None:
         """End the threads, after what each is doing."""
@@ -53,12 +53,12 @@ class Workers(Generic[Item, Result]):
                 continue
             try:
                 asked[1].put(self._work(asked[0]))
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the answer gets it
+            except BaseException as error:  # noqa: BLE001 - whoever waits for the result gets it
                 asked[1].put(error)
-            del asked  # or it would keep the answer until there is more to do
+            del asked  # or it would keep the result until there is more to do
 
 
-class Answer(Generic[Result]):
+class Pending(Generic[Result]):
     """The result of one item, or the error that was raised in its place."""
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Answer(Generic[Result]):
         """Wait until it is there."""
         self.queue.put(self.queue.get())
 
-    def take(self) -> Result:
-        """The result, when it is there; an error is raised."""
+    def result(self) -> Result:
+        """The result, as soon as it is there, once; an error is raised."""
         found = self.queue.get()
         if isinstance(found, BaseException):
             raise found

@@ -46,7 +46,7 @@ def compare(
     if as_json:
         display.as_json(found.as_dict())
     elif markdown:
-        display.result(compared.compared_markdown(found))
+        display.result(*compared.compared_markdown(found).split("\n"))
     else:
         display.result(compared.compared_table(found), "", compared.compared_line(found))
     for sentence in found.missing if allowed is None else ():

@@ -11,6 +11,7 @@ import typer
 from iobench.errors import InvalidSettings
 from iobench.terminal.commands._options import AsJson, DataDir
 from iobench.terminal.commands._records import records_of
+from iobench.text import printable
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="List, show, delete and export past runs."
@@ -44,7 +45,13 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
 
 
 @app.command()
-def show(context: typer.Context, name: RunName, data_dir: Here = None, as_json: AsJson = False) -> None:
+def show(
+    context: typer.Context,
+    name: RunName,
+    data_dir: Here = None,
+    wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Print the tables of a past run again."""
     from iobench.results import history
     from iobench.results.summary import summarise
@@ -54,7 +61,7 @@ def show(context: typer.Context, name: RunName, data_dir: Here = None, as_json: 
     if as_json:
         display.as_json(summarise(records).as_dict())
     else:
-        display.records(records)
+        display.records(records, wide=wide)
 
 
 @app.command()
@@ -72,7 +79,7 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidSettings(f"nobody is there to confirm that {path} may go; give --yes")
-        typer.confirm(f"delete {path}?", abort=True, err=True)
+        typer.confirm(printable(f"delete {path}?"), abort=True, err=True)
     for gone in history.delete(path):
         display.note(f"deleted {gone}")
 

@@ -33,7 +33,9 @@ def prepare(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="Your own data instead: .npy, .npz, .h5, .hdf5, or a folder of images.", show_default=False
+            help="Your own data instead: .npy, .npz, .h5, .hdf5, or a folder of images; "
+            "FILE::NAME,NAME takes some of a file's arrays.",
+            show_default=False,
         ),
     ] = None,
     format: Annotated[

@@ -26,7 +26,7 @@ from iobench.terminal.commands._options import (
 )
 
 if TYPE_CHECKING:
-    from iobench.bench.run import Run
+    from iobench.bench.outcome import Run
     from iobench.dataset.manifest import Manifest
 
 INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal

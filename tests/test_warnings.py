@@ -5,22 +5,31 @@ import dataclasses
 import pytest
 from record_cases import MIB, SAMPLES, rounds_of
 
-from iobench.results.warnings import RunWarning, warnings
+from iobench.results.record import LimitPart
+from iobench.results.warnings import RunWarning, warnings_of
 
 STEADY = [1000, 1010, 990, 1005, 995]
 DATA = SAMPLES * MIB
 
 
 def kinds(records):
-    return [warning.kind for warning in warnings(records)]
+    return [warning.kind for warning in warnings_of(records)]
 
 
-def changed(records, **changes):
-    return [dataclasses.replace(record, **changes) for record in records]
+def changed(records, part, **changes):
+    """The records with some fields of a part of each changed."""
+    return [
+        dataclasses.replace(record, **{part: dataclasses.replace(getattr(record, part), **changes)})
+        for record in records
+    ]
 
 
 def cold(records, **state):
-    return changed(records, cache={"mode": "cold", "method": "drop_caches", "residency": 0.0, **state})
+    return changed(records, "cache", mode="cold", method="drop_caches", residency=0.0, **state)
+
+
+def with_limit(records, limit):
+    return [dataclasses.replace(record, limit=limit) for record in records]
 
 
 @pytest.mark.parametrize("records", [rounds_of(STEADY), cold(rounds_of(STEADY)), rounds_of(STEADY * 20), []])
@@ -28,9 +37,8 @@ def test_steady_rounds_leave_no_doubt(records):
     assert kinds(records) == []
 
 
-ROBBED = {"steal_s": 0.05}
 BACKED = {"prefault_bytes_per_s": 0.4e9}
-LIMIT = {"name": "page cache", "how": "", "bytes_per_s": 500.0 * MIB, "reads_per_s": None}
+LIMIT = LimitPart(name="page cache", bytes_per_s=500.0 * MIB)
 UP = [700, 800, 900, 1000, 1100, 1200]
 
 
@@ -39,7 +47,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
     [
         ("rounds", rounds_of(STEADY[:4])),
         ("rounds", rounds_of(STEADY[:1])),
-        ("short", changed(rounds_of(STEADY), epoch_s=0.15)),
+        ("short", changed(rounds_of(STEADY), "timing", epochs_s=0.15)),
         ("spread", rounds_of([1000, 1300, 700, 1200, 850])),
         ("drift", rounds_of(UP)),
         ("drift", rounds_of(UP[::-1])),
@@ -49,18 +57,18 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ("first round", rounds_of([2000, *STEADY])),
         ("below", cold(rounds_of(STEADY), below_s=[2e-4, 1e-4])),
         ("backed", cold(rounds_of(STEADY), **BACKED)),
-        ("residency", changed(rounds_of(STEADY), cache={"mode": "warm", "residency": 0.8})),
-        ("unverified", changed(rounds_of(STEADY), cache={"mode": "warm", "residency": None})),
-        ("reclaimed", changed(rounds_of(STEADY), disk_bytes=DATA // 2, device_disk_bytes=DATA // 2)),
-        ("steal", changed(rounds_of(STEADY), **ROBBED)),
-        ("neighbours", changed(rounds_of(STEADY), device_disk_bytes=DATA // 2)),
-        ("limit", changed(rounds_of(STEADY), limit=LIMIT)),
-        ("profile", changed(rounds_of(STEADY), spans_s=0.05)),
+        ("residency", changed(rounds_of(STEADY), "cache", residency=0.8)),
+        ("unverified", changed(rounds_of(STEADY), "cache", residency=None)),
+        ("reclaimed", changed(rounds_of(STEADY), "disk", read_bytes=DATA // 2, device_read_bytes=DATA // 2)),
+        ("steal", changed(rounds_of(STEADY), "processor", steal_s=0.05)),
+        ("neighbours", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
+        ("limit", with_limit(rounds_of(STEADY), LIMIT)),
+        ("profile", changed(rounds_of(STEADY), "timing", spans_s=0.05)),
     ],
 )
 def test_each_reason_to_doubt_is_said_alone_and_tells_what_helps(kind, records):
     assert kinds(records) in ([kind], ["spread", kind])  # what drifts differs as well
-    said = warnings(records)[-1].sentence
+    said = warnings_of(records)[-1].sentence
     assert "\n" not in said
     assert any(mark in said for mark in (";", ":")), "what happened, and then what helps"
 
@@ -71,9 +79,9 @@ def test_each_reason_to_doubt_is_said_alone_and_tells_what_helps(kind, records):
         cold(rounds_of(STEADY), below_s=[1e-4, 1e-4]),
         cold(rounds_of(STEADY), below_s=None),
         cold(rounds_of(STEADY), prefault_bytes_per_s=9e9),
-        changed(rounds_of(STEADY), steal_s=None, device_disk_bytes=None, disk_bytes=None),
-        cold(changed(rounds_of(STEADY), disk_bytes=DATA, device_disk_bytes=int(1.01 * DATA))),
-        changed(rounds_of(STEADY), limit=None),
+        changed(changed(rounds_of(STEADY), "processor", steal_s=None), "disk", read_bytes=None),
+        cold(changed(rounds_of(STEADY), "disk", read_bytes=DATA, device_read_bytes=int(1.01 * DATA))),
+        with_limit(rounds_of(STEADY), None),
     ],
 )
 def test_what_is_in_order_or_unknown_is_not_doubted(records):
@@ -84,19 +92,19 @@ def test_doubts_about_several_arms_are_one_that_names_some_of_them():
     records = [
         record
         for variant in ("npy", "hdf5", "lmdb", "memmap")
-        for record in changed(rounds_of(STEADY, variant=variant), epoch_s=0.15)
+        for record in changed(rounds_of(STEADY, variant=variant), "timing", epochs_s=0.15)
     ]
-    (found,) = warnings(records)
+    (found,) = warnings_of(records)
     assert len(found.cases) == 4
     assert found.sentence.startswith(
-        "npy · native; hdf5 · native; lmdb · native and 1 more: epochs of 150 ms"
+        "npy · native; hdf5 · native; lmdb · native and 1 more: rounds of 150 ms"
     )
 
 
 def test_a_drift_of_the_machine_shows_through_arms_that_scatter():
     fast = rounds_of([1000, 950, 900, 850, 800, 760, 710])
     slow = rounds_of([103, 94, 91, 84, 81, 75, 72], variant="lmdb")
-    assert next(warning for warning in warnings(fast + slow) if warning.kind == "drift").cases == []
+    assert next(warning for warning in warnings_of(fast + slow) if warning.kind == "drift").cases == []
 
 
 def test_a_doubt_about_all_names_nobody():

@@ -1,0 +1,152 @@
+"""Reading rows into the page cache ahead of who takes them, by a thread of its own."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.formats import Extent, Schema, corrupt
+from iobench.host.memory import PAGE, touched_array
+
+# Reads of this size fill the cache at the speed of the disk even where the kernel's own
+# read-ahead is short, and with large folios, which are fast to copy from afterwards.
+PIECE_BYTES = 8 << 20
+LARGE_ROW_BYTES = 32 << 10  # reads of this size at random are about as fast as in order
+
+Index = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+
+class ReadAhead:
+    """A thread that reads rows into the page cache, in the order in which they are stored."""
+
+    def __init__(self, schema: Schema, extents: Mapping[str, Extent], rows: slice, first: int | None) -> None:
+        self._places, self._rows, self._first = extents, rows, first
+        self._step = max(1, PIECE_BYTES // max(e.stride for e in extents.values()))
+        self._reached = rows.start
+        self._error: Exception | None = None
+        self._process = os.getpid()
+        self._begun = threading.Event()
+        if first is None:
+            self.begin()
+        self._stopping = self.finished = False
+        self._changed = threading.Condition()
+        with ExitStack() as stack:
+            self._files = {}
+            for path in {e.path for e in extents.values()}:
+                self._files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                stack.callback(os.close, self._files[path])
+            self._closing = stack.pop_all()
+        self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
+        self._thread.start()
+
+    def wait_for(self, row: int) -> None:
+        """Wait until the rows before this one were read; an error of the thread is raised."""
+        if self._first is None:
+            self._wait(lambda: self._reached >= row or self.finished)
+
+    def begin(self) -> None:
+        """Let the thread read: until then, the first rows out of order have the disk to themselves."""
+        self._begun.set()
+
+    def fetch(self, rows: Index, names: Sequence[str]) -> None:
+        """See to it that rows out of order are in the cache, or on their way.
+
+        Large rows are asked for one by one, beside the thread, and so is the first batch. Small
+        ones are waited for: reading on in order brings them sooner, by up to 50 times.
+        """
+        large = [name for name in names if self._places[name].stride >= LARGE_ROW_BYTES]
+        first = int(rows[0]) == self._first
+        if not first:
+            self.begin()
+        if self._error is not None:
+            raise self._error
+        if self.finished:
+            return
+        for name in names if first else large:
+            self._ask_for(name, rows)
+        if not first and len(large) < len(names):
+            self._wait(lambda: self.finished)
+
+    def _ask_for(self, name: str, rows: Index) -> None:
+        """Have the kernel fetch the pages of these rows, all at once and without waiting."""
+        place = self._places[name]
+        starts = np.sort(place.offset + rows * place.stride)
+        low, high = starts // PAGE * PAGE, -(-(starts + place.stride) // PAGE) * PAGE
+        first = np.flatnonzero(np.concatenate(([True], low[1:] > high[:-1])))
+        last = np.append(first[1:], len(rows)) - 1
+        file = self._files[place.path]
+        for offset, end in zip(low[first].tolist(), high[last].tolist(), strict=True):
+            os.posix_fadvise(file, offset, end - offset, os.POSIX_FADV_WILLNEED)
+
+    def _wait(self, reached: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: reached() or self._stopping)
+        if self._stopping:
+            raise CancelledError
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End the thread and close its files."""
+        if os.getpid() != self._process:  # a child has no such thread, but maybe its lock
+            return
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        self.begin()
+        self._thread.join()
+        self._closing.close()
+
+    def _work(self) -> None:
+        self._begun.wait()
+        try:
+            scratch = touched_array(PIECE_BYTES)
+            for row in range(self._rows.start, self._rows.stop, self._step):
+                if self._stopping:
+                    break
+                for place in self._places.values():
+                    self._read(place, row, min(row + self._step, self._rows.stop), scratch)
+                with self._changed:
+                    self._reached = row + self._step
+                    self._changed.notify_all()
+        except Exception as error:  # noqa: BLE001 - whoever waits for rows is told
+            self._error = error
+        with self._changed:
+            self.finished = True
+            self._changed.notify_all()
+
+    def _read(self, place: Extent, start: int, stop: int, scratch: Bytes) -> None:
+        first, count = place.offset + start * place.stride, (stop - start) * place.stride
+        for low in range(0, count, len(scratch)):
+            read_into(self._files[place.path], place, first + low, scratch[: count - low])
+
+
+def read_into(descriptor: int, place: Extent, start: int, into: Bytes) -> None:
+    """Fill memory from this offset of a file on.
+
+    CorruptArtifact where the file ends before, OSError with its name where the disk fails.
+    """
+    done = 0
+    while done < len(into):
+        with naming(place.path):
+            got = os.preadv(descriptor, [into[done : done + PIECE_BYTES].data], start + done)
+        if got == 0:
+            raise corrupt(place.path, f"at least {start + len(into)} bytes", f"{start + done} bytes")
+        done += got
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have the disk's errors name a file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None

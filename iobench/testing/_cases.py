@@ -1,0 +1,119 @@
+"""What the contract of formats runs on: random data, and what a format made of it."""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from iobench.formats import Array, Batch, CorruptArtifact, Field, Format, Reader, Schema
+
+SCHEMA = Schema(
+    23,
+    (
+        Field("rgb", (3,), "uint8"),
+        Field("signal", (2, 5), "float32"),
+        Field("label", (), "int64"),
+        Field("mask", (7,), "bool"),
+    ),
+)
+SAMPLES = SCHEMA.samples
+INDICES = np.array([22, 0, 7, 7, 3, 22])
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """What a format wrote, with what it was given."""
+
+    format: Format
+    path: Path
+    schema: Schema
+    source: Batch
+
+    def open(self) -> Reader:
+        """A new reader."""
+        return self.format.open(self.path, self.schema)
+
+
+def random_batch(schema: Schema, seed: int = 0) -> Batch:
+    """All samples of a schema, made of random bytes, which no codec can shrink."""
+    rng = np.random.default_rng(seed)
+    return {f.name: _random(rng, (schema.samples, *f.shape), np.dtype(f.dtype)) for f in schema.fields}
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    if dtype.kind == "b":
+        return rng.integers(0, 2, shape).astype(bool)
+    return np.frombuffer(rng.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
+
+
+def store(fmt: Format, path: Path, schema: Schema, batch_sizes: Sequence[int] = (5,)) -> Artifact:
+    """The artifact of random data, written in batches of these sizes, the last one for the rest."""
+    source = random_batch(schema)
+    edges = [0, *itertools.accumulate(batch_sizes, initial=0), schema.samples]
+    edges = [min(edge, schema.samples) for edge in edges]
+    batches = ({name: a[low:high] for name, a in source.items()} for low, high in itertools.pairwise(edges))
+    fmt.write(path, schema, batches)
+    return Artifact(fmt, path, schema, source)
+
+
+def assert_same(found: Any, expected: Array) -> None:
+    """Equal shape, dtype and bytes, so that NaN equals itself; for arrays and tensors."""
+    found = np.asarray(found)
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    assert found.tobytes() == expected.tobytes()
+
+
+def assert_rows(batch: Batch, source: Batch, rows: Any) -> None:
+    """The batch holds these rows of all its fields, and has a field at all."""
+    assert batch
+    for name, array in batch.items():
+        assert_same(array, source[name][rows])
+
+
+def column(native: Any, name: str) -> Any:
+    """A field of a native batch: a dict or something with attributes, as a tensorclass."""
+    return native[name] if isinstance(native, dict) else getattr(native, name)
+
+
+def files_of(path: Path) -> list[Path]:
+    """Every file below a folder that holds something."""
+    return sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
+
+
+def read_all(fmt: Format, path: Path, schema: Schema) -> Batch | None:
+    """Every sample, checked, opened and read; None where the format says that the artifact is corrupt."""
+    try:
+        fmt.check(path, schema)
+        with fmt.open(path, schema) as reader:
+            return reader.batch(slice(None))
+    except CorruptArtifact as error:
+        if "\n" in str(error):
+            raise AssertionError(f"an error of several lines: {error}") from error
+        return None
+
+
+def open_and_read(pickled: bytes, rows: Any) -> Batch:
+    """These rows of an artifact whose pickled parts came to this process."""
+    fmt, path, schema = pickle.loads(pickled)  # our own, made by the test
+    with fmt.open(path, schema) as reader:
+        batch: Batch = reader.batch(rows)
+        return batch
+
+
+Call = Callable[..., Any]
+
+
+@contextmanager
+def spawned() -> Iterator[Call]:
+    """Calls a function in a spawned process, which a wild read may kill without ending the tests."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield lambda function, *args: pool.submit(function, *args).result()

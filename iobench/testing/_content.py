@@ -1,0 +1,217 @@
+"""What the contract says of content: whatever is written comes back, in whatever rows are asked for."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from iobench.formats import DTYPES, Array, Batch, Field, Format, Reader, Schema
+from iobench.testing._cases import (
+    INDICES,
+    SAMPLES,
+    SCHEMA,
+    Artifact,
+    assert_rows,
+    assert_same,
+    column,
+    store,
+)
+
+# The same method runs in the class of each format, which hypothesis takes for a mistake.
+contract = settings(
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.differing_executors],
+)
+
+field_lists = st.lists(
+    st.tuples(st.lists(st.integers(1, 5), max_size=3), st.sampled_from(DTYPES)), min_size=1, max_size=4
+)
+
+
+def garbage(count: int) -> Batch:
+    """A batch of other content, to be overwritten."""
+    out = SCHEMA.empty(count)
+    for array in out.values():
+        array.reshape(-1).view(np.uint8)[:] = 0xA5 if array.dtype != bool else 1
+    return out
+
+
+class Content:
+    """Schemas of all kinds, written in batches of any size."""
+
+    @contract
+    @given(st.integers(1, 20), field_lists, st.lists(st.integers(0, 9), max_size=4), st.data())
+    def test_any_schema_in_any_batches_comes_back_in_order(
+        self, fmt: Format, samples: int, specs: Any, batch_sizes: list[int], data: Any
+    ) -> None:
+        fields = tuple(Field(f"f{i}", tuple(shape), dtype) for i, (shape, dtype) in enumerate(specs))
+        rows = data.draw(st.lists(st.integers(0, samples - 1), max_size=30))
+        with tempfile.TemporaryDirectory() as folder:
+            artifact = store(fmt, Path(folder, "a"), Schema(samples, fields), batch_sizes)
+            with artifact.open() as reader:
+                assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
+                assert_rows(reader.batch(np.array(rows, np.int64)), artifact.source, rows)
+
+    def test_every_dtype_as_scalar_and_as_array(self, fmt: Format, tmp_path: Path) -> None:
+        fields = [Field(f"{dtype}_{len(shape)}", shape, dtype) for dtype in DTYPES for shape in ((), (3, 2))]
+        artifact = store(fmt, tmp_path / "a", Schema(7, tuple(fields)))
+        with artifact.open() as reader:
+            assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
+            for row in range(7):
+                assert_rows(reader.sample(row), artifact.source, row)
+            assert_rows(reader.batch(np.array([6, 0, 6])), artifact.source, [6, 0, 6])
+
+    def test_fields_of_odd_sizes(self, fmt: Format, tmp_path: Path) -> None:
+        shapes = {"three": (3,), "one": (), "five": (5,), "seven": (7, 1)}
+        fields = tuple(Field(name, shape, "uint8") for name, shape in shapes.items())
+        artifact = store(fmt, tmp_path / "a", Schema(11, (*fields, Field("wide", (), "float64"))))
+        with artifact.open() as reader:
+            assert_rows(reader.batch(slice(2, 9)), artifact.source, slice(2, 9))
+            assert_rows(reader.batch(np.array([10, 1])), artifact.source, [10, 1])
+
+    def test_one_sample(self, fmt: Format, tmp_path: Path) -> None:
+        artifact = store(fmt, tmp_path / "a", replace(SCHEMA, samples=1))
+        with artifact.open() as reader:
+            assert len(reader) == 1
+            assert_rows(reader.batch(np.array([0, 0])), artifact.source, [0, 0])
+            assert_rows(reader.sample(0), artifact.source, 0)
+
+    def test_samples_larger_than_a_page_and_a_chunk(self, fmt: Format, tmp_path: Path) -> None:
+        artifact = store(fmt, tmp_path / "a", Schema(9, (Field("image", (3, 100, 33), "uint8"),)))
+        with artifact.open() as reader:
+            assert_rows(reader.batch(slice(1, 8)), artifact.source, slice(1, 8))
+            assert_rows(reader.batch(np.array([8, 0, 4, 0])), artifact.source, [8, 0, 4, 0])
+
+    @pytest.mark.parametrize(
+        "name", ["data", "schema", "meta", "keys", "names", "batch_size", "dtype", "type"]
+    )
+    def test_names_that_a_library_uses_itself(self, fmt: Format, tmp_path: Path, name: str) -> None:
+        artifact = store(
+            fmt, tmp_path / "a", Schema(4, (Field(name, (2,), "int16"), Field("x", (), "uint8")))
+        )
+        with artifact.open() as reader:
+            assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
+            assert_same(column(reader.native(np.array([3, 0])), name), artifact.source[name][[3, 0]])
+
+    def test_length_and_schema(self, reader: Reader) -> None:
+        assert len(reader) == SAMPLES
+        assert reader.schema == SCHEMA
+
+
+class Rows:
+    """Rows as slices and as indices, into memory of the caller's or fresh."""
+
+    @contract
+    @given(st.lists(st.integers(0, SAMPLES - 1), max_size=40))
+    @example([])
+    @example([22, 0, 7, 7, 3, 22])
+    def test_indices_in_any_order_with_duplicates(
+        self, artifact: Artifact, reader: Reader, rows: Any
+    ) -> None:
+        assert_rows(reader.batch(np.array(rows, np.int64)), artifact.source, rows)
+
+    @contract
+    @given(st.slices(SAMPLES))
+    @example(slice(None))
+    @example(slice(5, 5))
+    @example(slice(9, 2))
+    @example(slice(-4, None))
+    @example(slice(20, 1000))
+    @example(slice(None, None, 3))
+    @example(slice(None, None, -1))
+    @example(slice(18, 3, -4))
+    def test_slices_as_numpy_means_them(self, artifact: Artifact, reader: Reader, rows: Any) -> None:
+        assert_rows(reader.batch(rows), artifact.source, rows)
+
+    @pytest.mark.parametrize("dtype", ["int64", "int32", "uint8", "uint64"])
+    def test_indices_of_any_integer_dtype(self, artifact: Artifact, reader: Reader, dtype: str) -> None:
+        assert_rows(reader.batch(INDICES.astype(dtype)), artifact.source, INDICES)
+
+    @pytest.mark.parametrize("rows", [[-1], [SAMPLES], [0, SAMPLES], [3, -1, 2], [2**62]])
+    def test_rows_outside_are_index_errors(self, reader: Reader, rows: Any) -> None:
+        with pytest.raises(IndexError):
+            reader.batch(np.array(rows))
+
+    @pytest.mark.parametrize("rows", [[1.0], [[1]], [True], np.zeros((0, 2), np.int64), ["1"]])
+    def test_rows_that_are_not_one_axis_of_integers_are_value_errors(self, reader: Reader, rows: Any) -> None:
+        with pytest.raises(ValueError):
+            reader.batch(np.array(rows))
+
+    @pytest.mark.parametrize(
+        "rows", [slice(4, 10), slice(20, 2, -3), INDICES], ids=["slice", "step", "indices"]
+    )
+    def test_out_is_wholly_overwritten_and_stays_the_callers(
+        self, artifact: Artifact, reader: Reader, rows: Any
+    ) -> None:
+        out = garbage(6)
+        for _ in range(2):
+            reader.read(rows, out)
+            assert_rows(out, artifact.source, rows)
+            out.update(garbage(6))
+            for array in out.values():
+                array[...] = 1
+        with artifact.open() as fresh:
+            assert_rows(fresh.batch(slice(None)), artifact.source, slice(None))
+
+    @pytest.mark.parametrize("rows", [slice(4, 10), INDICES], ids=["slice", "indices"])
+    def test_out_may_hold_some_of_the_fields(self, artifact: Artifact, reader: Reader, rows: Any) -> None:
+        for names in (["mask"], ["label", "rgb"], []):
+            out = {name: garbage(6)[name] for name in names}
+            reader.read(rows, out)
+            for name in names:
+                assert_same(out[name], artifact.source[name][rows])
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            np.empty((5, 2, 5), "float32"),
+            np.empty((6, 5, 2), "float32"),
+            np.empty((6, 10), "float32"),
+            np.empty((6, 2, 5), "int32"),
+            np.empty((6, 2, 5), ">f4"),
+            np.empty((6, 2, 5), "float32", order="F"),
+            np.empty((12, 2, 5), "float32")[::2],
+        ],
+        ids=["count", "shape", "flat", "dtype", "byte order", "fortran", "strided"],
+    )
+    @pytest.mark.parametrize("rows", [slice(4, 10), INDICES], ids=["slice", "indices"])
+    def test_out_of_the_wrong_kind_is_a_value_error(self, reader: Reader, rows: Any, wrong: Array) -> None:
+        with pytest.raises(ValueError, match="signal"):
+            reader.read(rows, {"signal": wrong})
+
+    def test_out_with_an_unknown_field_is_a_key_error(self, reader: Reader) -> None:
+        with pytest.raises(KeyError, match="depth"):
+            reader.read(slice(0, 1), {"depth": np.empty(1)})
+
+    def test_sample_is_one_row_of_every_field(self, artifact: Artifact, reader: Reader) -> None:
+        for row in range(SAMPLES):
+            sample = reader.sample(row)
+            assert list(sample) == list(artifact.source)
+            assert_rows(sample, artifact.source, row)
+
+    @pytest.mark.parametrize("rows", [slice(4, 10), INDICES], ids=["slice", "indices"])
+    def test_announcing_random_order_changes_no_content(self, artifact: Artifact, rows: Any) -> None:
+        with artifact.format.open(artifact.path, artifact.schema, random=True) as reader:
+            assert_rows(reader.batch(rows), artifact.source, rows)
+            assert_rows(reader.sample(3), artifact.source, 3)
+
+    def test_sample_past_the_end_is_an_index_error(self, reader: Reader) -> None:
+        with pytest.raises(IndexError):
+            reader.sample(SAMPLES)
+
+    @pytest.mark.parametrize(
+        "rows", [slice(4, 10), slice(None, None, 5), INDICES], ids=["slice", "step", "indices"]
+    )
+    def test_native_batches_hold_the_same(self, artifact: Artifact, reader: Reader, rows: Any) -> None:
+        native = reader.native(rows)
+        for name, array in artifact.source.items():
+            assert_same(column(native, name), array[rows])

@@ -1,0 +1,253 @@
+"""What the contract says of artifacts: who opens them, and how damaged ones fail."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from iobench.formats import CorruptArtifact, Field, Format, Reader, Schema, build, get, read_word
+from iobench.testing._cases import (
+    INDICES,
+    SAMPLES,
+    SCHEMA,
+    Artifact,
+    Call,
+    assert_rows,
+    files_of,
+    open_and_read,
+    read_all,
+    store,
+)
+
+# of nothing, a zip archive, NumPy's and HDF5's files and a pickle
+STARTS = [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]
+FLIPS = 150
+
+
+def with_signal(**changes: Any) -> Schema:
+    """The schema with another `signal`."""
+    return replace(
+        SCHEMA, fields=tuple(replace(f, **changes) if f.name == "signal" else f for f in SCHEMA.fields)
+    )
+
+
+class Bomb:
+    """Creates a folder when unpickled."""
+
+    def __init__(self, fuse: Path) -> None:
+        self.fuse = fuse
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.fuse),)
+
+
+def read_flipped(artifact: Artifact, damaged: Path, flips: list[tuple[Path, int, int]]) -> int:
+    """How many flipped bits were complained of; with the others all was read, whatever it gave."""
+    complaints = 0
+    for file, place, bit in flips:
+        content = file.read_bytes()
+        file.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        complaints += read_all(artifact.format, damaged, artifact.schema) is None
+        file.write_bytes(content)
+    return complaints
+
+
+class Life:
+    """What a format says of itself; opening, closing and sharing, and what lies on disk."""
+
+    def test_it_says_what_it_is(self, fmt: Format) -> None:
+        assert re.fullmatch("[a-z][a-z0-9_-]*", fmt.name)
+        assert fmt.summary
+        assert "\n" not in fmt.summary
+        assert metadata.version(fmt.library), "the installed package that does the work"
+
+    def test_its_variant_is_the_format_in_one_word(self, fmt: Format) -> None:
+        assert read_word(type(fmt), fmt.variant) == fmt
+        assert build(type(fmt), fmt.options) == fmt
+        assert not set(fmt.variant) & set(" /\\\n")
+
+    def test_a_spawned_process_opens_from_pickled_parts(self, artifact: Artifact, elsewhere: Call) -> None:
+        parts = pickle.dumps((artifact.format, artifact.path, artifact.schema))
+        assert_rows(elsewhere(open_and_read, parts, INDICES), artifact.source, INDICES)
+
+    def test_threads_read_one_reader_at_once(self, artifact: Artifact, reader: Reader) -> None:
+        def read(seed: int) -> None:
+            rng = np.random.default_rng(seed)
+            for _ in range(20):
+                start = int(rng.integers(SAMPLES))
+                for rows in (rng.integers(0, SAMPLES, 9), slice(start, start + 7)):
+                    assert_rows(reader.batch(rows), artifact.source, rows)
+                assert_rows(reader.sample(start), artifact.source, start)
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(read, range(8)))
+
+    def test_readers_of_one_artifact_live_apart(self, artifact: Artifact) -> None:
+        first, second = artifact.open(), artifact.open()
+        assert_rows(first.batch(INDICES), artifact.source, INDICES)
+        first.close()
+        assert_rows(second.batch(INDICES), artifact.source, INDICES)
+        second.close()
+        with artifact.open() as third:
+            assert_rows(third.batch(INDICES), artifact.source, INDICES)
+
+    def test_a_closed_reader_reads_no_more(self, artifact: Artifact) -> None:
+        reader = artifact.open()
+        reader.close()
+        reader.close()
+        for read in (reader.batch, reader.native):
+            for rows in (slice(0, 2), INDICES):
+                with pytest.raises(ValueError):
+                    read(rows)
+        with pytest.raises(ValueError):
+            reader.sample(0)
+
+    def test_a_new_artifact_is_not_taken_for_an_open_old_one_in_its_place(
+        self, fmt: Format, tmp_path: Path
+    ) -> None:
+        old = store(fmt, tmp_path / "a", replace(SCHEMA, samples=3))
+        with old.open() as old_reader:
+            shutil.rmtree(old.path)
+            new = store(fmt, tmp_path / "a", SCHEMA)
+            with new.open() as new_reader:
+                assert_rows(new_reader.batch(slice(None)), new.source, slice(None))
+                assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
+
+    def test_extents_point_at_every_sample(self, artifact: Artifact, reader: Reader) -> None:
+        for name, extent in (reader.extents or {}).items():
+            width, stored = SCHEMA.field(name).sample_bytes, extent.path.read_bytes()
+            for row in range(SAMPLES):
+                begin = extent.offset + row * extent.stride
+                assert stored[begin : begin + width] == artifact.source[name][row].tobytes()
+
+    def test_extents_cover_all_fields_or_are_none(self, reader: Reader) -> None:
+        assert reader.extents is None or reader.extents.keys() == {f.name for f in SCHEMA.fields}
+
+    @pytest.mark.parametrize("sample_bytes", [1, 100, 512, 2048, 5120, 150_000])
+    def test_size_bound_holds_for_random_data(self, fmt: Format, tmp_path: Path, sample_bytes: int) -> None:
+        samples = min(20_000, 4_000_000 // sample_bytes)
+        fields = (Field("blob", (sample_bytes,), "uint8"),)
+        artifact = store(fmt, tmp_path / "a", Schema(samples, fields))
+        stored = sum(file.stat().st_blocks * 512 for file in files_of(artifact.path))
+        assert stored <= fmt.size_bound(artifact.schema)
+        shutil.rmtree(artifact.path)
+
+
+class Damage:
+    """Damage is one CorruptArtifact of one line, and nothing is unpickled."""
+
+    def test_a_truncated_file_is_corrupt(self, artifact: Artifact, damaged: Path, elsewhere: Call) -> None:
+        for file in files_of(damaged):
+            content = file.read_bytes()
+            for size in (len(content) - 1, len(content) // 2, 0):
+                os.truncate(file, size)
+                assert elsewhere(read_all, artifact.format, damaged, SCHEMA) is None, (file.name, size)
+                file.write_bytes(content)
+
+    def test_a_longer_file_is_corrupt_or_reads_the_same(
+        self, artifact: Artifact, damaged: Path, elsewhere: Call
+    ) -> None:
+        for file in files_of(damaged):
+            content = file.read_bytes()
+            file.write_bytes(content + b"!")
+            found = elsewhere(read_all, artifact.format, damaged, SCHEMA)
+            if found is not None:
+                assert_rows(found, artifact.source, slice(None))
+            file.write_bytes(content)
+
+    def test_a_missing_file_is_corrupt(self, artifact: Artifact, damaged: Path) -> None:
+        for file in files_of(damaged):
+            content = file.read_bytes()
+            file.unlink()
+            assert read_all(artifact.format, damaged, SCHEMA) is None, file.name
+            file.write_bytes(content)
+
+    def test_a_folder_in_place_of_a_file_is_corrupt(self, artifact: Artifact, damaged: Path) -> None:
+        for file in files_of(damaged):
+            aside = file.rename(damaged.parent / "aside")
+            file.mkdir()
+            assert read_all(artifact.format, damaged, SCHEMA) is None, file.name
+            file.rmdir()
+            aside.rename(file)
+
+    def test_a_file_in_place_of_the_artifact_is_corrupt(self, fmt: Format, tmp_path: Path) -> None:
+        (tmp_path / "a").write_bytes(b"file")
+        assert read_all(fmt, tmp_path / "a", SCHEMA) is None
+
+    def test_the_artifact_of_another_format_is_corrupt(
+        self, fmt: Format, tmp_path: Path, elsewhere: Call
+    ) -> None:
+        other = store(get("hdf5" if fmt.name == "npy" else "npy"), tmp_path / "a", SCHEMA)
+        assert elsewhere(read_all, fmt, other.path, SCHEMA) is None
+
+    def test_flipped_bits_are_corrupt_or_other_content(
+        self, artifact: Artifact, damaged: Path, elsewhere: Call
+    ) -> None:
+        files, rng = files_of(damaged), np.random.default_rng(2)
+        flips = []
+        for _ in range(FLIPS):
+            file = files[int(rng.integers(len(files)))]
+            size = file.stat().st_size
+            reach = size if rng.random() < 0.5 else min(size, 600)  # headers are where files begin
+            flips.append((file, int(rng.integers(reach)), int(rng.integers(8))))
+        assert elsewhere(read_flipped, artifact, damaged, flips) <= FLIPS
+
+    def test_a_missing_artifact_is_corrupt(self, fmt: Format, tmp_path: Path) -> None:
+        with pytest.raises(CorruptArtifact):
+            fmt.open(tmp_path / "nothing", SCHEMA)
+
+    @pytest.mark.parametrize("start", STARTS)
+    def test_garbage_is_corrupt_unless_a_file_is_nothing_but_samples(
+        self, artifact: Artifact, reader: Reader, damaged: Path, elsewhere: Call, start: bytes
+    ) -> None:
+        bare = {extent.path.name for extent in (reader.extents or {}).values() if extent.offset == 0}
+        for file in files_of(damaged):
+            content = file.read_bytes()
+            file.write_bytes((start + np.random.default_rng(1).bytes(len(content)))[: len(content)])
+            found = elsewhere(read_all, artifact.format, damaged, SCHEMA)
+            assert (found is None) == (file.name not in bare), file.name
+            file.write_bytes(content)
+
+    @pytest.mark.parametrize(
+        "schema",
+        [
+            replace(SCHEMA, samples=SAMPLES + 1),
+            replace(SCHEMA, samples=SAMPLES - 1),
+            replace(SCHEMA, fields=(*SCHEMA.fields, Field("depth", (), "uint8"))),
+            with_signal(name="sound"),
+            with_signal(shape=(5, 2)),
+            with_signal(shape=(10,)),
+            with_signal(dtype="int32"),
+            with_signal(dtype="float64"),
+        ],
+        ids=["more", "fewer", "extra field", "name", "shape", "flat", "dtype", "width"],
+    )
+    def test_another_schema_is_corrupt(self, artifact: Artifact, elsewhere: Call, schema: Schema) -> None:
+        assert elsewhere(read_all, artifact.format, artifact.path, schema) is None
+
+    def test_a_pickle_beside_the_files_is_left_alone(
+        self, artifact: Artifact, damaged: Path, tmp_path: Path
+    ) -> None:
+        (damaged / "other.pickle").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+        read_all(artifact.format, damaged, SCHEMA)
+        assert not (tmp_path / "exploded").exists()
+
+    def test_a_pickle_in_place_of_a_file_is_corrupt(
+        self, artifact: Artifact, reader: Reader, damaged: Path, tmp_path: Path, elsewhere: Call
+    ) -> None:
+        for file in files_of(damaged):
+            content = file.read_bytes()
+            file.write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
+            assert elsewhere(read_all, artifact.format, damaged, SCHEMA) is None
+            assert not (tmp_path / "exploded").exists()
+            file.write_bytes(content)

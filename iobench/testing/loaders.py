@@ -1,0 +1,158 @@
+"""The contract of loaders: subclass `LoaderContract` and name your loader; see `iobench.testing`."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from iobench import formats
+from iobench.dataset.checksum import Checksum
+from iobench.dataset.manifest import Opener
+from iobench.errors import BenchError
+from iobench.formats import Batch, Format, FormatError, read_word
+from iobench.loading.loaders import Asked, Job, Loader
+from iobench.loading.order import ORDERS, Order
+from iobench.testing._cases import SCHEMA, Artifact, store
+
+BATCH = 4  # 23 samples: five batches and a short one
+ENDING_S = 10.0  # for processes and threads to end
+
+
+class LoaderContract:
+    """Everything that iobench relies on in a loader, as tests of `loader` over every format that it reads."""
+
+    loader: Loader
+
+    @pytest.fixture(scope="class", params=formats.names())
+    @staticmethod
+    def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+        """23 samples in a format; skips those that the loader does not read."""
+        fmt: Format = formats.get(request.param)
+        if not request.cls.loader.reads(fmt):
+            pytest.skip(f"{request.cls.loader.name} does not read {fmt.name}")
+        return store(fmt, tmp_path_factory.mktemp("artifact") / "a", SCHEMA)
+
+    @pytest.fixture(params=ORDERS)
+    def job(self, request: pytest.FixtureRequest, artifact: Artifact) -> Job:
+        """What it is opened over, in each order that it has."""
+        if request.param not in self.loader.orders:
+            pytest.skip(f"{self.loader.name} has no {request.param} order")
+        return job_over(artifact, request.param)
+
+    def test_it_says_what_it_is(self) -> None:
+        """Its name, summary and options are words that stand for it, and it has an order."""
+        assert self.loader.name
+        assert self.loader.summary
+        assert self.loader.library
+        assert set(self.loader.orders) <= set(ORDERS)
+        assert self.loader.orders
+        assert read_word(type(self.loader), self.loader.variant) == self.loader
+
+    def test_it_travels_to_other_processes(self) -> None:
+        """It can be pickled, and is the same afterwards."""
+        assert pickle.loads(pickle.dumps(self.loader)) == self.loader
+
+    def test_an_epoch_has_every_sample(self, job: Job, artifact: Artifact) -> None:
+        """Each exactly once, or at least once where it says that it repeats some; two epochs running."""
+        hashes = Checksum(SCHEMA).hashes(artifact.source)
+        with closing(self.loader.on("cpu").open(job)) as epochs:
+            for number in (0, 1):
+                found = list(epochs.epoch(asked(self.loader, job, number)))
+                seen = np.concatenate([Checksum(SCHEMA).hashes(as_arrays(batch)) for batch in found])
+                if not self.loader.repeats:
+                    assert len(seen) == len(hashes)
+                assert set(seen.tolist()) == set(hashes.tolist())
+
+    def test_rows_come_as_they_were_asked_for(self, job: Job, artifact: Artifact) -> None:
+        """Of a loader that is told the rows of each batch."""
+        if self.loader.own_order:
+            pytest.skip(f"{self.loader.name} has an order of its own")
+        rows = asked(self.loader, job, 3)
+        assert not isinstance(rows, int)
+        with closing(self.loader.on("cpu").open(job)) as epochs:
+            for wanted, batch in zip(rows, map(as_arrays, epochs.epoch(rows)), strict=True):
+                for name, source in artifact.source.items():
+                    np.testing.assert_array_equal(batch[name], source[wanted], strict=True)
+
+    def test_batches_have_every_field_and_no_more_than_their_size(self, job: Job) -> None:
+        """As contiguous tensors of the schema's dtypes, the leading axis being the samples."""
+        with closing(self.loader.on("cpu").open(job)) as epochs:
+            for batch in map(as_arrays, epochs.epoch(asked(self.loader, job, 0))):
+                assert set(batch) == {field.name for field in SCHEMA.fields}
+                (count,) = {len(array) for array in batch.values()}
+                assert 0 < count <= BATCH
+                for field in SCHEMA.fields:
+                    array = batch[field.name]
+                    assert (array.shape, str(array.dtype)) == ((count, *field.shape), field.dtype)
+
+    @pytest.mark.parametrize("taken", [0, 1, None])
+    def test_nothing_is_left_behind(self, job: Job, artifact: Artifact, taken: int | None) -> None:
+        """No process, thread, open file or map, wherever an epoch was left; closing again is no harm."""
+        processes, threads = set(psutil.Process().children(recursive=True)), set(threading.enumerate())
+        epochs = self.loader.on("cpu").open(job)
+        with closing(epochs.epoch(asked(self.loader, job, 0))) as batches:
+            for _ in batches if taken is None else range(taken):
+                if taken is not None:
+                    next(batches)
+        epochs.close()
+        epochs.close()
+        started = [p for p in psutil.Process().children(recursive=True) if p not in processes]
+        assert not psutil.wait_procs([p for p in started if not helper(p)], timeout=ENDING_S)[1]
+        for thread in set(threading.enumerate()) - threads:
+            thread.join(ENDING_S)
+            assert not thread.is_alive()
+        assert not in_use(artifact.path)
+
+    def test_what_is_not_there_is_one_line(self, artifact: Artifact, tmp_path: Path) -> None:
+        """An artifact that is missing is an error of iobench's own kinds, on opening or on reading."""
+        missing = Artifact(artifact.format, tmp_path / "missing", SCHEMA, artifact.source)
+        job = job_over(missing, self.loader.orders[0])
+        with pytest.raises((BenchError, FormatError)) as caught:
+            read_all(self.loader, job)
+        assert "\n" not in str(caught.value)
+
+
+def job_over(artifact: Artifact, kind: str) -> Job:
+    """An artifact in an order, in small batches."""
+    opener = Opener(artifact.format, artifact.path, SCHEMA, random=kind != "sequential")
+    return Job(opener, Order(kind, BATCH, block_rows=3, window_batches=2))
+
+
+def asked(loader: Loader, job: Job, number: int) -> Asked:
+    """What the loader is asked for an epoch."""
+    return number if loader.own_order else job.order.batches(SCHEMA.samples, number)
+
+
+def read_all(loader: Loader, job: Job) -> int:
+    """The number of batches in an epoch."""
+    with closing(loader.on("cpu").open(job)) as epochs:
+        return sum(1 for _ in epochs.epoch(asked(loader, job, 0)))
+
+
+def as_arrays(batch: Any) -> Batch:
+    """A batch of tensors as arrays of the same memory."""
+    return {name: tensor.numpy() for name, tensor in batch.items()}
+
+
+def in_use(folder: Path) -> set[str]:
+    """The files below a folder that this process has open or mapped."""
+    links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = [line.split(maxsplit=5)[-1] for line in lines]
+    return {path for path in links + mapped if path.startswith(f"{folder.resolve()}/")}
+
+
+def helper(process: psutil.Process) -> bool:
+    """Whether it is one of Python's own that live as long as this process."""
+    try:
+        return any("resource_tracker" in word or "forkserver" in word for word in process.cmdline())
+    except psutil.Error:
+        return False

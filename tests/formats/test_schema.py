@@ -1,0 +1,46 @@
+"""What a dataset holds: fields that every format can hold, and bools that mean the same to all."""
+
+import numpy as np
+import pytest
+
+from iobench import formats
+from iobench.formats import Field, Schema, plain_bools
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", "..", "_type", "é", "class", "shape", "device"])
+def test_a_field_name_that_some_format_cannot_hold_is_refused(name):
+    with pytest.raises(ValueError, match="field name"):
+        Field(name, (), "uint8")
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [((0,), "uint8"), ((2, -1), "uint8"), ((), "object"), ((), "<U4")]
+)
+def test_a_field_without_elements_or_of_another_dtype_is_refused(shape, dtype):
+    with pytest.raises(ValueError, match="field x"):
+        Field("x", shape, dtype)
+
+
+def test_bools_of_other_bytes_become_0_and_1_and_mean_the_same():
+    odd = np.array([[0, 1, 2], [255, 0, 128]], np.uint8).view(bool)
+    batch = {"mask": odd, "x": np.arange(2)}
+    plain = plain_bools(batch)
+    assert plain["mask"].tobytes() == bytes([0, 1, 1, 1, 0, 1])
+    assert np.array_equal(plain["mask"], odd)
+    assert plain["x"] is batch["x"]
+    assert odd.tobytes() == bytes([0, 1, 2, 255, 0, 128])
+
+
+def test_plain_bools_and_batches_without_any_are_left_as_they_are():
+    for batch in ({"mask": np.array([True, False])}, {"x": np.array([2], np.uint8)}, {"mask": np.zeros((0, 3), bool)}):
+        assert plain_bools(batch) is batch
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_every_format_gives_back_what_was_made_plain(name, tmp_path):
+    odd = {"mask": np.array([[0, 7], [1, 0], [200, 2]], np.uint8).view(bool)}
+    schema = Schema(3, (Field("mask", (2,), "bool"),))
+    fmt = formats.get(name)
+    fmt.write(tmp_path / "a", schema, [plain_bools(odd)])
+    with fmt.open(tmp_path / "a", schema) as reader:
+        assert reader.batch(slice(None))["mask"].tobytes() == bytes([0, 1, 1, 0, 1, 1])

@@ -1,0 +1,17 @@
+"""The package's own tests: what iobench expects of loaders."""
+
+from iobench_tape import Loop, Tape
+
+from iobench.testing.loaders import LoaderContract
+
+
+class TestTape(LoaderContract):
+    """Every sample once, in an order of its own."""
+
+    loader = Tape(buffer=5)
+
+
+class TestLoop(LoaderContract):
+    """Some samples twice."""
+
+    loader = Loop()

@@ -1,0 +1,215 @@
+"""A page of a mapped file that cannot be read is an error for who looks, and for nobody else."""
+
+import faulthandler
+import mmap
+import os
+import resource
+import signal
+import threading
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from stream_cases import in_child
+
+from iobench.host import bus_errors
+from iobench.host.bus_errors import GuardedMap, guards_of
+
+SIZE = 8 << 20
+KEPT = 4096
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(os.urandom(SIZE))
+    return path
+
+
+@pytest.fixture(autouse=True)
+def _no_core():
+    """Children that are ended by a signal leave no core behind."""
+    before = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_CORE, before)
+
+
+def rows_of(mapped):
+    return np.frombuffer(mapped, np.uint8).reshape(-1, 512)
+
+
+def ended_by_bus_error(action):
+    def quietly():
+        faulthandler.disable()  # pytest's, which tells of each bus error
+        action()
+
+    with pytest.raises(pytest.fail.Exception, match="ended by SIGBUS"):
+        in_child(quietly, seconds=20)
+
+
+def test_what_is_there_is_read_and_nothing_is_wrong(path):
+    mapped = GuardedMap(path)
+    assert bytes(mapped) == path.read_bytes()
+    mapped.guard.check()
+
+
+def test_a_page_that_was_cut_off_is_an_error_that_names_the_file(path):
+    def look():
+        mapped = GuardedMap(path)
+        os.truncate(path, KEPT)
+        rows_of(mapped)[0].sum()
+        mapped.guard.check()
+        rows_of(mapped)[SIZE // 512 - 1].sum()
+        for _ in range(2):
+            with pytest.raises(OSError, match=f"cannot be read: '{path}'"):
+                mapped.guard.check()
+
+    in_child(look)
+
+
+def test_without_the_guard_the_process_ends(path, monkeypatch):
+    monkeypatch.setattr(bus_errors, "CAUGHT", False)
+
+    def look():
+        mapped = GuardedMap(path)
+        os.truncate(path, KEPT)
+        rows_of(mapped).sum()
+
+    ended_by_bus_error(look)
+
+
+def test_all_threads_that_look_at_once_are_told(path):
+    def look():
+        mapped, told = GuardedMap(path), []
+        os.truncate(path, KEPT)
+
+        def gather(seed):
+            order = np.random.default_rng(seed).permutation(SIZE // 512)
+            np.take(rows_of(mapped), order, axis=0)
+            with suppress(OSError):
+                mapped.guard.check()
+                return
+            told.append(seed)
+
+        threads = [threading.Thread(target=gather, args=(seed,)) for seed in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sorted(told)
+
+    assert in_child(look) == list(range(8))
+
+
+def test_a_second_file_is_read_on_after_the_first_has_failed(path, tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(path.read_bytes())
+
+    def look():
+        lost, fine = GuardedMap(path), GuardedMap(other)
+        os.truncate(path, KEPT)
+        rows_of(lost).sum()
+        assert bytes(fine) == other.read_bytes()
+        fine.guard.check()
+        with pytest.raises(OSError):
+            lost.guard.check()
+
+    in_child(look)
+
+
+def test_a_bus_error_in_somebody_elses_map_ends_the_process_as_before(path, tmp_path):
+    other = tmp_path / "other"
+    other.write_bytes(bytes(SIZE))
+
+    def look():
+        guarded = GuardedMap(path)
+        with open(other, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        os.truncate(other, KEPT)
+        guarded.guard.check()
+        rows_of(mapped).sum()
+
+    ended_by_bus_error(look)
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_bus_error_elsewhere_comes_to_faulthandler_and_goes_no_round_trips(path, tmp_path, later):
+    """Both restore each other when they pass one on."""
+    said = tmp_path / "said"
+
+    def look():
+        with open(said, "w") as file:
+            faulthandler.enable(file)
+            guarded = GuardedMap(path)
+            if later:
+                faulthandler.disable()
+                faulthandler.enable(file)
+                guarded = GuardedMap(path)
+            with open(path, "rb") as opened:
+                mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+            os.truncate(path, KEPT)
+            guarded.guard.check()
+            rows_of(mapped).sum()
+
+    ended_by_bus_error(look)
+    assert "Bus error" in said.read_text()
+
+
+def test_a_bus_error_that_is_sent_ends_the_process_as_before(path):
+    def be_told():
+        guarded = GuardedMap(path)
+        os.kill(os.getpid(), signal.SIGBUS)
+        guarded.guard.check()
+
+    ended_by_bus_error(be_told)
+
+
+def test_who_catches_bus_errors_later_is_replaced_when_the_next_file_is_mapped(path):
+    def look():
+        first = GuardedMap(path)
+        faulthandler.disable()
+        faulthandler.enable()
+        second = GuardedMap(path)
+        os.truncate(path, KEPT)
+        rows_of(second).sum()
+        with pytest.raises(OSError):
+            second.guard.check()
+        first.guard.check()
+
+    in_child(look)
+
+
+def test_a_map_that_is_gone_is_watched_no_longer(path):
+    before = set(bus_errors._guards)
+    mapped = GuardedMap(path)
+    view = rows_of(mapped)[3:5]
+    guard = mapped.guard
+    del mapped
+    assert guard in bus_errors._guards
+    del view
+    assert bus_errors._guards == before
+
+
+def test_what_a_library_has_mapped_is_guarded_page_by_page(path):
+    def look():
+        with open(path, "rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        expected = path.read_bytes()
+        [guard] = guards_of(path.parent, b"empty" + bytes(KEPT - 5))
+        os.truncate(path, KEPT)
+        assert bytes(mapped[2 * KEPT : 3 * KEPT]) == b"empty" + bytes(KEPT - 5)
+        with pytest.raises(OSError, match="cannot be read"):
+            guard.check()
+        assert bytes(mapped[:KEPT]) == expected[:KEPT]  # which other threads may be reading
+        guard.release()
+        rows_of(mapped).sum()
+
+    ended_by_bus_error(look)  # by what it looks at after the release
+
+
+def test_maps_of_other_folders_are_left_alone(path, tmp_path):
+    (tmp_path / "filer").mkdir()
+    mapped = GuardedMap(path)
+    assert guards_of(tmp_path / "filer", bytes(KEPT)) == guards_of(tmp_path / "fil", bytes(KEPT)) == []
+    mapped.guard.check()

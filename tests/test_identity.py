@@ -1,0 +1,171 @@
+"""Two cases that differ in one setting are two, wherever records are grouped."""
+
+import csv
+import dataclasses
+import json
+
+import pytest
+from record_cases import a_case, a_record
+
+from iobench.formats import declared
+from iobench.loading import loaders
+from iobench.loading.order import ORDERS
+from iobench.results import cases, history, record
+from iobench.results.compare import compare
+from iobench.results.summary import summarise
+from iobench.terminal.run_tables import run_tables
+
+FAST, SLOW = 900, 100  # MiB/s: a median over both would be neither
+
+
+def other_value(spec):
+    """Some value of an option that is not its default."""
+    if spec.choices is not None:
+        return next(value for value in spec.choices if value != spec.default)
+    return {bool: not spec.default, int: 7, float: 0.5, str: "other"}[spec.type]
+
+
+def loader_pairs():
+    for name in loaders.names():
+        for spec in declared(loaders.type_of(name)):
+            plain = loaders.get(name)
+            value = other_value(spec)
+            needs_workers = spec.name in ("prefetch_factor", "start_method", "persistent_workers")
+            if needs_workers:
+                plain = dataclasses.replace(plain, num_workers=2)
+            yield f"{name}:{spec.name}", plain, dataclasses.replace(plain, **{spec.name: value})
+
+
+BASE = a_case(order="block")
+OTHERS = {
+    "dataset": "e",
+    "content": "f" * 16,
+    "variant": "lmdb",
+    "device": "cuda:0",
+    "batch_size": 64,
+    "order": "random",
+    "block_bytes": 1 << 16,
+    "window_bytes": 1 << 22,
+    "seed": 1,
+    "cache": "cold",
+    "model": "mlp",
+    "profile": True,
+    "isolated": True,
+    "world_size": 2,
+    "loader": loaders.get("stream"),
+}
+PAIRS = {
+    **{name: (BASE, dataclasses.replace(BASE, **{name: value})) for name, value in OTHERS.items()},
+    **{
+        name: (dataclasses.replace(BASE, loader=one), dataclasses.replace(BASE, loader=other))
+        for name, one, other in loader_pairs()
+    },
+}
+
+
+def records_of(case, speed):
+    made = a_record(speed)
+    dataset = dataclasses.replace(made.dataset, name=case.dataset, content=case.content)
+    timing, rounds = made.timing, range(1, 6)
+    return [
+        dataclasses.replace(
+            made,
+            round=number,
+            case=case.facets,
+            dataset=dataset,
+            cache=dataclasses.replace(made.cache, mode=case.cache),
+            timing=dataclasses.replace(timing, epochs_s=timing.epochs_s * (1 + number / 1e4)),
+        )
+        for number in rounds
+    ]
+
+
+@pytest.fixture(params=PAIRS)
+def pair(request):
+    one, other = PAIRS[request.param]
+    return [*records_of(one, FAST), *records_of(other, SLOW)]
+
+
+def test_every_field_of_a_case_is_tried():
+    fields = {spec.name for spec in dataclasses.fields(type(BASE))}
+    assert fields == set(OTHERS)
+    options = [spec for name in loaders.names() for spec in declared(loaders.type_of(name))]
+    assert len(PAIRS) == len(fields) + len(options)
+
+
+def test_every_field_of_a_case_is_a_facet_of_its_key():
+    keys = {one.key for pair in PAIRS.values() for one in pair}
+    assert all(one.key != other.key for one, other in PAIRS.values())
+    assert len(keys) > len(PAIRS)
+
+
+def test_a_summary_has_two_with_labels_of_their_own(pair):
+    found = summarise(pair).cases
+    assert len(found) == 2
+    assert {round(case.bytes_per_s.median / 2**20, -2) for case in found} == {FAST, SLOW}
+    assert len({str(case.label) for case in found}) == 2
+
+
+def test_a_table_has_two_lines_that_differ(pair):
+    summary = summarise(pair)
+    (table, *_) = run_tables(summary, 1000)
+    assert table.row_count == 2
+    names = [
+        tuple(cells[row] for cells in ([*column.cells] for column in table.columns[:3])) for row in (0, 1)
+    ]
+    assert names[0] != names[1]
+
+
+def test_no_warning_takes_them_for_one(pair):
+    assert not [warning for warning in summarise(pair).warnings if warning.kind in ("spread", "drift")]
+
+
+def test_a_list_of_runs_counts_two(pair, tmp_path):
+    for one in pair:
+        record.append(tmp_path / "results" / "r.jsonl", one)
+    (past,) = history.past(tmp_path)
+    assert past.cases == 2
+
+
+def test_a_run_is_shown_with_two(pair, tmp_path, inside):
+    for one in pair:
+        record.append(tmp_path / "results" / "r.jsonl", one)
+    shown = json.loads(inside("runs", "--data-dir", tmp_path, "show", "r", "--json").stdout)
+    assert sum(len(context["cases"]) for context in shown["contexts"]) == 2
+
+
+def test_a_comparison_with_itself_has_two_lines_without_a_difference(pair):
+    found = compare(pair, {"again": pair}, force=True)
+    assert len(found.lines) == 2
+    assert [line.comparison.ratio.median for line in found.lines] == [1.0, 1.0]
+    assert [line.settings + line.forced for line in found.lines] == [[], []]
+    assert len({line.case for line in found.lines}) == 2
+
+
+def test_an_export_has_two_keys(pair, tmp_path):
+    history.export(pair, tmp_path / "t.csv")
+    with open(tmp_path / "t.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len({row["case_key"] for row in rows}) == 2
+
+
+def test_a_report_draws_two(pair):
+    page = pytest.importorskip("iobench.report.page")
+    drawn = [
+        row
+        for section in page.sections(pair)
+        for figure in section.figures
+        if figure.name.endswith("speed")
+        for row in figure.rows
+    ]
+    assert len(drawn) == 2
+    assert {round(row["MiB/s"], -2) for row in drawn} == {FAST, SLOW}
+
+
+def test_the_same_case_is_one():
+    again = [dataclasses.replace(one, round=one.round + 5) for one in records_of(BASE, FAST)]
+    assert len(cases.by_case([*records_of(BASE, FAST), *again])) == 1
+
+
+def test_orders_of_the_test_are_all_there_are():
+    assert set(ORDERS) == {"sequential", "random", "block"}

@@ -1,0 +1,184 @@
+"""A process for each case: the same figures and failures, and nothing of one case touches another."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import damage
+
+import iobench
+from iobench.bench import isolated
+from iobench.bench.executor import InProcess, Tick
+from iobench.bench.isolated import Isolated
+from iobench.bench.observer import Observer
+from iobench.bench.options import RunOptions, cases_of
+from iobench.errors import CaseDied, WrongContent
+
+
+def options(*loaders, **more):
+    chosen = {"device": ("cpu",), "order": ("sequential",), "limits": False, "isolate": True, "rounds": "2"}
+    return RunOptions(("npy",), loaders, **{**chosen, **more})
+
+
+def a_case(manifest, loader="native", **more):
+    (case,) = cases_of(manifest, options(loader, **more), ["cpu"])
+    return case
+
+
+@pytest.fixture
+def executor(images):
+    made = Isolated(images, 60.0)
+    yield made
+    made.close()
+
+
+def children():
+    return [p for p in psutil.Process().children() if any("iobench.bench.isolated" in c for c in p.cmdline())]
+
+
+def test_it_measures_what_this_process_does(images, executor):
+    case = a_case(images, "dataloader:num_workers=1", model=("mlp",))
+    executor.prove(case, 1, Tick())
+    (apart,) = executor.measure(case, 1, Tick())
+    here = InProcess(images)
+    here.prove(case, 1, Tick())
+    (own,) = here.measure(case, 1, Tick())
+    assert apart.loss == own.loss
+    assert apart.timing.samples % images.schema.samples == 0
+    assert apart.memory.peak_bytes > 0
+    assert apart.processor.cpu_s > 0
+
+
+def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, executor):
+    case = a_case(images)
+    executor.prove(case, 1, Tick())
+    (first,) = children()
+    for number in (1, 2, 3):
+        executor.measure(case, number, Tick())
+        assert [child.pid for child in children()] == [first.pid]
+    executor.close()
+    assert not children()
+
+
+def test_each_case_has_its_own(images, executor):
+    for loader in ("native", "stream"):
+        executor.prove(a_case(images, loader), 1, Tick())
+    assert len(children()) == 2
+
+
+def test_batches_are_seen_as_they_come(images, executor):
+    tick = Tick()
+    case = a_case(images, batch_size=(8,))
+    executor.prove(case, 1, tick)
+    assert tick.progress.batches > 0
+
+
+def test_a_run_apart_says_so_in_its_records(images, tmp_path):
+    found = iobench.run(images, options("native", "stream"), out=tmp_path / "r.jsonl")
+    assert not found.failures
+    assert len(found.records) == 4
+    assert all(one.case["isolated"] for one in found.records)
+    assert not children()
+
+
+def test_wrong_content_is_told_as_in_this_process(own_images, executor):
+    damage(own_images.files_of("npy")[0])
+    told = []
+    for made in (Isolated(own_images, 60.0), InProcess(own_images)):
+        with pytest.raises(WrongContent) as caught:
+            made.prove(a_case(own_images), 1, Tick())
+        told.append(str(caught.value))
+        made.close()
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
+def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
+    images, tmp_path, monkeypatch, number
+):
+    processes, start = {}, isolated.CaseProcess.__init__
+
+    def note(self, case, root):
+        start(self, case, root)
+        processes[case.loader.name] = self._process
+
+    class Killing(Observer):
+        def recorded(self, key, record):
+            if record.case["loader"] == "native":
+                os.kill(processes["native"].pid, number)
+
+    monkeypatch.setattr(isolated.CaseProcess, "__init__", note)
+    asked = options("native", "stream", rounds="3")
+    found = iobench.run(images, asked, out=tmp_path / "r.jsonl", observer=Killing())
+    ((key, reason),) = found.failures.items()
+    assert str(found.labels[key]) == "npy · native"
+    assert f"killed by {number.name}" in reason
+    assert "\n" not in reason
+    assert [one.case["loader"] for one in found.records].count("stream") == 3
+    assert not children()
+
+
+def test_a_process_that_hangs_is_ended(images, executor, monkeypatch):
+    monkeypatch.setattr(isolated, "START_S", 0.0)
+    quick = Isolated(images, 30.0)
+    case = a_case(images)
+    quick.prove(case, 1, Tick())
+    (child,) = children()
+    child.suspend()
+    quick._timeout_s = 0.5
+    with pytest.raises(CaseDied, match=r"no batch came for 0\.5 s, so its process was ended \(--timeout\)"):
+        quick.measure(case, 1, Tick())
+    assert not children()
+
+
+def test_an_interrupt_ends_every_process(images, executor):
+    case = a_case(images)
+    executor.prove(case, 1, Tick())
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        executor.measure(case, 1, Tick(interrupt))
+    executor.close()
+    assert not children()
+
+
+ORPHANING = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[2])
+from test_isolated import a_case
+from iobench.bench.executor import Tick
+from iobench.bench.isolated import CaseProcess
+from iobench.dataset.manifest import Manifest
+manifest = Manifest.load(Path(sys.argv[1]))
+process = CaseProcess(a_case(manifest), manifest.root)
+process.ask("prove", 1, Tick(), 60.0)
+print(process._process.pid, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_it_ends_with_its_parent(images):
+    command = [sys.executable, "-c", ORPHANING, images.root, str(Path(__file__).parent)]
+    pid = int(subprocess.run(command, capture_output=True, text=True).stdout)
+    deadline = time.monotonic() + 10
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_threads_of_this_process_are_not_in_the_way(images, executor):
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    executor.prove(a_case(images), 1, Tick())
+    stop.set()
+    thread.join()

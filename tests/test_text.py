@@ -1,0 +1,53 @@
+"""Text from outside, made fit to be shown."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.text import listed, printable, reason, shortened
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain · text, µs × 10 – été 🐱", "plain · text, µs × 10 – été 🐱"),
+        ("\x1b[31m", "\\x1b[31m"),
+        ("a\nb\tc\rd", "a\\x0ab\\x09c\\x0dd"),
+        ("\x9b2J\x7f", "\\x9b2J\\x7f"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("a\u2028b\u200bc", "a\\u2028b\\u200bc"),
+        ("\U000e0041", "\\U000e0041"),
+        (b"\xff\xfe".decode("utf-8", "surrogateescape"), "\\xff\\xfe"),
+        ("\ud800", "\\ud800"),
+        ("[bold]", "[bold]"),
+        ("", ""),
+    ],
+)
+def test_what_a_terminal_would_obey_is_written_out(text, shown):
+    assert printable(text) == shown
+
+
+@given(st.text(st.characters()))
+def test_any_text_becomes_one_line_that_can_be_encoded(text):
+    shown = printable(text)
+    shown.encode("utf-8")
+    assert len(shown.splitlines()) <= 1
+    assert not {unicodedata.category(c) for c in shown} & {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    assert printable(shown) == shown
+
+
+def test_long_texts_and_lists_are_shortened():
+    assert shortened("x" * 80) == "x" * 80
+    assert shortened("x" * 81) == "x" * 79 + "…"
+    assert listed(["a", "b"]) == "a, b"
+    assert listed([str(n) for n in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7 and 2 more"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(ValueError("a\nb"), "a"), (EOFError(), "EOFError"), (ValueError("x" * 999), "x" * 199 + "…")],
+)
+def test_an_error_is_its_first_line(error, said):
+    assert reason(error) == said
