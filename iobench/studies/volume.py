@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import iobench
 from iobench import formats
 from iobench.dataset.manifest import Manifest
+from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.errors import ColdCacheUnavailable, LoaderFailed, PrepareError
 from iobench.host import cache
@@ -115,7 +115,7 @@ def _limits(options: StudyOptions) -> tuple[int, tuple[float, ...], Sequence[str
 def _prepared(options: StudyOptions, size: int, variants: Sequence[str]) -> Iterator[Manifest]:
     """A dataset for as long as the block runs."""
     with scratch(options) as folder:
-        yield iobench.prepare(Synthetic(size), variants, data_dir=folder, name="volume")[0]
+        yield prepare(Synthetic(size), variants, data_dir=folder, name="volume")[0]
 
 
 def _under_a_limit(options: StudyOptions) -> tuple[list[Measurements], str | None]:
