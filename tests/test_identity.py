@@ -49,6 +49,7 @@ OTHERS = {
     "seed": 1,
     "cache": "cold",
     "model": "mlp",
+    "strict": True,
     "profile": True,
     "isolated": True,
     "world_size": 2,

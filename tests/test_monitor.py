@@ -168,9 +168,11 @@ def test_a_driver_that_fails_is_none(nvml, tmp_path, monkeypatch):
     assert snapshots(tmp_path, "cuda:0").take()[0]["gpu"] is None
 
 
-def test_records_of_a_profiled_run_have_the_looks_since_the_last(images, tmp_path, monkeypatch):
+def test_records_of_a_profiled_run_have_the_snapshots_since_the_last(images, tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "EVERY_S", 0.05)
-    options = {"device": "cpu", "profile": True, "limits": False, "rounds": 3}
-    found = iobench.run(images, ["hdf5"], ["dataloader"], out=tmp_path / "r.jsonl", **options)
-    times = [look["time"] for one in found.records for look in one.system]
+    asked = iobench.RunOptions(
+        ("hdf5",), ("dataloader",), device=("cpu",), rounds="3", profile=True, limits=False
+    )
+    found = iobench.run(images, asked, out=tmp_path / "r.jsonl")
+    times = [snapshot["time"] for one in found.records for snapshot in one.snapshots]
     assert times == sorted(set(times))

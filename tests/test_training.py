@@ -116,6 +116,7 @@ def test_scalars_alone_train():
 def test_a_loss_that_is_no_number_is_null_in_the_record(tmp_path):
     arrays = {"x": np.full((8, 4), np.nan, np.float32)}
     manifest = prepared(tmp_path, arrays, ["npy", "lmdb"])
-    found = iobench.run(manifest, loaders=["native"], model="mlp", device="cpu", rounds=1)
+    asked = iobench.RunOptions(loader=("native",), model=("mlp",), device=("cpu",), rounds="1", limits=False)
+    found = iobench.run(manifest, asked)
     assert not found.failures
     assert [json.loads(line)["loss"] for line in found.path.read_text().splitlines()] == [None, None]

@@ -28,6 +28,10 @@ def cold(records, **state):
     return changed(records, "cache", mode="cold", method="drop_caches", residency=0.0, **state)
 
 
+def with_snapshots(records, snapshots):
+    return [dataclasses.replace(record, snapshots=snapshots) for record in records]
+
+
 def with_limit(records, limit):
     return [dataclasses.replace(record, limit=limit) for record in records]
 
@@ -64,6 +68,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ("neighbours", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
         ("limit", with_limit(rounds_of(STEADY), LIMIT)),
         ("profile", changed(rounds_of(STEADY), "timing", spans_s=0.05)),
+        ("device throttled", with_snapshots(rounds_of(STEADY), [{"gpu_throttled": ["power cap"]}])),
     ],
 )
 def test_each_reason_to_doubt_is_said_alone_and_tells_what_helps(kind, records):
@@ -82,6 +87,7 @@ def test_each_reason_to_doubt_is_said_alone_and_tells_what_helps(kind, records):
         changed(changed(rounds_of(STEADY), "processor", steal_s=None), "disk", read_bytes=None),
         cold(changed(rounds_of(STEADY), "disk", read_bytes=DATA, device_read_bytes=int(1.01 * DATA))),
         with_limit(rounds_of(STEADY), None),
+        with_snapshots(rounds_of(STEADY), [{"gpu_throttled": None}, {"gpu_throttled": []}, {}]),
     ],
 )
 def test_what_is_in_order_or_unknown_is_not_doubted(records):

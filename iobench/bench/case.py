@@ -33,6 +33,7 @@ class Case:
     seed: int = 0
     cache: str = "warm"
     model: str = "none"
+    strict: bool = False  # the device is synchronised after each step
     profile: bool = False
     isolated: bool = False
     world_size: int = 1
@@ -54,6 +55,7 @@ class Case:
             "seed": self.seed,
             "cache": self.cache,
             "model": self.model,
+            "strict": self.strict,
             "profile": self.profile,
             "isolated": self.isolated,
             "world_size": self.world_size,

@@ -15,9 +15,9 @@ from iobench.errors import LoaderFailed, ManifestError
 from iobench.formats import FormatError
 from iobench.host import cache, limits
 from iobench.host.aio import DirectUnavailable
+from iobench.host.device import pick_device
 from iobench.host.limits import Below, Limit
 from iobench.host.memory import PAGE
-from iobench.loading.transfer import pick_device
 
 if TYPE_CHECKING:
     import torch
@@ -153,7 +153,7 @@ def survey(
         raise LoaderFailed(
             f"{file}: cannot be read: {error.strerror}; see what is wrong with the disk"
         ) from error
-    if device.type == "cuda":
+    if device.type != "cpu":
         on_status("copying to the device and back")
         found.limits += [
             measure(device, slot_bytes, pinned, seconds)

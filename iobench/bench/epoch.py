@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
+from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Meter
-from iobench.errors import LoaderFailed, WrongContent
+from iobench.errors import WrongContent
 from iobench.host.counters import Counters, Counts
 from iobench.loading.loaders import Asked, Epochs, Job, Loader
 from iobench.loading.stages import UNTIMED, Profile
-from iobench.loading.transfer import DeviceBatch, HostToDevice
+from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
 from iobench.results.record import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
 
 Consumer = Callable[[DeviceBatch], None]
@@ -35,6 +34,7 @@ class Round:
     consume: Consumer
     seconds: float = ROUND_S
     profile: Profile | None = None
+    strict: bool = False  # synchronise the device after each batch
     ended: Callable[[], None] = lambda: None
 
 
@@ -46,24 +46,32 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     """
     profile, schema = wanted.profile, job.opener.schema
     job = replace(job, stages=profile or UNTIMED)
-    opening, meter = Meter(), Meter()
+    opening, meter, clock = Meter(), Meter(), _clock(transfer, wanted)
+    consume = wanted.consume if clock is None else clock.around(wanted.consume)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     collect_garbage(forking=loader.workers > 0)
-    with _counting(counters) as counts:
+    with device_errors(str(job.opener.path)), _counting(counters) as counts:
         with opening:
             epochs = opened(loader, job)
         with closing(epochs):
             done = samples = 0
             while not done or (meter.elapsed_s < wanted.seconds and done < MOST_EPOCHS):
                 asked = asked_of(loader, job, wanted.number * MOST_EPOCHS + done)
-                with meter:
-                    came = _drain(epochs, asked, transfer, meter, wanted.consume)
+                with meter, clock or nullcontext():
+                    came = _drain(epochs, asked, transfer, meter, consume)
                 _check_count(loader, came, schema.samples)
                 samples, done = samples + came, done + 1
                 wanted.ended()
             counters.note_memory()
     timing = _timing(epochs, opening, meter, profile, done, samples, schema.sample_bytes)
+    if clock is not None:  # what the device waited for, not what the host did, which runs ahead of it
+        timing = replace(timing, wait_s=clock.wait_s, first_batch_s=clock.first_batch_s)
     return _measured(timing, counts[0])
+
+
+def _clock(transfer: HostToDevice, wanted: Round) -> DeviceClock | None:
+    """The device's own clock; None on the host, where the meter says the same."""
+    return None if transfer.room.is_host else DeviceClock(transfer.room, wanted.strict)
 
 
 def opened(loader: Loader, job: Job) -> Epochs:
@@ -153,16 +161,12 @@ def _check_count(loader: Loader, came: int, samples: int) -> None:
 def _drain(epochs: Epochs, asked: Asked, transfer: HostToDevice, meter: Meter, consume: Consumer) -> int:
     """Samples that reached the device, all of them by the time this returns."""
     first, samples = epochs.opener.schema.fields[0].name, 0
-    stages = UNTIMED if transfer.device.type == "cpu" else epochs.stages  # on the CPU nothing moves
-    try:
-        with closing(epochs.epoch(asked)) as batches:
-            for batch in meter.over(map(stages.timed("host_to_device", transfer.move), batches)):
-                samples += batch[first].shape[0]
-                consume(batch)
-        stages.timed("host_to_device", transfer.synchronize)()
-    except torch.OutOfMemoryError as error:
-        reason = str(error).partition(". ")[0]
-        raise LoaderFailed(f"{epochs.opener.path}: {reason}; use a smaller --batch-size") from error
+    stages = UNTIMED if transfer.room.is_host else epochs.stages  # on the CPU nothing moves
+    with closing(epochs.epoch(asked)) as batches:
+        for batch in meter.over(map(stages.timed("host_to_device", transfer.move), batches)):
+            samples += batch[first].shape[0]
+            consume(batch)
+    stages.timed("host_to_device", transfer.synchronize)()
     return samples
 
 

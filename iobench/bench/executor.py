@@ -16,8 +16,9 @@ from iobench.bench.training import Trainer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import verify_artifact
 from iobench.formats import Schema
+from iobench.host.device import pick_device
 from iobench.loading.stages import Profile
-from iobench.loading.transfer import DeviceBatch, HostToDevice, pick_device
+from iobench.loading.transfer import DeviceBatch, HostToDevice
 from iobench.results.record import Measured
 
 
@@ -65,7 +66,13 @@ class InProcess:
             verify_artifact(self._manifest, case.variant)
         job = case.job(self._manifest)
         proof = Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0))
-        self._run(case, Round(0, proof.add, seconds=0.0), tick)
+        step = Step.of(case, self._manifest.schema)
+
+        def consume(batch: DeviceBatch) -> None:
+            step.transfer.lag()  # memory that is used again too soon shows only where the consumer is late
+            proof.add(batch)
+
+        self._run(case, Round(0, consume, seconds=0.0), tick, step)
         proof.conclude()
         for _ in range(warmup - 1):
             self._run(case, Round(0, lambda batch: None, seconds=0.0), tick)
@@ -84,9 +91,9 @@ class InProcess:
     def close(self) -> None:
         """Nothing was started."""
 
-    def _run(self, case: Case, wanted: Round, tick: Tick) -> Measured:
-        """A round with the case's training step on each batch."""
-        step, first = Step.of(case, self._manifest.schema), wanted.consume
+    def _run(self, case: Case, wanted: Round, tick: Tick, step: Step | None = None) -> Measured:
+        """A round with the case's training step on each batch, on a device that no other case fills."""
+        step, first = step or Step.of(case, self._manifest.schema), wanted.consume
         work = wanted.profile.timed("compute", step) if wanted.profile and step.trains else step
 
         def consume(batch: DeviceBatch) -> None:
@@ -94,12 +101,12 @@ class InProcess:
             first(batch)
             work(batch)
 
-        step.transfer.reset_peak()
+        step.transfer.make_room()
         measured = measure(
             case.loader,
             case.job(self._manifest),
             step.transfer,
-            replace(wanted, consume=consume, ended=step.note_loss),
+            replace(wanted, consume=consume, strict=case.strict, ended=step.note_loss),
         )
         allocated, reserved = step.transfer.peak_bytes() or (None, None)
         memory = replace(measured.memory, device_allocated_bytes=allocated, device_reserved_bytes=reserved)
@@ -127,10 +134,9 @@ class Step:
         return self._trainer is not None
 
     def __call__(self, batch: DeviceBatch) -> None:
-        """Train on a batch, and wait for the device, so that the next wait is for data."""
+        """Train on a batch, as a training loop does: without waiting for the device."""
         if self._trainer is not None:
             self._trainer.step(batch)
-            self.transfer.synchronize()
 
     def note_loss(self) -> None:
         """Keep the loss after the first epoch: how many a round has differs from case to case."""

@@ -49,6 +49,7 @@ class RunOptions:
     isolate: bool | None = None  # by default where a loader asks for it
     sudo: bool = False
     limits: bool = True
+    strict: bool = False
     profile: bool = False
     trace: bool = False
 
@@ -119,6 +120,7 @@ def _case(
         variant=variant,
         loader=loader.on(combination["device"]),
         seed=options.seed,
+        strict=options.strict,
         profile=options.profile,
         isolated=isolated,
         **combination,

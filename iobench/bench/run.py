@@ -29,7 +29,7 @@ def run(
     RecordError where the run cannot be had as asked.
     """
     from iobench.bench.rounds import Measuring
-    from iobench.loading.transfer import pick_device
+    from iobench.host.device import pick_device
 
     options = options or RunOptions()
     devices = list(dict.fromkeys(str(pick_device(name)) for name in options.device))

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import torch
 
 from iobench.errors import LoaderFailed
-from iobench.host.device import Accelerator, device_of, pick_device
+from iobench.host.device import Accelerator, device_of
 
-__all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "Side", "device_errors", "pick_device", "side_of"]
+__all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "Side", "device_errors", "side_of"]
 
 HostBatch: TypeAlias = Any  # dict[str, Tensor], or a tensorclass of the same fields
 DeviceBatch = dict[str, torch.Tensor]

@@ -52,6 +52,7 @@ FACETS: dict[str, Facet] = {
     "block_bytes": Facet("block", lambda value: f"blocks of {bytes_text(value)}"),
     "window_bytes": Facet("window", lambda value: f"windows of {bytes_text(value)}"),
     "seed": Facet("seed", lambda value: f"seed {value}"),
+    "strict": Facet("step", lambda value: "synchronised steps" if value else "steps as in training"),
     "profile": Facet("profile", lambda value: "profiled" if value else "not profiled"),
     "isolated": Facet("process", lambda value: "own process" if value else "shared process"),
 }

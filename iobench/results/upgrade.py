@@ -63,6 +63,7 @@ def _case(body: dict[str, Any], arm: dict[str, Any], cache: dict[str, Any]) -> d
         "device": body["device"],
         "cache": cache["mode"],
         "model": body["model"],
+        "strict": True,  # version 1 waited for the device after each step
         "profile": body.get("stages") is not None,
         "isolated": False,
         "world_size": 1,

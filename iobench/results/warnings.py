@@ -216,6 +216,22 @@ def _costly_spans(groups: Cases) -> RunWarning | None:
     return RunWarning("profile", said, costly) if costly else None
 
 
+def _throttled_device(groups: Cases) -> RunWarning | None:
+    reasons = {
+        key: {str(why) for r in rounds for s in r.snapshots or () for why in s.get("gpu_throttled") or ()}
+        for key, rounds in groups.items()
+    }
+    slowed = [key for key, whys in reasons.items() if whys]
+    if not slowed:
+        return None
+    named = ", ".join(sorted(set().union(*reasons.values())))
+    return RunWarning(
+        "device throttled",
+        f"the device ran below its clocks although it had work ({named}); cool it or raise its power limit",
+        slowed,
+    )
+
+
 _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _few_rounds,
     _short_rounds,
@@ -231,6 +247,7 @@ _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _neighbours,
     _beaten_limit,
     _costly_spans,
+    _throttled_device,
 )
 
 

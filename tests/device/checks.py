@@ -12,14 +12,16 @@ from simulated import device
 
 from iobench import StreamLoader
 from iobench.bench import epoch
-from iobench.bench.case import Settings, case
 from iobench.bench.device_clock import DeviceClock
 from iobench.dataset.checksum import Checksum
+from iobench.formats import declared
 from iobench.host.device import device_of
+from iobench.loading import loaders
+from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.loading.stream import pipeline
+from iobench.loading.stream.backend import open_backend
 from iobench.loading.stream.pipeline import Pipeline
-from iobench.loading.stream.source import open_source
 from iobench.loading.stream.transfer import MOST_BEHIND, transfer_to
 from iobench.loading.transfer import HostToDevice
 
@@ -29,11 +31,11 @@ BATCH = 8
 def batches_of_stream(manifest, index, order, threads=2, transform=None):
     """(batch, rows) of one epoch whose groups are one batch each, so that slots are used again soon."""
     schema, epoch = manifest.schema, Order(order, BATCH)
-    source = open_source(manifest.opener("npy"), schema, threads, False)
+    backend_ = open_backend(manifest.opener("npy"), schema, threads, False)
     rows = epoch.batches(schema.samples, 0)
     before, pipeline.GROUP_BYTES = pipeline.GROUP_BYTES, 1
     try:
-        opened = Pipeline(source, schema, epoch, transfer_to(device(index)), transform)
+        opened = Pipeline(backend_, schema, epoch, transfer_to(device(index)), transform)
     finally:
         pipeline.GROUP_BYTES = before
     with closing(opened), closing(opened.run(rows)) as running:
@@ -152,13 +154,15 @@ def copies_are_booked_as_waiting(plug_in, schedule, copy_s=0.02, step_s=0.01, st
     )
 
 
-def measured(manifest, loader, index, consume, variant="npy", **chosen):
+def measured(manifest, loader, index, consume, variant="npy", order="sequential", **chosen):
     """One epoch of a case on a made-up device, pinned and without waiting."""
-    options = {"batch_size": BATCH, "pin_memory": True, "non_blocking": True, "fetch": "batch", **chosen}
-    settings = Settings(**options)
-    transfer = HostToDevice(device(index), bool(settings.non_blocking))
-    one = case(variant, loader, settings)
-    return epoch.measure(one, manifest.opener(variant), transfer, 1, consume)
+    batch_size = chosen.pop("batch_size", BATCH)
+    options = {"pin_memory": True, "non_blocking": True, "fetch": "batch", **chosen}
+    own = {spec.name for spec in declared(loaders.type_of(loader))}
+    one = loaders.get(loader, **{name: value for name, value in options.items() if name in own})
+    job = Job(manifest.opener(variant), Order(order, batch_size), f"{backend.NAME}:{index}")
+    transfer = HostToDevice(device(index), one.copies_without_blocking)
+    return epoch.measure(one, job, transfer, epoch.Round(1, consume, seconds=0.0))
 
 
 def proved(manifest, loader, index, variant="npy", **chosen):

@@ -10,9 +10,11 @@ from conftest import SAMPLES
 from machine import SCHEDULES
 from simulated import device
 
-from iobench.bench.case import LOADERS
 from iobench.bench.device_clock import DeviceClock
 from iobench.host.device import device_of
+from iobench.loading import loaders
+
+LOADERS = loaders.names()
 
 pytest_plugins = "plugged"
 

@@ -7,11 +7,13 @@ from conftest import image_arrays
 from machine import SCHEDULES
 from simulated import Simulated
 
-from iobench.bench.case import LOADERS
 from iobench.host import device as room
 from iobench.host.device import Accelerator
+from iobench.loading import loaders
 from iobench.loading.stream.transfer import SideTransfer
-from iobench.loading.transfer import HostToDevice, Side
+from iobench.loading.transfer import Side
+
+LOADERS = loaders.names()
 
 pytest_plugins = "plugged"
 
@@ -68,7 +70,7 @@ def no_record_stream(patch):
 
 def no_final_synchronise(patch):
     """The epoch ends when everything was asked for."""
-    patch.setattr(HostToDevice, "synchronize", lambda self: None)
+    patch.setattr(Accelerator, "synchronize", lambda self: None)  # by transfer and clock alike
 
 
 def a_stream_per_epoch(patch):

@@ -6,19 +6,21 @@ import pytest
 import torch
 
 import iobench
-from iobench import Settings, formats
-from iobench.bench.case import LOADERS
+from iobench import RunOptions, formats
+from iobench.loading import loaders
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
 ]
 
-PINNING = [{}, {"pin_memory": False}, {"pin_memory": True, "non_blocking": False}]
+LOADERS = loaders.names()
+PINNING = [{}, {"pin_memory": (False,)}, {"pin_memory": (True,), "non_blocking": (False,)}]
 
 
 def run(manifest, tmp_path, **options):
-    found = iobench.run(manifest, device="cuda", rounds=1, out=tmp_path / "r.jsonl", **options)
+    asked = RunOptions(device=("cuda",), rounds="1", **{"order": ("sequential",), **options})
+    found = iobench.run(manifest, asked, out=tmp_path / "r.jsonl")
     assert not found.failures
     assert len(found.records) == len(LOADERS) * len(formats.names())
     return found.records
@@ -28,15 +30,17 @@ def run(manifest, tmp_path, **options):
 @pytest.mark.parametrize("order", ["sequential", "random"])
 @pytest.mark.parametrize("fetch", ["sample", "batch"])
 def test_every_arm_brings_the_right_content_to_the_device(images, tmp_path, pinning, order, fetch):
-    settings = Settings(batch_size=32, order=order, fetch=fetch, **pinning)
-    records = run(images, tmp_path, settings=settings)
-    assert {record.device for record in records} == {"cuda:0"}
-    assert {record.case["pin_memory"] for record in records} == {pinning.get("pin_memory", True)}
-    assert all(record.gpu_reserved_bytes >= record.gpu_allocated_bytes > 0 for record in records)
+    chosen = {"fetch": (fetch,), **pinning}
+    records = run(images, tmp_path, batch_size=(32,), order=(order,), loader_options=chosen)
+    assert {record.case["device"] for record in records} == {"cuda:0"}
+    pinned = {r.case["options"]["pin_memory"] for r in records if r.case["loader"] != "stream"}
+    assert pinned == set(pinning.get("pin_memory", (True,)))
+    memory = [record.memory for record in records]
+    assert all(one.device_reserved_bytes >= one.device_allocated_bytes > 0 for one in memory)
 
 
 def test_large_batches_arrive_whole_while_copies_overlap(floats, tmp_path):
-    run(floats, tmp_path, settings=Settings(batch_size=2048, fetch="batch"))
+    run(floats, tmp_path, batch_size=(2048,), loader_options={"fetch": ("batch",)})
 
 
 def test_every_dtype_arrives(every_dtype, tmp_path):
@@ -44,21 +48,22 @@ def test_every_dtype_arrives(every_dtype, tmp_path):
 
 
 def test_workers_feed_the_device(images, tmp_path):
-    run(images, tmp_path, settings=Settings(batch_size=32, num_workers=2, fetch="batch"))
+    run(images, tmp_path, batch_size=(32,), loader_options={"num_workers": (2,), "fetch": ("batch",)})
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
 def test_every_arm_trains_to_the_same_loss(images, tmp_path, model):
-    losses = {record.loss for record in run(images, tmp_path, model=model)}
+    losses = {record.loss for record in run(images, tmp_path, model=(model,))}
     assert len(losses) == 1
     assert math.isfinite(losses.pop())
 
 
 def test_the_gpu_is_in_the_record(images, tmp_path):
-    gpu = run(images, tmp_path)[0].machine["gpu"]
-    assert gpu["name"] == torch.cuda.get_device_name()
-    assert gpu["memory_bytes"] > 0
-    assert gpu["driver"]
+    described = run(images, tmp_path)[0].machine.gpu
+    assert described.name == torch.cuda.get_device_name()
+    assert described.memory_bytes > 0
+    assert described.driver
+    gpu = described.details
     assert 1 <= gpu["pcie_generation"] <= gpu["pcie_generation_max"]
     assert 1 <= gpu["pcie_width"] <= gpu["pcie_width_max"]
     assert gpu["power_limit_w"] > 0

@@ -87,12 +87,12 @@ class CopyingLoader(Loader):
 
     def on(self: Self, device: str) -> Self:
         """The same with pinning and non-blocking copies decided for a device."""
-        accelerated = not device.startswith("cpu")
+        accelerated = device != "cpu" and _can_pin(device)
         pin, non_blocking = self.pin_memory, self.non_blocking  # type: ignore[attr-defined]
         if not accelerated and (pin or non_blocking):
             raise InvalidSettings(
-                f"{self.variant}: pinned memory and copies that do not block need an accelerator, "
-                f"not device {device}"
+                f"{self.variant}: pinned memory and copies that do not block need an accelerator that can "
+                f"pin, not device {device}"
             )
         pin = accelerated if pin is None else pin
         changes: dict[str, Any] = {
@@ -109,6 +109,14 @@ class CopyingLoader(Loader):
     def copies_without_blocking(self) -> bool:
         """As its option says."""
         return bool(self.non_blocking)
+
+
+def _can_pin(device: str) -> bool:
+    from torch import device as torch_device  # loading it takes seconds, and listing loaders needs none
+
+    from iobench.host.device import device_of
+
+    return device_of(torch_device(device)).pins
 
 
 class Epochs(ABC):

@@ -14,11 +14,11 @@ from iobench import formats
 from iobench.dataset.manifest import Manifest
 from iobench.errors import BenchError, InvalidSettings
 from iobench.formats import FormatError, Schema
+from iobench.host.device import pick_device
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
 from iobench.loading.stream.backend import open_backend, places_of
 from iobench.loading.stream.pipeline import Pipeline, Transform
 from iobench.loading.stream.transfer import Tensors, transfer_to
-from iobench.loading.transfer import pick_device
 
 STATE_VERSION = 1
 

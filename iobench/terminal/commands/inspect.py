@@ -70,7 +70,7 @@ def limits(
     """Measure what this disk, this memory and this device can do at most."""
     from iobench.bench.case_limits import survey
     from iobench.dataset.manifest import find_dataset
-    from iobench.loading.transfer import pick_device
+    from iobench.host.device import pick_device
     from iobench.terminal import display, tables
 
     for option, value in (("--batch-size", batch_size), ("--seconds", seconds)):

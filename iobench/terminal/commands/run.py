@@ -89,6 +89,10 @@ def run(
     limits: Annotated[
         bool, typer.Option("--limits/--no-limits", help="Measure what the hardware can do beside each case.")
     ] = True,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Wait for the device after each training step, as no training does."),
+    ] = False,
     profile: Annotated[
         bool, typer.Option("--profile", help="Split epochs into stages, and watch the machine.")
     ] = False,
@@ -146,6 +150,7 @@ def run(
             isolate=isolate,
             sudo=sudo,
             limits=limits,
+            strict=strict,
             profile=profile,
             trace=trace,
         )

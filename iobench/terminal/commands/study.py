@@ -19,7 +19,7 @@ def study(
 ) -> None:
     """Do a published experiment here, and answer each of its claims."""
     from iobench import studies
-    from iobench.loading.transfer import pick_device
+    from iobench.host.device import pick_device
     from iobench.terminal import display, tables
 
     if name == "list":
