@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from iobench.bench.case import Case
 from iobench.bench.case_limits import CaseLimits
@@ -28,6 +28,7 @@ from iobench.results.record import (
     MachinePart,
     Measured,
     Record,
+    SnapshotPart,
 )
 
 
@@ -81,7 +82,7 @@ class Recorder:
             machine=self._machines[case.device],
             limit=LimitPart(**asdict(limit)) if limit else None,
             shuffledness=self._shuffledness(case),
-            snapshots=self._monitor.take() if self._monitor else None,
+            snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )
 

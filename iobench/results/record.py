@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
@@ -144,6 +144,24 @@ class MachinePart:
     commit: str | None = None
 
 
+class _SnapshotAlways(TypedDict):
+    time: float  # seconds since 1970
+    cores: list[float]  # busy, 0 to 1, each
+    iowait: float  # of all processors' time
+
+
+class SnapshotPart(_SnapshotAlways, total=False):
+    """The machine over a second, as iobench.host.monitor sees it; None where nobody can tell."""
+
+    disk_bytes_per_s: float | None
+    disk_queue: float | None
+    gpu: float | None
+    gpu_memory_bytes: int | None
+    gpu_power_w: float | None
+    gpu_clock_mhz: int | None
+    gpu_throttled: list[str] | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """What a round took: the parts of a record that whoever measures can know."""
@@ -168,7 +186,7 @@ class Record(Measured):
     machine: MachinePart
     limit: LimitPart | None = None
     shuffledness: float | None = None  # of block order: see iobench.loading.order
-    snapshots: list[dict[str, Any]] | None = None  # of the machine since the last record
+    snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
     record_version: int = VERSION
 
     @property

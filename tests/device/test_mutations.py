@@ -70,7 +70,7 @@ def no_record_stream(patch):
 
 def no_final_synchronise(patch):
     """The epoch ends when everything was asked for."""
-    patch.setattr(Accelerator, "synchronize", lambda self: None)  # by transfer and clock alike
+    patch.setattr(Simulated, "synchronize", lambda self: None)  # by transfer and clock alike
 
 
 def a_stream_per_epoch(patch):
