@@ -5,7 +5,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from iobench import Settings
+from iobench.bench.options import RunOptions
 from iobench.errors import InvalidSettings
 from iobench.formats import Field, Schema
 from iobench.loading.order import (
@@ -175,14 +175,14 @@ def test_blocks_and_windows_hold_what_fits_and_at_least_one(batch_size, block_by
 @pytest.mark.parametrize("name", ["block_bytes", "window_bytes"])
 def test_blocks_and_windows_of_nothing_are_refused(name):
     with pytest.raises(InvalidSettings, match=f"{name} 0 is below 1"):
-        Settings(**{name: 0}, order="block")
+        RunOptions(**{name: (0,)}, order=("block",))
 
 
 @pytest.mark.parametrize("order", ["sequential", "random"])
 @pytest.mark.parametrize("name", ["block_bytes", "window_bytes"])
 def test_blocks_and_windows_are_refused_where_nothing_reads_them(name, order):
     with pytest.raises(InvalidSettings, match=f"for order block, not {order}"):
-        Settings(**{name: 4096}, order=order)
+        RunOptions(**{name: (4096,)}, order=(order,))
 
 
 def test_what_a_user_says_becomes_an_order_of_rows():

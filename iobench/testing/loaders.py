@@ -13,11 +13,10 @@ import numpy as np
 import psutil
 import pytest
 
-from iobench import formats
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
 from iobench.errors import BenchError
-from iobench.formats import Batch, Format, FormatError, read_word
+from iobench.formats import Batch, Format, FormatError, get, names, read_word
 from iobench.loading.loaders import Asked, Job, Loader
 from iobench.loading.order import ORDERS, Order
 from iobench.testing._cases import SCHEMA, Artifact, store
@@ -31,11 +30,11 @@ class LoaderContract:
 
     loader: Loader
 
-    @pytest.fixture(scope="class", params=formats.names())
+    @pytest.fixture(scope="class", params=names())
     @staticmethod
     def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         """23 samples in a format; skips those that the loader does not read."""
-        fmt: Format = formats.get(request.param)
+        fmt: Format = get(request.param)
         if not request.cls.loader.reads(fmt):
             pytest.skip(f"{request.cls.loader.name} does not read {fmt.name}")
         return store(fmt, tmp_path_factory.mktemp("artifact") / "a", SCHEMA)
