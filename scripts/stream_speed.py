@@ -35,7 +35,7 @@ from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
 from iobench.loading.transfer import HostToDevice
-from iobench.results.record import Measured
+from iobench.results.parts import Measured
 
 FORMATS = ["npy", "memmap", "hdf5:chunk_bytes=0", "lmdb"]
 CORES = len(os.sched_getaffinity(0))

@@ -31,6 +31,7 @@ from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.loading.order import Order
 from iobench.loading.transfer import HostBatch, HostToDevice
 from iobench.results import stats
+from iobench.thresholds import WARM_LIMIT
 
 SLOWED_BY = 0.1
 WANTED_SAME, WANTED_SLOWER = 0.05, 0.95  # called different at most, called slower at least
@@ -64,7 +65,7 @@ def rates(manifest: Manifest, rounds: int, first: int) -> dict[str, list[float]]
     found: dict[str, list[float]] = {name: [] for name in CASES}
     transfer, files = HostToDevice(torch.device("cpu"), False), manifest.files_of("npy")
     job = Job(manifest.opener("npy"), Order())
-    if cache.residency(files) < cache.WARM_LIMIT:
+    if cache.residency(files) < WARM_LIMIT:
         cache.warm(files)
     for number, name in plan.interleaved(list(CASES), lambda done: done < rounds, seed=first):
         wanted = Round(first + number, lambda batch: None, seconds=0.0)

@@ -5,7 +5,7 @@ from dataclasses import replace
 from iobench.bench.case import Case
 from iobench.loading import loaders
 from iobench.loading.stages import STAGES
-from iobench.results.record import (
+from iobench.results.parts import (
     CachePart,
     DatasetPart,
     DiskPart,
@@ -15,9 +15,9 @@ from iobench.results.record import (
     MachinePart,
     MemoryPart,
     ProcessorPart,
-    Record,
     TimingPart,
 )
+from iobench.results.record import Record
 
 MIB = 2**20
 MACHINE = MachinePart(

@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 HEAVY = ("torch", "tensordict", "h5py", "lmdb", "lz4", "scipy", "altair", "vl_convert", "jinja2", "pyarrow")
 
-BELOW = {"errors", "text", "units"}  # what every room but formats may use
+BELOW = {"errors", "text", "thresholds", "units"}  # what every room but formats may use
 ROOMS = {
     "formats": set(),
     "host": set(),

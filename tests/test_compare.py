@@ -9,7 +9,7 @@ from record_cases import MACHINE, a_record, rounds_of
 from iobench.errors import NotComparable
 from iobench.results import record
 from iobench.results.compare import compare
-from iobench.results.record import FieldSpec, MachineGpu
+from iobench.results.parts import FieldSpec, MachineGpu
 
 STEADY = [1000, 1010, 990, 1005, 995]
 

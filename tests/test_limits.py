@@ -18,13 +18,14 @@ from iobench.bench import case_limits
 from iobench.bench.case_limits import CaseLimits
 from iobench.host import cache, limits
 from iobench.host.aio import DirectUnavailable
-from iobench.host.limits import CACHED_BELOW, Below, Limit
+from iobench.host.limits import Below, Limit
 from iobench.host.memory import PAGE
 from iobench.loading import loaders as known_loaders
 from iobench.loading.stream.pipeline import GROUP_BYTES
 from iobench.results import record, summary
-from iobench.results.record import LimitPart
+from iobench.results.parts import LimitPart
 from iobench.results.warnings import warnings_of
+from iobench.thresholds import CACHED_BELOW
 
 SECONDS = 0.01
 LOADERS, SLOTS = known_loaders.names(), 5

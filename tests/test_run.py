@@ -21,6 +21,7 @@ from iobench.errors import (
 from iobench.host import cache, counters, machine
 from iobench.loading import loaders
 from iobench.results import record
+from iobench.thresholds import COLD_LIMIT, WARM_LIMIT
 
 FORKED = "num_workers=2,start_method=fork"
 LOADERS = loaders.names()
@@ -215,14 +216,14 @@ def test_a_cold_round_reads_what_is_stored_from_disk(by_file, floats, measure, n
     (one,) = measure(floats, [name], [loader], batch_size=4096, cache="cold").records
     assert one.timing.epochs == 1, "a second one would not be cold"
     assert one.cache.method == "posix_fadvise"
-    assert one.cache.residency <= cache.COLD_LIMIT
+    assert one.cache.residency <= COLD_LIMIT
     assert 0.95 <= one.disk.read_bytes / floats.artifacts[name].stored_bytes <= 1.3
 
 
 def test_a_warm_round_reads_nothing_from_disk(floats, measure):
     (one,) = measure(floats, batch_size=4096).records
     assert one.cache.mode == "warm"
-    assert one.cache.residency >= cache.WARM_LIMIT
+    assert one.cache.residency >= WARM_LIMIT
     assert one.disk.read_bytes < 0.02 * floats.schema.logical_bytes
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from record_cases import MIB, SAMPLES, rounds_of
 
-from iobench.results.record import LimitPart
+from iobench.results.parts import LimitPart
 from iobench.results.warnings import RunWarning, warnings_of
 
 STEADY = [1000, 1010, 990, 1005, 995]

@@ -15,7 +15,7 @@ from iobench.host.counters import Counters, Counts
 from iobench.loading.loaders import Asked, Epochs, Job, Loader
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
-from iobench.results.record import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
+from iobench.results.parts import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
 
 Consumer = Callable[[DeviceBatch], None]
 

@@ -19,7 +19,7 @@ from iobench.formats import Schema
 from iobench.host.device import pick_device
 from iobench.loading.stages import Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice
-from iobench.results.record import Measured
+from iobench.results.parts import Measured
 
 
 @dataclass

@@ -23,7 +23,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.errors import BenchError, CaseDied
 from iobench.formats import FormatError
 from iobench.host.process import START_S, KillableProcess
-from iobench.results.record import Measured
+from iobench.results.parts import Measured
 
 POLL_S = 0.05
 

@@ -18,7 +18,7 @@ from iobench.host.limits import Limit
 from iobench.host.monitor import Monitor
 from iobench.loading.order import shuffledness
 from iobench.results import history, record
-from iobench.results.record import (
+from iobench.results.parts import (
     CachePart,
     DatasetPart,
     FieldSpec,
@@ -27,9 +27,9 @@ from iobench.results.record import (
     MachineGpu,
     MachinePart,
     Measured,
-    Record,
     SnapshotPart,
 )
+from iobench.results.record import Record
 
 
 class Recorder:

@@ -20,7 +20,8 @@ from iobench.host import cache, interrupts
 from iobench.loading.loaders import type_of
 from iobench.results import record, stats
 from iobench.results.cases import key_of
-from iobench.results.record import CachePart, Record
+from iobench.results.parts import CachePart
+from iobench.results.record import Record
 from iobench.units import counted, seconds_text
 
 

@@ -20,14 +20,12 @@ import psutil
 
 from iobench.errors import ColdCacheUnavailable
 from iobench.host.memory import PAGE, touched_map
+from iobench.thresholds import BACKED_BYTES_PER_S, COLD_LIMIT, WARM_LIMIT
 
 MODES = ("warm", "cold")
 PREFAULT = 1.2  # of the bytes to be read
 BACKING = (PREFAULT, 3.0, 9.0)  # of them, as long as it is slow
-BACKED_BYTES_PER_S = 3e9  # touching memory that is there is several times as fast
 TELLING_BYTES = 64 << 20  # below this the rate of touching says little
-COLD_LIMIT = 0.01  # residency above this is not cold
-WARM_LIMIT = 0.99  # residency below this is not warm
 PIECE_BYTES = 8 << 20
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from iobench.host import cache
 from iobench.host.aio import Queue, open_direct
 from iobench.host.memory import PAGE, touched_array
+from iobench.thresholds import CACHED_BELOW
 from iobench.units import bytes_text
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ COPIED_BYTES = 512 << 20  # of a file, at most, from the page cache
 LOOKS = 1500  # single reads, to tell what is below the page cache
 WARM_UP_S = 0.1  # in which a link that had nothing to do gets up to its speed
 CHUNK_BYTES, LEAST_COPIES, MOST_COPIES = 32 << 20, 8, 256  # asked for at a time
-CACHED_BELOW = 1.3  # first p50 over second from which on something below must have cached
 
 Bytes = npt.NDArray[np.uint8]
 

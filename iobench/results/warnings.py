@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from iobench.results import cases, stats
 from iobench.results.record import Record
+from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, WARM_LIMIT
 from iobench.units import bytes_text, rate_text, seconds_text
 
 SPREAD = 0.10  # robust standard deviation over median
@@ -19,9 +20,6 @@ NEIGHBOURS = 0.05  # of the data, read from the same disk by others
 SHORT_S = 0.2
 SPANS = 0.01  # of an epoch
 MOST_NAMED = 3
-WARM_LIMIT = 0.99  # residency below this is not warm
-BACKED_BYTES_PER_S = 3e9  # touching memory that is there is several times as fast
-CACHED_BELOW = 1.3  # first p50 over second from which on something below must have cached
 
 Cases = Mapping[str, Sequence[Record]]  # by key
 

@@ -15,7 +15,7 @@ from iobench.dataset.manifest import Opener
 from iobench.host.monitor import Monitor
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.transfer import DeviceBatch, HostToDevice
-from iobench.results.record import Measured
+from iobench.results.parts import Measured
 from iobench.studies._turns import Contender, Turn
 
 GPU_SNAPSHOT_S = 0.1

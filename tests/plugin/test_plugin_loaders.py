@@ -121,7 +121,16 @@ def test_one_that_cannot_be_used_is_named_and_harms_nobody(tmp_path, monkeypatch
 
 
 def test_the_package_s_own_tests_pass(package):
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0", str(PACKAGE / "test_tape.py")]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n0",
+        str(PACKAGE / "test_tape.py"),
+    ]
     environment = {"PYTHONPATH": f"{package}:{Path(iobench.__file__).parent.parent}", "PATH": "/usr/bin"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=package)
     assert done.returncode == 0, done.stdout

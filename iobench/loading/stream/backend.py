@@ -17,6 +17,7 @@ from iobench.host.bus_errors import Guard, guards_of
 from iobench.host.memory import PAGE
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
+from iobench.thresholds import WARM_LIMIT
 
 FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
 MOST_THREADS = 4
@@ -171,7 +172,7 @@ def _placed_reader(
     schema: Schema, places: dict[str, Extent], direct: bool | None
 ) -> CachedReader | DirectReader:
     files = sorted({place.path for place in places.values()})
-    cold = _residency(files) < cache.WARM_LIMIT
+    cold = _residency(files) < WARM_LIMIT
     if direct or (direct is None and cold and not _fits(files)):
         try:
             return DirectReader(schema, places)

@@ -1,0 +1,161 @@
+"""The typed parts of a record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+
+@dataclass(frozen=True, kw_only=True)
+class FieldSpec:
+    """A field of the dataset: its name, one sample's shape, its dtype."""
+
+    name: str
+    shape: list[int]
+    dtype: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetPart:
+    """What was read."""
+
+    name: str
+    samples: int
+    fields: list[FieldSpec]
+    source: dict[str, Any] = field(default_factory=dict)
+    content: str | None = None  # checksum, hexadecimal
+    stored_bytes: int | None = None  # allocated on disk for the format that was read
+    write_s: float | None = None  # that preparing this format took
+
+
+@dataclass(frozen=True, kw_only=True)
+class CachePart:
+    """The state of the page cache before the round, and how it was brought about."""
+
+    mode: str  # warm or cold
+    residency: float | None  # of the data's files, 0 to 1; None where nobody could tell
+    method: str = ""
+    read_ahead_kib: int | None = None
+    prefault_bytes_per_s: float | None = None  # at which memory was touched before a cold round
+    below_s: list[float] | None = None  # p50 of single 4 KiB reads, twice over the same places
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimingPart:
+    """What the epochs of a round took; all of them together where nothing else is said."""
+
+    samples: int
+    logical_bytes: int
+    epochs_s: float  # from each epoch's first request until the device had finished its last batch
+    epochs: int = 1
+    open_s: float  # until the loader could be asked for its first batch
+    first_batch_s: float  # of the first epoch
+    wait_s: float  # blocked in next()
+    wait_p50_s: float
+    wait_p99_s: float
+    stages: dict[str, float] | None = None  # seconds of the consuming thread by stage
+    beside_s: float | None = None  # that threads beside it spent reading
+    spans_s: float | None = None  # what telling the stages apart cost
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessorPart:
+    """What the processors did."""
+
+    cpu_s: float  # of this process and its workers
+    major_faults: int = 0
+    steal_s: float | None = None  # of all processors, that a hypervisor gave to others
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskPart:
+    """What came from disk, in bytes; None where the kernel keeps no account."""
+
+    read_bytes: int | None = None  # for this process and its workers
+    device_read_bytes: int | None = None  # of the disk under the data, for whoever asked
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPart:
+    """Peaks of memory, in bytes."""
+
+    peak_bytes: int | None = None  # anonymous and shared, workers included
+    device_allocated_bytes: int | None = None
+    device_reserved_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LimitPart:
+    """The lowest limit on the way of a case's bytes, measured in the same run."""
+
+    name: str
+    bytes_per_s: float  # logical
+    how: str = ""
+    reads_per_s: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineDisk:
+    """The disk under the data."""
+
+    file_system: str | None = None
+    device: str | None = None
+    model: str | None = None
+    read_ahead_kib: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineGpu:
+    """The device that the data went to."""
+
+    name: str
+    memory_bytes: int | None = None
+    cuda: str | None = None
+    driver: str | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachinePart:
+    """Where it was measured."""
+
+    cpu: str
+    disk: MachineDisk
+    host: str = ""
+    cores: int | None = None
+    usable_cores: int | None = None
+    memory_bytes: int = 0
+    kernel: str = ""
+    python: str = ""
+    gpu: MachineGpu | None = None
+    versions: dict[str, str] = field(default_factory=dict)
+    commit: str | None = None
+
+
+class _SnapshotAlways(TypedDict):
+    time: float  # seconds since 1970
+    cores: list[float]  # busy, 0 to 1, each
+    iowait: float  # of all processors' time
+
+
+class SnapshotPart(_SnapshotAlways, total=False):
+    """The machine over a second, as iobench.host.monitor sees it; None where nobody can tell."""
+
+    disk_bytes_per_s: float | None
+    disk_queue: float | None
+    gpu: float | None
+    gpu_memory_bytes: int | None
+    gpu_power_w: float | None
+    gpu_clock_mhz: int | None
+    gpu_throttled: list[str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a round took: the parts of a record that whoever measures can know."""
+
+    timing: TimingPart
+    processor: ProcessorPart
+    disk: DiskPart
+    memory: MemoryPart
+    loss: float | None = None  # of the last step of the round's first epoch
