@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 import iobench
-from iobench import formats
-from iobench.bench import case_limits, epoch
+from iobench import formats, thresholds
+from iobench.bench import case_limits
 from iobench.formats import DTYPES
 from iobench.host import cache
 from iobench.terminal.cli import main
@@ -20,7 +20,7 @@ from iobench.terminal.cli import main
 SAMPLES = 203  # no multiple of a batch
 
 case_limits.SECONDS = 0.002  # of a limit in each run: here nobody looks at how good it is
-epoch.ROUND_S = 0.01  # nor at how sure a figure is
+thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 
 def image_arrays(samples=SAMPLES):

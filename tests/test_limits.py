@@ -115,7 +115,7 @@ def test_single_reads_are_timed_twice_over_the_same_places(file, monkeypatch):
         return preadv(descriptor, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", noting)
-    found = limits.below(file, snapshots=50)
+    found = limits.below(file, reads=50)
     assert found.first_s > 0
     assert found.second_s > 0
     assert len(set(places)) > 25

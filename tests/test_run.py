@@ -8,8 +8,7 @@ import pytest
 from conftest import damage
 
 import iobench
-from iobench import RunOptions, formats
-from iobench.bench import epoch
+from iobench import RunOptions, formats, thresholds
 from iobench.bench.observer import Observer
 from iobench.errors import (
     ColdCacheUnavailable,
@@ -72,7 +71,7 @@ def test_every_arm_has_a_record_per_round_and_nothing_is_printed(images, measure
 
 
 def test_records_say_what_was_measured(images, measure, monkeypatch):
-    monkeypatch.setattr(epoch, "ROUND_S", 0.2)
+    monkeypatch.setattr(thresholds, "ROUND_S", 0.2)
     (one,) = measure(images, batch_size=50, seed=3, order="random").records
     epochs = one.timing.epochs
     assert one.timing.samples == 203 * epochs

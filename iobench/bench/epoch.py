@@ -8,18 +8,20 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Meter
-from iobench.errors import WrongContent
+from iobench.errors import BenchError, WrongContent
+from iobench.formats import FormatError
 from iobench.host.counters import Counters, Counts
-from iobench.loading.loaders import Asked, Epochs, Job, Loader
+from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
 from iobench.results.parts import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
 
 Consumer = Callable[[DeviceBatch], None]
 
-ROUND_S = 0.2  # shorter ones measure the moment
 MOST_EPOCHS = 10_000  # in a round, and between the numbers of two rounds' epochs
 
 
@@ -32,7 +34,7 @@ class Round:
 
     number: int
     consume: Consumer
-    seconds: float = ROUND_S
+    seconds: float
     profile: Profile | None = None
     strict: bool = False  # synchronise the device after each batch
     ended: Callable[[], None] = lambda: None
@@ -76,8 +78,13 @@ def _clock(transfer: HostToDevice, wanted: Round) -> DeviceClock | None:
 
 def opened(loader: Loader, job: Job) -> Epochs:
     """The loader over an artifact whose reader is told in which order it will be asked."""
-    random = job.order.kind != "sequential"
-    return loader.open(replace(job, opener=replace(job.opener, random=random)))
+    told = replace(job.opener, random=job.order.kind != "sequential")
+    try:
+        return loader.open(replace(job, opener=told))
+    except (BenchError, FormatError, torch.OutOfMemoryError, torch.AcceleratorError):
+        raise
+    except Exception as error:  # a loader of another package may fail in any way
+        raise failure(loader, told, error) from error
 
 
 def asked_of(loader: Loader, job: Job, number: int) -> Asked:

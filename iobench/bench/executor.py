@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from iobench.bench import epoch, trace
+from iobench import thresholds
+from iobench.bench import trace
 from iobench.bench.case import Case
 from iobench.bench.epoch import Round, asked_of, measure
 from iobench.bench.observer import Progress
@@ -80,7 +81,7 @@ class InProcess:
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time it: as many epochs as fill the round, or one from a cold disk."""
         profile = Profile() if case.profile else None
-        seconds = 0.0 if case.cache == "cold" else epoch.ROUND_S
+        seconds = 0.0 if case.cache == "cold" else thresholds.ROUND_S
         return [self._run(case, Round(number, lambda batch: None, seconds, profile), tick)]
 
     def trace(self, case: Case, path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
-from iobench.results.cases import Label, labels
+from iobench.results.cases import Label, key_of, labels
 from iobench.results.record import Record
 
 
@@ -30,6 +30,12 @@ class Run:
     remarks: list[str] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
     interrupted: bool = False
+    stopped: str | None = None  # why it ended before all rounds were made
+
+    @property
+    def sound(self) -> list[Record]:
+        """The records of cases with which nothing is wrong."""
+        return [one for one in self.records if key_of(one.case) not in self.failures]
 
     @property
     def labels(self) -> dict[str, Label]:
@@ -46,4 +52,5 @@ class Run:
             "remarks": self.remarks,
             "traces": [str(path) for path in self.traces],
             "interrupted": self.interrupted,
+            "stopped": self.stopped,
         }

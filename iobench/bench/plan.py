@@ -16,7 +16,7 @@ T = TypeVar("T")
 AUTO = "auto"
 PRECISION = 0.02  # of the median, to either side
 MAX_TIME_S = 300.0
-DEFAULT_ROUNDS = 10
+DEFAULT_ROUNDS = 15  # from which on a verdict over a dozen cases bears an odd round
 
 
 @dataclass(frozen=True)

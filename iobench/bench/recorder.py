@@ -52,7 +52,7 @@ class Recorder:
         name = re.sub(r"[^A-Za-z0-9=]+", "-", label).strip("-")
         return history.traces_folder(self._run.path) / f"{name}.json"
 
-    def look_below(self) -> None:
+    def probe_below(self) -> None:
         """Before cold rounds, find out whether a layer below this kernel caches, and say so."""
         if self._limits and any(case.cache == "cold" for case in self._run.cases):
             below = self._limits.below()

@@ -6,22 +6,22 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from iobench.bench import epoch, plan
+from iobench import thresholds
+from iobench.bench import plan
 from iobench.bench.case import Case
 from iobench.bench.epoch import heap_restored
 from iobench.bench.executor import Executor, InProcess, Step, Tick
 from iobench.bench.isolated import Isolated
+from iobench.bench.losses import odd_losses
 from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
 from iobench.bench.recorder import Recorder
-from iobench.errors import BenchError, ColdCacheUnavailable, RecordError, WrongContent
+from iobench.errors import BenchError, ColdCacheUnavailable, RecordError
 from iobench.formats import FormatError
 from iobench.host import cache, interrupts
-from iobench.loading.loaders import type_of
 from iobench.results import record, stats
 from iobench.results.cases import key_of
 from iobench.results.parts import CachePart
-from iobench.results.record import Record
 from iobench.units import counted, seconds_text
 
 
@@ -59,8 +59,17 @@ class Measuring:
                 self._time_all()
         except KeyboardInterrupt:
             self._run.interrupted = True
+        except (ColdCacheUnavailable, RecordError) as error:
+            if not self._run.records:
+                raise
+            self._run.stopped = str(error)  # what was measured is worth showing
 
     def _prove_all(self) -> None:
+        if self._plan.count is not None:
+            cases, count = len(self._run.cases), self._plan.count
+            least = seconds_text(cases * count * thresholds.ROUND_S)
+            what = f"{counted(cases, 'case')} × {counted(count, 'round')}"
+            self._observer.status(f"{what}: at least {least}, after a proof of each")
         for case in self._run.cases:
             self._observer.status(f"checking {self._labels[case.key]}")
             with self._collecting_failures(case):
@@ -77,7 +86,7 @@ class Measuring:
                 self._run.traces.append(path)
 
     def _time_all(self) -> None:
-        self._recorder.look_below()
+        self._recorder.probe_below()
         self._say_how_long()
         began, done = time.monotonic(), 0
 
@@ -104,7 +113,8 @@ class Measuring:
             record.append(self._run.path, made)
             self._run.records.append(made)
             self._observer.recorded(case.key, made)
-            _compare_loss(self._run.records, case, made)
+            if not case.loader.own_order:
+                self._run.failures |= odd_losses(self._run, case, made)
 
     def _executor(self, case: Case) -> Executor:
         return self._executors[case.isolated]
@@ -134,7 +144,7 @@ class Measuring:
 
     def _say_how_long(self) -> None:
         """Before the first round, how long the rounds will take, from what the proofs took."""
-        took = [max(epoch.ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()]
+        took = [max(thresholds.ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()]
         if self._plan.count is None or not took:
             return
         expected_s = sum(took) * self._plan.count
@@ -151,7 +161,7 @@ class Measuring:
                 self._run.remarks.append(f"{rounds} of {self._plan.count} rounds, until --max-time")
             return
         key, reach = plan.worst(self._rates())
-        said = f"{rounds} rounds in {elapsed_s:.0f} s"
+        said = f"{counted(rounds, 'round')} in {elapsed_s:.0f} s"
         if rounds < stats.FEWEST:
             said += ", too few for an interval; give more --max-time"
         elif reach > plan.PRECISION:
@@ -161,23 +171,3 @@ class Measuring:
         else:
             said += f": every interval is within {plan.PRECISION:.0%} of its median"
         self._run.remarks.append(said)
-
-
-def _compare_loss(records: list[Record], case: Case, made: Record) -> None:
-    """The same rows in the same order must train to the same loss, whatever read them."""
-    if made.loss is None or case.loader.own_order:
-        return
-    alike = ("order", "batch_size", "block_bytes", "window_bytes", "seed", "model", "device", "world_size")
-    first = next(
-        other
-        for other in records
-        if other.round == made.round
-        and other.loss is not None
-        and not type_of(str(other.case["loader"])).own_order
-        and all(other.case.get(name) == made.case.get(name) for name in alike)
-    )
-    if repr(first.loss) != repr(made.loss):
-        raise WrongContent(
-            f"loss {made.loss!r} in round {made.round}, {first.case['format']} under {first.case['loader']} "
-            f"had {first.loss!r} on the same samples"
-        )

@@ -10,7 +10,6 @@ from torch import nn
 from iobench.errors import InvalidSettings
 from iobench.formats import Field, Schema
 
-MODELS = ("none", "mlp", "cnn")
 CLASSES = 1000
 HIDDEN = 256
 LEARNING_RATE = 0.01

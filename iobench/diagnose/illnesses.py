@@ -1,4 +1,4 @@
-"""What a loader may suffer from: each snapshots at the evidence, and says what to do about it."""
+"""What a loader may suffer from: each looks at the evidence, and says what to do about it."""
 
 from __future__ import annotations
 

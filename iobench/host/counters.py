@@ -53,13 +53,13 @@ class Counters:
         self._sampler: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin counting, with a thread that snapshots at memory twice a second."""
+        """Begin counting, with a thread that looks at memory twice a second."""
         self._before, self._used = self._accounts(), _used()
         self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
         self._sampler.start()
 
     def note_memory(self) -> None:
-        """Snapshot at memory now."""
+        """Look at memory now."""
         if (seen := memory_bytes()) is not None:
             self._snapshots.append(seen)
 

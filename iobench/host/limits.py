@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SECONDS = 0.25  # for each way
 PIECES = ((1 << 20, 8 << 20), (4 << 20, 64 << 20))  # bytes in a read and in flight
 COPIED_BYTES = 512 << 20  # of a file, at most, from the page cache
-LOOKS = 1500  # single reads, to tell what is below the page cache
+READS = 1500  # single reads, to tell what is below the page cache
 WARM_UP_S = 0.1  # in which a link that had nothing to do gets up to its speed
 CHUNK_BYTES, LEAST_COPIES, MOST_COPIES = 32 << 20, 8, 256  # asked for at a time
 
@@ -146,15 +146,15 @@ class Below:
             )
         return (
             f"single 4 KiB reads past the cache: p50 {times}: no sign of a cache below that fills; "
-            "if there is one, it held them already"
+            "if there is one, it had kept these places before"
         )
 
 
-def below(file: Path, snapshots: int = LOOKS) -> Below:
+def below(file: Path, reads: int = READS) -> Below:
     """How long single random reads past the page cache take, twice over the same places."""
     places = np.arange(0, max(1, file.stat().st_size - PAGE), PAGE)
     seed = time.time_ns()  # other places each time, because these are cached afterwards
-    offsets = np.random.Generator(np.random.PCG64(seed)).choice(places, snapshots).tolist()
+    offsets = np.random.Generator(np.random.PCG64(seed)).choice(places, reads).tolist()
     page = [touched_array(PAGE).data]
     medians = []
     with _direct(file) as descriptor:

@@ -58,23 +58,23 @@ class Monitor:
     def take(self) -> list[dict[str, Any]]:
         """The snapshots since the last call."""
         taken, self._snapshots = self._snapshots, []
-        return [asdict(look) for look in taken]
+        return [asdict(snapshot) for snapshot in taken]
 
     def _watch(self) -> None:
         before = _Accounts.now(self._path)
         while not self._done.wait(self._every_s):
             now = _Accounts.now(self._path)
-            self._snapshots.append(self._look(before, now))
+            self._snapshots.append(self._snapshot(before, now))
             before = now
 
-    def _look(self, before: _Accounts, now: _Accounts) -> Snapshot:
+    def _snapshot(self, before: _Accounts, now: _Accounts) -> Snapshot:
         elapsed = now.clock - before.clock
         spent = [_spent(a, b) for a, b in zip(before.cores, now.cores, strict=True)]
         disk = queue = None
         if before.disk is not None and now.disk is not None:
             disk = (now.disk.read_bytes - before.disk.read_bytes) / elapsed
             queue = (now.disk.queued_ms - before.disk.queued_ms) / 1000 / elapsed
-        gpu = self._gpu.look()
+        gpu = self._gpu.snapshot()
         return Snapshot(
             time=time.time(),
             cores=[round(busy, 3) for busy, _ in spent],

@@ -20,7 +20,7 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
 @dataclass(frozen=True)
-class GpuLook:
+class GpuSnapshot:
     """A GPU at one moment; None where the driver does not say."""
 
     busy: float | None = None  # 0 to 1, over the driver's own last period
@@ -63,9 +63,9 @@ class Gpu:
             self._handle = None
             pynvml.nvmlShutdown()
 
-    def look(self) -> GpuLook:
+    def snapshot(self) -> GpuSnapshot:
         """What it is doing."""
-        return GpuLook(
+        return GpuSnapshot(
             busy=self._ask(lambda n, gpu: n.nvmlDeviceGetUtilizationRates(gpu).gpu / 100),
             memory_bytes=self._ask(lambda n, gpu: int(n.nvmlDeviceGetMemoryInfo(gpu).used)),
             power_w=self._ask(lambda n, gpu: n.nvmlDeviceGetPowerUsage(gpu) / 1000),

@@ -9,7 +9,6 @@ from typing import Any
 import altair as alt
 
 from iobench.report.rows import FASTEST, RIVAL, SLOWER, Row
-from iobench.units import MIB
 
 STRONG, LIKE, WEAK, MARK = "#0b7285", "#66a9b5", "#74838d", "#d9480f"
 FAINT = "#a9b3ba"
@@ -18,7 +17,6 @@ LOGARITHMIC_FROM = 20.0  # largest over smallest from which on a linear axis wou
 NARROW = 51  # characters that fit beside each other on a phone
 
 SHARES = ("reached", "share", "of the median", "processors", "busiest core", "waiting for disk", "GPU")
-UNITS = {"bytes_per_s": MIB, "bytes": MIB, "limit_bytes_per_s": MIB, "disk_bytes_per_s": MIB}
 
 # symbols as SVG paths in a square from -1 to 1, so that a legend shows what the chart does
 _CIRCLE = "circle"

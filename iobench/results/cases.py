@@ -31,12 +31,13 @@ class Facet:
     title: str
     text: Callable[[Any], str] = str
     fixed: bool = False
+    cell: Callable[[Any], str] = str  # its value below the title
 
 
 FACETS: dict[str, Facet] = {
     "processor": Facet("processor", lambda value: f"{value[0]}, {value[1]} cores", fixed=True),
     "memory": Facet("memory", lambda value: f"{value} GiB", fixed=True),
-    "disk": Facet("disk", lambda value: " on ".join(str(part) for part in value), fixed=True),
+    "disk": Facet("disk", lambda value: f"{value[0]} on {value[1]}, read-ahead {value[2]} KiB", fixed=True),
     "gpu": Facet("GPU", lambda value: value or "none", fixed=True),
     "host": Facet("host"),
     "dataset": Facet("dataset"),
@@ -49,8 +50,8 @@ FACETS: dict[str, Facet] = {
     "model": Facet("model", lambda value: f"model {value}", fixed=True),
     "order": Facet("order", lambda value: f"{value} order"),
     "batch_size": Facet("batch", lambda value: f"batch {value}"),
-    "block_bytes": Facet("block", lambda value: f"blocks of {bytes_text(value)}"),
-    "window_bytes": Facet("window", lambda value: f"windows of {bytes_text(value)}"),
+    "block_bytes": Facet("block", lambda value: f"blocks of {bytes_text(value)}", cell=bytes_text),
+    "window_bytes": Facet("window", lambda value: f"windows of {bytes_text(value)}", cell=bytes_text),
     "seed": Facet("seed", lambda value: f"seed {value}"),
     "strict": Facet("step", lambda value: "synchronised steps" if value else "steps as in training"),
     "profile": Facet("profile", lambda value: "profiled" if value else "not profiled"),
@@ -83,7 +84,7 @@ def facets_of(record: Record) -> dict[str, Any]:
     return {
         "processor": [machine.cpu, machine.usable_cores],
         "memory": round(machine.memory_bytes / 2**30),
-        "disk": [machine.disk.file_system, machine.disk.model],
+        "disk": [machine.disk.file_system, machine.disk.model, machine.disk.read_ahead_kib],
         "gpu": machine.gpu.name if machine.gpu else None,
         "host": machine.host,
         "dataset": dataset.name,
@@ -119,7 +120,7 @@ def by_context(records: Iterable[Record]) -> list[list[Record]]:
 
 def context_title(facets: Facets, among: Sequence[Facets]) -> str:
     """What sets the context of a case apart from those of others, in words; empty where nothing does."""
-    return ", ".join(text_of(name, facets.get(name)) for name in varying(among))
+    return ", ".join(text_of(name, facets[name]) for name in varying(among) if facets.get(name) is not None)
 
 
 def labels(cases: Mapping[str, Facets]) -> dict[str, Label]:
@@ -130,7 +131,7 @@ def labels(cases: Mapping[str, Facets]) -> dict[str, Label]:
         key: Label(
             str(facets["format"]),
             ", ".join([str(facets["loader"]), *_option_texts(facets, options)]),
-            {name: text_of(name, facets.get(name)) for name in shown},
+            {name: text_of(name, facets[name]) for name in shown if facets.get(name) is not None},
         )
         for key, facets in cases.items()
     }
@@ -158,8 +159,6 @@ def varying(cases: Sequence[Facets]) -> list[str]:
 
 def text_of(name: str, value: Any) -> str:
     """A facet's value in words."""
-    if value is None and name != "gpu":
-        return f"{name} unknown"
     return FACETS[name].text(value) if name in FACETS else f"{name} {value}"
 
 

@@ -119,9 +119,9 @@ def _matched(base: list[_Side], new: list[_Side]) -> tuple[list[tuple[_Side, _Si
     left, right = list(base), list(new)
     for alike in _LADDER:
         for before in list(left):
-            mine = [other for other in left if alike(other) == alike(before)]
-            theirs = [other for other in right if alike(other) == alike(before)]
-            if len(mine) == len(theirs) == 1:
+            mine = [other for other in base if alike(other) == alike(before)]
+            theirs = [other for other in new if alike(other) == alike(before)]
+            if len(mine) == len(theirs) == 1 and theirs[0] in right:
                 pairs.append((before, theirs[0]))
                 left.remove(before)
                 right.remove(theirs[0])

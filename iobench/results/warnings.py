@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from iobench.results import cases, stats
 from iobench.results.record import Record
-from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, WARM_LIMIT
+from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, ROUND_S, WARM_LIMIT
 from iobench.units import bytes_text, rate_text, seconds_text
 
 SPREAD = 0.10  # robust standard deviation over median
@@ -17,7 +17,6 @@ CHANCE = 0.05  # of as clear a drift in rounds that only scatter
 FIRST = 0.10  # a first round this far from the rest, and three times as far as these scatter
 STEAL = 0.01  # of the processors' time
 NEIGHBOURS = 0.05  # of the data, read from the same disk by others
-SHORT_S = 0.2
 SPANS = 0.01  # of an epoch
 MOST_NAMED = 3
 
@@ -64,12 +63,14 @@ def _few_rounds(groups: Cases) -> RunWarning | None:
 
 
 def _short_rounds(groups: Cases) -> RunWarning | None:
+    """Of warm cases: a cold round is one epoch, however short."""
+    groups = _warm(groups)
     times = {key: statistics.median(r.timing.epochs_s for r in rounds) for key, rounds in groups.items()}
-    short = [key for key, time in times.items() if time < SHORT_S]
+    short = [key for key, time in times.items() if time < ROUND_S]
     if not short:
         return None
     said = (
-        f"rounds of {seconds_text(min(times[key] for key in short))} and up, below {seconds_text(SHORT_S)}, "
+        f"rounds of {seconds_text(min(times[key] for key in short))} and up, below {seconds_text(ROUND_S)}, "
     )
     return RunWarning(
         "short", said + "measure the moment as much as the case; prepare more data (--size)", short
@@ -85,6 +86,21 @@ def _spread(groups: Cases) -> RunWarning | None:
     return RunWarning("spread", f"{most}; stop other work, prepare more data, or give more --rounds", wide)
 
 
+def _by_context(check: Callable[[Cases], RunWarning | None]) -> Callable[[Cases], RunWarning | None]:
+    """The check, made of each context by itself: its rounds have a course of their own."""
+
+    def run(groups: Cases) -> RunWarning | None:
+        contexts = cases.by_context(record for rounds in groups.values() for record in rounds)
+        for records in contexts:
+            own = cases.by_case(records)
+            if (found := check(own)) is not None:
+                return RunWarning(found.kind, found.said, [] if len(contexts) == 1 else list(own))
+        return None
+
+    return run
+
+
+@_by_context
 def _drift(groups: Cases) -> RunWarning | None:
     """All cases together, because what changes in a machine changes for all; the first round is apart."""
     cycles = _cycles(groups)[1:]
@@ -101,6 +117,7 @@ def _drift(groups: Cases) -> RunWarning | None:
     return RunWarning("drift", f"{course}: the machine warms up, slows down or shares; wait and run again")
 
 
+@_by_context
 def _first_round(groups: Cases) -> RunWarning | None:
     first, *rest = _cycles(groups) or [1.0]
     if len(rest) < stats.ENOUGH - 1:
@@ -116,8 +133,8 @@ def _first_round(groups: Cases) -> RunWarning | None:
 
 
 def _below(groups: Cases) -> RunWarning | None:
-    snapshots = [r.cache.below_s for rounds in groups.values() for r in rounds if r.cache.below_s]
-    if not snapshots or not snapshots[0][0] > CACHED_BELOW * snapshots[0][1]:
+    medians = [r.cache.below_s for rounds in groups.values() for r in rounds if r.cache.below_s]
+    if not medians or len(medians[0]) != 2 or not medians[0][0] > CACHED_BELOW * medians[0][1]:
         return None
     return RunWarning(
         "below",
@@ -214,6 +231,23 @@ def _costly_spans(groups: Cases) -> RunWarning | None:
     return RunWarning("profile", said, costly) if costly else None
 
 
+def _mixed_software(groups: Cases) -> RunWarning | None:
+    """Rounds of one case that other versions of something made."""
+    mixed, named = [], set()
+    for key, rounds in groups.items():
+        software = [
+            {**r.machine.versions, "kernel": r.machine.kernel, "python": r.machine.python} for r in rounds
+        ]
+        differing = {name for one in software for name in one if one.get(name) != software[0].get(name)}
+        if differing:
+            mixed.append(key)
+            named |= differing
+    if not mixed:
+        return None
+    said = f"its rounds were made with different versions of {', '.join(sorted(named))}"
+    return RunWarning("versions", f"{said}; compare the runs instead ('iobench compare')", mixed)
+
+
 def _throttled_device(groups: Cases) -> RunWarning | None:
     reasons = {
         key: {str(why) for r in rounds for s in r.snapshots or () for why in s.get("gpu_throttled") or ()}
@@ -246,6 +280,7 @@ _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _beaten_limit,
     _costly_spans,
     _throttled_device,
+    _mixed_software,
 )
 
 

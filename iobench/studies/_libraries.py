@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 from iobench.dataset.manifest import Opener
 from iobench.loading.loaders.dataloader import SampleDataset
 from iobench.studies._apart import Heartbeat
+from iobench.units import MIB
 
-MIB = 1 << 20
 ALIVE_EVERY = 100  # samples
 
 

@@ -76,14 +76,14 @@ def diagnosis(found: Diagnosis) -> None:
 
 def run(found: Run, smallest: float, wide: bool = False) -> None:
     """Print the table of a run, what to know about it, and the answer."""
-    if not found.records:
+    if not found.sound:
         return
-    measured = {key_of(record.case) for record in found.records}
+    measured = {key_of(record.case) for record in found.sound}
     if missing := [str(label) for key, label in found.labels.items() if key not in measured]:
         note(f"not measured: {'; '.join(missing)}")
     for remark in found.remarks:
         note(remark)
-    records(found.records, smallest, wide)
+    records(found.sound, smallest, wide)
     for path in found.traces:
         note(f"trace: {path}")
     note(f"records: {found.path}")

@@ -142,7 +142,9 @@ def _title(name: str) -> str:
 
 def _facet(case: CaseSummary, name: str) -> str | None:
     value = case.facets.get(name)
-    return None if value is None else str(value)
+    if value is None:
+        return None
+    return FACETS[name].cell(value) if name in FACETS else str(value)
 
 
 def _table(heads: Sequence[tuple[str, Sequence[str | None]]], columns: Columns) -> Table:

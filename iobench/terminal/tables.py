@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -118,10 +117,6 @@ def plain_table(*columns: str, left: int) -> Table:
     for number, name in enumerate(columns):
         table.add_column(Text(printable(name)), justify="left" if number < left else "right", no_wrap=True)
     return table
-
-
-def _width(table: Table) -> int:
-    return Console(width=1000).measure(table).maximum
 
 
 def _fields(schema: Schema) -> str:

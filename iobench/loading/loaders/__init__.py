@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from iobench.errors import InvalidSettings
 from iobench.formats import Registry
-from iobench.loading.loaders._loader import Asked, CopyingLoader, Epochs, Job, Loader
+from iobench.loading.loaders._loader import Asked, CopyingLoader, Epochs, Job, Loader, failure
 
 __all__ = [
     "Asked",
@@ -17,6 +17,7 @@ __all__ = [
     "Job",
     "Loader",
     "describe",
+    "failure",
     "get",
     "names",
     "parse",

@@ -141,9 +141,8 @@ class Epochs(ABC):
             return
         except (FormatError, BenchError) as error:
             failed: Exception = type(error)(_reason(error.with_traceback(None)))
-        except (RuntimeError, OSError, MemoryError) as error:
-            reason = _reason(error.with_traceback(None)) or type(error).__name__
-            failed = LoaderFailed(f"{self.loader.name} over {self.opener.path}: {reason}")
+        except Exception as error:  # noqa: BLE001 - a loader of another package may fail in any way
+            failed = failure(self.loader, self.opener, error)
         raise failed  # anew: the frames behind the first error would keep workers alive and files mapped
 
     @abstractmethod
@@ -153,6 +152,15 @@ class Epochs(ABC):
     @abstractmethod
     def _epoch(self, asked: Any) -> Iterator[HostBatch]:
         """What `epoch` yields, with errors as they come."""
+
+
+def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
+    """The LoaderFailed that says in one line what a loader met."""
+    reason = _reason(error.with_traceback(None)) or type(error).__name__
+    kind = "" if isinstance(error, (RuntimeError, OSError)) else f"{type(error).__name__}: "
+    return LoaderFailed(
+        f"{loader.name} over {opener.path}: {kind}{reason}".removesuffix(f": {reason}: {reason}")
+    )
 
 
 def _reason(error: Exception) -> str:

@@ -31,8 +31,9 @@ def with_loader_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     Numbers and words take lists, `--num-workers 0,2,4`; what is yes or no is a pair of flags.
     """
-    known = declared_options()
     own = inspect.signature(command)
+    # a loader's option that is called as one of the run's own can be set in the loader's word alone
+    known = {name: specs for name, specs in declared_options().items() if name not in own.parameters}
 
     def run(**values: Any) -> Any:
         chosen = {name: values.pop(name) for name in known}
@@ -66,6 +67,6 @@ def _values(name: str, specs: dict[str, Option], text: str | bool) -> tuple[Any,
     spec = next(iter(specs.values()))
     values = (text,) if isinstance(text, bool) else tuple(spec.read(part) for part in text.split(","))
     for value in values:
-        if not spec.takes(value):
+        if not any(one.takes(value) for one in specs.values()):
             raise InvalidSettings(f"--{name.replace('_', '-')} {value}: it must be {spec.allowed}")
     return values

@@ -16,7 +16,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")]
 MinDifference = Annotated[str, typer.Option(help="The smallest difference that is called one.")]
 
 
-def listed(text: str) -> tuple[str, ...]:
+def words_of(text: str) -> tuple[str, ...]:
     """The words of a list as it is typed, with commas."""
     return tuple(dict.fromkeys(part.strip() for part in text.split(",")))
 
@@ -24,14 +24,14 @@ def listed(text: str) -> tuple[str, ...]:
 def listed_numbers(option: str, text: str) -> tuple[int, ...]:
     """The whole numbers of a list; InvalidSettings names the option."""
     try:
-        return tuple(int(part) for part in listed(text))
+        return tuple(int(part) for part in words_of(text))
     except ValueError:
         raise InvalidSettings(f"{option} {text!r} is not a whole number, or a list of them") from None
 
 
 def listed_bytes(option: str, text: str) -> tuple[int, ...]:
     """The sizes of a list in bytes; InvalidSettings names the option."""
-    return tuple(parse_bytes(option, part) for part in listed(text))
+    return tuple(parse_bytes(option, part) for part in words_of(text))
 
 
 def parse_bytes(option: str, text: str) -> int:

@@ -15,7 +15,9 @@ def diagnose(
     target: Annotated[
         str, typer.Argument(help="package.module:callable, or path/to/file.py:callable, that makes it.")
     ],
-    batches: Annotated[int, typer.Option(help="At most, each time it is run.")] = 200,
+    batches: Annotated[
+        int, typer.Option(help="The most batches that the loader is asked for, each time that it is run.")
+    ] = 200,
     seconds: Annotated[float, typer.Option(help="For watching, profiling and variants together.")] = 20.0,
     timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it hangs.")] = 60.0,
     variants: Annotated[

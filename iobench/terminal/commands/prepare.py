@@ -24,8 +24,8 @@ def prepare(
         str | None,
         typer.Option(help="One sample's shape. [default: 128; 3x224x224 for images]"),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="Of generated data. [default: float32]")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of generated data. [default: 0]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="The dtype of generated data. [default: float32]")] = None,
+    seed: Annotated[int | None, typer.Option(help="The seed of generated data. [default: 0]")] = None,
     compressibility: Annotated[
         float | None,
         typer.Option(help="Fraction, 0 to 1, of each generated sample that repeats. [default: 0]"),

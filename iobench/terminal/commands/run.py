@@ -19,10 +19,10 @@ from iobench.terminal.commands._options import (
     DataDir,
     MinDifference,
     Name,
-    listed,
     listed_bytes,
     listed_numbers,
     parse_percent,
+    words_of,
 )
 
 if TYPE_CHECKING:
@@ -134,13 +134,13 @@ def run(
         options = RunOptions(
             format=tuple(format or ["all"]),
             loader=tuple(loader or ["all"]),
-            device=listed(device),
-            cache=listed(cache),
-            order=listed(order),
+            device=words_of(device),
+            cache=words_of(cache),
+            order=words_of(order),
             batch_size=listed_numbers("--batch-size", batch_size),
             block_bytes=listed_bytes("--block-size", block_size),
             window_bytes=listed_bytes("--window-size", window_size),
-            model=listed(model),
+            model=words_of(model),
             seed=seed,
             loader_options=loader_options,
             rounds=rounds,
@@ -195,13 +195,15 @@ def _show(found: Run, smallest: float, as_json: bool, wide: bool) -> NoReturn:
     from iobench.terminal import display
 
     if as_json:
-        display.as_json({**found.as_dict(), **summarise(found.records, smallest).as_dict()})
+        display.as_json({**found.as_dict(), **summarise(found.sound, smallest).as_dict()})
     else:
         display.run(found, smallest, wide)
     labels = found.labels
     for key, reason in found.failures.items():
         display.note(f"iobench: {labels[key]}: {reason}")
+    if found.stopped:
+        display.note(f"iobench: {found.stopped}")
     if found.interrupted:
         display.note("iobench: interrupted; what had been measured is kept")
         sys.exit(INTERRUPTED)
-    raise typer.Exit(1 if found.failures else 0)
+    raise typer.Exit(1 if found.failures or found.stopped else 0)

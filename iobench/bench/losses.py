@@ -1,0 +1,43 @@
+"""The same rows in the same order must train to the same loss, whatever read them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from iobench.bench.case import Case
+from iobench.bench.outcome import Run
+from iobench.results.cases import key_of
+from iobench.results.record import Record
+
+ALIKE = ("order", "batch_size", "block_bytes", "window_bytes", "seed", "model", "device", "world_size")
+
+
+def odd_losses(run: Run, case: Case, made: Record) -> dict[str, str]:
+    """What is wrong, by case key, with those whose loss is not that of most others in this round.
+
+    Where no loss has a majority nobody can tell who is right, and all of them are wrong.
+    """
+    told = {one.key for one in run.cases if not one.loader.own_order}
+    losses = {
+        key_of(other.case): repr(other.loss)
+        for other in run.records
+        if other.round == made.round and other.loss is not None and _alike(other, made)
+    }
+    losses = {key: loss for key, loss in losses.items() if key in told}
+    if made.loss is None or len(set(losses.values())) < 2:
+        return {}
+    (usual, votes), *_ = Counter(losses.values()).most_common(1)
+    decided = 2 * votes > len(losses)
+    return {
+        key: f"loss {loss} in round {made.round}, others had {_others(losses, loss)} on the same samples"
+        for key, loss in losses.items()
+        if not decided or loss != usual
+    }
+
+
+def _alike(one: Record, other: Record) -> bool:
+    return all(one.case.get(name) == other.case.get(name) for name in ALIKE)
+
+
+def _others(losses: dict[str, str], own: str) -> str:
+    return " and ".join(sorted(set(losses.values()) - {own}))
