@@ -11,12 +11,15 @@ from typing import Any
 import torch
 
 from iobench.bench.meter import Meter
-from iobench.errors import LoaderFailed, WrongContent
+from iobench.errors import BenchError, LoaderFailed, WrongContent
+from iobench.formats import FormatError
+from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
 from iobench.loading.loaders import Asked, Epochs, Job, Loader
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice
 from iobench.results.record import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
+from iobench.text import reason
 
 Consumer = Callable[[DeviceBatch], None]
 
@@ -52,7 +55,8 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     with _counting(counters) as counts:
         with opening:
             epochs = opened(loader, job)
-        with closing(epochs):
+        with closing(epochs), _disk_errors(job), guarded(job.opener.path) as check:
+            wanted = replace(wanted, consume=_checked(check, wanted.consume))
             done = samples = 0
             while not done or (meter.elapsed_s < wanted.seconds and done < MOST_EPOCHS):
                 asked = asked_of(loader, job, wanted.number * MOST_EPOCHS + done)
@@ -64,6 +68,28 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
             counters.note_memory()
     timing = _timing(epochs, opening, meter, profile, done, samples, schema.sample_bytes)
     return _measured(timing, counts[0])
+
+
+@contextmanager
+def _disk_errors(job: Job) -> Iterator[None]:
+    """Turn an OSError of the disk under an artifact into LoaderFailed."""
+    try:
+        yield
+    except (BenchError, FormatError):  # some of which are an OSError, too
+        raise
+    except OSError as error:
+        place = error.filename or job.opener.path
+        raise LoaderFailed(f"reading {place}: {error.strerror or reason(error)}") from error
+
+
+def _checked(check: Callable[[], None], consume: Consumer) -> Consumer:
+    """The same after a look at whether the batch was read from the disk at all."""
+
+    def consume_checked(batch: DeviceBatch) -> None:
+        check()
+        consume(batch)
+
+    return consume_checked
 
 
 def opened(loader: Loader, job: Job) -> Epochs:

@@ -152,7 +152,8 @@ class _KernelFlight:
         if _NUMBERS is None:
             raise OSError(errno.ENOSYS, "no asynchronous reads on this processor")
         self._context = ctypes.c_ulong(0)
-        self._call(0, ctypes.c_uint(depth), ctypes.byref(self._context))
+        # EAGAIN: others hold all that fs.aio-max-nr allows, perhaps for ever
+        self._call(0, ctypes.c_uint(depth), ctypes.byref(self._context), retried=(errno.EINTR,))
         self._process = os.getpid()
         self._requests = np.zeros(depth, _REQUEST)
         self._requests["data"] = np.arange(depth)
@@ -184,14 +185,14 @@ class _KernelFlight:
         self._context.value = 0
 
     @staticmethod
-    def _call(name: int, *arguments: Any) -> int:
+    def _call(name: int, *arguments: Any, retried: tuple[int, ...] = (errno.EINTR, errno.EAGAIN)) -> int:
         assert _NUMBERS is not None
         while True:
             result = int(_libc.syscall(ctypes.c_long(_NUMBERS[name]), *arguments))
             if result >= 0:
                 return result
             code = ctypes.get_errno()
-            if code not in (errno.EINTR, errno.EAGAIN):
+            if code not in retried:
                 raise OSError(code, os.strerror(code))
 
 

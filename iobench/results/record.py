@@ -190,7 +190,12 @@ class Record(Measured):
 def check_writable(path: Path) -> None:
     """RecordError, before anything is measured, where `append` could not write there."""
     folder = next(above for above in path.absolute().parents if above.exists())
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK) or not folder.is_dir():
+    if (
+        path.is_dir()
+        or path.is_fifo()
+        or not os.access(path if path.exists() else folder, os.W_OK)
+        or not folder.is_dir()
+    ):
         raise RecordError(f"records cannot be written to {path}; name a file in a folder of yours with --out")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
-from iobench.errors import BenchError, InvalidSettings, TargetError
+from iobench.errors import INTERRUPTED, BenchError, InvalidSettings, TargetError
 from iobench.formats import FormatError, InvalidOption, UnknownFormat
 from iobench.terminal.commands import compare, diagnose, history, inspect, prepare, report, run, study
 from iobench.text import printable
@@ -33,8 +35,38 @@ COMMANDS = (
 )
 
 
+class _Taken:
+    """Ctrl-C as Python has it, and whether it came: what an interrupted library raises may be anything."""
+
+    came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        signal.default_int_handler(number, frame)
+
+
 def main() -> None:
-    """Run the command line: exit 1 with one line on stderr where something is wrong, 2 for usage."""
+    """Run the command line: exit 1 with one line on stderr where something is wrong, 2 for usage.
+
+    130 after Ctrl-C.
+    """
+    taken, before = _Taken(), signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, taken)
+    try:
+        _run()
+    except KeyboardInterrupt:
+        _fail("interrupted", INTERRUPTED)
+    except Exception:
+        if taken.came:
+            _fail("interrupted", INTERRUPTED)
+        raise
+    finally:
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
+
+
+def _run() -> None:
     try:
         code = app(standalone_mode=False)
     except UsageError as error:
@@ -50,8 +82,8 @@ def main() -> None:
     except BrokenPipeError:  # whoever read the results has gone; spare Python's own complaint at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    if code == 130:  # Ctrl-C, which typer turns into this
-        _fail("interrupted", 130)
+    if code == INTERRUPTED:  # Ctrl-C, which typer turns into this
+        _fail("interrupted", INTERRUPTED)
     sys.exit(code)
 
 
