@@ -20,7 +20,7 @@ ROOMS = {
     "bench": {"loading", "dataset", "formats", "host", "results"},
     "diagnose": {"bench", "loading", "host", "results"},
     "studies": {"bench", "loading", "dataset", "formats", "host", "results"},
-    "report": {"studies", "bench", "loading", "results"},
+    "report": {"studies", "bench", "loading", "formats", "results"},
     "terminal": {
         *("report", "studies", "diagnose", "bench", "loading", "dataset", "formats", "host", "results")
     },

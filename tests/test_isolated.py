@@ -1,5 +1,6 @@
 """A process for each case: the same figures and failures, and nothing of one case touches another."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -110,7 +111,7 @@ def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
     class Killing(Observer):
         def recorded(self, key, record):
             if record.case["loader"] == "native":
-                processes["native"].send_signal(number)
+                os.kill(processes["native"].pid, number)
 
     monkeypatch.setattr(isolated.CaseProcess, "__init__", note)
     asked = options("native", "stream", rounds="3")

@@ -154,7 +154,7 @@ FORKED = {"num_workers": 2, "start_method": "fork"}
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS, signal.SIGTERM])
 def test_a_worker_that_is_killed_is_one_line_and_no_hang(images, monkeypatch, number):
     first_read(monkeypatch, images, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(LoaderFailed, match=r"npy: DataLoader worker .*pid") as caught:
+    with pytest.raises(LoaderFailed, match=r"npy-\w+: DataLoader worker .*pid") as caught:
         epoch(images, "npy", **FORKED)
     assert "\n" not in str(caught.value)
     assert not workers_alive()
@@ -163,7 +163,7 @@ def test_a_worker_that_is_killed_is_one_line_and_no_hang(images, monkeypatch, nu
 @pytest.mark.timeout(60)
 def test_a_worker_that_exits_is_one_line_and_no_hang(images, monkeypatch):
     first_read(monkeypatch, images, lambda: os._exit(3))
-    with pytest.raises(LoaderFailed, match=r"npy: DataLoader worker .*exited") as caught:
+    with pytest.raises(LoaderFailed, match=r"npy-\w+: DataLoader worker .*exited") as caught:
         epoch(images, "npy", **FORKED)
     assert "\n" not in str(caught.value)
 
@@ -189,7 +189,7 @@ def test_whatever_else_a_worker_meets_is_one_line(images, monkeypatch, workers, 
         raise error
 
     first_read(monkeypatch, images, fail)
-    with pytest.raises(LoaderFailed, match=f"dataloader over {images.root}/npy: .") as caught:
+    with pytest.raises(LoaderFailed, match=f"dataloader over {images.path_of('npy')}: .") as caught:
         epoch(images, "npy", **workers)
     assert "\n" not in str(caught.value)
 
@@ -200,7 +200,7 @@ def test_what_native_meets_is_one_line(images, monkeypatch, error):
         raise error
 
     monkeypatch.setattr(type(images.opener("npy")()), "native", fail)
-    with pytest.raises(LoaderFailed, match=f"native over {images.root}/npy: ."):
+    with pytest.raises(LoaderFailed, match=f"native over {images.path_of('npy')}: ."):
         epoch(images, "npy", "native")
 
 

@@ -8,6 +8,7 @@ import torch
 
 import iobench
 from iobench.host import machine, monitor
+from iobench.host import nvml as nvml_room
 from iobench.host.monitor import Monitor
 
 
@@ -50,7 +51,9 @@ def test_no_disk_is_none(tmp_path, monkeypatch):
 
 
 class FakeNvml:
-    """One GPU that is half busy."""
+    """One GPU that is half busy, and held back by its power limit."""
+
+    NVML_CLOCK_SM = 1
 
     class NVMLError(Exception):
         pass
@@ -74,6 +77,39 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle):
         return SimpleNamespace(used=12345)
 
+    def nvmlDeviceGetPowerUsage(self, handle):
+        return 300_500  # milliwatts
+
+    def nvmlDeviceGetClockInfo(self, handle, kind):
+        return 1410
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return 0x1 | 0x4  # idle, which is no throttling, and a power cap
+
+    def nvmlDeviceGetPciInfo(self, handle):
+        return SimpleNamespace(busId=b"00000000:65:00.0")
+
+    def nvmlSystemGetDriverVersion(self):
+        return "1.2.3"
+
+    def nvmlDeviceGetCurrPcieLinkGeneration(self, handle):
+        return 1
+
+    def nvmlDeviceGetMaxPcieLinkGeneration(self, handle):
+        return 4
+
+    def nvmlDeviceGetCurrPcieLinkWidth(self, handle):
+        raise self.NVMLError
+
+    def nvmlDeviceGetMaxPcieLinkWidth(self, handle):
+        return 16
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle):
+        return 400_000
+
+    def nvmlDeviceGetMaxClockInfo(self, handle, kind):
+        return 1980
+
 
 @pytest.fixture
 def nvml(monkeypatch):
@@ -86,7 +122,40 @@ def nvml(monkeypatch):
 def test_a_gpu_is_seen_by_its_driver(nvml, tmp_path):
     look = snapshots(tmp_path, "cuda:0").take()[0]
     assert (look["gpu"], look["gpu_memory_bytes"]) == (0.5, 12345)
+    assert (look["gpu_power_w"], look["gpu_clock_mhz"], look["gpu_throttled"]) == (300.5, 1410, ["power cap"])
     assert nvml.open == 0
+
+
+def test_a_record_says_which_gpu_it_was_and_how_it_is_linked(nvml, tmp_path, monkeypatch):
+    node = tmp_path / "0000:65:00.0" / "numa_node"
+    node.parent.mkdir()
+    node.write_text("1\n")
+    monkeypatch.setattr(nvml_room, "PCI_DEVICES", tmp_path)
+    properties = SimpleNamespace(name="a card", total_memory=5, uuid="abc")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    gpu = machine.describe(tmp_path, "cuda:0")["gpu"]
+    assert gpu == {
+        "name": "a card",
+        "memory_bytes": 5,
+        "uuid": "abc",
+        "cuda": torch.version.cuda,
+        "driver": "1.2.3",
+        "pcie_generation": 1,
+        "pcie_generation_max": 4,
+        "pcie_width": None,  # the driver did not say
+        "pcie_width_max": 16,
+        "power_limit_w": 400.0,
+        "clock_mhz": 1410,
+        "clock_max_mhz": 1980,
+        "numa_node": 1,
+    }
+    node.write_text("-1\n")  # the kernel's word for a machine of one node
+    assert machine.describe(tmp_path, "cuda:0")["gpu"]["numa_node"] is None
+    assert nvml.open == 0
+
+
+def test_the_host_is_no_gpu(tmp_path):
+    assert machine.describe(tmp_path, "cpu")["gpu"] is None
 
 
 def test_a_driver_that_fails_is_none(nvml, tmp_path, monkeypatch):

@@ -24,9 +24,9 @@ class Memory:
     def __init__(self):
         self.slots = []
 
-    def __call__(self, count):
-        self.slots.append(touched_array(count))
-        return self.slots[-1]
+    def __call__(self, count, slots):
+        self.slots += (made := [touched_array(count) for _ in range(slots)])
+        return made
 
     def number_of(self, array):
         (number,) = (n for n, slot in enumerate(self.slots) if np.shares_memory(slot, array))
@@ -132,7 +132,7 @@ def test_there_is_always_another_slot_and_at_most_so_many_wait(memory):
 
 @given(st.integers(1, SLOT), st.integers(0, PAGE))
 def test_a_slot_begins_at_the_byte_of_a_page_that_is_asked_for(count, phase):
-    array = Ring(SLOT, 1, touched_array).take(count, phase)
+    array = Ring(SLOT, 1, Memory()).take(count, phase)
     assert array.shape == (count,)
     assert (address_of(array) - phase) % PAGE == 0
     assert array.flags.writeable
@@ -162,10 +162,10 @@ def test_after_close_nothing_is_kept(memory):
 def test_after_close_memory_goes_with_its_last_holder():
     slots = []
 
-    def allocate(count):
-        array = touched_array(count)
-        slots.append(weakref.ref(array))
-        return array
+    def allocate(count, number):
+        made = [touched_array(count) for _ in range(number)]
+        slots.extend(map(weakref.ref, made))
+        return made
 
     ring = Ring(SLOT, 2, allocate)
     held = torch.from_numpy(ring.take(SLOT))[3:9]

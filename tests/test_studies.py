@@ -322,7 +322,7 @@ def volume_found(slices=1.0, small=1.0, beyond=0.1, cold_failure=None, limit_fai
             speeds[f"{label} at {volume_}"] = [speed * 2**30 * (1 + i / 1000) for i in range(5)]
             seconds[f"{label} at {volume_}"] = rounds(slices if label == volume.SLICES else 1.0)
     failures = {"cold_failure": cold_failure, "limit_failure": limit_failure}
-    figures = {"sizes": volumes[:2], "limited": volumes[2:], "limit_bytes": 2**27, **failures}
+    figures = {"sizes": volumes[:2], "limited": volumes[2:], "limited_data": "much", **failures}
     return Measurements(seconds, {"speed_bytes_per_s": speeds}, figures)
 
 

@@ -40,6 +40,24 @@ def test_every_arm_trains_to_the_same_loss(images, tmp_path, model, order):
     assert math.isfinite(found.records[0].loss)
 
 
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_cudnn_is_on_and_repeatable_while_the_network_runs(monkeypatch, model):
+    """torch's own switch leaves it off where nobody names it: a GPU would run fallback convolutions."""
+    seen = []
+    batch = {"x": torch.ones(4, 3, 16, 16), "y": torch.arange(4)}
+    trainer = Trainer(model, schema_of({"x": np.ones((4, 3, 16, 16), "float32"), "y": np.arange(4)}), CPU, 0)
+
+    def noting(*_):
+        cudnn = torch.backends.cudnn
+        seen.append((cudnn.enabled, cudnn.deterministic, cudnn.benchmark))
+
+    layer = next(module for module in trainer._network if list(module.parameters()))
+    layer.register_forward_hook(noting)
+    layer.weight.register_hook(noting)
+    trainer.step(batch)
+    assert seen == [(True, True, False)] * 2
+
+
 def test_the_loss_depends_on_the_seed_and_on_the_data():
     rng = np.random.default_rng(1)
     batches = [{"x": rng.random((8, 5), np.float32)} for _ in range(3)]

@@ -8,6 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from iobench.bench.epoch import asked_of, opened
@@ -28,10 +29,7 @@ def write(
     """
     asked = asked_of(loader, job, 1)
     asked = asked if isinstance(asked, int) else asked[:BATCHES]
-    activities = [ProfilerActivity.CPU]
-    if transfer.device.type == "cuda":
-        activities.append(ProfilerActivity.CUDA)
-    with profile(activities=activities) as profiler:
+    with profile(activities=_activities(transfer.device)) as profiler:
         with record_function("open"):
             epochs = opened(loader, job)
         with closing(epochs), closing(epochs.epoch(asked)) as batches:
@@ -46,6 +44,12 @@ def write(
         profiler.export_chrome_trace(str(path))
     except (OSError, RuntimeError) as error:
         raise RecordError(f"a trace cannot be written to {path}: {error}; name a file with --out") from error
+
+
+def _activities(device: torch.device) -> list[ProfilerActivity]:
+    """The host's, and those of the device where this torch can see them."""
+    there = getattr(ProfilerActivity, device.type.upper(), ProfilerActivity.CPU)
+    return [one for one in ProfilerActivity.__members__.values() if one in (ProfilerActivity.CPU, there)]
 
 
 def _named(name: str, items: Iterator[T]) -> Iterator[T]:

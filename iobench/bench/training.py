@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+
 import torch
 from torch import nn
 
@@ -45,7 +47,7 @@ class Trainer:
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The loss of a batch that is on the device."""
         inputs = _as_input(batch[self._input.name], self._input)
-        with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        with _repeatable():
             outputs = self._network(inputs)
         if self._label is not None:
             return nn.functional.cross_entropy(outputs, batch[self._label].long().remainder(CLASSES))
@@ -54,10 +56,15 @@ class Trainer:
     def backward(self, loss: torch.Tensor) -> None:
         """Learn from a loss that `forward` returned."""
         self._optimiser.zero_grad(set_to_none=True)
-        with torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        with _repeatable():
             torch.autograd.backward(loss)
         self._optimiser.step()
         self._loss = loss.detach()
+
+
+def _repeatable() -> AbstractContextManager[None]:
+    """cuDNN with the same result each time; switched on by name, because the default here is off."""
+    return torch.backends.cudnn.flags(enabled=True, deterministic=True, benchmark=False)
 
 
 def _as_input(tensor: torch.Tensor, field: Field) -> torch.Tensor:

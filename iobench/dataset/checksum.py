@@ -40,6 +40,7 @@ class Checksum:
     def __init__(self, schema: Schema) -> None:
         self._fields = [field.name for field in schema.fields]
         self._weights = _weights(sum(_word_count(f.sample_bytes) for f in schema.fields))
+        self._on_device: dict[Any, Any] = {}  # the weights, brought to each device once
         self._content: Any = 0
         self._ordered: Any = 0
         self.samples = 0
@@ -76,13 +77,21 @@ class Checksum:
         first = 0
         for name in self._fields:
             words = _words(batch[name])
-            weights = self._weights[first : first + words.shape[1]]
-            first += words.shape[1]
+            part = slice(first, first + words.shape[1])
+            first = part.stop
             if isinstance(words, np.ndarray):
-                total = total + _dot_numpy(words, weights)
+                total = total + _dot_numpy(words, self._weights[part])
             else:
-                total = total + _dot_torch(words, weights)
+                total = total + _dot_torch(words, self._weights_on(words.device)[part])
         return _mix(total)
+
+    def _weights_on(self, device: Any) -> Any:
+        """A copy from pageable memory waits for the device: one in each batch would hold it up."""
+        import torch
+
+        if device not in self._on_device:
+            self._on_device[device] = torch.from_numpy(self._weights).to(device)
+        return self._on_device[device]
 
 
 def _plain(total: Any) -> Any:
@@ -148,8 +157,6 @@ def _dot_numpy(words: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> 
     return out
 
 
-def _dot_torch(words: Any, weights: npt.NDArray[np.int64]) -> Any:
-    import torch
-
+def _dot_torch(words: Any, weights: Any) -> Any:
     # CUDA has no integer matrix product
-    return ((words ^ _shifted(words, 32)) * torch.from_numpy(weights).to(words.device)).sum(1)
+    return ((words ^ _shifted(words, 32)) * weights).sum(1)

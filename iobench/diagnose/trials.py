@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate, default_convert
 
 from iobench.diagnose.facts import is_dataloader, tensors_of
+from iobench.host.device import device_of, pick_device
 from iobench.loading.loaders.dataloader import unwarned
 
 ROUNDS = 3
@@ -57,7 +58,7 @@ def trials_of(loader: Any, idle: bool = False) -> list[Trial]:
     if loader.num_workers:
         more = 4 * (loader.prefetch_factor or 2)
         found.append(Trial(f"prefetch factor {more}", {"prefetch_factor": more}))
-    if torch.cuda.is_available() and not loader.pin_memory:
+    if device_of(pick_device("auto")).pins and not loader.pin_memory:
         found.append(Trial("pinned memory", {"pin_memory": True}))
     if fetches_batches(loader):
         found.append(Trial(BATCH_FETCH, {"batch_fetch": True, "num_workers": 0}))

@@ -1,4 +1,4 @@
-"""The physical case_limits: what this disk, this memory and this device can do, whatever reads with them.
+"""The physical limits: what this disk, this memory and this device can do, whatever reads with them.
 
 Each figure is the best of a few ways to get it, each tried for a moment: a limit is too low as
 soon as something beats it.
@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ SECONDS = 0.25  # for each way
 PIECES = ((1 << 20, 8 << 20), (4 << 20, 64 << 20))  # bytes in a read and in flight
 COPIED_BYTES = 512 << 20  # of a file, at most, from the page cache
 LOOKS = 1500  # single reads, to tell what is below the page cache
+WARM_UP_S = 0.1  # in which a link that had nothing to do gets up to its speed
+CHUNK_BYTES, LEAST_COPIES, MOST_COPIES = 32 << 20, 8, 256  # asked for at a time
 CACHED_BELOW = 1.3  # first p50 over second from which on something below must have cached
 
 Bytes = npt.NDArray[np.uint8]
@@ -111,7 +114,7 @@ def memory_copy(slot_bytes: int, slots: int, threads: int, seconds: float = SECO
 
 
 def host_to_device(device: torch.device, slot_bytes: int, pinned: bool, seconds: float = SECONDS) -> Limit:
-    """Slots of host memory copied to a CUDA device."""
+    """Slots of host memory copied to a device."""
     return _transfer(device, slot_bytes, pinned, True, seconds)
 
 
@@ -222,18 +225,47 @@ def _calls_per_s(call: Callable[[int], None], threads: int, seconds: float) -> f
 
 
 def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bool, seconds: float) -> Limit:
+    """Copies one behind the other, timed by the device's clock, after the link has woken up."""
     import torch
 
-    host = torch.ones(slot_bytes, dtype=torch.uint8, pin_memory=pinned)
-    there = torch.ones(slot_bytes, dtype=torch.uint8, device=device)
+    from iobench.host.device import Accelerator, device_of
+
+    room = device_of(device)
+    assert isinstance(room, Accelerator), f"{device} is the host: nothing is copied to it"
+    room.use()
+    slot = room.memory(slot_bytes) if pinned else touched_array(slot_bytes)
+    slot[:] = 1
+    host, there = torch.from_numpy(slot), torch.ones(slot_bytes, dtype=torch.uint8, device=device)
     source, target = (host, there) if to_device else (there, host)
-    torch.cuda.synchronize(device)
-    started, done = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        for _ in range(8):
+    chunk = min(max(CHUNK_BYTES // slot_bytes, LEAST_COPIES), MOST_COPIES)
+
+    def copy() -> Any:
+        for _ in range(chunk):
             target.copy_(source, non_blocking=pinned)
-        torch.cuda.synchronize(device)
-        done += 8
-    rate = done * slot_bytes / (time.perf_counter() - started)
+        event = room.event()
+        event.record(room.current_stream())
+        return event
+
+    _never_idle(copy, WARM_UP_S)
+    room.synchronize()
+    started = room.mark()
+    chunks = _never_idle(copy, seconds)
+    ended = room.mark()
+    room.synchronize()
+    rate = chunks * chunk * slot_bytes / ended.seconds_since(started)
     direction = "host to device" if to_device else "device to host"
     return Limit(direction, f"slots of {bytes_text(slot_bytes)}, {'pinned' if pinned else 'pageable'}", rate)
+
+
+def _never_idle(ask: Callable[[], Any], seconds: float) -> int:
+    """How often a device was asked within about so many seconds, always before it ran out of work.
+
+    Waiting for all of it would count the host's own waking up as a slow link.
+    """
+    until, asked, under_way = time.perf_counter() + seconds, 0, deque[Any]()
+    while not asked or time.perf_counter() < until:
+        under_way.append(ask())
+        asked += 1
+        if len(under_way) > 2:
+            under_way.popleft().synchronize()
+    return asked

@@ -97,30 +97,14 @@ def _cpu_model() -> str:
 
 
 def _gpu(device: str) -> dict[str, Any] | None:
-    if not device.startswith("cuda"):
+    """What the device is; None of the host, for which torch is not loaded."""
+    if device == "cpu":
         return None
     import torch
 
-    properties = torch.cuda.get_device_properties(device)
-    return {
-        "name": properties.name,
-        "memory_bytes": properties.total_memory,
-        "cuda": torch.version.cuda,
-        "driver": _driver(),
-    }
+    from iobench.host.device import device_of
 
-
-def _driver() -> str | None:
-    """The version of the GPU's driver; None where its management library is not there."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        version = pynvml.nvmlSystemGetDriverVersion()
-        pynvml.nvmlShutdown()
-    except pynvml.NVMLError:
-        return None
-    return version.decode() if isinstance(version, bytes) else str(version)
+    return device_of(torch.device(device)).identity()
 
 
 @functools.lru_cache

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 
 from iobench.host import machine
+from iobench.host.nvml import Gpu
 
 EVERY_S = 1.0
 
@@ -28,6 +29,9 @@ class Snapshot:
     disk_queue: float | None  # requests under way, on average
     gpu: float | None  # busy, 0 to 1; None, as the next, without one
     gpu_memory_bytes: int | None
+    gpu_power_w: float | None = None
+    gpu_clock_mhz: int | None = None
+    gpu_throttled: list[str] | None = None  # why its clocks are low although it has work
 
 
 class Monitor:
@@ -35,7 +39,7 @@ class Monitor:
 
     def __init__(self, path: Path, device: str, every_s: float | None = None) -> None:
         self._path, self._every_s = path, every_s or EVERY_S
-        self._gpu = _Gpu(device)
+        self._gpu = _gpu(device)
         self._snapshots: list[Snapshot] = []
         self._done = threading.Event()
 
@@ -70,15 +74,18 @@ class Monitor:
         if before.disk is not None and now.disk is not None:
             disk = (now.disk.read_bytes - before.disk.read_bytes) / elapsed
             queue = (now.disk.queued_ms - before.disk.queued_ms) / 1000 / elapsed
-        gpu, memory = self._gpu.look()
+        gpu = self._gpu.look()
         return Snapshot(
             time=time.time(),
             cores=[round(busy, 3) for busy, _ in spent],
             iowait=sum(waiting for _, waiting in spent) / len(spent),
             disk_bytes_per_s=disk,
             disk_queue=queue,
-            gpu=gpu,
-            gpu_memory_bytes=memory,
+            gpu=gpu.busy,
+            gpu_memory_bytes=gpu.memory_bytes,
+            gpu_power_w=gpu.power_w,
+            gpu_clock_mhz=gpu.clock_mhz,
+            gpu_throttled=gpu.throttled,
         )
 
 
@@ -101,37 +108,12 @@ def _spent(before: Any, now: Any) -> tuple[float, float]:
     return max(0.0, 1 - (idle + waiting) / total), max(0.0, waiting / total)
 
 
-class _Gpu:
-    """The GPU under the run, by its driver's management library; nothing where there is none."""
+def _gpu(device: str) -> Gpu:
+    """The GPU under the run; one that knows nothing where there is none, or where it cannot be asked."""
+    if device == "cpu":
+        return Gpu()
+    import torch
 
-    def __init__(self, device: str) -> None:
-        self._handle: Any = None
-        if not device.startswith("cuda"):
-            return
-        import pynvml
-        import torch
+    from iobench.host.device import device_of
 
-        try:
-            pynvml.nvmlInit()
-            uuid = torch.cuda.get_device_properties(device).uuid
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}".encode())
-        except (pynvml.NVMLError, AttributeError):  # no such library here, or a torch that knows no uuid
-            self._handle = None
-
-    def look(self) -> tuple[float | None, int | None]:
-        if self._handle is None:
-            return None, None
-        import pynvml
-
-        try:
-            busy = pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100
-            return busy, int(pynvml.nvmlDeviceGetMemoryInfo(self._handle).used)
-        except pynvml.NVMLError:
-            return None, None
-
-    def close(self) -> None:
-        if self._handle is not None:
-            import pynvml
-
-            pynvml.nvmlShutdown()
-            self._handle = None
+    return Gpu.of(device_of(torch.device(device)).uuid)

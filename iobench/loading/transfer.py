@@ -1,68 +1,145 @@
-"""Host memory → device."""
+"""Host memory → device: in the consumer's own thread, or beside it on a stream of its own."""
 
 from __future__ import annotations
 
+import functools
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 import torch
 
-from iobench.errors import DeviceUnavailable, InvalidSettings
+from iobench.errors import LoaderFailed
+from iobench.host.device import Accelerator, device_of, pick_device
+
+__all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "Side", "device_errors", "pick_device", "side_of"]
 
 HostBatch: TypeAlias = Any  # dict[str, Tensor], or a tensorclass of the same fields
 DeviceBatch = dict[str, torch.Tensor]
 
-
-def pick_device(name: str) -> torch.device:
-    """The device of that name; `auto` is CUDA where there is one, else the CPU.
-
-    InvalidSettings where it is not auto, cpu, cuda or cuda:N; DeviceUnavailable where it is not here.
-    """
-    kind, colon, index = name.partition(":")
-    if kind not in ("auto", "cpu", "cuda") or (colon and (kind != "cuda" or not index.isdecimal())):
-        raise InvalidSettings(f"unknown device {name!r}; known: auto, cpu, cuda, cuda:0, cuda:1, …")
-    count = torch.cuda.device_count()
-    if kind == "auto":
-        return torch.device("cuda:0" if count else "cpu")
-    if kind == "cuda" and int(index or 0) >= count:
-        here = f"{count} CUDA device{'s' * (count > 1)}" if count else "no CUDA device"
-        raise DeviceUnavailable(f"--device {name}: there is {here} here; use --device cpu or auto")
-    return torch.device("cpu") if kind == "cpu" else torch.device("cuda", int(index or 0))
+MOST_COPIES = 2  # of groups of batches under way: one that is copied, and the next one behind it
+LAG_ELEMENTS, LAG_TURNS = 1 << 20, 64  # a few milliseconds of a large GPU
 
 
 class HostToDevice:
-    """Moves host batches to a device: identity on the CPU, one `.to` per tensor on CUDA.
+    """Moves host batches to a device: identity on the CPU, one `.to` per tensor elsewhere.
 
     Every batch that enters is either fresh or pageable, so no buffer is reused while a
     non-blocking copy may still read it: torch's pinned allocator keeps freed blocks until then.
+    The device is made the thread's current one, to which DataLoader's pinning thread holds.
     """
 
     def __init__(self, device: torch.device, non_blocking: bool) -> None:
-        self.device = device
+        self.room = device_of(device)
+        self.room.use()
         self._non_blocking = non_blocking
 
+    @property
+    def device(self) -> torch.device:
+        """Where batches go."""
+        return self.room.torch
+
     def move(self, batch: HostBatch) -> DeviceBatch:
-        """The batch on the device; on CUDA the copies may still be under way."""
-        if self.device.type == "cpu":
+        """The batch on the device; elsewhere than on the CPU its copies may still be under way.
+
+        The consumer's stream runs them before whatever it is asked for next.
+        """
+        if self.room.is_host:
             return dict(batch.items())
-        moved = (
-            {name: t.to(self.device, non_blocking=self._non_blocking) for name, t in batch.items()}
-            if isinstance(batch, dict)
-            else batch.to(self.device, non_blocking=self._non_blocking)
-        )
-        return dict(moved.items())
+        if isinstance(batch, dict):
+            return {name: self._to(tensor) for name, tensor in batch.items()}
+        return dict(self._to(batch).items())
 
     def synchronize(self) -> None:
         """Wait until everything asked of the device is done."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        self.room.synchronize()
+
+    def make_room(self) -> None:
+        """Give back the device memory that earlier cases left with torch, and forget peaks."""
+        self.room.synchronize()
+        if isinstance(self.room, Accelerator) and self.room.side_streams:
+            side_of(self.room).release(0)
+        self.room.empty_caches()
+        self.room.reset_peak()
 
     def reset_peak(self) -> None:
         """Forget the device's peak memory."""
-        if self.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(self.device)
+        self.room.reset_peak()
 
     def peak_bytes(self) -> tuple[int, int] | None:
-        """Most memory (allocated, reserved) on the device since `reset_peak`; None on the CPU."""
-        if self.device.type != "cuda":
-            return None
-        return torch.cuda.max_memory_allocated(self.device), torch.cuda.max_memory_reserved(self.device)
+        """Most memory (allocated, reserved) on the device since `reset_peak`; None where nobody counts."""
+        return self.room.peak_bytes()
+
+    def lag(self) -> None:
+        """Keep the consumer's stream busy for a while, so that what it is asked for next comes late.
+
+        A batch whose memory is used again too soon is still right where the consumer is never late.
+        """
+        if not self.room.is_host:
+            busy = torch.ones(LAG_ELEMENTS, device=self.device)
+            for _ in range(LAG_TURNS):
+                busy.mul_(1.0)
+
+    def _to(self, tensor: Any) -> Any:
+        return tensor.to(self.device, non_blocking=self._non_blocking)
+
+
+class Side:
+    """Copies on a device's one side stream, and the host memory that they still read."""
+
+    def __init__(self, room: Accelerator) -> None:
+        self.room, self._stream = room, room.side_stream
+        self._reading: deque[tuple[Any, Any]] = deque()  # events and what they guard; of any thread
+
+    def copy(self, batches: list[DeviceBatch]) -> tuple[list[DeviceBatch], Any]:
+        """The batches on the device, and the event behind their copies, which are under way.
+
+        Their host memory is held until the copies have left it: threads wait only for those that
+        are more than two groups behind.
+        """
+        device = self.room.torch
+        with self.room.current(), self.room.on(self._stream):
+            moved = [{name: t.to(device, non_blocking=True) for name, t in b.items()} for b in batches]
+            copied = self.room.event()
+            copied.record(self._stream)
+            self._reading.append((copied, batches))
+        self.release(MOST_COPIES)
+        return moved, copied
+
+    def release(self, most: int) -> None:
+        """Let go of host memory that was copied; wait until at most so many groups are under way."""
+        while (oldest := self._oldest(most)) is not None:
+            oldest[0].synchronize()  # sleeps, without the interpreter's lock
+
+    def _oldest(self, most: int) -> tuple[Any, Any] | None:
+        with suppress(IndexError):  # another thread was quicker: what anybody takes, they wait for
+            if len(self._reading) > most or self._reading[0][0].query():
+                return self._reading.popleft()
+        return None
+
+
+@functools.cache
+def side_of(room: Accelerator) -> Side:
+    """What goes on beside a device's consumers: one for the life of the process."""
+    return Side(room)
+
+
+@contextmanager
+def device_errors(what: str) -> Iterator[None]:
+    """Make LoaderFailed, in one line, of what a device, its memory or pinned memory refuses in a block.
+
+    The case cannot go on; the run can. After an error in a kernel the device may refuse everything
+    until the process ends: then the cases that follow fail with the same line.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise LoaderFailed(f"{what}: {_first(error)}; use a smaller --batch-size") from error
+    except torch.AcceleratorError as error:
+        raise LoaderFailed(f"{what}: the device failed: {_first(error)}; see its driver's log") from error
+
+
+def _first(error: Exception) -> str:
+    first = str(error).strip().partition("\n")[0].partition(". ")[0]
+    return first.removesuffix(".") or type(error).__name__

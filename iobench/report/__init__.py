@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import errno
+import os
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +13,7 @@ from iobench.errors import MissingExtra, RecordError, ReportError
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
-    from iobench.report.page import Figure
+    from iobench.report.figure import Figure
     from iobench.studies import Result
 
 SCALE = 2  # pixels of a picture per pixel of the page
@@ -21,7 +24,8 @@ def write(
 ) -> list[Path]:
     """Write the page, and a PNG and SVG of each chart into a folder; return what was written.
 
-    The answers of `studies` stand at its end.
+    The answers of `studies` stand at its end. A file that is there already is replaced in one step, when
+    everything has been drawn, and stays as it is where anything fails before that.
 
     RecordError without either, ReportError where a file cannot be written, MissingExtra without
     the libraries that draw.
@@ -32,24 +36,43 @@ def write(
         from iobench.report import html, page
     except ImportError as error:
         raise MissingExtra(f"a report needs {error.name}: pip install 'iobench[report]'") from error
-    found = page.sections(records) if records else []
+    found = page.page(records)
+    files = {path: html.render(found, studies).encode()}
+    if pictures is not None:
+        for figure in found.figures:
+            files.update(_drawn(figure, pictures))
     try:
-        path.write_text(html.render(found, page.machines(records), studies))
-        written = [path]
         if pictures is not None:
             pictures.mkdir(parents=True, exist_ok=True)
-            for figure in (figure for section in found for figure in section.figures):
-                written += _draw(figure, pictures)
+        for target, content in files.items():
+            _replace(target, content)
     except OSError as error:
         raise ReportError(f"{error.filename or path} cannot be written: {error.strerror}") from error
-    return written
+    return list(files)
 
 
-def _draw(figure: Figure, folder: Path) -> list[Path]:
+def _drawn(figure: Figure, folder: Path) -> Iterator[tuple[Path, bytes]]:
     import vl_convert
 
     spec = figure.picture()
-    png, svg = folder / f"{figure.name}.png", folder / f"{figure.name}.svg"
-    png.write_bytes(vl_convert.vegalite_to_png(spec, scale=SCALE))
-    svg.write_text(vl_convert.vegalite_to_svg(spec))
-    return [png, svg]
+    yield folder / f"{figure.name}.png", vl_convert.vegalite_to_png(spec, scale=SCALE)
+    yield folder / f"{figure.name}.svg", vl_convert.vegalite_to_svg(spec).encode()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Write a file beside the target and put it in its place; OSError leaves the target as it was."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
+    if target.exists() and not target.is_file():  # /dev/stdout, a pipe: nothing is there to be kept
+        target.write_bytes(content)
+        return
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        beside.write_bytes(content)
+        os.replace(beside, target)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from error
+    finally:
+        with contextlib.suppress(OSError):  # where it was never made
+            beside.unlink()

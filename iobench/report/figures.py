@@ -1,243 +1,127 @@
-"""Records → rows of plain values, one list for each chart and its table."""
+"""Which figures there are about a context, and about several: what each shows, its rows, its chart."""
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Sequence
-from datetime import datetime
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from iobench.loading.stages import STAGES
-from iobench.report.context import Context, varied
-from iobench.results.record import Record
-from iobench.results.stats import Estimate
-from iobench.results.summary import CaseSummary
+from iobench.report import across, charts, machine, plots, rows
+from iobench.report.answer import times_text
+from iobench.report.conversion import break_even
+from iobench.report.figure import Figure, heading
+from iobench.report.rows import Row
+from iobench.results.metrics import NAMED
+from iobench.results.summary import CaseSummary, Context
+from iobench.units import MIB
 
-Row = dict[str, Any]
-MIB = 2**20
+_NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")  # names of options come from records, those of files do not
+MOST_LINES = 8  # that colours tell apart
 
 
-def cases(context: Context) -> list[Row]:
-    """Each case's speed with its interval, its limit, and whether it can be told from the fastest."""
-    verdict = context.summary.verdict
-    rows = []
-    for case in context.summary.cases:
-        rank = "fastest" if verdict and case.label == verdict.fastest else "slower"
-        rank = "not told apart from it" if verdict and case.label in verdict.rivals else rank
-        rows.append(
-            {
-                "case": case.label,
-                **_interval("MiB/s", case.bytes_per_s, MIB),
-                **_interval("samples/s", case.samples_per_s, 1),
-                "limit": case.limit,
-                "limit MiB/s": case.limit_bytes_per_s and case.limit_bytes_per_s / MIB,
-                "reached": case.limit_share,
-                "rounds": case.rounds,
-                "standing": rank,
-            }
+def of_context(context: Context, number: int, whole: bool) -> list[Figure]:
+    """Every figure that the context's records allow, or the speeds alone."""
+    return list(_all(context, number)) if whole else [_speeds(context, number)]
+
+
+def spanning(found: Sequence[CaseSummary]) -> Iterator[Figure]:
+    """Speed over every number that cases differ in, all else being equal."""
+    for axis in across.axes(found):
+        if lines := across.series(found, axis):
+            what, keys = heading(axis.name), dict.fromkeys(row["key"] for row in lines)
+            shown = [row for row in lines if row["key"] in list(keys)[:MOST_LINES]]
+            says = f"Cases that were measured at several values of it, all else being equal. {_speed()}"
+            if len(keys) > MOST_LINES:
+                says += f" The {MOST_LINES} that get fastest; the table has all {len(keys)}."
+            name = f"by-{_NOT_A_NAME.sub('-', axis.name)}"
+            yield Figure(name, f"Speed by {what}", says, lines, plots.against(shown, axis.name))
+
+
+def _all(context: Context, number: int) -> Iterator[Figure]:
+    yield _speeds(context, number)
+    if spent := rows.stages(context):
+        says = (
+            "Time of the thread that consumes batches. Wait: for threads or workers that read ahead. "
+            "Libraries that decode within their own read (HDF5) count as read. Opening, which is once a "
+            "training, is not in it."
         )
-    return rows
+        yield Figure(f"{number}-stages", "Where an epoch's time went", says, spent, charts.stages(spent))
+    if paid := break_even(context):
+        yield _pays(paid, number)
+    waits = rows.waits(context)
+    says = _meanings("open_s", "first_batch_s", "wait_p50_s", "wait_p99_s")
+    yield Figure(f"{number}-waits", "Waiting", says, waits, charts.waits(waits), small=True)
+    yield from _costs(context, number)
+    if len(sizes := rows.sizes(context)) > 1:
+        says = "Each format by its fastest case."
+        yield Figure(f"{number}-size", "Stored size and speed", says, sizes, plots.sizes(sizes), small=True)
+    course = rows.rounds(context)
+    says = "Each round as a part of its case's median: a drift or a bad first round shows here."
+    yield Figure(
+        f"{number}-rounds", "The rounds in their order", says, course, plots.course(course), small=True
+    )
+    yield from _system(context, number)
 
 
-def rounds(context: Context) -> list[Row]:
-    """Every round, and how it compares with its case's median."""
-    middle = {case.label: case.bytes_per_s.median for case in context.summary.cases}
-    return [
-        {
-            "case": record.case["label"],
-            "round": record.round,
-            "MiB/s": record.bytes_per_s / MIB,
-            "of the median": record.bytes_per_s / middle[record.case["label"]],
-            "seconds": record.epoch_s,
-            "when": record.time,
-        }
-        for record in context.records
-    ]
+def _speeds(context: Context, number: int) -> Figure:
+    found, rounds = rows.cases(context), rows.rounds(context)
+    notes = {case.key: times_text(case.relative) for case in context.cases}
+    says = f"Medians. {_speed()} Beside each name: how many times as long as the fastest, 95 % interval."
+    chart = charts.speeds(found, rounds, notes)
+    return Figure(f"{number}-speed", "How fast each case is", says, found, chart)
 
 
-def cold_and_warm(contexts: Sequence[Context]) -> list[Row]:
-    """The speed of cases that were measured both ways, all else being equal; a row for each way."""
-    groups: dict[object, dict[str, Row]] = {}
-    for context in contexts:
-        rest = tuple((name, value) for name, value in context.facets.items() if name != "cache")
-        for case in context.summary.cases:
-            mode = context.first.cache["mode"]
-            row = {"case": case.label, "cache": mode, **_interval("MiB/s", case.bytes_per_s, MIB)}
-            groups.setdefault((rest, case.label), {})[mode] = row
-    return [row for group in groups.values() if len(group) > 1 for _, row in sorted(group.items())]
+def _pays(paid: list[Row], number: int) -> Figure:
+    says = (
+        "Epochs of a training after which writing another format has paid for its own time, with the 95 % "
+        "interval; each format under its fastest loader. Writing and opening count once. Cannot tell: the "
+        "interval of what an epoch saves includes nothing."
+    )
+    return Figure(
+        f"{number}-break-even", "When a conversion pays", says, paid, plots.break_even(paid), small=True
+    )
 
 
-def against(records: Sequence[Record], what: str) -> list[Row]:
-    """The speed of whatever was measured at several values of one thing, all else being equal."""
-    series: dict[object, dict[Any, list[Record]]] = {}
-    for record in records:
-        values = dict(varied(record))
-        value = values.pop(what)
-        if what == "dataset bytes":
-            values.pop("sample bytes")
-        about = (record.case["variant"], record.case["loader"], record.case.get("fetch"))
-        key = (about, record.cache["mode"], record.case.get("order"), record.device, tuple(values.values()))
-        series.setdefault(key, {}).setdefault(value, []).append(record)
-    several = {key: points for key, points in series.items() if len(points) > 1}
-    names = _series_names(list(several))
-    return [
-        {
-            "series": names[key],
-            what: value,
-            "MiB/s": statistics.median(r.bytes_per_s for r in points[value]) / MIB,
-            "samples/s": statistics.median(r.samples_per_s for r in points[value]),
-            "rounds": len(points[value]),
-        }
-        for key, points in several.items()
-        for value in sorted(points, key=lambda v: (v is None, v))
-    ]
+_COSTS: list[tuple[str, str, float, str]] = [
+    ("cpu_s_per_gib", "Processor time", 1, "s/GiB"),
+    ("memory_bytes", "Memory", MIB, "MiB"),
+    ("device_allocated_bytes", "Device memory", MIB, "MiB"),
+    ("disk_bytes", "Read from disk", MIB, "MiB"),
+]
 
 
-def _series_names(keys: list[Any]) -> dict[Any, str]:
-    """What sets each series apart, in words."""
-    constant = [len({key[place] for key in keys}) == 1 for place in range(1, 4)]
-    names = {}
-    for key in keys:
-        variant, loader, fetch = key[0]
-        kind = f"{variant} · {loader}" + (f", {fetch} fetch" if loader == "dataloader" else "")
-        rest = [str(key[place]) for place in range(1, 4) if not constant[place - 1]]
-        names[key] = ", ".join([kind, *rest])
-    return names
+def _costs(context: Context, number: int) -> Iterator[Figure]:
+    for name, title, unit, axis in _COSTS:
+        found = rows.of(context, name)
+        if any(row[name] for row in found):
+            chart = charts.bars(found, NAMED[name], unit, axis)
+            short = name.partition("_")[0]
+            yield Figure(f"{number}-{short}", title, _meanings(name), found, chart, small=True)
 
 
-def stages(context: Context) -> list[Row]:
-    """Median seconds and share of each stage of each profiled case."""
-    rows = []
-    for case in context.summary.cases:
-        whole = sum((case.stages or {}).values())
-        for number, stage in enumerate(STAGES):
-            if case.stages and (seconds := case.stages[stage]):
-                name = stage.replace("_", " ")
-                share = seconds / whole
-                rows.append(
-                    {"case": case.label, "stage": name, "seconds": seconds, "share": share, "place": number}
-                )
-    return rows
+_PLOTS: list[tuple[str, str, list[str], str, bool]] = [
+    ("processors", "Processors over time", ["processors", "busiest core", "waiting for disk"], "busy", True),
+    ("gpu", "GPU over time", ["GPU"], "busy", True),
+    ("gpu-memory", "GPU memory over time", ["gpu_memory_bytes"], "MiB", False),
+    ("disk-speed", "Disk over time", ["disk_bytes_per_s"], "MiB/s", False),
+    ("queue", "Disk queue over time", ["disk queue"], "requests under way", False),
+]
 
 
-def waits(context: Context) -> list[Row]:
-    """How long `next()` blocked, in milliseconds, by percentile."""
-    return [
-        {"case": case.label, "what": what, "ms": seconds * 1000}
-        for case in context.summary.cases
-        for what, seconds in (
-            ("p50", case.wait_p50_s),
-            ("p99", case.wait_p99_s),
-            ("first batch", case.first_batch_s),
-        )
-        if seconds > 0
-    ]
+def _system(context: Context, number: int) -> Iterator[Figure]:
+    seen = machine.system(context.records)
+    for name, title, columns, axis, share in _PLOTS:
+        if any(row[column] is not None for row in seen for column in columns):
+            chart: Any = plots.over_time(seen, columns, axis, share)
+            says = "One snapshot a second, whatever the run was doing then."
+            yield Figure(f"{number}-{name}", title, says, seen, chart, small=True)
 
 
-def costs(context: Context) -> list[Row]:
-    """Processor seconds per GiB and peak memory of each case."""
-    return [
-        {
-            "case": case.label,
-            "CPU s/GiB": case.cpu_s_per_gib,
-            "memory MiB": case.memory_bytes and case.memory_bytes / MIB,
-            "GPU MiB": case.gpu_allocated_bytes and case.gpu_allocated_bytes / MIB,
-            "disk MiB": case.disk_bytes and case.disk_bytes / MIB,
-            "disk/data": case.read_amplification,
-        }
-        for case in context.summary.cases
-    ]
+def _speed() -> str:
+    metric = NAMED["bytes_per_s"]
+    return f"{metric.title}: {metric.meaning}."
 
 
-def sizes(context: Context) -> list[Row]:
-    """Each variant's stored size beside the speed of its fastest case."""
-    best = _best(context, context.summary.cases)
-    return [
-        {
-            "format": variant,
-            "stored MiB": record.dataset["stored_bytes"] / MIB,
-            "MiB/s": case.bytes_per_s.median / MIB,
-            "case": case.label,
-        }
-        for variant, (case, record) in best.items()
-        if record.dataset.get("stored_bytes")
-    ]
-
-
-def break_even(context: Context) -> list[Row]:
-    """After how many epochs writing a format has paid for itself, when the data is in another one.
-
-    Writing time over the time that an epoch, opening included, of the fastest case of the one saves over
-    that of the other.
-    """
-    rows: list[Row] = []
-    by_epoch = sorted(context.summary.cases, key=lambda case: _epoch_s(context, case.label))
-    best = _best(context, by_epoch)
-    for have in best:
-        for want, (_, fast) in best.items():
-            write_s = fast.dataset.get("write_s")
-            if have == want or write_s is None:
-                continue
-            epoch = {which: _epoch_s(context, best[which][0].label) for which in (have, want)}
-            saved = epoch[have] - epoch[want]
-            rows.append(
-                {
-                    "from": have,
-                    "to": want,
-                    "write s": write_s,
-                    "saved s": saved,
-                    "epochs": write_s / saved if saved > 0 else None,
-                }
-            )
-    return rows
-
-
-def system(records: Sequence[Record]) -> list[Row]:
-    """What the monitor saw, second by second, and during which case's round."""
-    snapshots = [(look, record) for record in records for look in record.system or []]
-    if not snapshots:
-        return []
-    began = min(look["time"] for look, _ in snapshots)
-    rows = []
-    for look, record in sorted(snapshots, key=lambda pair: float(pair[0]["time"])):
-        inside = 0 <= _ended(record) - look["time"] <= record.epoch_s
-        rows.append(
-            {
-                "seconds": look["time"] - began,
-                "case": record.case["label"] if inside else "between rounds",
-                "processors": statistics.fmean(look["cores"]),
-                "busiest core": max(look["cores"]),
-                "waiting for disk": look["iowait"],
-                "disk MiB/s": _scaled(look["disk_bytes_per_s"]),
-                "disk queue": look["disk_queue"],
-                "GPU": look["gpu"],
-                "GPU memory MiB": _scaled(look["gpu_memory_bytes"]),
-            }
-        )
-    return rows
-
-
-def _ended(record: Record) -> float:
-    return datetime.fromisoformat(record.time).timestamp()
-
-
-def _scaled(value: float | None) -> float | None:
-    return None if value is None else value / MIB
-
-
-def _best(context: Context, cases: Sequence[CaseSummary]) -> dict[str, Any]:
-    """By variant, its first case and one of that case's records."""
-    best: dict[str, Any] = {}
-    for case in cases:
-        record = next(r for r in context.records if r.case["label"] == case.label)
-        best.setdefault(case.case["variant"], (case, record))
-    return best
-
-
-def _epoch_s(context: Context, label: str) -> float:
-    return statistics.median(r.open_s + r.epoch_s for r in context.records if r.case["label"] == label)
-
-
-def _interval(name: str, estimate: Estimate, unit: float) -> Row:
-    low, high = ((None if end is None else end / unit) for end in (estimate.low, estimate.high))
-    return {name: estimate.median / unit, f"{name} low": low, f"{name} high": high}
+def _meanings(*names: str) -> str:
+    told = "; ".join(f"{NAMED[name].title}: {NAMED[name].meaning}" for name in names)
+    return f"{told[0].upper()}{told[1:]}."

@@ -1,4 +1,4 @@
-"""Sections → HTML."""
+"""A page → HTML."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 import jinja2
 import vl_convert
 
-from iobench.report.page import Section, cell
+from iobench.report.figure import cell, heading
+from iobench.report.page import Page
 from iobench.studies import Result
 
 
-def render(sections: Sequence[Section], machines: Sequence[dict[str, str]], studies: Sequence[Result]) -> str:
+def render(page: Page, studies: Sequence[Result]) -> str:
     """The whole page: styles, charts and the script that draws them."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -24,10 +25,10 @@ def render(sections: Sequence[Section], machines: Sequence[dict[str, str]], stud
         lstrip_blocks=True,
     )
     return environment.get_template("page.html").render(
-        sections=sections,
-        machines=machines,
+        page=page,
         studies=studies,
         cell=cell,
+        heading=heading,
         version=metadata.version("iobench"),
         script=_script().replace("</script", "<\\/script"),
     )

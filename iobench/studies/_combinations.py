@@ -19,7 +19,7 @@ from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.loading.order import Order
 from iobench.loading.transfer import HostBatch, HostToDevice
 from iobench.studies._apart import Heartbeat
-from iobench.studies._epochs import Training, epochs, make_room
+from iobench.studies._epochs import Training, epochs
 from iobench.studies._turns import Contender, Turn
 
 BATCH = 256
@@ -171,7 +171,7 @@ def train_unwatched(opener: Opener, device: str, count: int) -> Turn:
     """So many epochs with nothing set, of which only the time is measured: the control."""
     loader, job = TABLE[10].loader.on(device), shuffled(opener, device)
     transfer = HostToDevice(torch.device(device), non_blocking=False)
-    make_room(transfer)
+    transfer.make_room()
     train, meter = Training(opener, transfer), Meter()
     for number in range(1, count + 1):
         collect_garbage(forking=False)

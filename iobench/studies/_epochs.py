@@ -87,7 +87,7 @@ def epochs(
     transfer = HostToDevice(torch.device(job.device), loader.copies_without_blocking)
 
     def run() -> Turn:
-        make_room(transfer)
+        transfer.make_room()  # what another contender reserved there would count here
         consume, busy = consumer(job.opener, transfer), list[float]()
         with _watching_gpu(job, busy):
             measured = [
@@ -98,13 +98,6 @@ def epochs(
         return Turn(sum(epoch.timing.epochs_s for epoch in measured), noted)
 
     return run
-
-
-def make_room(transfer: HostToDevice) -> None:
-    """Give back what another contender reserved on the device, which would count here."""
-    if transfer.device.type == "cuda":
-        torch.cuda.empty_cache()
-    transfer.reset_peak()
 
 
 def _noted(measured: list[Measured]) -> dict[str, float]:
@@ -123,7 +116,7 @@ def _on_gpu(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:
 @contextmanager
 def _watching_gpu(job: Job, busy: list[float]) -> Iterator[None]:
     """Have what part of the time the GPU was busy in the list, once the block has ended."""
-    if not job.device.startswith("cuda"):
+    if job.device == "cpu":
         yield
         return
     monitor = Monitor(job.opener.path, job.device, GPU_SNAPSHOT_S)

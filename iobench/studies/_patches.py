@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import iobench
 from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.host import cache
 from iobench.loading.loaders import Job
@@ -76,7 +76,7 @@ def _prepared(options: StudyOptions, side: int) -> Manifest:
     size = sizes_of(options)[0] * side * side * CHANNELS
     source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
     name = f"patches-{side}-{source.schema.samples}"
-    manifest = iobench.prepare(source, FORMATS, data_dir=options.folder, name=name)[0]
+    manifest = prepare(source, FORMATS, data_dir=options.folder, name=name)[0]
     cache.warm([file for variant in FORMATS for file in manifest.files_of(variant)])
     return manifest
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import iobench
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
+from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
 from iobench.errors import WrongContent
 from iobench.studies._apart import Heartbeat
@@ -49,7 +49,7 @@ def rounds(
         rounds=str(count),
         limits=False,
     )
-    done = iobench.run(Manifest.load(root), wanted, out=root / f"{mode}.jsonl", observer=observer)
+    done = run(Manifest.load(root), wanted, out=root / f"{mode}.jsonl", observer=observer)
     if done.interrupted:
         raise KeyboardInterrupt
     for key, failure in done.failures.items():

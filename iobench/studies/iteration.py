@@ -10,8 +10,8 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
-import iobench
 from iobench.dataset.manifest import Manifest
+from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.host import cache
 from iobench.loading import loaders
@@ -50,9 +50,7 @@ class IterationStudy(Study):
     def measure(self, options: StudyOptions) -> Measurements:
         """An epoch of each, to the CPU; and how much of a cold file the lazy one has read."""
         source = Synthetic(_elements(options))
-        manifest = iobench.prepare(
-            source, ["memmap"], data_dir=options.folder, name=f"iteration-{source.size}"
-        )[0]
+        manifest = prepare(source, ["memmap"], data_dir=options.folder, name=f"iteration-{source.size}")[0]
         cache.warm(manifest.files_of("memmap"))
         held = TensorDict({"x": _mapped(manifest)["x"].clone()}, [manifest.schema.samples])
         contenders = {

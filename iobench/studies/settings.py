@@ -6,8 +6,8 @@ import importlib
 from dataclasses import replace
 from functools import partial
 
-import iobench
 from iobench.dataset.manifest import Opener
+from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.errors import MissingExtra
 from iobench.host import cache
@@ -104,7 +104,7 @@ def _sizes(options: StudyOptions) -> tuple[int, int, int, int]:
 def _opener(options: StudyOptions, share: int) -> Opener:
     samples = _sizes(options)[0] * share // 100
     source = Synthetic(samples * COLUMNS, (COLUMNS,))
-    manifest = iobench.prepare(source, ["npy"], data_dir=options.folder, name=f"settings-{samples}")[0]
+    manifest = prepare(source, ["npy"], data_dir=options.folder, name=f"settings-{samples}")[0]
     cache.warm(manifest.files_of("npy"))
     return manifest.opener("npy")
 

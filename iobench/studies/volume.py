@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import iobench
 from iobench import formats
 from iobench.dataset.manifest import Manifest
+from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
 from iobench.errors import ColdCacheUnavailable, LoaderFailed, PrepareError
 from iobench.host import cache
@@ -44,11 +44,11 @@ class VolumeStudy(Study):
 
     def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
-        limit, shares, _ = _limits(options)
+        few, *_, many = QUICK if options.quick else PUBLISHED
+        fits = "" if options.quick else " or what fits"
         return (
-            f"{_power(PUBLISHED[0])} float32 and up to what fits, in samples of 128, batch 256, in order, "
-            f"to {options.device}, warm and cold; {shares[0]:g} to {shares[-1]:g} times a memory limit "
-            f"of {bytes_text(limit)}"
+            f"{_power(few)} to {_power(many)} float32{fits}, in samples of 128, batch 256, in order, "
+            f"to {options.device}, warm and cold; and {_limited_data(options)}"
         )
 
     def measure(self, options: StudyOptions) -> Measurements:
@@ -71,7 +71,7 @@ class VolumeStudy(Study):
             f"in samples of {SAMPLE_BYTES} B",
             sizes=[_power(size) for size in sizes],
             limited=[_of_limit(share) for share in _limits(options)[1]],
-            limit_bytes=_limits(options)[0],
+            limited_data=_limited_data(options),
             cold_failure=cold_failure,
             limit_failure=limit_failure,
         )
@@ -115,7 +115,7 @@ def _limits(options: StudyOptions) -> tuple[int, tuple[float, ...], Sequence[str
 def _prepared(options: StudyOptions, size: int, variants: Sequence[str]) -> Iterator[Manifest]:
     """A dataset for as long as the block runs."""
     with scratch(options) as folder:
-        yield iobench.prepare(Synthetic(size), variants, data_dir=folder, name="volume")[0]
+        yield prepare(Synthetic(size), variants, data_dir=folder, name="volume")[0]
 
 
 def _under_a_limit(options: StudyOptions) -> tuple[list[Measurements], str | None]:
@@ -146,6 +146,13 @@ def _limited(options: StudyOptions, group: Path, share: float) -> Measurements:
     if outcome.value is None:
         raise LoaderFailed(f"under a memory limit of {bytes_text(limit)} the process {outcome.failure}")
     return outcome.value
+
+
+def _limited_data(options: StudyOptions) -> str:
+    limit, shares, _ = _limits(options)
+    return (
+        f"{shares[0]:g} to {shares[-1]:g} times as many bytes as a memory limit of {bytes_text(limit)} allows"
+    )
 
 
 def _power(size: int) -> str:
@@ -194,8 +201,7 @@ def _where_memory_ends(found: Measurements) -> Answer:
     same = [label for label, answer in slower.items() if answer.answer != HOLDS]
     unmoved = f"; not clearly slower at {beyond}: {', '.join(same)}" if same else ""
     told = f"{slower[fastest].because}; {_speeds(found, fastest, volumes)}{unmoved}"
-    data = f"data of {within} to {beyond} of {bytes_text(found.figures['limit_bytes'])} of memory"
-    return replace(slower[fastest], because=told, data=data)
+    return replace(slower[fastest], because=told, data=found.figures["limited_data"])
 
 
 STUDY = VolumeStudy()

@@ -8,6 +8,7 @@ from typing import TypeVar
 from iobench.diagnose import advice
 from iobench.diagnose.seen import Seen
 from iobench.diagnose.watch import Watch
+from iobench.host.device import in_use
 
 T = TypeVar("T")
 
@@ -17,16 +18,9 @@ def watch(loader: Iterable[T], device: str = "auto") -> Watch[T]:
 
     Any iterable will do. Each time a loop over it ends, by itself, by `break`, an error or Ctrl-C, a
     table, a verdict and advice go to stderr; `seen` then holds the figures. `device`: whose GPU to watch
-    (`auto`: CUDA's current one, if the process uses it).
+    (`auto`: the current one, if the process uses one).
     """
-    return Watch(loader, _device() if device == "auto" else device, _tell)
-
-
-def _device() -> str:
-    import sys
-
-    torch = sys.modules.get("torch")
-    return "cuda" if torch is not None and torch.cuda.is_initialized() else "cpu"
+    return Watch(loader, in_use() if device == "auto" else device, _tell)
 
 
 def _tell(seen: Seen) -> None:

@@ -10,7 +10,7 @@ import pytest
 import iobench
 
 PACKAGE = Path(iobench.__file__).parent
-TESTED = ("iobench.testing", "iobench.formats", "iobench.loading.loaders")
+TESTED = tuple(f"iobench.{room}" for room in ("testing", "formats", "dataset", "loading", "errors"))
 
 
 def imported(file):

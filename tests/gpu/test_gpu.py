@@ -59,3 +59,6 @@ def test_the_gpu_is_in_the_record(images, tmp_path):
     assert gpu["name"] == torch.cuda.get_device_name()
     assert gpu["memory_bytes"] > 0
     assert gpu["driver"]
+    assert 1 <= gpu["pcie_generation"] <= gpu["pcie_generation_max"]
+    assert 1 <= gpu["pcie_width"] <= gpu["pcie_width_max"]
+    assert gpu["power_limit_w"] > 0

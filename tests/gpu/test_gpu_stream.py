@@ -1,5 +1,7 @@
 """StreamLoader on a CUDA device."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,10 @@ from conftest import SAMPLES, image_arrays
 
 from iobench import StreamLoader, formats
 from iobench.bench import case_limits as case_limits
+from iobench.bench.device_clock import DeviceClock
+from iobench.dataset.checksum import Checksum
+from iobench.host.device import device_of, pick_device
+from iobench.loading.transfer import HostToDevice
 
 pytestmark = [
     pytest.mark.gpu,
@@ -53,10 +59,45 @@ def test_batches_dropped_at_once_are_not_overwritten_before_their_kernels_ran(fl
     assert found == pytest.approx(np.load(floats.files_of("npy")[0]).sum(dtype=np.float64))
 
 
+def test_device_memory_is_asked_for_once_and_not_in_each_epoch(floats):
+    room, loader, seen = device_of(pick_device("cuda")), stream(floats, batch_size=512), []
+    for _ in range(6):
+        for batch in loader:
+            batch["x"].sum()
+        del batch
+        room.synchronize()
+        seen.append((room.allocations(), torch.cuda.memory_reserved()))
+    # how many groups are there at once is up to threads; a stream per epoch would make six times as many
+    assert all(last <= 2 * first for first, last in zip(seen[1], seen[-1], strict=True)), seen
+
+
 def test_a_transform_may_change_shapes_before_the_copy(images):
     batches = list(stream(images, transform=lambda batch: {"mean": batch["x"].float().mean((2, 3))}))
     assert {tuple(batch["mean"].shape[1:]) for batch in batches} == {(3,)}
     assert all(batch["mean"].is_cuda for batch in batches)
+
+
+def test_every_batch_is_right_where_the_consumer_is_late_and_nobody_synchronises(floats):
+    transfer, proof = HostToDevice(pick_device("cuda"), True), Checksum(floats.schema)
+    for batch in stream(floats, batch_size=512, order="random"):
+        transfer.lag()
+        proof.add(batch)
+        del batch
+    assert proof.content == floats.content
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_devices_time_adds_up_to_the_epoch(floats, strict):
+    room, began = device_of(pick_device("cuda")), time.perf_counter()
+    clock = DeviceClock(room, strict)
+    step = clock.around(lambda batch: torch.cuda._sleep(1_000_000))
+    with clock:
+        for batch in stream(floats, batch_size=512):
+            step(batch)
+    elapsed = time.perf_counter() - began
+    assert clock.steps == len(stream(floats, batch_size=512))
+    assert 0 < clock.first_batch_s <= clock.wait_s
+    assert clock.wait_s + clock.compute_s <= elapsed
 
 
 def test_the_limits_of_the_way_to_the_device_are_measured(images):

@@ -14,14 +14,15 @@ import numpy.typing as npt
 from iobench.host.memory import PAGE
 
 Bytes = npt.NDArray[np.uint8]
+Allocate = Callable[[int, int], list[Bytes]]  # bytes of a slot, slots; each begins with a page
 
 
 class Ring:
     """Equal slots of memory. There is always another one; about `keep` of them wait for use."""
 
-    def __init__(self, slot_bytes: int, keep: int, allocate: Callable[[int], Bytes]) -> None:
+    def __init__(self, slot_bytes: int, keep: int, allocate: Allocate) -> None:
         self._slot_bytes, self._keep, self._allocate = slot_bytes + PAGE, keep, allocate
-        self._fresh = [allocate(self._slot_bytes) for _ in range(keep)]
+        self._fresh = allocate(self._slot_bytes, keep)
         self._out: set[_Held] = set()
         self._back: deque[_Held] = deque()  # in whichever thread the last reference is dropped
 
@@ -47,7 +48,7 @@ class Ring:
             return held.memory
         with suppress(IndexError):
             return self._fresh.pop()
-        return self._allocate(self._slot_bytes)
+        return self._allocate(self._slot_bytes, 1)[0]
 
 
 class _Lease:

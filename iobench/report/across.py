@@ -1,0 +1,165 @@
+"""Several contexts beside each other: each choice in each of them, and speed by what runs vary."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from iobench.report.rows import FASTEST, RIVAL, Row, standing
+from iobench.results import cases
+from iobench.results.cases import FACETS, NAMED, Facets
+from iobench.results.metrics import NAMED as METRIC
+from iobench.results.summary import CaseSummary, Context
+from iobench.units import three_digits
+
+COLDEST = 50.0  # times as long as the fastest, from which on a cell has no colour left
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A choice in a context: its speed, and how many times as long it takes as the fastest there, in words.
+
+    `heat` goes from 1 (as fast as the fastest) to 0.
+    """
+
+    speed: str
+    relative: str
+    standing: str
+    heat: float
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Choices of format, loader and options (rows) in contexts (columns); None where not measured."""
+
+    contexts: list[str]
+    rows: list[tuple[str, list[Cell | None]]]
+
+
+def choice_of(case: CaseSummary) -> str:
+    """The key of what is chosen, the same in every context: format, loader and its options."""
+    return cases.key_of({name: case.facets.get(name) for name in NAMED})
+
+
+def matrix(contexts: Sequence[Context]) -> Matrix | None:
+    """Every choice in every context, the nearest to the fastest first; None where there is one context."""
+    if len(contexts) < 2:
+        return None
+    found: dict[str, dict[int, CaseSummary]] = {}
+    for column, context in enumerate(contexts):
+        for case in context.cases:
+            found.setdefault(choice_of(case), {})[column] = case
+    ordered = sorted(found.values(), key=_usual_relative)
+    rows = [
+        (
+            str(next(iter(by_column.values())).label.short),
+            [_cell(contexts[column], by_column.get(column)) for column in range(len(contexts))],
+        )
+        for by_column in ordered
+    ]
+    return Matrix([context.title for context in contexts], rows)
+
+
+def _usual_relative(by_column: Mapping[int, CaseSummary]) -> float:
+    return statistics.geometric_mean(case.relative.median for case in by_column.values())
+
+
+def _cell(context: Context, case: CaseSummary | None) -> Cell | None:
+    if case is None:
+        return None
+    times = case.relative.median
+    heat = max(0.0, 1 - math.log(max(1.0, times)) / math.log(COLDEST))
+    name = standing(context, case.key)
+    words = {FASTEST: "fastest", RIVAL: f"≈ {three_digits(times)} ×"}
+    speed = METRIC["bytes_per_s"].text(case.bytes_per_s.median)
+    return Cell(speed, words.get(name, f"{three_digits(times)} ×"), name, round(heat, 3))
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A number that cases may differ in: its value for a case, and that case's facets without it."""
+
+    name: str
+    value: Callable[[CaseSummary], float | None]
+    rest: Callable[[Facets], dict[str, Any]]
+
+
+def axes(found: Sequence[CaseSummary]) -> list[Axis]:
+    """Every number that is a facet or a loader's option, and the sizes of samples and datasets."""
+    facets = [name for name in FACETS if any(_is_number(case.facets.get(name)) for case in found)]
+    counts = [name for name in facets if name not in ("memory", "samples", "seed")]
+    options = dict.fromkeys(name for case in found for name in case.facets.get("options") or {})
+    return [
+        *map(_by_facet, counts),
+        *(_by_option(name) for name in options),
+        Axis("dataset_bytes", lambda case: _sizes(case)[1], lambda facets: _without(facets, _DATA)),
+    ]
+
+
+_DATA = ("dataset", "content", "samples", "fields")
+
+
+def series(found: Sequence[CaseSummary], axis: Axis) -> list[Row]:
+    """Cases that were measured at several values of one number, all else being equal, as lines.
+
+    The line that reaches the highest speed comes first.
+    """
+    lines: dict[str, dict[float, CaseSummary]] = {}
+    rests: dict[str, dict[str, Any]] = {}
+    for case in found:
+        value = axis.value(case)
+        if value is not None:
+            rest = axis.rest(case.facets)
+            key = cases.key_of(rest)
+            rests[key] = rest
+            lines.setdefault(key, {})[value] = case
+    several = dict(sorted(filter(_has_several, lines.items()), key=_highest, reverse=True))
+    labels = cases.labels({key: rests[key] for key in several})
+    return [row for key, points in several.items() for row in _points(key, str(labels[key]), points, axis)]
+
+
+def _has_several(line: tuple[str, Mapping[float, CaseSummary]]) -> bool:
+    return len(line[1]) > 1
+
+
+def _highest(line: tuple[str, Mapping[float, CaseSummary]]) -> float:
+    return max(case.bytes_per_s.median for case in line[1].values())
+
+
+def _points(key: str, label: str, points: Mapping[float, CaseSummary], axis: Axis) -> Iterator[Row]:
+    for value, case in sorted(points.items()):
+        speed = case.bytes_per_s
+        ends = {"bytes_per_s low": speed.low, "bytes_per_s high": speed.high}
+        yield {"key": key, "series": label, axis.name: value, "bytes_per_s": speed.median, **ends}
+
+
+def _by_facet(name: str) -> Axis:
+    return Axis(name, lambda case: _number(case.facets.get(name)), lambda facets: _without(facets, (name,)))
+
+
+def _by_option(name: str) -> Axis:
+    def rest(facets: Facets) -> dict[str, Any]:
+        return {**facets, "options": _without(facets.get("options") or {}, (name,))}
+
+    return Axis(name, lambda case: _number((case.facets.get("options") or {}).get(name)), rest)
+
+
+def _sizes(case: CaseSummary) -> tuple[float, float]:
+    """Logical bytes of a sample and of the dataset."""
+    sample = case.bytes_per_s.median / case.samples_per_s.median
+    return sample, round(sample * case.facets["samples"])
+
+
+def _without(values: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> float | None:
+    return value if _is_number(value) else None

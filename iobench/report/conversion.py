@@ -1,0 +1,74 @@
+"""When writing the data in another format pays."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Mapping
+
+from iobench.report.rows import Row, fastest_by_format
+from iobench.results import cases, stats
+from iobench.results.record import Record
+from iobench.results.stats import Estimate
+from iobench.results.summary import CaseSummary, Context, rates
+
+Rates = Mapping[str, Mapping[tuple[str, int], float]]  # by case, run and round
+
+
+def break_even(context: Context) -> list[Row]:
+    """After how many epochs of a training writing another format has paid for itself, with the interval.
+
+    Each format under its fastest loader. Writing and a longer opening are paid once, an epoch saves what
+    it is shorter by. The interval reaches over those of the slower epoch and of the ratio of their speeds,
+    as one of all these comparisons, so it is rather too wide; without one, or where it does not leave out
+    that nothing is saved, no epochs are named.
+    """
+    best = fastest_by_format(context.cases)
+    pairs = list(itertools.permutations(best, 2))
+    by_case = cases.by_case(context.records)
+    rows = []
+    for have, want in pairs:
+        before, after = best[have], best[want]
+        write_s = _write_s(by_case[after.key])
+        if write_s is not None:
+            found = rates({case.key: by_case[case.key] for case in (before, after)})
+            saved = _saved(before, after, found, comparisons=len(pairs) // 2)
+            cost = write_s + (after.value("open_s") or 0.0) - (before.value("open_s") or 0.0)
+            rows.append({"from": have, "to": want, "write_s": write_s, **_pays(max(0.0, cost), saved)})
+    return rows
+
+
+def _saved(before: CaseSummary, after: CaseSummary, found: Rates, comparisons: int) -> Estimate:
+    """Seconds that an epoch is shorter by."""
+    ratio = stats.compare_paired(found[after.key], found[before.key], comparisons=comparisons).ratio
+    epoch_s, rate = before.metrics["epoch_s"].median, before.bytes_per_s
+    saved = epoch_s * (1 - 1 / ratio.median)
+    if ratio.low is None or ratio.high is None or rate.low is None or rate.high is None:
+        return Estimate(saved, None, None)
+    epochs = (epoch_s * rate.median / rate.high, epoch_s * rate.median / rate.low)
+    ends = [one * (1 - 1 / times) for one in epochs for times in (ratio.low, ratio.high)]
+    return Estimate(saved, min(ends), max(ends))
+
+
+def _pays(cost: float, saved: Estimate) -> Row:
+    row: Row = {
+        "saved an epoch_s": saved.median,
+        "saved an epoch_s low": saved.low,
+        "saved an epoch_s high": saved.high,
+        "epochs": None,
+        "epochs low": None,
+        "epochs high": None,
+        "pays": "cannot tell",
+    }
+    if saved.low is not None and saved.high is not None:
+        if saved.low > 0:
+            ends = {"epochs": cost / saved.median, "epochs low": cost / saved.high}
+            return {**row, **ends, "epochs high": cost / saved.low, "pays": "yes"}
+        if saved.high <= 0:
+            return {**row, "pays": "never"}
+    return row
+
+
+def _write_s(rounds: list[Record]) -> float | None:
+    known = [one.dataset.write_s for one in rounds if one.dataset.write_s is not None]
+    return statistics.median(known) if known else None

@@ -1,0 +1,158 @@
+"""Charts without a line for each case: over time, over what runs vary, from format to format."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from iobench.report import style
+from iobench.report.figure import heading
+from iobench.report.rows import Row
+from iobench.results.metrics import NAMED
+from iobench.units import MIB, three_digits
+
+SPEED = NAMED["bytes_per_s"].title
+FILLS = {"yes": f"{style.LIKE}88", "never": f"{style.WEAK}55", "cannot tell": "#88888811"}
+
+
+def against(rows: list[Row], what: str) -> Any:
+    """Lines of speed over a number that runs vary, with intervals."""
+    unit = MIB if what.endswith("_bytes") else 1
+    shown = [{**row, "x": row[what] / unit, **_mib(row)} for row in rows]
+    values = sorted({row["x"] for row in shown})
+    base = alt.Chart(style.data(shown)).encode(
+        x=alt.X(
+            field="x",
+            type="quantitative",
+            title=heading(what) + (", MiB" if unit == MIB else ""),
+            scale=alt.Scale(type="log", base=2) if values[0] > 0 else alt.Scale(),
+            axis=alt.Axis(values=values, format=",~r"),
+        ),
+        color=style.series("series", list(dict.fromkeys(row["series"] for row in rows)), columns=1),
+        detail=alt.Detail(field="key", type="nominal"),
+    )
+    lines = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
+        y=_vertical("MiB/s", [row["MiB/s"] for row in shown]), tooltip=style.tips("series", "x", "MiB/s")
+    )
+    ends = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2, opacity=0.5)
+    return _wide(lines + ends.encode(y=alt.Y(field="low", type="quantitative"), y2=alt.Y2(field="high")), 280)
+
+
+def sizes(rows: list[Row]) -> Any:
+    """Stored size against the speed of each format's fastest case."""
+    shown = [{**row, "MiB": row["stored_bytes"] / MIB, **_mib(row)} for row in rows]
+    base = alt.Chart(style.data(shown)).encode(
+        x=alt.X(field="MiB", type="quantitative", title="MiB on disk", axis=alt.Axis(tickCount=5)),
+        y=_vertical("MiB/s", [row["MiB/s"] for row in shown]),
+    )
+    points = base.mark_circle(size=120, color=style.STRONG, opacity=1).encode(
+        tooltip=style.tips("format", "MiB", "MiB/s", "case")
+    )
+    names = base.mark_text(align="right", dx=-9, fontSize=12, color="currentColor").encode(
+        text=alt.Text(field="format", type="nominal")
+    )
+    return _wide(points + names, 260)
+
+
+def break_even(rows: list[Row]) -> Any:
+    """Epochs until a conversion has paid for itself, from one format to another."""
+    shown = [{**row, "shown": _epochs(row), "ends": _ends(row)} for row in rows]
+    base = alt.Chart(style.data(shown)).encode(
+        x=alt.X(
+            field="to", type="nominal", title="written anew as", axis=alt.Axis(orient="top", labelAngle=0)
+        ),
+        y=alt.Y(field="from", type="nominal", title="read until now as"),
+    )
+    tiles = base.mark_rect(stroke="#88888855").encode(
+        color=alt.Color(
+            field="pays",
+            type="nominal",
+            scale=alt.Scale(domain=list(FILLS), range=list(FILLS.values())),
+            legend=None,
+        ),
+        tooltip=style.tips("from", "to", "pays", "shown", "ends"),
+    )
+    epochs = base.mark_text(fontSize=13, dy=-7, color="currentColor").encode(text=alt.Text(field="shown"))
+    ends = base.mark_text(fontSize=11, dy=9, opacity=0.75, color="currentColor").encode(
+        text=alt.Text(field="ends")
+    )
+    return _wide(tiles + epochs + ends, 48 * len({row["from"] for row in rows}))
+
+
+def course(rows: list[Row]) -> Any:
+    """Every round over its case's median, in the order of rounds."""
+    chart = (
+        alt.Chart(style.data(rows))
+        .mark_point(filled=True, size=45, opacity=0.7, color=style.STRONG)
+        .encode(
+            x=alt.X(
+                field="round",
+                type="quantitative",
+                axis=alt.Axis(tickMinStep=1, format="d"),
+                scale=alt.Scale(zero=False, padding=20),
+            ),
+            y=alt.Y(
+                field="of the median",
+                type="quantitative",
+                axis=alt.Axis(format="%"),
+                scale=alt.Scale(zero=False),
+            ),
+            tooltip=style.tips("case", "round", "of the median", "when"),
+        )
+    )
+    return _wide(chart, 220)
+
+
+def over_time(rows: list[Row], names: Sequence[str], title: str, share: bool) -> Any:
+    """Figures of the machine, second by second."""
+    unit = MIB if title.startswith("MiB") else 1
+    long = [
+        {"seconds": row["seconds"], "case": row["case"], "what": heading(name), "value": row[name] / unit}
+        for row in rows
+        for name in names
+        if row[name] is not None
+    ]
+    axis = alt.Axis(format="%") if share else alt.Axis(format=",~f")
+    scale = alt.Scale(domain=[0, 1]) if share else alt.Scale(zero=True)
+    chart = (
+        alt.Chart(style.data(long))
+        .mark_line(interpolate="step-after", strokeWidth=1.5, point=alt.OverlayMarkDef(size=12))
+        .encode(
+            x=alt.X(field="seconds", type="quantitative", title="seconds into the run"),
+            y=alt.Y(field="value", type="quantitative", title=title, axis=axis, scale=scale),
+            color=style.series("what", [heading(name) for name in names], columns=3),
+            tooltip=style.tips("seconds", "case", "what", "value"),
+        )
+    )
+    return _wide(chart, 200)
+
+
+def _mib(row: Row) -> Row:
+    ends = {end: row.get(f"bytes_per_s {end}") for end in ("low", "high")}
+    return {
+        "MiB/s": row["bytes_per_s"] / MIB,
+        **{end: None if value is None else value / MIB for end, value in ends.items()},
+    }
+
+
+def _vertical(field: str, values: Sequence[float]) -> Any:
+    if style.far_apart(values):
+        title = f"{SPEED} (logarithmic)"
+        return alt.Y(field=field, type="quantitative", title=title, **style.logarithmic_scale(values))
+    return alt.Y(field=field, type="quantitative", title=SPEED, axis=alt.Axis(format=",~f", tickCount=5))
+
+
+def _wide(chart: Any, height: int) -> Any:
+    return chart.properties(width="container", height=height)
+
+
+def _epochs(row: Row) -> str:
+    return three_digits(row["epochs"]) if row["pays"] == "yes" else str(row["pays"])
+
+
+def _ends(row: Row) -> str:
+    if row["pays"] != "yes":
+        return ""
+    return f"{three_digits(row['epochs low'])} – {three_digits(row['epochs high'])}"

@@ -1,0 +1,138 @@
+"""What all charts have in common: colours, marks, axes, tooltips."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from iobench.report.rows import FASTEST, RIVAL, SLOWER, Row
+from iobench.units import MIB
+
+STRONG, LIKE, WEAK, MARK = "#0b7285", "#66a9b5", "#74838d", "#d9480f"
+FAINT = "#a9b3ba"
+SCHEME = ["#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#8d6e00", "#3b5bdb", "#868e96"]
+LOGARITHMIC_FROM = 20.0  # largest over smallest from which on a linear axis would hide the small ones
+NARROW = 51  # characters that fit beside each other on a phone
+
+SHARES = ("reached", "share", "of the median", "processors", "busiest core", "waiting for disk", "GPU")
+UNITS = {"bytes_per_s": MIB, "bytes": MIB, "limit_bytes_per_s": MIB, "disk_bytes_per_s": MIB}
+
+# symbols as SVG paths in a square from -1 to 1, so that a legend shows what the chart does
+_CIRCLE = "circle"
+_RING = "M0,-0.8A0.8,0.8,0,1,1,0,0.8A0.8,0.8,0,1,1,0,-0.8ZM0,-0.5A0.5,0.5,0,1,0,0,0.5A0.5,0.5,0,1,0,0,-0.5Z"
+_TICK = "M-0.17,-1H0.17V1H-0.17Z"
+_BAR = "M-1,-0.16H1V0.16H-1Z"
+ROUND, LIMIT, INTERVAL = "one round", "limit of the hardware", "95 % interval"
+# by what a mark is: its shape, colour and size
+MARKS: dict[str, tuple[str, str, int]] = {
+    FASTEST: (_CIRCLE, STRONG, 130),
+    RIVAL: (_CIRCLE, LIKE, 130),
+    SLOWER: (_CIRCLE, WEAK, 130),
+    INTERVAL: (_BAR, FAINT, 130),
+    ROUND: (_RING, "#868e96", 45),
+    LIMIT: (_TICK, MARK, 220),
+}
+STAGE_COLOURS = {
+    "read": "#0b7285",
+    "decode": "#5f3dc4",
+    "collate": "#c2255c",
+    "wait": "#d9480f",
+    "host to device": "#8d6e00",
+    "compute": "#2b8a3e",
+    "other": "#ced4da",
+}
+CONFIG: dict[str, Any] = {
+    # the page's own colour, so that dark mode and print need no other chart
+    "axis": {
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "gridColor": "#88888833",
+        "domainColor": "#88888888",
+        "tickColor": "#88888888",
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+    },
+    "legend": {
+        "labelColor": "currentColor",
+        "titleColor": "currentColor",
+        "labelFontSize": 12,
+        "labelLimit": 0,
+    },
+    "view": {"stroke": None},
+    "background": "transparent",
+    "font": "system-ui, sans-serif",
+}
+
+
+def data(rows: Sequence[Row]) -> Any:
+    """Rows as a chart's own data."""
+    return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
+
+
+def legend(columns: int = 3) -> Any:
+    """A legend above the chart, in so many columns."""
+    return alt.Legend(orient="top", title=None, columns=columns)
+
+
+def number(field: str, title: str, values: Sequence[float]) -> Any:
+    """A horizontal axis of numbers from zero, or a logarithmic one where they lie too far apart for that."""
+    if far_apart(values):
+        return logarithmic(field, title, [value for value in values if value > 0])
+    return alt.X(field=field, type="quantitative", title=title, axis=alt.Axis(format=",~f", tickCount=5))
+
+
+def far_apart(values: Sequence[float]) -> bool:
+    """Whether a linear axis would hide the small ones."""
+    positive = [value for value in values if value > 0]
+    return bool(positive) and max(positive) > LOGARITHMIC_FROM * min(positive)
+
+
+def logarithmic(field: str, title: str, values: Sequence[float]) -> Any:
+    """A horizontal axis on which equal distances are equal factors."""
+    return alt.X(
+        field=field, type="quantitative", title=f"{title} (logarithmic)", **logarithmic_scale(values)
+    )
+
+
+def logarithmic_scale(values: Sequence[float]) -> dict[str, Any]:
+    """The scale and the axis of a logarithmic channel."""
+    low, high = min(values) / 1.3, max(values) * 1.3
+    return {
+        "scale": alt.Scale(type="log", domain=[low, high], nice=False),
+        "axis": alt.Axis(values=_ticks(low, high), format=",~r"),
+    }
+
+
+def series(field: str, domain: Sequence[str], columns: int) -> Any:
+    """A colour for each of these, told above the chart."""
+    colours = [SCHEME[place % len(SCHEME)] for place in range(len(domain))]
+    return alt.Color(
+        field=field,
+        type="nominal",
+        scale=alt.Scale(domain=list(domain), range=colours),
+        legend=legend(columns),
+    )
+
+
+def tips(*names: str) -> list[Any]:
+    """What a mark tells when it is pointed at."""
+    return [
+        alt.Tooltip(field=name, type="quantitative", format=".0%" if name in SHARES else ",.4~r")
+        if name in SHARES or name in _NUMBERS
+        else alt.Tooltip(field=name, type="nominal")
+        for name in names
+    ]
+
+
+_NUMBERS = ("MiB/s", "MiB", "ms", "seconds", "round", "value")
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """Powers of ten, with what lies between where there are few."""
+    powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if high < 1000 * low else (1, 3) if high < 10_000 * low else (1,)
+    return [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]

@@ -1,0 +1,168 @@
+"""What the way to a device promises, as checks that a broken way must fail: see test_mutations.
+
+Each takes a function that plugs in the made-up devices by a schedule, and raises AssertionError.
+"""
+
+from contextlib import closing
+
+import backend
+import numpy as np
+import torch
+from simulated import device
+
+from iobench import StreamLoader
+from iobench.bench import epoch
+from iobench.bench.case import Settings, case
+from iobench.bench.device_clock import DeviceClock
+from iobench.dataset.checksum import Checksum
+from iobench.host.device import device_of
+from iobench.loading.order import Order
+from iobench.loading.stream import pipeline
+from iobench.loading.stream.pipeline import Pipeline
+from iobench.loading.stream.source import open_source
+from iobench.loading.stream.transfer import MOST_BEHIND, transfer_to
+from iobench.loading.transfer import HostToDevice
+
+BATCH = 8
+
+
+def batches_of_stream(manifest, index, order, threads=2, transform=None):
+    """(batch, rows) of one epoch whose groups are one batch each, so that slots are used again soon."""
+    schema, epoch = manifest.schema, Order(order, BATCH)
+    source = open_source(manifest.opener("npy"), schema, threads, False)
+    rows = epoch.batches(schema.samples, 0)
+    before, pipeline.GROUP_BYTES = pipeline.GROUP_BYTES, 1
+    try:
+        opened = Pipeline(source, schema, epoch, transfer_to(device(index)), transform)
+    finally:
+        pipeline.GROUP_BYTES = before
+    with closing(opened), closing(opened.run(rows)) as running:
+        yield from zip(running, rows, strict=True)
+
+
+def held_batches_are_what_was_asked_for(plug_in, schedule, manifest, arrays, index=0, order="random"):
+    """Every batch, looked at when all have come."""
+    plug_in(schedule)
+    kept = list(batches_of_stream(manifest, index, order))
+    device_of(device(index)).synchronize()
+    for batch, rows in kept:
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(batch[name].cpu().numpy(), array[rows])
+    assert backend.machine().faults == []
+
+
+def dropped_batches_were_still_right(plug_in, schedule, manifest, arrays, index=0, order="random"):
+    """Sums of batches that are let go of at once, asked of a consumer's stream that may be late."""
+    plug_in(schedule)
+    found = []
+    for batch, rows in batches_of_stream(manifest, index, order):
+        found.append((batch["x"].to(torch.int64).sum(), batch["y"].sum(), rows))
+        del batch
+    for images, labels, rows in found:
+        assert int(images) == int(arrays["x"][rows].sum(dtype=np.int64))
+        assert int(labels) == int(arrays["y"][rows].sum())
+
+
+def memory_stays_flat(plug_in, schedule, manifest, index=0, epochs=50, batch_size=32):
+    """Device and pinned memory of a loader that somebody trains with, epoch after epoch."""
+    machine = plug_in(schedule)
+    where = f"{backend.NAME}:{index}"
+    loader = StreamLoader(manifest.root, format="npy", batch_size=batch_size, device=where)
+    pool, seen = machine.pools[index], []
+    for _ in range(epochs):
+        for batch in loader:
+            (batch["x"] + 1).sum()
+        del batch
+        seen.append((pool.reserved, pool.allocations, machine.pinned.bytes))
+    # how many groups are there at once is up to threads and schedule; what leaks grows by each epoch
+    assert all(last <= 3 * first for first, last in zip(seen[0], seen[-1], strict=True)), seen
+
+
+def the_consumer_is_never_far_behind(plug_in, schedule, manifest):
+    """However late its stream is, a few batches are before it and not the whole epoch."""
+    plug_in(schedule)
+    room, steps, behind = device_of(device(0)), [], []
+    for batch, _ in batches_of_stream(manifest, 0, "random"):
+        batch["x"].add_(1)
+        steps.append(room.mark())
+        behind.append(sum(not step.reached() for step in steps))
+    assert max(behind) <= MOST_BEHIND + 1, behind
+
+
+def nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, manifest, loader, index=0):
+    """All copies and steps have ended where the epoch's time does."""
+    machine, left = plug_in(schedule), []
+
+    class Meter(epoch.Meter):
+        def __exit__(self, *exc):
+            left.append(machine.unfinished())
+            super().__exit__(*exc)
+
+    before, epoch.Meter = epoch.Meter, Meter
+    try:
+        measured(manifest, loader, index, lambda batch: batch["x"] + 1)
+    finally:
+        epoch.Meter = before
+    assert left[-1] == 0, left
+
+
+def only_that_device_is_woken(plug_in, schedule, manifest, loader, index=1):
+    """Neither copies nor pinned memory are asked of a device that nobody named."""
+    machine = plug_in(schedule)
+    measured(manifest, loader, index, lambda batch: None)
+    assert set(machine.woken) == {index}, machine.woken
+
+
+def streamloader_wakes_only_its_device(plug_in, schedule, manifest, index=1):
+    """Whoever trains on a device that is not the process's current one pays for no other."""
+    machine = plug_in(schedule)
+    list(StreamLoader(manifest.root, format="npy", batch_size=32, device=f"{backend.NAME}:{index}"))
+    assert set(machine.woken) == {index}, machine.woken
+    assert machine.device == 0  # which is the user's to change
+
+
+def peaks_are_each_case_s_own(plug_in, schedule, manifest):
+    """A small case after a large one has the peak that it has by itself."""
+
+    def peak(*batch_sizes):
+        plug_in(schedule)
+        transfer = HostToDevice(device(0), non_blocking=True)
+        for size in batch_sizes:
+            transfer.make_room()
+            measured(manifest, "native", 0, lambda batch: None, batch_size=size)
+        return transfer.peak_bytes()
+
+    alone, after = peak(8), peak(200, 8)
+    assert 0 < alone[0] <= alone[1]
+    assert after == alone
+
+
+def copies_are_booked_as_waiting(plug_in, schedule, copy_s=0.02, step_s=0.01, steps=5, strict=False):
+    """Copies of 20 ms in the consumer's stream and steps of 10 ms, by the device's own clock."""
+    machine = plug_in(schedule, copy_bytes_per_s=1000 / copy_s)
+    transfer = HostToDevice(device(0), non_blocking=True)
+    clock = DeviceClock(transfer.room, strict)
+    step = clock.around(lambda batch: machine.work(0, step_s))
+    with clock:
+        for _ in range(steps):
+            step(transfer.move({"x": torch.zeros(1000, dtype=torch.uint8).pin_memory()}))
+    assert clock.steps == steps
+    np.testing.assert_allclose(
+        [clock.first_batch_s, clock.wait_s, clock.compute_s], [copy_s, steps * copy_s, steps * step_s]
+    )
+
+
+def measured(manifest, loader, index, consume, variant="npy", **chosen):
+    """One epoch of a case on a made-up device, pinned and without waiting."""
+    options = {"batch_size": BATCH, "pin_memory": True, "non_blocking": True, "fetch": "batch", **chosen}
+    settings = Settings(**options)
+    transfer = HostToDevice(device(index), bool(settings.non_blocking))
+    one = case(variant, loader, settings)
+    return epoch.measure(one, manifest.opener(variant), transfer, 1, consume)
+
+
+def proved(manifest, loader, index, variant="npy", **chosen):
+    """The checksum of what an epoch brought to the device, computed there."""
+    check = Checksum(manifest.schema)
+    measured(manifest, loader, index, check.add, variant, **chosen)
+    return check.content

@@ -1,0 +1,309 @@
+"""Two made-up devices: streams that run as late as a schedule says, memory that is given out again at
+once and poisoned, pinned memory that is checked, and a clock that only their work moves.
+
+Nothing here knows torch.accelerator or iobench: `backend` makes a back end of torch out of it, and
+`simulated` a room of iobench.
+"""
+
+import ctypes
+import threading
+from collections import Counter, defaultdict, deque
+from functools import partial
+from random import Random
+
+import numpy as np
+import torch
+
+POISON = 0xA5
+DEFAULT = 0  # the number of each device's default stream, to which a consumer's work goes
+FINEST = 512  # bytes: device memory comes in multiples of it
+PAGE = 4096
+DEVICES = 2
+
+
+class Schedule:
+    """Which streams get on by themselves; what a schedule holds back runs when somebody waits for it."""
+
+    def __init__(self, default, side, seed=None):
+        self.default, self.side, self.random = default, side, Random(seed) if seed is not None else None
+
+    def steps(self, stream):
+        """How many operations a stream may do now without being waited for."""
+        prompt = self.default if stream.number == DEFAULT else self.side
+        if self.random is not None:
+            return self.random.choice((0, 0, 1, 3))
+        return 1 << 30 if prompt else 0
+
+
+SCHEDULES = {
+    "everything late": lambda: Schedule(default=False, side=False),
+    "copies late": lambda: Schedule(default=True, side=False),
+    "consumer late": lambda: Schedule(default=False, side=True),
+    "out of step": lambda: Schedule(default=False, side=False, seed=0),
+}
+
+
+class Operation:
+    """Something that a stream was asked to do: a function, how long it takes, or an event to wait for."""
+
+    def __init__(self, asked_at, run=None, seconds=0.0, after=None):
+        self.asked_at, self.run, self.seconds, self.after = asked_at, run, seconds, after
+
+
+class Moment:
+    """What an event was recorded as: a place in a stream, and when the stream got there."""
+
+    def __init__(self, stream, position):
+        self.stream, self.position, self.at = stream, position, None
+
+
+class Stream:
+    """Operations of one device that run in the order in which they were asked for."""
+
+    def __init__(self, machine, device, number):
+        self.machine, self.device, self.number = machine, device, number
+        self.waiting, self.done, self.clock = deque(), 0, 0.0
+
+    @property
+    def asked(self):
+        return self.done + len(self.waiting)
+
+    def ask(self, run=None, seconds=0.0, after=None):
+        with self.machine.lock:
+            self.waiting.append(Operation(self.machine.now, run, seconds, after))
+            self.machine.get_on()
+
+    def record(self):
+        with self.machine.lock:
+            moment = Moment(self, self.asked + 1)
+            self.ask(lambda: setattr(moment, "at", self.clock))
+            return moment
+
+    def step(self, forced):
+        """Do the next operation, unless it waits for what is not forced to happen."""
+        operation = self.waiting[0]
+        if operation.after is not None and operation.after.at is None:
+            if not forced:
+                return False
+            operation.after.stream.run_to(operation.after.position)
+        self.waiting.popleft()
+        after = operation.after.at if operation.after is not None else 0.0
+        self.clock = max(self.clock, operation.asked_at, after) + operation.seconds
+        self.done += 1
+        if operation.run is not None:
+            operation.run()
+        return True
+
+    def run_to(self, position):
+        with self.machine.lock:
+            while self.done < position:
+                self.step(forced=True)
+
+    def synchronize(self):
+        """What a waiting host does: the stream runs to its end, and the host's clock moves on to it."""
+        with self.machine.lock:
+            self.run_to(self.asked)
+            self.machine.now = max(self.machine.now, self.clock)
+
+
+class Block:
+    """Device memory; free for others of its stream as soon as nobody holds it."""
+
+    def __init__(self, pool, stream, memory):
+        self.pool, self.stream, self.memory, self.users = pool, stream, memory, set()
+
+    def __del__(self):  # wherever the last reference goes: the pool looks after it later
+        self.pool.let_go.append((self.stream, self.memory, self.users))
+
+
+class Pool:
+    """One device's memory, kept for later by stream, as torch's caching allocator keeps it."""
+
+    def __init__(self, machine):
+        self.machine, self.let_go = machine, deque()
+        self.free = defaultdict(list)  # (stream, bytes) -> memory
+        self.held_back = []  # freed, but other streams were not through with it
+        self.allocated = self.reserved = self.most_allocated = self.most_reserved = self.allocations = 0
+
+    def allocate(self, count, stream):
+        """A block for a stream: one that was freed there, if there is one of the size; poisoned in turn."""
+        with self.machine.lock:
+            size = -(-max(count, 1) // FINEST) * FINEST
+            self.collect()
+            if self.free[stream, size]:
+                memory = self.free[stream, size].pop()
+                stream.ask(lambda: memory.fill_(POISON))
+            else:
+                memory = torch.full((size,), POISON, dtype=torch.uint8)
+                self.allocations += 1
+                self.reserved += size
+            self.allocated += size
+            self.most_allocated = max(self.most_allocated, self.allocated)
+            self.most_reserved = max(self.most_reserved, self.reserved)
+            return Block(self, stream, memory)
+
+    def collect(self):
+        """Take in what was let go of; what other streams use comes when they are through with it."""
+        while self.let_go:
+            stream, memory, users = self.let_go.popleft()
+            self.allocated -= len(memory)
+            self.held_back.append((stream, memory, [user.record() for user in users]))
+        still = []
+        for stream, memory, moments in self.held_back:
+            if all(moment.at is not None for moment in moments):
+                self.free[stream, len(memory)].append(memory)
+            else:
+                still.append((stream, memory, moments))
+        self.held_back = still
+
+    def empty(self):
+        """Give back what nobody uses, after all that is under way, as torch does."""
+        with self.machine.lock:
+            self.collect()
+            for _, _, moments in self.held_back:
+                for moment in moments:
+                    moment.stream.run_to(moment.position)
+            self.collect()
+            self.reserved -= sum(size * len(blocks) for (_, size), blocks in self.free.items())
+            self.free.clear()
+
+    def reset_peak(self):
+        with self.machine.lock:
+            self.collect()
+            self.most_allocated, self.most_reserved = self.allocated, self.reserved
+
+
+class Pinned:
+    """Pinned host memory in powers of two, never unmapped: whoever copies knows addresses only.
+
+    What nobody holds is poisoned at once and given out again. `by_torch` are tensors that torch has
+    pinned: those it keeps until the copies that it knows of have ended.
+    """
+
+    def __init__(self, machine):
+        self.machine, self.owned, self.free = machine, {}, defaultdict(list)
+        self.refuse = False
+        self.bytes = 0
+
+    def allocate(self, count, by_torch=False):
+        if self.refuse:
+            raise RuntimeError("CUDA error: out of memory (made up)\nand more lines of it")
+        size = 1 << (count - 1).bit_length() if count else 1
+        with self.machine.lock:
+            if self.free[size]:
+                address, memory = self.free[size].pop()
+            else:
+                memory = np.full(size + PAGE, POISON, np.uint8)
+                address = memory.ctypes.data + (-memory.ctypes.data) % PAGE
+                self.bytes += size
+            self.owned[address] = (size, by_torch)
+        held = memory[address - memory.ctypes.data :][:count]
+        return np.asarray(_Keeper(held, lambda: self._give_back(address, memory)))
+
+    def _give_back(self, address, memory):
+        with self.machine.lock:
+            size, _ = self.owned.pop(address)
+            memory.fill(POISON)
+            self.free[size].append((address, memory))
+
+    def owner(self, address):
+        """The pinned memory that an address lies in: (its size, whether torch pinned it), or None."""
+        for start, (size, by_torch) in list(self.owned.items()):
+            if start <= address < start + size:
+                return size, by_torch
+        return None
+
+
+class _Keeper:
+    """What the arrays over pinned memory refer to: it goes when the last of them does."""
+
+    def __init__(self, held, give_back):
+        self.__array_interface__, self.give_back = held.__array_interface__, give_back
+
+    def __del__(self):
+        self.give_back()
+
+
+class Machine:
+    """Two devices, the host's clock, and what was done wrong."""
+
+    def __init__(self, schedule, copy_bytes_per_s=1e9):
+        self.lock, self.schedule = threading.RLock(), schedule
+        self.copy_bytes_per_s = copy_bytes_per_s
+        self.now = 0.0  # of the host, in seconds that nothing but the devices' work takes
+        self.streams, self.pools = {}, [Pool(self) for _ in range(DEVICES)]
+        self.pinned, self.faults = Pinned(self), []
+        self.woken = Counter()  # by device: how often a thread asked something of the one that it had
+        self._own = threading.local()
+        for device in range(DEVICES):
+            self.new_stream(device)
+
+    def new_stream(self, device):
+        with self.lock:
+            number = sum(key[0] == device for key in self.streams)
+            self.streams[device, number] = Stream(self, device, number)
+            return self.streams[device, number]
+
+    def get_on(self):
+        """Let each stream do what the schedule lets it do by itself."""
+        for stream in list(self.streams.values()):
+            left = self.schedule.steps(stream)
+            while left and stream.waiting and stream.step(forced=False):
+                left -= 1
+
+    def synchronize(self, device):
+        """The consumer's stream first: whatever is late is then as late as can be."""
+        for (index, _), stream in sorted(self.streams.items()):
+            if index == device:
+                stream.synchronize()
+
+    def unfinished(self):
+        """How many operations were asked for and not done."""
+        return sum(len(stream.waiting) for stream in self.streams.values())
+
+    @property
+    def device(self):
+        """The calling thread's current device: the first one, in a thread that begins."""
+        return getattr(self._own, "device", 0)
+
+    @device.setter
+    def device(self, index):
+        self._own.device = index
+
+    def stream_of(self, device):
+        """The stream to which the calling thread's work on a device goes."""
+        return self._streams().get(device, self.streams[device, DEFAULT])
+
+    def set_stream(self, device, stream):
+        self._streams()[device] = stream
+
+    def _streams(self):
+        if not hasattr(self._own, "streams"):
+            self._own.streams = {}
+        return self._own.streams
+
+    def work(self, device, seconds):
+        """Keep the current stream of a device busy."""
+        self.stream_of(device).ask(seconds=seconds)
+
+    def reading(self, tensor):
+        """A function that reads host memory when it is called: of pinned memory, what lies there then.
+
+        Torch holds on to what it pinned itself until it was read; other memory is staged at once.
+        """
+        address = tensor.data_ptr()
+        owner = self.pinned.owner(address)
+        if owner is None:
+            staged = tensor.clone()
+            return lambda: staged
+        held = tensor if owner[1] else None
+        return partial(self._read_at, address, torch.empty_like(tensor, device="meta"), held)
+
+    def _read_at(self, address, meta, held):
+        if not meta.numel():
+            return torch.empty(meta.shape, dtype=meta.dtype)
+        if self.pinned.owner(address) is None:
+            self.faults.append("a copy read pinned memory that was given back")
+        extent = 1 + sum((n - 1) * step for n, step in zip(meta.shape, meta.stride(), strict=True))
+        raw = (ctypes.c_char * (extent * meta.element_size())).from_address(address)
+        return torch.frombuffer(raw, dtype=meta.dtype).as_strided(meta.shape, meta.stride())

@@ -1,0 +1,45 @@
+"""The made-up devices, plugged in for one test at a time: `pytest_plugins = "plugged"`."""
+
+import backend
+import pytest
+import torch
+from machine import SCHEDULES, Machine
+from simulated import Simulated
+
+from iobench.host import device as room
+
+
+@pytest.fixture
+def plug_in(monkeypatch):
+    """Two devices that run by a schedule; out again after the test."""
+    if backend.REAL is not None:
+        pytest.skip(f"there is a real {backend.REAL} here, and torch has room for one accelerator")
+
+    def plug_in(schedule="everything late", **options):
+        made = Machine(SCHEDULES[schedule](), **options)
+        backend._plugged.append(made)
+        room.device_of.cache_clear()
+        return made
+
+    monkeypatch.setitem(room.KINDS, backend.NAME, Simulated)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", backend.pin)
+    monkeypatch.setattr(torch.accelerator, "current_device_index", backend.Module.current_device)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", backend.Module.set_device)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # its tensors are small: threads would only wait for each other
+    yield plug_in
+    torch.set_num_threads(threads)
+    backend._plugged.clear()
+    room.device_of.cache_clear()
+
+
+@pytest.fixture(params=SCHEDULES)
+def machine(plug_in, request):
+    """The devices under each schedule in turn."""
+    return plug_in(request.param)
+
+
+@pytest.fixture
+def late(plug_in):
+    """The devices, doing nothing before somebody waits for it."""
+    return plug_in()

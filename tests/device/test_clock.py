@@ -1,0 +1,110 @@
+"""Device time is booked where it belongs: computing or waiting, by the device's clock."""
+
+import time
+
+import checks
+import numpy as np
+import pytest
+import torch
+from conftest import SAMPLES
+from machine import SCHEDULES
+from simulated import device
+
+from iobench.bench.case import LOADERS
+from iobench.bench.device_clock import DeviceClock
+from iobench.host.device import device_of
+
+pytest_plugins = "plugged"
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_copies_in_the_consumers_stream_are_waiting_and_not_computing(plug_in, schedule, strict):
+    checks.copies_are_booked_as_waiting(plug_in, schedule, strict=strict)
+
+
+def clocked(machine, loop, strict=False):
+    """(first batch, waiting, computing) of a loop that is given a step to take per batch, in seconds."""
+    clock = DeviceClock(device_of(device(0)), strict)
+    with clock:
+        loop(clock.around(lambda seconds: machine.work(0, seconds)))
+    return [clock.first_batch_s, clock.wait_s, clock.compute_s]
+
+
+def test_a_host_that_is_slower_than_the_device_leaves_it_idle(late):
+    def loop(step):
+        for _ in range(5):
+            late.now += 0.03  # reads
+            step(0.01)
+
+    np.testing.assert_allclose(clocked(late, loop), [0.03, 0.03 + 4 * 0.02, 0.05])
+
+
+def test_a_host_that_is_faster_than_the_device_hides_behind_it(late):
+    def loop(step):
+        for _ in range(5):
+            late.now += 0.01
+            step(0.03)
+
+    np.testing.assert_allclose(clocked(late, loop), [0.01, 0.01, 0.15])
+    np.testing.assert_allclose(clocked(late, loop, strict=True), [0.01, 0.05, 0.15])  # nothing overlaps
+
+
+def test_copies_on_the_side_are_hidden_behind_steps(plug_in, images):
+    """The stream loader's copies run beside the steps; only what a step has to wait for is waiting."""
+    machine = plug_in("everything late")
+    batch_bytes = checks.BATCH * images.schema.sample_bytes
+    machine.copy_bytes_per_s = batch_bytes / 0.02
+    clock = DeviceClock(device_of(device(0)))
+    step = clock.around(lambda batch: machine.work(0, 0.03))
+    with clock:
+        for batch, _ in checks.batches_of_stream(images, 0, "sequential", threads=1):
+            step(batch)
+    assert clock.steps == -(-SAMPLES // checks.BATCH)
+    assert clock.compute_s == pytest.approx(clock.steps * 0.03)
+    assert clock.first_batch_s == pytest.approx(0.02)
+    assert clock.wait_s == pytest.approx(0.02)  # for the first one
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("loader", LOADERS)
+def test_the_first_batch_is_there_when_it_was_copied_whatever_the_loader(plug_in, images, schedule, loader):
+    machine = plug_in(schedule)
+    machine.copy_bytes_per_s = checks.BATCH * images.schema.sample_bytes / 0.02
+    clock = DeviceClock(device_of(device(0)))
+    with clock:
+        checks.measured(images, loader, 0, clock.around(lambda batch: None))
+    if loader == "stream":  # its first group is one batch too
+        assert clock.first_batch_s >= 0.02 - 1e-9
+    else:
+        assert clock.first_batch_s == pytest.approx(0.02)
+
+
+def test_marks_do_not_pile_up_while_the_device_keeps_up(plug_in):
+    machine = plug_in("copies late")
+    clock = DeviceClock(device_of(device(0)))
+    step = clock.around(lambda seconds: machine.work(0, seconds))
+    with clock:
+        for number in range(20):
+            step(0.01)
+            assert (len(clock._pending), clock.steps) == (0, number + 1)
+
+
+def test_on_the_cpu_it_is_the_hosts_clock(monkeypatch):
+    moments = iter(range(100))
+    monkeypatch.setattr(time, "perf_counter", lambda: float(next(moments)))
+    clock = DeviceClock(device_of(torch.device("cpu")))
+    step = clock.around(lambda batch: None)
+    with clock:
+        for number in range(4):
+            step(number)
+    assert (clock.steps, clock.first_batch_s, clock.wait_s, clock.compute_s) == (4, 1.0, 4.0, 4.0)
+
+
+def test_an_error_in_a_step_is_what_is_raised(late):
+    def refuse(batch):
+        raise KeyError
+
+    clock = DeviceClock(device_of(device(0)))
+    with pytest.raises(KeyError), clock:
+        clock.around(refuse)(1)

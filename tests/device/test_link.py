@@ -1,0 +1,105 @@
+"""The limit of the way to a device, and the pinned memory that slots are cut from."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from machine import SCHEDULES
+from simulated import device
+
+from iobench.host import limits
+from iobench.host.memory import PAGE
+from iobench.loading.stream.ring import Ring
+from iobench.loading.stream.transfer import pinned_blocks, transfer_to
+
+pytest_plugins = "plugged"
+
+RATE = 2e9
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("slot_bytes", [700, 1 << 14])
+def test_the_link_is_measured_by_the_devices_clock_whatever_the_host_does(
+    plug_in, monkeypatch, schedule, pinned, slot_bytes
+):
+    plug_in(schedule, copy_bytes_per_s=RATE)
+    monkeypatch.setattr(limits, "WARM_UP_S", 0.001)
+    monkeypatch.setattr(limits, "CHUNK_BYTES", 1 << 18)
+    ways = {"host to device": limits.host_to_device, "device to host": limits.device_to_host}
+    for name, measure in ways.items():
+        found = measure(device(1), slot_bytes, pinned, 0.002)
+        assert (found.name, found.how.rpartition(", ")[2]) == (name, "pinned" if pinned else "pageable")
+        assert found.bytes_per_s == pytest.approx(RATE)
+
+
+def test_the_link_warms_up_before_it_is_timed_and_never_runs_dry(late, monkeypatch):
+    asked = []
+    never_idle = limits._never_idle
+    monkeypatch.setattr(limits, "WARM_UP_S", 0.002)
+
+    def noting(ask, seconds):
+        asked.append((seconds, late.now))
+        return never_idle(ask, seconds)
+
+    monkeypatch.setattr(limits, "_never_idle", noting)
+    monkeypatch.setattr(limits, "CHUNK_BYTES", 1 << 18)
+    limits.host_to_device(device(0), 1 << 14, True, 0.001)
+    assert [seconds for seconds, _ in asked] == [0.002, 0.001]
+    assert asked[1][1] > asked[0][1]  # by the warm-up's copies
+
+
+def test_the_host_waits_for_the_oldest_only_so_that_two_are_always_under_way():
+    class Chunk:
+        def __init__(self):
+            under_way.append(self)
+            most.append(len(under_way))
+
+        def synchronize(self):
+            assert under_way[0] is self
+            assert len(under_way) == 3
+            under_way.pop(0)
+
+    under_way, most = [], []
+    asked = limits._never_idle(Chunk, 0.001)
+    assert asked == len(most)
+    assert max(most) == 3
+
+
+def test_seven_slots_of_four_mib_and_a_page_take_32_mib_and_not_56():
+    assert sum(size for size, _ in pinned_blocks((4 << 20) + PAGE, 7)) == 32 << 20
+
+
+@given(st.integers(1, 1 << 26), st.integers(1, 12))
+def test_slots_are_cut_from_no_more_pinned_memory_than_each_would_take_alone(size, slots):
+    blocks = list(pinned_blocks(size, slots))
+    assert sum(held for _, held in blocks) == slots
+    for block, held in blocks:
+        assert block & (block - 1) == 0
+        assert held * size <= block
+    assert sum(block for block, _ in blocks) <= slots * (1 << (size - 1).bit_length())
+
+
+def test_slots_lie_apart_and_begin_with_a_page_and_go_back_when_nobody_holds_them(late):
+    transfer = transfer_to(device(0))
+    slots = transfer.allocate(5000, 7)
+    starts = sorted(slot.ctypes.data for slot in slots)
+    assert all(start % PAGE == 0 for start in starts)
+    assert all(b - a >= 5000 for a, b in pairwise(starts))
+    assert late.pinned.bytes == 56 << 10
+    slots.clear()
+    assert not late.pinned.owned
+
+
+def test_a_ring_s_slots_are_pinned_together(late):
+    ring = Ring(4 << 20, 7, transfer_to(device(0)).allocate)
+    assert late.pinned.bytes == 32 << 20
+    held = ring.take(4 << 20, 100)
+    held[:] = 7
+    assert np.all(held == 7)
+    ring.close()
+    assert len(late.pinned.owned) == 1
+    del held
+    assert not late.pinned.owned

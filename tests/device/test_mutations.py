@@ -1,0 +1,148 @@
+"""Each thing that the way to a device must do, left out: the check that then fails, by name."""
+
+import checks
+import pytest
+from backend import SimEvent, SimTensor
+from conftest import image_arrays
+from machine import SCHEDULES
+from simulated import Simulated
+
+from iobench.bench.case import LOADERS
+from iobench.host import device as room
+from iobench.host.device import Accelerator
+from iobench.loading.stream.transfer import SideTransfer
+from iobench.loading.transfer import HostToDevice, Side
+
+pytest_plugins = "plugged"
+
+
+def held(plug_in, schedule, images):
+    checks.held_batches_are_what_was_asked_for(plug_in, schedule, images, image_arrays())
+
+
+def dropped(plug_in, schedule, images):
+    checks.dropped_batches_were_still_right(plug_in, schedule, images, image_arrays())
+
+
+def flat(plug_in, schedule, images):
+    checks.memory_stays_flat(plug_in, schedule, images, epochs=12)
+
+
+def finished(plug_in, schedule, images):
+    for loader in LOADERS:
+        checks.nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, images, loader)
+
+
+def woken(plug_in, schedule, images):
+    for loader in LOADERS:
+        checks.only_that_device_is_woken(plug_in, schedule, images, loader)
+    checks.streamloader_wakes_only_its_device(plug_in, schedule, images)
+
+
+def peaks(plug_in, schedule, images):
+    checks.peaks_are_each_case_s_own(plug_in, schedule, images)
+
+
+def booked(plug_in, schedule, images):
+    checks.copies_are_booked_as_waiting(plug_in, schedule)
+
+
+def bounded(plug_in, schedule, images):
+    checks.the_consumer_is_never_far_behind(plug_in, schedule, images)
+
+
+def slots_used_again_at_once(patch):
+    """Host memory is let go of while copies still read it."""
+    patch.setattr(Side, "release", lambda self, most: self._reading.clear())
+
+
+def no_wait_for_the_copy(patch):
+    """The consumer's stream does not wait for the side stream."""
+    patch.setattr("backend.SimStream.wait_event", lambda self, event: None)
+
+
+def no_record_stream(patch):
+    """Nobody tells the allocator that the consumer's stream uses the memory."""
+    patch.setattr(SimTensor, "record_stream", lambda self, stream: None)
+
+
+def no_final_synchronise(patch):
+    """The epoch ends when everything was asked for."""
+    patch.setattr(HostToDevice, "synchronize", lambda self: None)
+
+
+def a_stream_per_epoch(patch):
+    """Each loader copies on a stream of its own, which it makes when it is opened."""
+    patch.setattr(Accelerator, "side_stream", property(lambda self: self._new_stream()))
+    patch.setattr("iobench.loading.stream.transfer.side_of", Side)
+
+
+def wrong_device(patch):
+    """What does not name a device goes to the one that a thread begins with."""
+    patch.setattr(Simulated, "use", lambda self: None)
+
+
+def wrong_device_in_threads(patch):
+    """Threads that read pin memory and copy with the device that they began with."""
+    patch.setattr(Simulated, "current", lambda self: room.nullcontext())
+
+
+def peak_not_reset(patch):
+    """A case begins with the peak of the one before."""
+    patch.setattr(Simulated, "reset_peak", lambda self: None)
+
+
+def caches_not_emptied(patch):
+    """A case begins with the memory that torch kept of the one before."""
+    patch.setattr(Simulated, "empty_caches", lambda self: None)
+
+
+def event_used_again(patch):
+    """One event for all marks: recorded anew before it was read."""
+    events = {}
+    patch.setattr(Simulated, "_timing_event", lambda self: events.setdefault(self, SimEvent(timed=True)))
+
+
+def consumer_never_waits(patch):
+    """Batches are handed over however far the consumer's stream is behind."""
+    patch.setattr(SideTransfer, "_not_too_far", lambda self, stream: None)
+
+
+MUTATIONS = {
+    slots_used_again_at_once: (held, dropped),
+    no_wait_for_the_copy: (dropped,),
+    no_record_stream: (dropped,),
+    no_final_synchronise: (finished,),
+    a_stream_per_epoch: (flat,),
+    wrong_device: (woken,),
+    wrong_device_in_threads: (woken,),
+    peak_not_reset: (peaks,),
+    caches_not_emptied: (peaks,),
+    event_used_again: (booked,),
+    consumer_never_waits: (bounded,),
+}
+
+
+@pytest.mark.parametrize(
+    ("mutation", "check"),
+    [(mutation, check) for mutation, caught_by in MUTATIONS.items() for check in caught_by],
+    ids=lambda function: function.__name__,
+)
+def test_what_is_left_out_is_noticed(plug_in, images, monkeypatch, mutation, check):
+    mutation(monkeypatch)
+    assert any(fails(check, plug_in, schedule, images) for schedule in SCHEDULES)
+
+
+def fails(check, plug_in, schedule, images):
+    """Whether a check does not hold; an event that was never reached is a RuntimeError, as of torch."""
+    try:
+        check(plug_in, schedule, images)
+    except (AssertionError, RuntimeError):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("check", [held, dropped, flat, finished, woken, peaks, booked, bounded])
+def test_nothing_is_noticed_where_nothing_is_left_out(plug_in, images, check):
+    for schedule in SCHEDULES:
+        check(plug_in, schedule, images)

@@ -1,0 +1,190 @@
+"""The one room for devices: names, identity, and that nobody goes past it."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from backend import NAME, REAL
+from simulated import device
+
+from iobench.errors import DeviceUnavailable, InvalidSettings
+from iobench.host import device as room
+from iobench.host.device import Cuda, Mps, device_of, pick_device
+from iobench.loading.stream.transfer import PlainTransfer, transfer_to
+from iobench.loading.transfer import HostToDevice
+
+pytest_plugins = "plugged"
+
+ROOT = Path(__file__).parent.parent.parent
+BACK_ENDS = {"torch.cuda", "torch.accelerator", "torch.mps", "torch.xpu"}
+
+
+def test_no_other_file_of_the_product_asks_torch_about_devices():
+    found = {}
+    for path in ROOT.glob("iobench/**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = ast.unparse(node) if isinstance(node, ast.Attribute) else getattr(node, "module", None)
+            if named in BACK_ENDS:
+                found.setdefault(path.relative_to(ROOT).as_posix(), set()).add(named)
+    assert set(found) == {"iobench/host/device.py"}, found
+
+
+def test_it_loads_no_torch_before_it_is_asked():
+    code = "import sys, iobench.host.device as d; d.in_use(); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+@pytest.fixture
+def built_for(monkeypatch):
+    """As if this torch were built for a kind of accelerator, and so many of them were here."""
+
+    def built_for(kind, count, current=0):
+        if kind == NAME and REAL is not None:
+            pytest.skip("the made-up devices are not there beside a real one")
+        found = torch.device(kind) if kind else None
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
+        monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
+        monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
+
+    return built_for
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "expected"),
+    [(None, 0, "cpu"), ("cuda", 0, "cpu"), ("cuda", 2, "cuda:0"), ("mps", 1, "mps:0")],
+)
+def test_auto_is_the_accelerator_where_there_is_one(built_for, kind, count, expected):
+    built_for(kind, count)
+    assert str(pick_device("auto")) == expected
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", NAME])
+def test_devices_are_taken_by_name(built_for, kind):
+    built_for(kind, 2)
+    names = ("cpu", kind, f"{kind}:1")
+    assert [str(pick_device(name)) for name in names] == ["cpu", f"{kind}:0", f"{kind}:1"]
+
+
+@pytest.mark.parametrize("name", ["cuda", "auto"])
+def test_without_a_number_it_is_the_current_device_as_a_rank_has_set_it(built_for, name):
+    built_for("cuda", 4, current=3)
+    assert str(pick_device(name)) == "cuda:3"
+
+
+@pytest.mark.parametrize(
+    "name", ["", "tpu", "cpu:0", "auto:1", "cuda:", "cpu:", "cuda:x", "cuda:-1", "CUDA", "sim:"]
+)
+def test_a_name_that_is_no_device_is_refused_with_the_known_ones(built_for, name):
+    built_for("cuda", 1)
+    with pytest.raises(InvalidSettings, match=f"unknown device '{name}'; known: auto, cpu, cuda, cuda:0"):
+        pick_device(name)
+
+
+@pytest.mark.parametrize(
+    ("count", "found"), [(0, "no CUDA device"), (1, "1 CUDA device"), (2, "2 CUDA devices")]
+)
+def test_a_device_that_is_not_here_is_refused_with_what_is(built_for, count, found):
+    built_for("cuda", count)
+    with pytest.raises(DeviceUnavailable, match=f"--device cuda:2: there is {found} here; use"):
+        pick_device("cuda:2")
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_a_back_end_that_torch_was_not_built_for_is_not_here(built_for, kind):
+    built_for(None, 0)
+    with pytest.raises(DeviceUnavailable, match=f"--device {kind}: there is no {kind.upper()} device here"):
+        pick_device(kind)
+
+
+def test_a_device_is_one_object_with_one_side_stream_for_the_life_of_the_process(late):
+    first, second = device_of(device(0)), device_of(device(1))
+    assert device_of(torch.device(NAME, 0)) is first
+    assert first.side_stream is first.side_stream
+    assert first.side_stream.sim is not second.side_stream.sim
+    assert len(late.streams) == 4  # the default ones and these
+
+
+def test_the_host_has_nothing_to_wait_for():
+    host = device_of(torch.device("cpu"))
+    host.use()
+    host.synchronize()
+    host.reset_peak()
+    host.empty_caches()
+    with host.current():
+        assert (host.peak_bytes(), host.allocations(), host.identity(), host.uuid) == (None, None, None, None)
+    assert (host.is_host, host.pins, host.side_streams) == (True, False, False)
+    assert host.memory(5).shape == (5,)
+
+
+def test_cuda_s_events_sleep_and_are_not_the_generic_ones(monkeypatch):
+    """The generic event drops `blocking`: whoever waited for it would keep a core busy."""
+    made = []
+    monkeypatch.setattr(torch.cuda, "Event", lambda **options: made.append(options))
+    cuda = Cuda(torch.device("cuda:0"))
+    cuda.event()
+    cuda._timing_event()
+    assert made == [{"blocking": True}, {"enable_timing": True}]
+
+
+def test_mps_goes_without_pinned_memory_and_side_streams(monkeypatch):
+    mps = Mps(torch.device("mps:0"))
+    assert (mps.pins, mps.side_streams, mps.peak_bytes(), mps.allocations()) == (False, False, None, None)
+    mps.reset_peak()
+    assert mps.memory(3).shape == (3,)
+    transfer = PlainTransfer(Mps(torch.device("cpu")))  # copies in the way, wherever that is
+    assert transfer.send([{"x": torch.ones(3)}])[0]["x"].tolist() == [1] * 3
+    transfer.hand_over({})
+
+
+def test_a_device_without_side_streams_is_fed_by_waiting(late, monkeypatch):
+    kinds = {**room.KINDS, NAME: type("Plain", (room.KINDS[NAME],), {"side_streams": False})}
+    monkeypatch.setattr(room, "KINDS", kinds)
+    device_of.cache_clear()
+    transfer = transfer_to(device(0))
+    assert type(transfer) is PlainTransfer
+    (batch,) = transfer.send([{"x": torch.ones(3)}])
+    assert late.unfinished() == 0
+    assert batch["x"].cpu().tolist() == [1] * 3
+    HostToDevice(device(0), False).make_room()
+
+
+def test_the_accelerator_in_use_is_told_from_one_that_is_only_here(late, built_for, monkeypatch):
+    built_for(NAME, 2)
+    assert room.in_use() == "cpu"
+    torch.empty(3, device=device(0))
+    assert room.in_use() == NAME
+    built_for(None, 0)
+    assert room.in_use() == "cpu"
+
+
+def test_the_generic_room_asks_torch_accelerator(monkeypatch):
+    """What XPU and others get; the calls are torch's own, by name."""
+    asked = []
+    for name in ("set_device_index", "synchronize", "reset_peak_memory_stats"):
+        monkeypatch.setattr(
+            torch.accelerator, name, lambda where, name=name: asked.append((name, str(where)))
+        )
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: asked.append("empty_cache"))
+    monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda where: 3)
+    monkeypatch.setattr(torch.accelerator, "max_memory_reserved", lambda where: 5)
+    monkeypatch.setattr(torch.accelerator, "memory_stats", lambda where: {"num_device_alloc": 7})
+    properties = SimpleNamespace(name="a card", total_memory=9)
+    module = SimpleNamespace(get_device_properties=lambda where: properties)
+    monkeypatch.setattr(torch, "get_device_module", lambda where: module)
+    one = room.Accelerator(torch.device("xpu:1"))
+    one.use()
+    one.synchronize()
+    one.reset_peak()
+    one.empty_caches()
+    assert asked == [
+        ("set_device_index", "xpu:1"),
+        ("synchronize", "xpu:1"),
+        ("reset_peak_memory_stats", "xpu:1"),
+        "empty_cache",
+    ]
+    assert (one.peak_bytes(), one.allocations()) == ((3, 5), 7)
+    assert one.identity() == {"name": "a card", "memory_bytes": 9, "driver": None}
