@@ -6,6 +6,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,10 +53,10 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     opening, meter = Meter(), Meter()
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     collect_garbage(forking=loader.workers > 0)
-    with _counting(counters) as counts:
+    with disk_errors(job.opener.path), _counting(counters) as counts:
         with opening:
             epochs = opened(loader, job)
-        with closing(epochs), _disk_errors(job), guarded(job.opener.path) as check:
+        with closing(epochs), guarded(job.opener.path) as check:
             wanted = replace(wanted, consume=_checked(check, wanted.consume))
             done = samples = 0
             while not done or (meter.elapsed_s < wanted.seconds and done < MOST_EPOCHS):
@@ -71,15 +72,14 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
 
 
 @contextmanager
-def _disk_errors(job: Job) -> Iterator[None]:
-    """Turn an OSError of the disk under an artifact into LoaderFailed."""
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of the disk under an artifact, or of files that have gone, into LoaderFailed."""
     try:
         yield
     except (BenchError, FormatError):  # some of which are an OSError, too
         raise
     except OSError as error:
-        place = error.filename or job.opener.path
-        raise LoaderFailed(f"reading {place}: {error.strerror or reason(error)}") from error
+        raise LoaderFailed(f"reading {error.filename or path}: {error.strerror or reason(error)}") from error
 
 
 def _checked(check: Callable[[], None], consume: Consumer) -> Consumer:

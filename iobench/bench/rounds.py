@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager
 
 from iobench.bench import epoch, plan
 from iobench.bench.case import Case
-from iobench.bench.epoch import heap_restored
+from iobench.bench.epoch import disk_errors, heap_restored
 from iobench.bench.executor import Executor, InProcess, Step, Tick
 from iobench.bench.isolated import Isolated
 from iobench.bench.observer import Observer
@@ -125,7 +125,8 @@ class Measuring:
     def _collecting_failures(self, case: Case) -> Iterator[None]:
         """Note what is wrong with one case and go on; what would stop every case ends the run."""
         try:
-            yield
+            with disk_errors(self._run.manifest.path_of(case.variant)):
+                yield
         except (ColdCacheUnavailable, RecordError):
             raise
         except (BenchError, FormatError) as error:

@@ -152,8 +152,7 @@ class _KernelFlight:
         if _NUMBERS is None:
             raise OSError(errno.ENOSYS, "no asynchronous reads on this processor")
         self._context = ctypes.c_ulong(0)
-        # EAGAIN: others hold all that fs.aio-max-nr allows, perhaps for ever
-        self._call(0, ctypes.c_uint(depth), ctypes.byref(self._context), retried=(errno.EINTR,))
+        self._call(0, ctypes.c_uint(depth), ctypes.byref(self._context))
         self._process = os.getpid()
         self._requests = np.zeros(depth, _REQUEST)
         self._requests["data"] = np.arange(depth)
@@ -185,14 +184,15 @@ class _KernelFlight:
         self._context.value = 0
 
     @staticmethod
-    def _call(name: int, *arguments: Any, retried: tuple[int, ...] = (errno.EINTR, errno.EAGAIN)) -> int:
+    def _call(name: int, *arguments: Any) -> int:
         assert _NUMBERS is not None
         while True:
             result = int(_libc.syscall(ctypes.c_long(_NUMBERS[name]), *arguments))
             if result >= 0:
                 return result
             code = ctypes.get_errno()
-            if code not in retried:
+            # when others hold all that fs.aio-max-nr allows, no queue can be made, perhaps for ever
+            if code != errno.EINTR and (code != errno.EAGAIN or name == 0):
                 raise OSError(code, os.strerror(code))
 
 

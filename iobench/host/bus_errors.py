@@ -102,7 +102,7 @@ class Guard:
     def check(self) -> None:
         """OSError where a page could not be read since this was made: what was copied may be no data."""
         if self._lost:
-            raise OSError(errno.EIO, "a page of it that is mapped cannot be read (SIGBUS)", str(self._path))
+            raise OSError(errno.EIO, "a page that is mapped (SIGBUS) cannot be read", str(self._path))
 
     def release(self) -> None:
         """Watch no longer; to be called before the memory is unmapped."""

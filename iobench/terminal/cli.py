@@ -13,10 +13,11 @@ import typer
 from iobench.errors import INTERRUPTED, BenchError, InvalidSettings, TargetError
 from iobench.formats import FormatError, InvalidOption, UnknownFormat
 from iobench.terminal.commands import compare, diagnose, history, inspect, prepare, report, run, study
-from iobench.text import printable
+from iobench.text import printable, shortened
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+LONGEST = 1500  # characters of an error: what was typed may be in it
 USAGE_ERRORS = (InvalidSettings, InvalidOption, UnknownFormat)
 # typer exports BadParameter, but not the class that all complaints about usage share
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -108,5 +109,5 @@ app.add_typer(history.app, name="runs")
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"iobench: {printable(message)}", file=sys.stderr)
+    print(f"iobench: {shortened(printable(message), LONGEST)}", file=sys.stderr)
     sys.exit(code)

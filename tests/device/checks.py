@@ -8,6 +8,7 @@ from contextlib import closing
 import backend
 import numpy as np
 import torch
+from iobench.loading.stream.source import open_source
 from simulated import device
 
 from iobench import StreamLoader
@@ -19,7 +20,6 @@ from iobench.host.device import device_of
 from iobench.loading.order import Order
 from iobench.loading.stream import pipeline
 from iobench.loading.stream.pipeline import Pipeline
-from iobench.loading.stream.source import open_source
 from iobench.loading.stream.transfer import MOST_BEHIND, transfer_to
 from iobench.loading.transfer import HostToDevice
 

@@ -52,9 +52,12 @@ def _leave_stream_loader(manifest: Manifest, name: str) -> None:
 def _leave_loader(word: str, manifest: Manifest, name: str) -> None:
     order = Order("random", batch_size=64)
     loader = loaders.parse(word)
-    with closing(loader.open(Job(manifest.opener(name), order, "cpu"))) as epochs:
-        with closing(epochs.epoch(order.batches(manifest.schema.samples, 0))) as batches:
-            next(iter(batches))
+    asked = order.batches(manifest.schema.samples, 0)
+    with (
+        closing(loader.open(Job(manifest.opener(name), order, "cpu"))) as epochs,
+        closing(epochs.epoch(asked)) as batches,
+    ):
+        next(iter(batches))
 
 
 def _leave_often(leave: Callable[[Manifest, str], None], data_dir: Path, name: str, times: int) -> None:
