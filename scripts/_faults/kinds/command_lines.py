@@ -109,7 +109,7 @@ MOST_BYTES = 64 << 20  # that a file of a child may have
 def command_lines(trials: Trials) -> Iterator[Outcome]:
     """Command lines made at random out of what is known to hurt."""
     _scene(trials.folder)
-    for number in trials.some(full=500, quick=60):
+    for number in trials.some(full=500, quick=40):
         arguments = _made(trials.chance)
         ended = forked(functools.partial(_type, trials.folder, arguments), patience_s=PATIENCE_S)
         shown = [argument if len(argument) < 60 else f"{argument[:50]}…" for argument in arguments]

@@ -71,7 +71,7 @@ def interrupts(trials: Trials) -> Iterator[Outcome]:
 
     seed = trials.chance.random()
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from pool.map(one, trials.some(full=100, quick=6))
+        yield from pool.map(one, trials.some(full=100, quick=4))
 
 
 def _with_out(arguments: list[str], out: Path) -> list[str]:

@@ -28,12 +28,12 @@ def by_type(trials: Trials) -> Iterator[Outcome]:
         Call(0, ("npy", "lmdb", "hdf5:compression=gzip"))(data_dir)
         if version == 1:
             to_version_1(data_dir / NAME)
-        bodies.append((data_dir, json.loads((data_dir / NAME / "manifest.json").readtext_of())))
-    for number in trials.some(full=500, quick=120):
+        bodies.append((data_dir, json.loads((data_dir / NAME / "manifest.json").read_text())))
+    for number in trials.some(full=500, quick=100):
         data_dir, body = bodies[number % 2]
         body = copy.deepcopy(body)
         told = [mutated(body, trials.chance) for _ in range(trials.chance.choice((1, 1, 1, 2, 3)))]
-        (data_dir / NAME / "manifest.json").writetext_of(text_of(body))
+        (data_dir / NAME / "manifest.json").write_text(text_of(body))
         ended = forked(functools.partial(_read, data_dir))
         what = f"manifest {number}, version {number % 2 + 1}: " + "; ".join(told)
         yield what, complaint(ended)
