@@ -28,7 +28,7 @@ def concurrency(trials: Trials) -> Iterator[Outcome]:
         ("two prepares of different data", functools.partial(_prepares, 1, 2)),
         ("two runs into one file", _runs),
     ]
-    for number in trials.some(full=60, quick=len(pairs)):
+    for number in trials.some(full=45, quick=len(pairs)):
         what, attempt = pairs[number % len(pairs)]
         apart_s = trials.chance.uniform(0, 0.2)
         problem = attempt(trials.folder / str(number), apart_s)
