@@ -267,3 +267,10 @@ def test_a_fifo_is_not_waited_for(images, inside, tmp_path, option, code, said):
 
 def test_an_error_is_no_longer_than_somebody_reads(inside):
     assert len(complaint(inside("formats", "x" * 100_000), 2)) < 2000
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000])
+@pytest.mark.parametrize("command", [("runs", "show"), ("run", "--out"), ("run", "--plan"), ("report",)])
+def test_a_name_that_no_disk_takes_is_one_line(images, inside, command, name):
+    done = inside(*command, name, "--data-dir", images.root.parent)
+    complaint(done, 2 if "--plan" in command else 1)

@@ -189,11 +189,11 @@ class Record(Measured):
 
 def check_writable(path: Path) -> None:
     """RecordError, before anything is measured, where `append` could not write there."""
-    folder = next(above for above in path.absolute().parents if above.exists())
+    folder = next(above for above in path.absolute().parents if os.path.exists(above))
     if (
-        path.is_dir()
-        or path.is_fifo()
-        or not os.access(path if path.exists() else folder, os.W_OK)
+        os.path.isdir(path)
+        or (os.path.exists(path) and path.is_fifo())
+        or not os.access(path if os.path.exists(path) else folder, os.W_OK)
         or not folder.is_dir()
     ):
         raise RecordError(f"records cannot be written to {path}; name a file in a folder of yours with --out")

@@ -392,7 +392,7 @@ def failing(loop_disk, vectors):
 
     def failing(name):
         root = loop_disk.path / "vectors"
-        shutil.copytree(vectors.path_of(name), root / name)
+        shutil.copytree(vectors.path_of(name), root / vectors.path_of(name).name)
         shutil.copy(vectors.root / "manifest.json", root)
         return root, lambda: loop_disk.fail([data_file(root, name)])
 
