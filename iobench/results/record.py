@@ -238,6 +238,8 @@ def parse(line: str) -> Record:
     ValueError, in words, where it is none: every part is checked against its declared types.
     """
     body = json.loads(line, parse_constant=_refuse)
+    if "\\ud" in line.lower():  # half of a surrogate pair is no text: a UnicodeEncodeError
+        json.dumps(body, ensure_ascii=False).encode()
     version = body.get("record_version") if isinstance(body, dict) else None
     if type(version) is not int:
         raise ValueError("it has no record_version")

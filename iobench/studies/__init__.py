@@ -80,7 +80,7 @@ def past(data_dir: Path) -> tuple[list[Result], list[str]]:
     problems = []
     for path in sorted((data_dir / "results").glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns):
         try:
-            result = msgspec.convert(json.loads(path.read_text(), parse_constant=_refuse), Result)
+            result = _result(path.read_bytes())
             result.found.table()
             if not result.quick or found.get(result.name, result).quick:
                 found[result.name] = result
@@ -89,8 +89,14 @@ def past(data_dir: Path) -> tuple[list[Result], list[str]]:
     return list(found.values()), problems
 
 
-def _refuse(constant: str) -> Any:
-    raise ValueError(f"a figure is {constant}")
+def _result(text: bytes) -> Result:
+    result = msgspec.json.decode(text, type=Result)
+    json.dumps(
+        msgspec.to_builtins(result), ensure_ascii=False
+    ).encode()  # half of a surrogate pair is no text
+    if not isinstance(result.machine.get("cpu"), str):
+        raise ValueError("its machine has no cpu")
+    return result
 
 
 def described() -> list[dict[str, Any]]:
