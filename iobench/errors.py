@@ -19,6 +19,8 @@ BenchError
 
 from __future__ import annotations
 
+INTERRUPTED = 130  # the exit code after Ctrl-C, as a shell has it: 128 and the number of the signal
+
 
 class BenchError(Exception):
     """Any failure of iobench that the user can do something about."""

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,9 @@ from iobench.bench import case_limits
 from iobench.formats import DTYPES
 from iobench.host import cache
 from iobench.terminal.cli import main
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in some CIs
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SAMPLES = 203  # no multiple of a batch
 

@@ -1,5 +1,6 @@
 """Reads past the page cache, by the kernel's asynchronous calls and by the threads in their place."""
 
+import ctypes
 import errno
 import os
 import subprocess
@@ -219,6 +220,24 @@ def test_where_the_kernel_refuses_a_queue_threads_read(monkeypatch, file, descri
     with closing(Queue(2 * PAGE)) as queue:
         assert isinstance(queue._flight, aio._ThreadFlight)
         assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
+
+
+def test_where_no_queue_is_left_threads_read(monkeypatch, file, descriptor):
+    """Others hold all of fs.aio-max-nr: to ask again would be for ever."""
+    asked = []
+
+    class Libc:
+        def syscall(self, *arguments):
+            asked.append(arguments)
+            ctypes.set_errno(errno.EAGAIN)
+            return -1
+
+    monkeypatch.setattr(aio, "_libc", Libc())
+    offsets, lengths = reads((3, 2), (0, 1))
+    with closing(Queue(2 * PAGE)) as queue:
+        assert isinstance(queue._flight, aio._ThreadFlight)
+        assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
+    assert len(asked) == 1
 
 
 def test_a_queue_may_be_closed_twice(queue):

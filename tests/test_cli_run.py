@@ -249,3 +249,28 @@ def session_of(process):
         return os.getsid(process.pid)
     except ProcessLookupError:
         return None
+
+
+@pytest.mark.parametrize(
+    ("option", "code", "said"),
+    [
+        ("--plan", 2, "is no regular file"),
+        ("--save-plan", 2, "no regular file"),
+        ("--out", 1, "records cannot be written"),
+    ],
+)
+def test_a_fifo_is_not_waited_for(images, inside, tmp_path, option, code, said):
+    os.mkfifo(tmp_path / "fifo")
+    done = inside("run", "--data-dir", images.root.parent, option, tmp_path / "fifo")
+    assert said in complaint(done, code)
+
+
+def test_an_error_is_no_longer_than_somebody_reads(inside):
+    assert len(complaint(inside("formats", "x" * 100_000), 2)) < 2000
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x/" * 3000])
+@pytest.mark.parametrize("command", [("runs", "show"), ("run", "--out"), ("run", "--plan"), ("report",)])
+def test_a_name_that_no_disk_takes_is_one_line(images, inside, command, name):
+    done = inside(*command, name, "--data-dir", images.root.parent)
+    complaint(done, 2 if "--plan" in command else 1)

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+KINDS = {
+    *("command-lines", "concurrency", "damages", "interrupts", "leaks", "manifests-by-type"),
+    *("prepare-at-calls", "prepare-at-moments", "read-errors", "records-by-type", "sources"),
+    "studies-by-type",
+}
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 
@@ -21,7 +26,7 @@ def test_no_fault_ends_badly(tmp_path):
     done = faults("--quick", "--folder", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
-    assert {"prepare-at-calls", "prepare-at-moments", "manifests-by-type"} <= {row[0] for row in rows}
+    assert {row[0] for row in rows} == KINDS
     assert all(int(tried) > 0 == int(bad) for _, tried, bad, _ in rows)
     assert not list(tmp_path.iterdir())
 
@@ -86,3 +91,35 @@ def test_a_broken_protocol_is_seen(tmp_path, what):
     done = faults("--kind", "prepare-at-calls", "--folder", tmp_path, code=code)
     assert done.returncode == 1, done.stdout + done.stderr
     assert re.search(r"prepare-at-calls +\d+ +[1-9]", done.stdout), done.stdout
+
+
+UNGUARDED = """
+import contextlib
+import types
+from _faults.kinds import read_errors
+from iobench.bench import epoch
+from iobench.dataset import verify
+
+
+@contextlib.contextmanager
+def unguarded(folder):
+    yield lambda: None
+
+
+{module}.guarded = unguarded
+read_errors.LoopDisk = read_errors.CutFiles
+read_errors.WAYS = {{{way!r}: read_errors.WAYS[{way!r}]}}
+read_errors.formats = types.SimpleNamespace(names=lambda: ["npy"])
+from _faults.__main__ import main
+raise SystemExit(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "way"), [("epoch", "run native"), ("epoch", "run dataloader"), ("verify", "verify")]
+)
+def test_a_map_that_nobody_guards_is_seen(tmp_path, module, way):
+    code = UNGUARDED.format(module=module, way=way)
+    done = faults("--kind", "read-errors", "--folder", tmp_path, code=code)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "it ended with -7" in done.stdout, done.stdout  # SIGBUS

@@ -1,7 +1,10 @@
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
+from conftest import complaint
 
 from iobench.host import interrupts
 
@@ -44,3 +47,60 @@ def test_in_other_threads_there_is_nothing_to_do():
     thread.start()
     thread.join()
     assert during == [before]
+
+
+AT_IMPORT = """
+import os, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+from iobench.__main__ import main
+main()
+"""
+AT_TABLE = """
+import os, signal
+from iobench.terminal import display
+shown = display.run
+
+def interrupted(*arguments):
+    os.kill(os.getpid(), signal.SIGINT)
+    shown(*arguments)
+
+display.run = interrupted
+from iobench.__main__ import main
+main()
+"""
+
+
+def interrupted_at(code, manifest, tmp_path):
+    where = ("--data-dir", manifest.root.parent, "--name", manifest.name, "--out", tmp_path / "out.jsonl")
+    what = ("run", "--format", "npy", "--loader", "native", "--rounds", "1", "--no-limits")
+    command = [sys.executable, "-c", code, *map(str, (*what, *where))]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("module", ["iobench.terminal.cli", "numpy", "torch", "iobench.bench.rounds"])
+def test_an_interrupted_import_is_one_line(images, tmp_path, module):
+    done = interrupted_at(AT_IMPORT.format(module=module), images, tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert complaint(done, 130) == "iobench: interrupted"
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_an_interrupted_table_is_shown(images, tmp_path):
+    done = interrupted_at(AT_TABLE, images, tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert "native" in done.stdout
+    assert done.stderr.endswith("iobench: interrupted; what had been measured is kept\n")
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
+
+
+def test_where_ctrl_c_is_ignored_it_stays_ignored(images, tmp_path):
+    ignoring = f"import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n{AT_IMPORT}"
+    done = interrupted_at(ignoring.format(module="torch"), images, tmp_path)
+    assert done.returncode == 0, done.stderr

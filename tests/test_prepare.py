@@ -445,3 +445,13 @@ def test_memory_does_not_grow_with_the_data(tmp_path):
         [sys.executable, "-c", script, tmp_path], capture_output=True, text=True, check=True
     )
     assert int(done.stdout) < 150
+
+
+def test_a_format_whose_library_is_no_package_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(type(formats.parse("npy")), "library", "no-such-package")
+    with pytest.raises(
+        PrepareError, match="'no-such-package' that this format names is no installed"
+    ) as caught:
+        iobench.prepare(numbers(), ["npy"], data_dir=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert tree(tmp_path) == {}

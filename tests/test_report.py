@@ -21,6 +21,7 @@ from iobench.errors import MissingExtra, RecordError, ReportError
 from iobench.report import across, conversion, figure, machine, page
 from iobench.results import record
 from iobench.results.metrics import METRICS
+from iobench.results.parts import FieldSpec
 from iobench.results.summary import summarise
 
 STEADY = [1000, 1010, 990, 1005, 995]
@@ -366,7 +367,7 @@ HOSTILE = '</script><script>document.title="owned"</script><img src=x onerror="d
 
 def hostile():
     """Records in which every text that comes from outside is hostile, over two contexts."""
-    fields = [record.FieldSpec(name=HOSTILE, shape=[MIB], dtype="uint8")]
+    fields = [FieldSpec(name=HOSTILE, shape=[MIB], dtype="uint8")]
     dataset = {"name": HOSTILE, "source": {HOSTILE: HOSTILE}, "fields": fields}
     disk = record.MachineDisk(file_system=HOSTILE, model=HOSTILE)
     gpu = record.MachineGpu(name=HOSTILE, driver=HOSTILE)

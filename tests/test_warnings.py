@@ -5,11 +5,17 @@ import dataclasses
 import pytest
 from record_cases import MIB, SAMPLES, rounds_of
 
+from iobench import thresholds
 from iobench.results.parts import LimitPart
 from iobench.results.warnings import RunWarning, warnings_of
 
 STEADY = [1000, 1010, 990, 1005, 995]
 DATA = SAMPLES * MIB
+
+
+@pytest.fixture(autouse=True)
+def rounds_as_long_as_in_a_run(monkeypatch):
+    monkeypatch.setattr(thresholds, "ROUND_S", 0.2)
 
 
 def kinds(records):

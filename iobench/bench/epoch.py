@@ -6,19 +6,22 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Meter
-from iobench.errors import BenchError, WrongContent
+from iobench.errors import BenchError, LoaderFailed, WrongContent
 from iobench.formats import FormatError
+from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
 from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
 from iobench.results.parts import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
+from iobench.text import reason
 
 Consumer = Callable[[DeviceBatch], None]
 
@@ -52,10 +55,11 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     consume = wanted.consume if clock is None else clock.around(wanted.consume)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     collect_garbage(forking=loader.workers > 0)
-    with device_errors(str(job.opener.path)), _counting(counters) as counts:
+    with device_errors(str(job.opener.path)), disk_errors(job.opener.path), _counting(counters) as counts:
         with opening:
             epochs = opened(loader, job)
-        with closing(epochs):
+        with closing(epochs), guarded(job.opener.path) as check:
+            consume = _checked(check, consume)
             done = samples = 0
             while not done or (meter.elapsed_s < wanted.seconds and done < MOST_EPOCHS):
                 asked = asked_of(loader, job, wanted.number * MOST_EPOCHS + done)
@@ -74,6 +78,27 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
 def _clock(transfer: HostToDevice, wanted: Round) -> DeviceClock | None:
     """The device's own clock; None on the host, where the meter says the same."""
     return None if transfer.room.is_host else DeviceClock(transfer.room, wanted.strict)
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of the disk under an artifact, or of files that have gone, into LoaderFailed."""
+    try:
+        yield
+    except (BenchError, FormatError):  # some of which are an OSError, too
+        raise
+    except OSError as error:
+        raise LoaderFailed(f"reading {error.filename or path}: {error.strerror or reason(error)}") from error
+
+
+def _checked(check: Callable[[], None], consume: Consumer) -> Consumer:
+    """The same after a look at whether the batch was read from the disk at all."""
+
+    def consume_checked(batch: DeviceBatch) -> None:
+        check()
+        consume(batch)
+
+    return consume_checked
 
 
 def opened(loader: Loader, job: Job) -> Epochs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -34,6 +35,8 @@ def save(path: Path, options: RunOptions, dataset: str, content: str) -> None:
     import tomli_w
 
     table = {"dataset": dataset, "content": content, "run": _without_none(asdict(options))}
+    if os.path.exists(path) and not path.is_file():
+        raise InvalidSettings(f"--save-plan: {path} is there already and no regular file")
     try:
         path.write_text(f"{ABOUT}\n{tomli_w.dumps(table)}")
     except OSError as error:
@@ -42,6 +45,8 @@ def save(path: Path, options: RunOptions, dataset: str, content: str) -> None:
 
 def load(path: Path) -> Planned:
     """The plan in a file; InvalidSettings names what is wrong with it."""
+    if os.path.exists(path) and not path.is_file():
+        raise InvalidSettings(f"--plan: {path} is no regular file; --save-plan writes one")
     try:
         table = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from iobench import thresholds
 from iobench.bench import plan
 from iobench.bench.case import Case
-from iobench.bench.epoch import heap_restored
+from iobench.bench.epoch import disk_errors, heap_restored
 from iobench.bench.executor import Executor, InProcess, Step, Tick
 from iobench.bench.isolated import Isolated
 from iobench.bench.losses import odd_losses
@@ -136,7 +136,8 @@ class Measuring:
     def _collecting_failures(self, case: Case) -> Iterator[None]:
         """Note what is wrong with one case and go on; what would stop every case ends the run."""
         try:
-            yield
+            with disk_errors(self._run.manifest.path_of(case.variant)):
+                yield
         except (ColdCacheUnavailable, RecordError):
             raise
         except (BenchError, FormatError) as error:

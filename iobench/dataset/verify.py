@@ -17,6 +17,8 @@ from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.errors import BenchError, WrongContent
 from iobench.formats import Batch, FormatError, corrupt
+from iobench.host.bus_errors import guarded
+from iobench.text import reason
 
 READER_BYTES = 256 << 20  # read through one reader: its mapped pages count as memory until it closes
 
@@ -56,7 +58,13 @@ def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silen
     """
     opener = manifest.opener(variant)
     read = content_of if manifest.unchanged(variant) else _content_in_child
-    found = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
+    try:
+        found = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
+    except (FormatError, BenchError):  # some of which are an OSError, too
+        raise
+    except OSError as error:
+        file = Path(str(error.filename or opener.path))
+        raise corrupt(file, "a file that can be read", error.strerror or reason(error)) from error
     compare(manifest, manifest.path_of(variant), found)
 
 
@@ -105,12 +113,17 @@ def compare(manifest: Manifest, folder: Path, found: Checksum) -> None:
 
 
 def read_back(opener: Opener) -> Iterator[Batch]:
-    """All samples in order, in fresh arrays; reopens the reader now and then to give mapped pages back."""
+    """All samples in order, in fresh arrays; reopens the reader now and then to give mapped pages back.
+
+    OSError where the disk fails, under a map too.
+    """
     schema = opener.schema
     rows = schema.batch_rows(BATCH_BYTES)
     starts = iter(range(0, schema.samples, rows))
     per_reader = max(1, READER_BYTES // (rows * schema.sample_bytes))
     while some := list(itertools.islice(starts, per_reader)):
-        with opener() as reader:
+        with opener() as reader, guarded(opener.path) as check:
             for start in some:
-                yield reader.batch(slice(start, start + rows))
+                batch = reader.batch(slice(start, start + rows))
+                check()
+                yield batch

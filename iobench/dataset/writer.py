@@ -108,7 +108,7 @@ class Writer:
 
     def _write(self, form: Format, batches: Callable[[], Iterator[Batch]]) -> None:
         """Steps 2 and 3 of the protocol: verified, sealed and under its own name, but not listed."""
-        variant, schema = form.variant, self.manifest.schema
+        variant, schema, library = form.variant, self.manifest.schema, _library(form)
         with temporary(self.manifest.root) as folder:
             check = Checksum(schema)
             started = time.perf_counter()
@@ -126,7 +126,7 @@ class Writer:
                 stored_bytes=stored_bytes(folder),
                 write_s=max(written - started, CLOCK_S),
                 verify_s=time.perf_counter() - written,
-                library=f"{form.library} {metadata.version(form.library)}",
+                library=library,
                 folder=f"{variant}-{new_generation()}",
             )
             self._name(folder, artifact)
@@ -189,6 +189,17 @@ class Writer:
                 yield batch
                 done += sum(array.nbytes for array in batch.values())
                 self.progress(what, done, total)
+
+
+def _library(form: Format) -> str:
+    """The name and version of a format's library; PrepareError where it names none that is installed."""
+    try:
+        return f"{form.library} {metadata.version(form.library)}"
+    except metadata.PackageNotFoundError:
+        raise PrepareError(
+            f"--format {form.name}: the library {form.library!r} that this format names is no installed "
+            "package, so its version cannot be recorded; install it, or have the format name another"
+        ) from None
 
 
 def _hashed(batches: Iterator[Batch], check: Checksum) -> Iterator[Batch]:

@@ -20,7 +20,16 @@ from iobench.formats._format import Format
 from iobench.formats._options import Option, Options, build, declared, option, read_word, word
 from iobench.formats._reader import Convert, Extent, Reader, Rows, Timed, same
 from iobench.formats._registry import Registry
-from iobench.formats._schema import DTYPES, RESERVED_NAMES, Array, Batch, Field, Schema, plain_bools, raw_bytes
+from iobench.formats._schema import (
+    DTYPES,
+    RESERVED_NAMES,
+    Array,
+    Batch,
+    Field,
+    Schema,
+    plain_bools,
+    raw_bytes,
+)
 
 __all__ = [
     "DTYPES",

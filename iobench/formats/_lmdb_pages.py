@@ -14,6 +14,7 @@ Values are not read, nor are the headers of pages that hold a value alone, which
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -193,7 +194,7 @@ class _Tree:
             some = numbers[low : low + step]
             pages = memory[: len(some) * size].reshape(-1, size)
             runs = [0, *(np.flatnonzero(np.diff(some) != 1) + 1).tolist(), len(some)]
-            for begin, end in zip(runs, runs[1:], strict=False):
+            for begin, end in itertools.pairwise(runs):
                 self.read(int(some[begin]) * size, pages[begin:end].reshape(-1))
             yield low, pages
 
@@ -229,7 +230,9 @@ class _Nodes:
         place = np.arange(len(self.pages)) - np.repeat(np.cumsum(counts) - counts, counts)
         self.starts = words[self.pages, HEADER_BYTES // 2 + place].astype(np.int64)
         self.complain(
-            (self.starts < upper[self.pages]) | (self.starts > self.size - NODE_BYTES) | (self.starts % 2 != 0),
+            (self.starts < upper[self.pages])
+            | (self.starts > self.size - NODE_BYTES)
+            | (self.starts % 2 != 0),
             "nodes within it",
             "one elsewhere",
         )

@@ -139,7 +139,9 @@ def _option(spec: dataclasses.Field[Any], hint: Any) -> Option:
     kinds = typing.get_args(hint) if several else (hint,)
     found = [kind for kind in kinds if kind is not type(None)]
     if "help" not in spec.metadata or len(found) != 1 or found[0] not in (bool, int, float, str):
-        raise TypeError(f"field {spec.name} is not an option() of bool, int, float or str, or one of them | None")
+        raise TypeError(
+            f"field {spec.name} is not an option() of bool, int, float or str, or one of them | None"
+        )
     return Option(spec.name, found[0], type(None) in kinds, spec.default, **spec.metadata)
 
 

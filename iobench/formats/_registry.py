@@ -91,12 +91,12 @@ class Registry(Generic[T]):
             raise MissingDependency(
                 f"{self._base.kind} {name} needs {missing}, which is not installed: pip install {missing}"
             ) from error
-        found: type[T] = next(
-            value
-            for value in vars(module).values()
-            if isinstance(value, type) and vars(value).get("name") == name
+        for value in vars(module).values():
+            if isinstance(value, type) and vars(value).get("name") == name:
+                return value
+        raise BrokenPlugin(
+            f"{self._base.kind} {name}: {module.__name__} has no class whose `name` is {name!r}"
         )
-        return found
 
     def _load(self, offer: EntryPoint) -> type[T]:
         what = f"{self._base.kind} {offer.name} of {_origin(offer)} cannot be used"

@@ -246,8 +246,8 @@ def refuse_foreign(dataset: h5py.Dataset, path: Path) -> None:
         other = f"another file: {dataset.file.filename}"
     if other:
         raise CorruptArtifact(
-            f"{path}: dataset {dataset.name} keeps its data in {other[:200]}; only data in this file are read, "
-            "so copy them into it"
+            f"{path}: dataset {dataset.name} keeps its data in {other[:200]}; only data in this file "
+            "are read, so copy them into it"
         )
 
 

@@ -23,9 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats import _lmdb_pages
-from iobench.formats._lmdb_environments import Environments
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
+from iobench.formats._lmdb_environments import Environments
 from iobench.formats._options import option
 from iobench.formats._reader import Convert, Reader, Timed, same
 from iobench.formats._schema import Array, Batch, Schema, raw_bytes

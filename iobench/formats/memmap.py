@@ -16,9 +16,9 @@ from tensordict import TensorDict, tensorclass
 
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
+from iobench.formats._mapped import MappedReader
 from iobench.formats._reader import Extent, Rows
 from iobench.formats._schema import Array, Batch, Schema, raw_bytes
-from iobench.formats._mapped import MappedReader
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ import numpy as np
 
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
+from iobench.formats._mapped import MappedReader
 from iobench.formats._reader import Extent
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
-from iobench.formats._mapped import MappedReader
 
 # The header is Python source, and a damaged one fails in any way that source can.
 DAMAGE = (OSError, ValueError, SyntaxError, TypeError, OverflowError, TokenError)

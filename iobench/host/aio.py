@@ -191,7 +191,8 @@ class _KernelFlight:
             if result >= 0:
                 return result
             code = ctypes.get_errno()
-            if code not in (errno.EINTR, errno.EAGAIN):
+            # when others hold all that fs.aio-max-nr allows, no queue can be made, perhaps for ever
+            if code != errno.EINTR and (code != errno.EAGAIN or name == 0):
                 raise OSError(code, os.strerror(code))
 
 

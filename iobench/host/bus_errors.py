@@ -20,7 +20,10 @@ import mmap
 import os
 import platform
 import signal
+import struct
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +32,10 @@ import numpy as np
 from iobench.host.memory import PAGE
 
 CAUGHT = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")  # as laid out below
+
+# A leaf page without keys, as LMDB, which maps its files itself, lays it out: of zeros it would abort.
+# To whoever maps arrays it is as good as any other.
+NO_KEYS = struct.pack("<QHHHH4080x", 0, 0, 0x02, 16, 4096) * (PAGE // 4096)
 
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 _TO_FIXED = 1 | 2  # MREMAP_MAYMOVE, MREMAP_FIXED
@@ -95,7 +102,7 @@ class Guard:
     def check(self) -> None:
         """OSError where a page could not be read since this was made: what was copied may be no data."""
         if self._lost:
-            raise OSError(errno.EIO, "a page that is mapped into memory cannot be read", str(self._path))
+            raise OSError(errno.EIO, "a page that is mapped (SIGBUS) cannot be read", str(self._path))
 
     def release(self) -> None:
         """Watch no longer; to be called before the memory is unmapped."""
@@ -137,18 +144,39 @@ class GuardedMap(mmap.mmap):
             self.guard.release()
 
 
-def guards_of(folder: Path, page: bytes) -> list[Guard]:
+def guards_of(folder: Path, page: bytes = NO_KEYS) -> list[Guard]:
     """Guards over what a library has mapped of the files below a folder.
 
     Each page that is lost gives way to `page`, in which the library finds nothing.
     """
     guards, inside = [], f"{folder.resolve()}{os.sep}"
     for line in Path("/proc/self/maps").read_text().splitlines():
+        if inside not in line:
+            continue
         span, *_, path = line.split(maxsplit=5)
         if path.startswith(inside):
             start, end = (int(number, 16) for number in span.split("-"))
             guards.append(Guard(Path(path), start, end - start, page))
     return guards
+
+
+@contextmanager
+def guarded(folder: Path) -> Iterator[Callable[[], None]]:
+    """Guards over what is mapped of a folder's files by now, for as long as the block runs.
+
+    Yields what to call after each look: OSError where a page could not be read.
+    """
+    guards = guards_of(folder)
+
+    def check() -> None:
+        for guard in guards:
+            guard.check()
+
+    try:
+        yield check
+    finally:
+        for guard in guards:
+            guard.release()
 
 
 _guards: set[Guard] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,7 +51,7 @@ def find(data_dir: Path, name: str) -> Path:
     RecordError where there is none.
     """
     for path in (Path(name), data_dir / "results" / f"{name}{SUFFIX}", data_dir / "results" / name):
-        if path.is_file():
+        if os.path.isfile(path):
             return path
     raise RecordError(
         f"no run {name!r}: neither a file nor in {data_dir / 'results'}; 'iobench runs' lists them"
@@ -103,7 +104,7 @@ def export(records: Sequence[Record], path: Path) -> None:
     writers = {".csv": _write_csv, ".parquet": _write_parquet}
     if path.suffix not in writers:
         raise RecordError(f"{path}: a table is written to a file that ends in {' or '.join(writers)}")
-    if path.exists():
+    if os.path.exists(path):
         raise RecordError(f"{path} is there already; name another file, or remove it first")
     try:
         writers[path.suffix](path, names, rows)

@@ -53,8 +53,13 @@ class Record(Measured):
 
 def check_writable(path: Path) -> None:
     """RecordError, before anything is measured, where `append` could not write there."""
-    folder = next(above for above in path.absolute().parents if above.exists())
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK) or not folder.is_dir():
+    folder = next(above for above in path.absolute().parents if os.path.exists(above))
+    if (
+        os.path.isdir(path)
+        or (os.path.exists(path) and path.is_fifo())
+        or not os.access(path if os.path.exists(path) else folder, os.W_OK)
+        or not folder.is_dir()
+    ):
         raise RecordError(f"records cannot be written to {path}; name a file in a folder of yours with --out")
 
 
@@ -97,6 +102,8 @@ def parse(line: str) -> Record:
     ValueError, in words, where it is none: every part is checked against its declared types.
     """
     body = json.loads(line, parse_constant=_refuse)
+    if "\\ud" in line.lower():  # half of a surrogate pair is no text: a UnicodeEncodeError
+        json.dumps(body, ensure_ascii=False).encode()
     version = body.get("record_version") if isinstance(body, dict) else None
     if type(version) is not int:
         raise ValueError("it has no record_version")

@@ -6,9 +6,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from iobench import thresholds
 from iobench.results import cases, stats
 from iobench.results.record import Record
-from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, ROUND_S, WARM_LIMIT
+from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, WARM_LIMIT
 from iobench.units import bytes_text, rate_text, seconds_text
 
 SPREAD = 0.10  # robust standard deviation over median
@@ -66,12 +67,11 @@ def _short_rounds(groups: Cases) -> RunWarning | None:
     """Of warm cases: a cold round is one epoch, however short."""
     groups = _warm(groups)
     times = {key: statistics.median(r.timing.epochs_s for r in rounds) for key, rounds in groups.items()}
-    short = [key for key, time in times.items() if time < ROUND_S]
+    short = [key for key, time in times.items() if time < thresholds.ROUND_S]
     if not short:
         return None
-    said = (
-        f"rounds of {seconds_text(min(times[key] for key in short))} and up, below {seconds_text(ROUND_S)}, "
-    )
+    least, enough = seconds_text(min(times[key] for key in short)), seconds_text(thresholds.ROUND_S)
+    said = f"rounds of {least} and up, below {enough}, "
     return RunWarning(
         "short", said + "measure the moment as much as the case; prepare more data (--size)", short
     )

@@ -8,12 +8,15 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from iobench.dataset.staging import os_errors
 from iobench.errors import RecordError
 from iobench.host import machine
 from iobench.results.record import plain
 from iobench.studies._base import Answer, Result, Study, StudyOptions, names, study_of
 from iobench.studies._turns import Measurements
+from iobench.text import reason
 
 __all__ = [
     "Answer",
@@ -77,25 +80,23 @@ def past(data_dir: Path) -> tuple[list[Result], list[str]]:
     problems = []
     for path in sorted((data_dir / "results").glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns):
         try:
-            result = _result(json.loads(path.read_text()))
+            result = _result(path.read_bytes())
             result.found.table()
             if not result.quick or found.get(result.name, result).quick:
                 found[result.name] = result
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            problems.append(f"{path}: not a study's result: {error}")
+        except (OSError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
+            problems.append(f"{path}: not a study's result: {reason(error)}")
     return list(found.values()), problems
 
 
-def _result(body: dict[str, Any]) -> Result:
-    answers = [Answer(**one) for one in body["answers"]]
-    named = {key: str(body[key]) for key in ("name", "source", "about", "time")}
-    return Result(
-        **named,
-        found=Measurements(**body["found"]),
-        answers=answers,
-        machine=dict(body["machine"]),
-        quick=bool(body.get("quick")),
-    )
+def _result(text: bytes) -> Result:
+    result = msgspec.json.decode(text, type=Result)
+    json.dumps(
+        msgspec.to_builtins(result), ensure_ascii=False
+    ).encode()  # half of a surrogate pair is no text
+    if not isinstance(result.machine.get("cpu"), str):
+        raise ValueError("its machine has no cpu")
+    return result
 
 
 def described() -> list[dict[str, Any]]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
-from iobench.errors import BenchError, InvalidSettings, TargetError
+from iobench.errors import INTERRUPTED, BenchError, InvalidSettings, TargetError
 from iobench.formats import FormatError, InvalidOption, UnknownFormat
 from iobench.terminal.commands import compare, diagnose, history, inspect, prepare, report, run, study
-from iobench.text import printable
+from iobench.text import printable, shortened
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+LONGEST = 1500  # characters of an error: what was typed may be in it
 USAGE_ERRORS = (InvalidSettings, InvalidOption, UnknownFormat)
 # typer exports BadParameter, but not the class that all complaints about usage share
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -33,8 +36,38 @@ COMMANDS = (
 )
 
 
+class _Taken:
+    """Ctrl-C as Python has it, and whether it came: what an interrupted library raises may be anything."""
+
+    came = False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
+        signal.default_int_handler(number, frame)
+
+
 def main() -> None:
-    """Run the command line: exit 1 with one line on stderr where something is wrong, 2 for usage."""
+    """Run the command line: exit 1 with one line on stderr where something is wrong, 2 for usage.
+
+    130 after Ctrl-C.
+    """
+    taken, before = _Taken(), signal.getsignal(signal.SIGINT)
+    if before is signal.default_int_handler:
+        signal.signal(signal.SIGINT, taken)
+    try:
+        _run()
+    except KeyboardInterrupt:
+        _fail("interrupted", INTERRUPTED)
+    except Exception:
+        if taken.came:
+            _fail("interrupted", INTERRUPTED)
+        raise
+    finally:
+        if before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, before)
+
+
+def _run() -> None:
     try:
         code = app(standalone_mode=False)
     except UsageError as error:
@@ -50,8 +83,8 @@ def main() -> None:
     except BrokenPipeError:  # whoever read the results has gone; spare Python's own complaint at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    if code == 130:  # Ctrl-C, which typer turns into this
-        _fail("interrupted", 130)
+    if code == INTERRUPTED:  # Ctrl-C, which typer turns into this
+        _fail("interrupted", INTERRUPTED)
     sys.exit(code)
 
 
@@ -76,5 +109,5 @@ app.add_typer(history.app, name="runs")
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"iobench: {printable(message)}", file=sys.stderr)
+    print(f"iobench: {shortened(printable(message), LONGEST)}", file=sys.stderr)
     sys.exit(code)

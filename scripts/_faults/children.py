@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
@@ -10,7 +11,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from iobench.errors import BenchError
@@ -18,6 +19,7 @@ from iobench.formats import FormatError
 
 DONE, REFUSED, CRASHED, INTERRUPTED, HANGS = 0, 1, 70, 130, "hangs"
 PATIENCE_S = 120
+LINE = 2000  # characters of an error
 
 
 @dataclass(frozen=True)
@@ -28,16 +30,48 @@ class Ended:
     said: str
 
 
-def forked(work: Callable[[], None], send: tuple[float, int] | None = None) -> Ended:
+def forked(
+    work: Callable[[], None], send: tuple[float, int] | None = None, patience_s: float = PATIENCE_S
+) -> Ended:
     """Run `work` in a child; `send` a signal after so many seconds. Kills one that hangs."""
-    with tempfile.TemporaryFile("w+") as said:
-        sys.stdout.flush()
-        pid = os.fork()
-        if not pid:
-            _child(work, said.fileno())
-        code = _awaited(pid, send)
+    with tempfile.TemporaryFile("w+", errors="backslashreplace") as said:
+        pid = _started(work, said.fileno())
+        code = _awaited(pid, send, patience_s)
         said.seek(0)
         return Ended(code, said.read().strip())
+
+
+def together(works: Sequence[Callable[[], None]]) -> list[Ended]:
+    """Run each in a child of its own, all at once."""
+    with contextlib.ExitStack() as stack:
+        said = [stack.enter_context(tempfile.TemporaryFile("w+", errors="backslashreplace")) for _ in works]
+        children = [_started(work, file.fileno()) for work, file in zip(works, said, strict=True)]
+        ended = []
+        for pid, file in zip(children, said, strict=True):
+            code = _awaited(pid, None, PATIENCE_S)
+            file.seek(0)
+            ended.append(Ended(code, file.read().strip()))
+        return ended
+
+
+def is_a_line(text: str) -> bool:
+    """Whether an error says what it has to say in one line that somebody can read."""
+    return 0 < len(text) < LINE and "\n" not in text
+
+
+def complaint(ended: Ended, allowed: Sequence[int | str] = (DONE,)) -> str | None:
+    """What is bad about an end: None where it was as allowed, or refused in one line."""
+    if ended.code in allowed or (ended.code == REFUSED and is_a_line(ended.said)):
+        return None
+    return f"it ended with {ended.code}: {ended.said[-LINE:]}"
+
+
+def _started(work: Callable[[], None], said: int) -> int:
+    sys.stdout.flush()
+    pid = os.fork()
+    if not pid:
+        _child(work, said)
+    return pid
 
 
 def _child(work: Callable[[], None], said: int) -> None:
@@ -59,12 +93,12 @@ def _child(work: Callable[[], None], said: int) -> None:
         os._exit(code)
 
 
-def _awaited(pid: int, send: tuple[float, int] | None) -> int | str:
+def _awaited(pid: int, send: tuple[float, int] | None, patience_s: float) -> int | str:
     process = os.pidfd_open(pid)
     try:
         if send is not None and not select.select([process], [], [], send[0])[0]:
             signal.pidfd_send_signal(process, send[1])
-        hangs = not select.select([process], [], [], PATIENCE_S)[0]
+        hangs = not select.select([process], [], [], patience_s)[0]
         if hangs:
             os.kill(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

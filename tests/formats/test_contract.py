@@ -2,9 +2,7 @@
 
 import json
 import pickle
-import shutil
 
-import h5py
 import numpy as np
 import pytest
 from format_cases import variants

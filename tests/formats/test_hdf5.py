@@ -62,7 +62,9 @@ LEAVING = {
 }
 
 
-@pytest.mark.parametrize(("leave", "complaint"), LEAVING.items(), ids=lambda case: getattr(case, "__name__", ""))
+@pytest.mark.parametrize(
+    ("leave", "complaint"), LEAVING.items(), ids=lambda case: getattr(case, "__name__", "")
+)
 def test_data_outside_the_file_is_refused(artifact, file, elsewhere, leave, complaint):
     leave(file, elsewhere)
     file.close()

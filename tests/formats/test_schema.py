@@ -32,7 +32,11 @@ def test_bools_of_other_bytes_become_0_and_1_and_mean_the_same():
 
 
 def test_plain_bools_and_batches_without_any_are_left_as_they_are():
-    for batch in ({"mask": np.array([True, False])}, {"x": np.array([2], np.uint8)}, {"mask": np.zeros((0, 3), bool)}):
+    for batch in (
+        {"mask": np.array([True, False])},
+        {"x": np.array([2], np.uint8)},
+        {"mask": np.zeros((0, 3), bool)},
+    ):
         assert plain_bools(batch) is batch
 
 

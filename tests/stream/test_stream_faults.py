@@ -32,7 +32,7 @@ from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.formats import CorruptArtifact
 from iobench.host import cache
 from iobench.host.aio import Queue
-from iobench.loading.stream import ahead, pipeline
+from iobench.loading.stream import ahead, backend, pipeline
 from iobench.loading.stream.backend import Unchanged
 from iobench.loading.stream.direct import DirectReader
 
@@ -317,6 +317,22 @@ def test_a_file_that_is_not_whole_is_refused_at_once(own, name, change):
     with pytest.raises(CorruptArtifact, match=str(file)) as caught:
         loader(own, name)
     assert "\n" not in str(caught.value)
+
+
+@every_placed
+@pytest.mark.parametrize("left", [0, 1000])
+def test_a_file_that_is_cut_while_it_is_opened_is_named(monkeypatch, own, name, left):
+    file = data_file(own, name)
+
+    def then_cut(files):
+        os.truncate(file, left)
+        return 1.0
+
+    monkeypatch.setattr(backend, "_residency", then_cut)
+    with pytest.raises(CorruptArtifact, match=str(file)) as caught:
+        next(iter(loader(own, name)))
+    assert "\n" not in str(caught.value)
+    assert our_threads() == []
 
 
 @every_variant

@@ -17,7 +17,7 @@ import numpy as np
 from iobench.dataset.sources._files import Stamp, check_unchanged, open_regular, reading
 from iobench.dataset.sources._schema import native_dtype
 from iobench.errors import SourceError
-from iobench.formats import Array, Batch, Schema
+from iobench.formats import Array, Batch, Schema, plain_bools
 
 BATCH_BYTES = 8 << 20
 MAX_NAME = 100  # characters of a name that nobody chose
@@ -92,18 +92,15 @@ def checked(source: Source) -> Iterator[Batch]:
         if not count or {n: (a.shape, a.dtype.name) for n, a in batch.items()} != expected:
             raise SourceError(f"--source {source.name}: its arrays changed while they were read; try again")
         found += count
-        yield {name: _normal(array) for name, array in batch.items()}
+        yield plain_bools({name: _native(array) for name, array in batch.items()})
     if found != schema.samples:
         raise SourceError(
             f"--source {source.name}: {schema.samples} samples were promised, {found} came; try again"
         )
 
 
-def _normal(array: Array) -> Array:
-    array = np.ascontiguousarray(array, native_dtype(array.dtype)).reshape(array.shape)
-    if array.dtype == np.bool_ and (raw := array.view(np.uint8)).max() > 1:
-        array = (raw != 0).reshape(array.shape)  # files made by hand hold other bytes than 0 and 1
-    return array
+def _native(array: Array) -> Array:
+    return np.ascontiguousarray(array, native_dtype(array.dtype)).reshape(array.shape)
 
 
 def ahead(batches: Iterator[Batch], depth: int = 2) -> Generator[Batch, None, None]:

@@ -156,11 +156,10 @@ class Epochs(ABC):
 
 def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     """The LoaderFailed that says in one line what a loader met."""
-    reason = _reason(error.with_traceback(None)) or type(error).__name__
-    kind = "" if isinstance(error, (RuntimeError, OSError)) else f"{type(error).__name__}: "
-    return LoaderFailed(
-        f"{loader.name} over {opener.path}: {kind}{reason}".removesuffix(f": {reason}: {reason}")
-    )
+    kind, said = type(error).__name__, _reason(error.with_traceback(None))
+    if not isinstance(error, (RuntimeError, OSError)) and said:
+        said = f"{kind}: {said}"
+    return LoaderFailed(f"{loader.name} over {opener.path}: {said or kind}")
 
 
 def _reason(error: Exception) -> str:

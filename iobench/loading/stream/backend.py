@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,15 +13,12 @@ from iobench.formats import Batch, Extent, FormatError, Reader, Rows, Schema, co
 from iobench.host import cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.bus_errors import Guard, guards_of
-from iobench.host.memory import PAGE
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
 from iobench.thresholds import WARM_LIMIT
 
 FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
 MOST_THREADS = 4
-# A leaf page without keys, as LMDB, which maps its files itself, lays it out: of zeros it would abort.
-NO_KEYS = struct.pack("<QHHHH4080x", 0, 0, 0x02, 16, 4096) * (PAGE // 4096)
 
 
 class Unchanged:
@@ -149,7 +145,7 @@ def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bo
         unchanged = Unchanged(_files(opener.path))  # first: what changes while it is opened counts
         reader = opener()
         if reader.extents is None and not direct:
-            return Backend(opener.path, reader, threads or 1, unchanged, guards_of(opener.path, NO_KEYS))
+            return Backend(opener.path, reader, threads or 1, unchanged, guards_of(opener.path))
         with reader:
             extents = places_of(reader, opener.format.variant)
         places = {field.name: extents[field.name] for field in schema.fields}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Convert, Extent, Field, Reader, Schema, raw_bytes, same
+from iobench.formats import Array, Convert, Extent, Field, Reader, Schema, corrupt, raw_bytes, same
 from iobench.host.bus_errors import CAUGHT, GuardedMap
 from iobench.loading.stream.ahead import ReadAhead, read_into
 
@@ -32,9 +32,9 @@ class CachedReader(Reader):
         self._extents, self.cold = dict(extents), cold
         self._ahead: ReadAhead | None = None
         self._files: dict[Path, int] = {}
-        self._maps = {extent.path: GuardedMap(extent.path) for extent in extents.values()}
+        self._maps = {extent.path: _mapped(extent.path) for extent in extents.values()}
         self._arrays = {
-            f.name: _array(f, self._maps[extents[f.name].path], schema.samples, extents[f.name].offset)
+            f.name: _array(f, self._maps[extents[f.name].path], schema.samples, extents[f.name])
             for f in schema.fields
         }
         for path, mapped in self._maps.items():
@@ -112,7 +112,17 @@ class CachedReader(Reader):
         read_into(self._file(place.path), place, place.offset + row * place.stride, into)
 
 
-def _array(field: Field, mapped: GuardedMap, samples: int, offset: int) -> Array:
-    """The samples of a field as they lie in a map."""
-    flat = np.frombuffer(mapped, field.dtype, samples * field.elements, offset)
+def _mapped(path: Path) -> GuardedMap:
+    try:
+        return GuardedMap(path)
+    except ValueError as error:  # cut to nothing since its sizes were checked
+        raise corrupt(path, "samples", "an empty file") from error
+
+
+def _array(field: Field, mapped: GuardedMap, samples: int, place: Extent) -> Array:
+    """The samples of a field as they lie in a map; CorruptArtifact where it ends before they do."""
+    needed = place.offset + samples * field.sample_bytes
+    if len(mapped) < needed:
+        raise corrupt(place.path, f"{needed} bytes", f"{len(mapped)} bytes")
+    flat = np.frombuffer(mapped, field.dtype, samples * field.elements, place.offset)
     return flat.reshape(samples, *field.shape)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from iobench.bench.options import MODELS, TIMEOUT_S
 from iobench.bench.plan import DEFAULT_ROUNDS, MAX_TIME_S
-from iobench.errors import InvalidSettings
+from iobench.errors import INTERRUPTED, InvalidSettings
+from iobench.host import interrupts
 from iobench.loading.order import ORDERS
 from iobench.terminal.commands._loader_options import with_loader_options
 from iobench.terminal.commands._options import (
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from iobench.bench.outcome import Run
     from iobench.dataset.manifest import Manifest
 
-INTERRUPTED = 130  # as a shell has it: 128 and the number of the signal
 BESIDE_A_PLAN = ("plan", "save_plan", "data_dir", "name", "out", "as_json", "wide", "min_difference")
 
 
@@ -165,7 +165,16 @@ def run(
     display.note(tables.dataset_line(manifest) + ("" if name or plan else f" (the newest in {data_dir})"))
     with live.view(options.plan) as observer:
         found = measure(manifest, options, out=out, observer=observer)
-    _show(found, smallest, as_json, wide)
+    try:
+        with interrupts.deferred() as check:  # what was measured is shown before anything else
+            _show(found, smallest, as_json, wide)
+            check()
+    except KeyboardInterrupt:
+        found.interrupted = True
+    if found.interrupted:
+        display.note("iobench: interrupted; what had been measured is kept")
+        sys.exit(INTERRUPTED)
+    raise typer.Exit(1 if found.failures or found.stopped else 0)
 
 
 def _check_alone(context: typer.Context, plan: Path) -> None:
@@ -190,7 +199,7 @@ def _check_content(plan: Path, content: str | None, manifest: Manifest) -> None:
         )
 
 
-def _show(found: Run, smallest: float, as_json: bool, wide: bool) -> NoReturn:
+def _show(found: Run, smallest: float, as_json: bool, wide: bool) -> None:
     from iobench.results.summary import summarise
     from iobench.terminal import display
 
@@ -203,7 +212,3 @@ def _show(found: Run, smallest: float, as_json: bool, wide: bool) -> NoReturn:
         display.note(f"iobench: {labels[key]}: {reason}")
     if found.stopped:
         display.note(f"iobench: {found.stopped}")
-    if found.interrupted:
-        display.note("iobench: interrupted; what had been measured is kept")
-        sys.exit(INTERRUPTED)
-    raise typer.Exit(1 if found.failures or found.stopped else 0)

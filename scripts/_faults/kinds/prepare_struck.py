@@ -35,7 +35,7 @@ def at_calls(trials: Trials) -> Iterator[Outcome]:
     every = [
         (ground, mode, at) for ground in grounds for at in range(1, _count(ground) + 1) for mode in MODES
     ]
-    for number, (ground, mode, at) in enumerate(trials.sample(every, quick=120)):
+    for number, (ground, mode, at) in enumerate(trials.sample(every, quick=60)):
         data_dir = ground.fresh()
         work = functools.partial(_struck, ground.scenario.call, data_dir, mode, at, trials.chance.random())
         what = f"{ground.scenario.name}, {mode} at call {at}"
@@ -50,7 +50,7 @@ def at_moments(trials: Trials) -> Iterator[Outcome]:
         for number, one in enumerate(scenarios(("npy", "lmdb", "hdf5")))
     ]
     whole_s = [seconds(functools.partial(one.scenario.call, one.fresh(), LARGER)) for one in grounds]
-    for number in trials.some(full=200, quick=12):
+    for number in trials.some(full=200, quick=8):
         ground, number_of = grounds[number % len(grounds)], signal.SIGINT if number % 2 else signal.SIGKILL
         at_s, data_dir = trials.chance.uniform(0, 1.1 * whole_s[number % len(grounds)]), ground.fresh()
         ended = forked(functools.partial(ground.scenario.call, data_dir, LARGER), (at_s, number_of))

@@ -1,0 +1,168 @@
+"""Command lines that nobody should type: an exit code of ours, and one line that says why."""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+import iobench
+from _faults.children import complaint, forked
+from _faults.prepares import NAME, Call
+from _faults.registry import Outcome, Trials, kind
+from _faults.typed import typed
+from iobench import RunOptions
+from iobench.bench import case_limits, epoch
+
+PATIENCE_S = 40  # what is bounded takes 20 s at most where the machine is idle
+NUMBERS = (
+    "0 -1 1 2 9e999999KiB 1e400 1e7 10**9 999999999999 99999999999999999999999 nan inf -inf 0x10 1_0 ١٢ 1.5 "
+    ".5 1e-400 4GiB -4GiB 9EiB 1KiB,2KiB 5% -5% 1e99% 1,2,3 0,0 , 1, ,1"
+).split()
+WORDS = [
+    *("", " ", ",", ",,", "all", "all,all", "nonsense", "npy", "npy,lmdb", "hdf5:compression=gzip", "hdf5:"),
+    *("hdf5:compression=", "hdf5:x=1", "hdf5:compression=gzip,compression=gzip", "npy:npy", ":", "=", "a=b"),
+    *("dataloader", "dataloader:num_workers=99999999", "dataloader:num_workers=-1", "native", "stream"),
+    *(
+        "dataloader:prefetch_factor=1",
+        "stream:threads=100000000",
+        "stream:direct=maybe",
+        "../x",
+        "/",
+        "x" * 300,
+    ),
+    *(
+        "x" * 5000,
+        "\x1b[31mred",
+        "a\nb",
+        "é",
+        "\u202e",
+        "[bold]x[/]",
+        "\udcff",
+        "--",
+        "-",
+        "-x",
+        "%s%n",
+        "{0}",
+    ),
+    *("cpu", "cuda", "cuda:99", "cuda:-1", "cuda:x", "meta", "warm", "cold", "warm,cold", "random", "block"),
+    *(
+        "slower:5%",
+        "slower:",
+        "faster:x",
+        "auto",
+        "mlp",
+        "cnn",
+        "sequential",
+        "settings",
+        "list",
+        "3x224x224",
+    ),
+    *("1x" * 40 + "1", "0x0", "float32", "complex64", "object", "good", "bad", "good.jsonl", "os:getcwd"),
+    *("os:", ":x", "nowhere.py:f", "json:loads", "a.py", "dataset", "d"),
+]
+PATHS = [
+    *("fifo", "fifo.jsonl", "fifo.toml", "fifo.html", "fifo.csv", "fifo.npz", "fifo.npy", "fifo.h5"),
+    *("folder", "folder.csv", "empty", "empty.npz", "empty.h5", "nowhere", "nowhere/x", "link", "loop"),
+    *("/dev/null", "/dev/full", "/dev/zero", "/dev/null/x", "/proc/self/mem", "/proc/version", "data", "."),
+    *("data/d/manifest.json", "data/results/good.jsonl", "new.jsonl", "new.html", "new.csv", "new.parquet"),
+    *("new.toml", "x" * 300, "x/" * 2500, "bytes.jsonl", "source.npz", "source.npz::x", "source.npz::"),
+]
+SWITCHES = (
+    "--json --wide --quick --sudo --isolate --no-isolate --profile --no-limits --force --markdown --yes"
+).split()
+# what each command takes of others' making; words, numbers or paths are given to any of them
+COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
+    ("prepare",): (
+        *("--size", "--sample-shape", "--dtype", "--seed", "--compressibility", "--source", "--format"),
+        *("--name", "--overwrite"),
+    ),
+    ("run",): (
+        *("--format", "--loader", "--device", "--cache", "--batch-size", "--order", "--block-size"),
+        *("--window-size", "--model", "--rounds", "--max-time", "--warmup", "--timeout", "--min-difference"),
+        *("--seed", "--name", "--plan", "--save-plan", "--out", "--fetch", "--num-workers", "--threads"),
+        *("--prefetch-factor", "--start-method", "--pin-memory", "--direct", "--trace"),
+    ),
+    ("compare",): ("--min-difference", "--fail-on", "--force", "--markdown", "--json"),
+    ("report",): ("--out", "--png"),
+    ("runs",): ("--json", "--data-dir"),
+    ("runs", "show"): ("--wide", "--json", "--data-dir"),
+    ("runs", "delete"): ("--data-dir",),
+    ("runs", "export"): ("--out", "-o", "--data-dir"),
+    ("verify",): ("--format", "--name"),
+    ("formats",): ("--json",),
+    ("loaders",): ("--json",),
+    ("study",): ("--device",),
+    ("limits",): ("--batch-size", "--device", "--seconds", "--name"),
+    ("diagnose",): ("--batches", "--seconds", "--timeout", "--device"),
+    (): ("--version", "--help"),
+}
+# numbers that are taken by the word, so that what they ask for takes its time
+BOUNDED = {"run": ["--max-time", "0.2", "--rounds", "2"], "limits": ["--seconds", "0.01"]}
+MOST_BYTES = 64 << 20  # that a file of a child may have
+
+
+@kind("command-lines")
+def command_lines(trials: Trials) -> Iterator[Outcome]:
+    """Command lines made at random out of what is known to hurt."""
+    _scene(trials.folder)
+    for number in trials.some(full=500, quick=40):
+        arguments = _made(trials.chance)
+        ended = forked(functools.partial(_type, trials.folder, arguments), patience_s=PATIENCE_S)
+        shown = [argument if len(argument) < 60 else f"{argument[:50]}…" for argument in arguments]
+        yield f"command line {number}: {shown!r}", complaint(ended)
+
+
+def _scene(folder: Path) -> None:
+    """A folder with a dataset, a run, and files of every kind that are not what they seem."""
+    Call(0, ("npy", "lmdb"))(folder / "data", 1 << 12)
+
+    def measure() -> None:
+        manifest = iobench.find_dataset(folder / "data", NAME)
+        options = RunOptions(format=("npy",), loader=("native",), rounds="2", limits=False)
+        iobench.run(manifest, options, out=folder / "data" / "results" / "good.jsonl")
+
+    assert forked(measure).code == 0
+    for name in PATHS:
+        path = folder / name
+        if name.startswith("fifo"):
+            os.mkfifo(path)
+        elif name.startswith("folder"):
+            path.mkdir()
+        elif name.startswith("empty"):
+            path.touch()
+    (folder / "link").symlink_to(folder / "nowhere")
+    (folder / "loop").symlink_to(folder / "loop")
+    (folder / "bytes.jsonl").write_bytes(b"\xff\x00{\n")
+
+
+def _made(chance: random.Random) -> list[str]:
+    command = chance.choice(list(COMMANDS))
+    made = list(command)
+    made += [_value(chance) for _ in range(chance.choice((0, 0, 1, 1, 2)))]
+    if command and command[0] in BOUNDED:
+        made += BOUNDED[command[0]]
+    for _ in range(chance.choice((0, 1, 1, 2, 3))):
+        options = COMMANDS[command]
+        made.append(chance.choice(options) if chance.random() < 0.9 else chance.choice(SWITCHES))
+        if chance.random() < 0.9:
+            made.append(_value(chance))
+    if chance.random() < 0.05:
+        made.insert(chance.randrange(len(made) + 1), chance.choice(("--x", "--", "-h", "--help", "-")))
+    return [part.replace("\0", "") for part in made]
+
+
+def _value(chance: random.Random) -> str:
+    return chance.choice(chance.choice((NUMBERS, WORDS, PATHS)))
+
+
+def _type(folder: Path, arguments: list[str]) -> None:
+    case_limits.SECONDS, epoch.ROUND_S = 0.002, 0.002
+    os.chdir(folder)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
+    problem = typed(*arguments).problem
+    assert problem is None, problem

@@ -1,0 +1,95 @@
+"""Several at once: runs and StreamLoaders while prepare replaces, two prepares, two runs into one file."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import iobench
+from _faults.children import DONE, complaint, together
+from _faults.prepares import NAME, Call
+from _faults.reading import WAYS
+from _faults.registry import Outcome, Trials, kind
+from iobench import Manifest, RunOptions
+from iobench.bench import case_limits, epoch
+from iobench.results import record
+
+ELEMENTS, FORMATS = 1 << 16, ("npy", "lmdb", "hdf5", "memmap")
+
+
+@kind("concurrency")
+def concurrency(trials: Trials) -> Iterator[Outcome]:
+    """Each pair of commands, begun a moment apart that is left to chance."""
+    pairs: list[tuple[str, Callable[[Path, float], str | None]]] = [
+        *((f"{way} while prepare replaces", functools.partial(_replaced, way)) for way in WAYS),
+        ("two prepares of the same", functools.partial(_prepares, 0, 0)),
+        ("two prepares of different data", functools.partial(_prepares, 1, 2)),
+        ("two runs into one file", _runs),
+    ]
+    for number in trials.some(full=45, quick=len(pairs)):
+        what, attempt = pairs[number % len(pairs)]
+        apart_s = trials.chance.uniform(0, 0.2)
+        problem = attempt(trials.folder / str(number), apart_s)
+        yield f"{number}: {what}, {apart_s:.3f} s apart", problem
+
+
+def _replaced(way: str, data_dir: Path, apart_s: float) -> str | None:
+    Call(0, FORMATS)(data_dir, ELEMENTS)
+
+    def read() -> None:
+        until = time.monotonic() + 0.7
+        while time.monotonic() < until:
+            WAYS[way](data_dir / NAME, "npy")
+
+    read_ended, prepare_ended = together([read, _later(apart_s, data_dir, Call(1, FORMATS, overwrite=True))])
+    if prepare_ended.code != DONE:
+        return f"prepare ended with {prepare_ended.code}: {prepare_ended.said}"
+    return complaint(read_ended) or _wrong(data_dir, Call(1, FORMATS))
+
+
+def _prepares(one: int, other: int, data_dir: Path, apart_s: float) -> str | None:
+    calls = [Call(seed, FORMATS, overwrite=one != other) for seed in (one, other)]
+    ended = together([_later(0, data_dir, calls[0]), _later(apart_s, data_dir, calls[1])])
+    problems = [problem for problem in map(complaint, ended) if problem]
+    if all(end.code != DONE for end in ended):
+        return f"neither prepared: {ended}"
+    return problems[0] if problems else _wrong(data_dir)
+
+
+def _runs(data_dir: Path, apart_s: float) -> str | None:
+    Call(0, ("npy", "memmap"))(data_dir, ELEMENTS)
+    out = data_dir / "out.jsonl"
+
+    def run(after_s: float) -> None:
+        time.sleep(after_s)
+        case_limits.SECONDS, epoch.ROUND_S = 0.002, 0.002
+        options = RunOptions(loader=("native",), rounds="20", limits=False)
+        found = iobench.run(iobench.find_dataset(data_dir, NAME), options, out=out)
+        assert not found.failures, found.failures
+
+    ended = together([functools.partial(run, 0), functools.partial(run, apart_s)])
+    records, left_out = record.read(out)
+    if len(records) != 80 or left_out:
+        return f"{len(records)} records of 80, and {left_out}"
+    return next(filter(None, map(complaint, ended)), None)
+
+
+def _later(after_s: float, data_dir: Path, call: Call) -> Callable[[], None]:
+    def work() -> None:
+        time.sleep(after_s)
+        call(data_dir, ELEMENTS)
+
+    return work
+
+
+def _wrong(data_dir: Path, expected: Call | None = None) -> str | None:
+    """What is wrong with what lies there afterwards."""
+    manifest = Manifest.load(data_dir / NAME)
+    wrong = {variant: problem for variant, problem in iobench.verify(manifest).items() if problem}
+    if wrong or set(manifest.artifacts) != set(FORMATS):
+        return f"afterwards: {wrong or sorted(manifest.artifacts)}"
+    if expected is not None and manifest.content != expected.content(ELEMENTS):
+        return "afterwards the data are not those that were prepared last"
+    return None

@@ -1,0 +1,121 @@
+"""Disks that fail while they are read: one line that names the file, never death by SIGBUS."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from _faults.children import REFUSED, complaint, forked
+from _faults.reading import WAYS, prepare
+from _faults.registry import Outcome, Trials, kind
+from iobench import Manifest, formats
+from iobench.dataset.manifest import Opener
+
+SAMPLES, DISK_BYTES = 12_000, 40 << 20
+
+
+class LoopDisk:
+    """A small file system on a loop device, whose reads fail from `fail` on; OSError where there is none."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self._backing = folder / "disk", folder / "backing"
+        self.path.mkdir(parents=True)
+        with open(self._backing, "wb") as file:
+            file.truncate(DISK_BYTES)
+        if os.geteuid():
+            raise OSError(errno.EPERM, "a loop device needs root")
+        _call("mkfs.ext4", "-q", "-F", "-O", "^has_journal", str(self._backing))
+        _call("mount", "-o", "loop", str(self._backing), str(self.path))
+
+    def fail(self, files: Sequence[Path]) -> None:
+        """Cut what is behind the device, and drop of these files what no map holds in memory."""
+        for file in files:
+            descriptor = os.open(file, os.O_RDONLY)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
+        os.truncate(self._backing, 0)
+
+    def close(self) -> None:
+        """Give the device back."""
+        _call("umount", "--lazy", str(self.path))
+
+
+class CutFiles:
+    """In place of a disk that cannot be had: files that are cut, whose maps fail alike."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "cut"
+        self.path.mkdir(parents=True)
+
+    def fail(self, files: Sequence[Path]) -> None:
+        """Cut each in the middle."""
+        for file in files:
+            os.truncate(file, file.stat().st_size // 2)
+
+    def close(self) -> None:
+        """Nothing was taken."""
+
+
+@kind("read-errors")
+def read_errors(trials: Trials) -> Iterator[Outcome]:
+    """Every way to read every format, on a disk that fails, and over files that are cut."""
+    variants = tuple(formats.names())
+    whole = prepare(trials.folder / "whole", variants, SAMPLES)
+    ways = [way for way in WAYS if way != "run stream"]
+    every = [
+        (disk, variant, way, opening)
+        for disk in (LoopDisk, CutFiles)
+        for variant in variants
+        for way in ways
+        for opening in ((1,) if disk is CutFiles or way not in ("run native", "run dataloader") else (1, 2))
+    ]
+    for number, (disk_type, variant, way, opening) in enumerate(trials.sample(every, quick=8)):
+        disk: LoopDisk | CutFiles
+        try:
+            disk = disk_type(trials.folder / str(number))
+        except OSError:
+            disk = CutFiles(trials.folder / str(number))
+        try:
+            root = disk.path / "d"
+            shutil.copytree(whole.path_of(variant), root / whole.path_of(variant).name)
+            shutil.copy(whole.root / "manifest.json", root)
+            ended = forked(functools.partial(_read, root, variant, way, disk, opening))
+        finally:
+            disk.close()
+        what = f"{type(disk).__name__} that fails at opening {opening}, {variant}, {way}"
+        problem = complaint(ended)
+        named = str(root) in ended.said or ended.said.startswith("wrong content")
+        if ended.code == REFUSED and not named:
+            problem = f"it names no file: {ended.said}"
+        yield what, problem
+        shutil.rmtree(trials.folder / str(number), ignore_errors=True)
+
+
+def _read(root: Path, variant: str, way: str, disk: LoopDisk | CutFiles, opening: int) -> None:
+    """Read, and have the disk fail as soon as the artifact has been opened so many times."""
+    manifest = Manifest.load(root)
+    opened, count = Opener.__call__, 0
+
+    def then_fail(self: Opener) -> Any:
+        nonlocal count
+        reader, count = opened(self), count + 1
+        if count == opening:
+            disk.fail(manifest.files_of(variant))
+        return reader
+
+    Opener.__call__ = then_fail  # type: ignore[method-assign]
+    WAYS[way](root, variant)
+
+
+def _call(*command: str) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except subprocess.CalledProcessError as error:
+        raise OSError(errno.EIO, f"{command[0]}: {error.stderr.decode().strip()}") from error
