@@ -19,7 +19,7 @@ from record_cases import MIB, a_record, profiled, rounds_of
 from iobench import report
 from iobench.errors import MissingExtra, RecordError, ReportError
 from iobench.report import across, conversion, figure, machine, page
-from iobench.results import record
+from iobench.results import parts, record
 from iobench.results.metrics import METRICS
 from iobench.results.parts import FieldSpec
 from iobench.results.summary import summarise
@@ -369,11 +369,11 @@ def hostile():
     """Records in which every text that comes from outside is hostile, over two contexts."""
     fields = [FieldSpec(name=HOSTILE, shape=[MIB], dtype="uint8")]
     dataset = {"name": HOSTILE, "source": {HOSTILE: HOSTILE}, "fields": fields}
-    disk = record.MachineDisk(file_system=HOSTILE, model=HOSTILE)
-    gpu = record.MachineGpu(name=HOSTILE, driver=HOSTILE)
+    disk = parts.MachineDisk(file_system=HOSTILE, model=HOSTILE)
+    gpu = parts.MachineGpu(name=HOSTILE, driver=HOSTILE)
     here = {"cpu": HOSTILE, "host": HOSTILE, "kernel": HOSTILE, "versions": {HOSTILE: HOSTILE}}
     chosen = {"format": HOSTILE, "dataset": HOSTILE, "options": {HOSTILE: 1, "name": HOSTILE}}
-    limit = record.LimitPart(name=HOSTILE, bytes_per_s=1e10)
+    limit = parts.LimitPart(name=HOSTILE, bytes_per_s=1e10)
     records = rounds_of(STEADY, dataset=dataset, machine={**here, "disk": disk, "gpu": gpu}, limit=limit)
     kinds = [{"loader": HOSTILE}, {"loader": "native"}, {"loader": HOSTILE, "order": HOSTILE}]
     kinds += [{"options": {HOSTILE: 2, "name": HOSTILE}}]
