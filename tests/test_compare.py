@@ -68,6 +68,17 @@ def test_of_several_settings_the_same_are_matched_first():
     assert found.missing == []
 
 
+def test_cases_that_only_look_alike_are_not_held_against_each_other():
+    base = [one for size in (64, 256) for one in rounds_of(STEADY, chosen={"batch_size": size})]
+    new = [one for size in (256, 1024) for one in rounds_of(STEADY, chosen={"batch_size": size})]
+    found = compare(base, {"new": new}, base_name="old")
+    assert [line.case for line in found.lines] == ["npy · native, batch 256"]
+    assert found.missing == [
+        "npy · native, batch 64 is only in old",
+        "npy · native, batch 1024 is only in new",
+    ]
+
+
 def test_cold_and_warm_are_told_apart_within_one_file():
     def both(factor):
         return rounds_of(times(factor)) + rounds_of(times(factor / 10), chosen={"cache": "cold"})

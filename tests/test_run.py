@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ from conftest import damage
 
 import iobench
 from iobench import RunOptions, formats, thresholds
+from iobench.bench import executor
 from iobench.bench.observer import Observer
 from iobench.errors import (
     ColdCacheUnavailable,
@@ -127,6 +129,7 @@ def test_lists_make_cases_of_what_goes_together(images, measure):
         ["dataloader", "stream"],
         loader_options={"num_workers": (0, 1), "prefetch_factor": (3,)},
     )
+    assert found.remarks == ["left out: dataloader: prefetch_factor needs workers: set num_workers"]
     assert {str(label) for label in found.labels.values()} == {"npy · dataloader", "npy · stream"}
     found = measure(
         images, ["npy"], ["dataloader:fetch=batch", "dataloader"], loader_options={"fetch": ("sample",)}
@@ -341,3 +344,36 @@ def test_the_machine_is_described_with_every_key(images):
     assert found["cpu"]
     assert found["gpu"] is None
     json.dumps(found, allow_nan=False)
+
+
+@pytest.mark.parametrize("lying", ["npy", "lmdb", "hdf5"])
+def test_a_case_with_another_loss_is_the_one_that_is_blamed_and_left_out(images, measure, monkeypatch, lying):
+    original = executor.InProcess.measure
+
+    def measured(self, case, number, tick):
+        found = original(self, case, number, tick)
+        wrong = 1e-3 if case.variant == lying else 0.0
+        return [dataclasses.replace(one, loss=one.loss + wrong) for one in found]
+
+    monkeypatch.setattr(executor.InProcess, "measure", measured)
+    found = measure(images, ["npy", "lmdb", "hdf5"], ["native"], rounds=3, model="mlp")
+    assert lying in {case.variant for case in found.cases if case.key in found.failures}
+    assert lying not in {one.case["format"] for one in found.sound}
+    assert not [reason for reason in found.failures.values() if "\n" in reason]
+
+
+def test_what_was_measured_is_kept_where_the_cold_cache_is_lost(by_file, images, measure, monkeypatch):
+    held = []
+
+    def hold(made):
+        if made.round == 2:
+            file = open(images.files_of("npy")[0], "rb")  # noqa: SIM115
+            held.append((file, cache.mmap.mmap(file.fileno(), 0, prot=1)))
+            sum(held[0][1][:: cache.PAGE])
+
+    found = measure(images, rounds=5, cache="cold", on_record=hold)
+    assert "--cache cold" in found.stopped
+    assert [one.round for one in found.records] == [1, 2]
+    for file, mapped in held:
+        mapped.close()
+        file.close()

@@ -121,3 +121,22 @@ def test_a_drift_of_the_machine_shows_through_arms_that_scatter():
 
 def test_a_doubt_about_all_names_nobody():
     assert RunWarning("k", "said").sentence == "said"
+
+
+def test_each_state_of_the_cache_has_a_course_of_its_own():
+    falling = [1200, 1100, 1000, 900, 800, 700]
+    frozen = [dataclasses.replace(r, case={**r.case, "cache": "cold"}) for r in cold(rounds_of(falling))]
+    found = {warning.kind: warning.cases for warning in warnings_of([*frozen, *rounds_of(falling[::-1])])}
+    assert found["throttled"] == ["npy · native, cold cache"] or found["drift"]
+
+
+def test_rounds_of_several_versions_are_warned_of():
+    newer = [
+        dataclasses.replace(
+            r, round=r.round + 5, machine=dataclasses.replace(r.machine, versions={"torch": "9"})
+        )
+        for r in rounds_of(STEADY)
+    ]
+    (said,) = [w for w in warnings_of([*rounds_of(STEADY), *newer]) if w.kind == "versions"]
+    assert "different versions of" in said.sentence
+    assert "torch" in said.sentence

@@ -161,17 +161,31 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
             for name, values in options.loader_options.items()
             if name in has[loader.name] and name not in said
         }
-        yield from _grid(loader, free)
+        found, problems = _grid(loader, free)
+        if not found:
+            raise problems[0]
+        yield from found
 
 
-def _grid(loader: Loader, values: Mapping[str, Sequence[Any]]) -> list[Loader]:
-    """The loader with each combination of values that goes together; an error where none does."""
-    found, problem = [], None
+def left_out(options: RunOptions) -> list[str]:
+    """A sentence for each combination of a loader's options that does not go together, and makes no case."""
+    words = loaders.names() if "all" in options.loader else options.loader
+    found = []
+    for loader in map(loaders.parse, dict.fromkeys(words)):
+        known = {spec.name for spec in declared(type(loader))}
+        own = {name: values for name, values in options.loader_options.items() if name in known}
+        found += [f"left out: {problem}" for problem in _grid(loader, own)[1]]
+    return found
+
+
+def _grid(
+    loader: Loader, values: Mapping[str, Sequence[Any]]
+) -> tuple[list[Loader], list[InvalidOption | InvalidSettings]]:
+    """The loader with each combination of values that goes together, and what is wrong with the others."""
+    found, problems = [], list[InvalidOption | InvalidSettings]()
     for combination in itertools.product(*values.values()):
         try:
             found.append(replace(loader, **dict(zip(values, combination, strict=True))))
         except (InvalidOption, InvalidSettings) as error:
-            problem = error
-    if not found and problem is not None:
-        raise problem
-    return found
+            problems.append(error)
+    return found, problems

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from iobench.bench.observer import Observer
-from iobench.bench.options import RunOptions, cases_of
+from iobench.bench.options import RunOptions, cases_of, left_out
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import record
@@ -36,7 +36,7 @@ def run(
     found = cases_of(manifest, options, devices)
     path = out or _new_path(manifest)
     record.check_writable(path)
-    result = Run(manifest, options, found, path)
+    result = Run(manifest, options, found, path, remarks=left_out(options))
     observer = observer or Observer()
     observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
     Measuring(result, observer).all_rounds()
