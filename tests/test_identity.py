@@ -13,6 +13,7 @@ from iobench.loading.order import ORDERS
 from iobench.results import cases, history, record
 from iobench.results.compare import compare
 from iobench.results.summary import summarise
+from iobench.results.verdict import sentences
 from iobench.terminal.run_tables import run_tables
 
 FAST, SLOW = 900, 100  # MiB/s: a median over both would be neither
@@ -170,3 +171,11 @@ def test_the_same_case_is_one():
 
 def test_orders_of_the_test_are_all_there_are():
     assert set(ORDERS) == {"sequential", "random", "block"}
+
+
+def test_contexts_of_one_case_each_are_told_in_one_sentence():
+    made = [one for size in (64, 256) for one in records_of(dataclasses.replace(BASE, batch_size=size), FAST)]
+    (said,) = sentences(summarise(made).contexts)
+    assert "nothing to compare" in said
+    alone = sentences(summarise(records_of(BASE, FAST)).contexts)
+    assert alone == ["npy · native is the only case: there is nothing to compare it with."]

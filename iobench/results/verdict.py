@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from iobench.results import stats
 from iobench.results.stats import Estimate
 from iobench.results.summary import Context
+
+
+def sentences(contexts: Sequence[Context]) -> list[str]:
+    """The verdict on each context; one for all of them where none has anything to compare."""
+    if len(contexts) > 1 and all(context.verdict.outcome == "single" for context in contexts):
+        return ["Each of these was measured with a single format and loader: there is nothing to compare."]
+    return [sentence(context) for context in contexts]
 
 
 def sentence(context: Context) -> str:

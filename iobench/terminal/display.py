@@ -26,7 +26,7 @@ from iobench.diagnose.advice import Diagnosis
 from iobench.results import stats, summary
 from iobench.results.cases import key_of
 from iobench.results.record import Record, plain
-from iobench.results.verdict import sentence
+from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
 from iobench.terminal.diagnosed import profile_table, seen_table, trials_table
 from iobench.text import printable
@@ -98,7 +98,7 @@ def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING, wide:
         result(table, "")
     for warning in described.warnings:
         note(f"warning: {warning.sentence}")
-    result(*map(sentence, described.contexts))
+    result(*sentences(described.contexts))
 
 
 @contextmanager
