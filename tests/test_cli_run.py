@@ -24,7 +24,7 @@ def run(manifest, *arguments, by=call):
     return by("run", *data_dir, "--device", "cpu", "--rounds", "3", *arguments)
 
 
-def test_every_arm_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
+def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
     out = tmp_path / "r.jsonl"
     done = run(images, "--format", "all", "--loader", "all", "--out", out)
     assert done.returncode == 0, done.stderr
@@ -76,7 +76,7 @@ def test_cold_is_proved_and_said(floats, tmp_path):
     )
 
 
-def test_an_arm_that_is_wrong_is_named_and_the_others_are_measured(own_images):
+def test_a_case_that_is_wrong_is_named_and_the_others_are_measured(own_images):
     damage(own_images.files_of("npy")[0])
     done = run(own_images, "--format", "npy", "--format", "lmdb", "--loader", "native")
     assert "npy · native: wrong content" in complaint(done, 1)

@@ -39,7 +39,7 @@ def test_one_round_on_a_side_decides_nothing():
     assert line.comparison.ratio.low is None
 
 
-def test_arms_on_one_side_only_are_named():
+def test_cases_on_one_side_only_are_named():
     base = rounds_of(STEADY) + rounds_of(STEADY, variant="hdf5")
     new = rounds_of(STEADY) + rounds_of(STEADY, variant="lmdb")
     found = compare(base, {"new": new}, base_name="old")
@@ -52,7 +52,7 @@ def test_nothing_in_common_is_refused():
         compare(rounds_of(STEADY), {"new": rounds_of(STEADY, variant="lmdb")}, base_name="old")
 
 
-def test_an_arm_whose_settings_changed_is_matched_and_says_what_changed():
+def test_a_case_whose_settings_changed_is_matched_and_says_what_changed():
     base = rounds_of(STEADY, loader="dataloader:num_workers=2")
     new = rounds_of(STEADY, loader="dataloader:num_workers=4", chosen={"batch_size": 512})
     (line,) = compare(base, {"new": new}).lines
@@ -156,7 +156,7 @@ def files(tmp_path):
     return write
 
 
-def test_the_command_prints_a_line_per_arm(files, inside):
+def test_the_command_prints_a_line_per_case(files, inside):
     root = files(old=rounds_of(STEADY), new=rounds_of(times(0.8)))
     done = inside("compare", "old", "new", "--data-dir", root)
     assert done.returncode == 0
@@ -203,7 +203,7 @@ def test_a_gate_opens_only_where_it_can_tell_that_nothing_got_slower(files, insi
     assert "npy · native" in done.stdout
 
 
-def test_a_gate_stays_shut_where_an_arm_is_gone(files, inside):
+def test_a_gate_stays_shut_where_a_case_is_gone(files, inside):
     root = files(old=rounds_of(STEADY) + rounds_of(STEADY, variant="lmdb"), new=rounds_of(STEADY))
     done = inside("compare", "old", "new", "--data-dir", root, "--fail-on", "slower:5%")
     assert done.returncode == 1

@@ -177,7 +177,7 @@ def lowest(found):
     return found.name, found.bytes_per_s / 1e6
 
 
-def test_a_warm_arm_runs_into_the_page_cache(figures, images):
+def test_a_warm_case_runs_into_the_page_cache(figures, images):
     assert lowest(CaseLimits(images).of(warm())) == ("page cache", 8000)
     assert set(figures.names()) == {"page cache"}
 
@@ -213,7 +213,7 @@ def test_the_page_cache_is_copied_into_what_the_loader_fills(
 
 
 @pytest.mark.parametrize("variant", ["npy", "lmdb"])
-def test_a_cold_arm_runs_into_the_disk_by_as_much_as_is_stored(figures, images, variant):
+def test_a_cold_case_runs_into_the_disk_by_as_much_as_is_stored(figures, images, variant):
     name, rate = lowest(CaseLimits(images).of(cold(variant)))
     stored = sum(file.stat().st_size for file in images.files_of(variant))
     assert name == "disk"
@@ -258,7 +258,7 @@ def test_on_cuda_the_way_to_the_device_counts_too(figures, images, rate, expecte
     ("loader", "expected"),
     [("native:pin_memory=yes", True), ("native:pin_memory=no", False), ("stream", True)],
 )
-def test_memory_is_copied_to_the_device_as_the_arm_does_it(figures, images, loader, expected):
+def test_memory_is_copied_to_the_device_as_the_case_does_it(figures, images, loader, expected):
     CaseLimits(images).of(cold(loader=loader, device="cuda"))
     (asked,) = [one for one in figures.asked if one[0] == "host to device"]
     assert (asked[1], asked[3]) == (CUDA, expected)
@@ -291,7 +291,7 @@ def test_measuring_again_only_raises_limits_and_takes_longer(figures, images):
     assert figures.names().count("disk") == 4
 
 
-def test_measuring_again_keeps_what_other_arms_know(figures, images):
+def test_measuring_again_keeps_what_other_cases_know(figures, images):
     known = CaseLimits(images)
     known.of(warm("memmap"))
     known.of(warm("npy"))
@@ -333,7 +333,7 @@ def measure(tmp_path):
     return call
 
 
-def test_each_record_has_the_limit_of_its_arm(figures, images, measure):
+def test_each_record_has_the_limit_of_its_case(figures, images, measure):
     figures.rates["page cache"] = 10**9
     found = measure(images, LOADERS, rounds=2)
     expected = LimitPart(name="page cache", how="as told", bytes_per_s=1e15)

@@ -69,7 +69,7 @@ def test_with_auto_the_time_left_is_what_max_time_leaves(monkeypatch):
     assert "at most 40.0 s left" in shown(view)
 
 
-def test_arms_are_listed_with_their_last_round_and_median_fastest_first(view):
+def test_cases_are_listed_with_their_last_round_and_median_fastest_first(view):
     for record in [*rounds_of([100, 300, 200], variant="lmdb"), *rounds_of([1000])]:
         view.recorded(key_of(record.case), record)
     rows = [line.split() for line in shown(view).splitlines()]

@@ -55,7 +55,7 @@ def test_auto_ends_before_the_round_that_would_take_too_long():
     assert plan.go_on(0, 0.0, {}), "a run without a round says nothing"
 
 
-def test_the_arm_that_is_least_sure_is_named():
+def test_the_case_that_is_least_sure_is_named():
     assert worst(UNSURE) == ("b", pytest.approx(0.2))
     assert worst({"a": [1.0]}) == ("", 0.0)
 

@@ -60,7 +60,7 @@ def labels(found):
     return [f"{one.case['format']} · {one.case['loader']}" for one in found.records]
 
 
-def test_every_arm_has_a_record_per_round_and_nothing_is_printed(images, measure, capfd):
+def test_every_case_has_a_record_per_round_and_nothing_is_printed(images, measure, capfd):
     found = measure(images, ["all"], ["all"], rounds=2)
     assert len(found.cases) == len(formats.names()) * len(LOADERS)
     cycles = [labels(found)[: len(found.cases)], labels(found)[len(found.cases) :]]
@@ -114,7 +114,7 @@ def test_records_go_beside_the_dataset_by_default(own_images, measure):
     assert len(record.read(found.path)[0]) == 1
 
 
-def test_the_loader_s_own_settings_stay_out_of_other_arms(images, measure):
+def test_the_loader_s_own_settings_stay_out_of_other_cases(images, measure):
     chosen = {"fetch": ("batch",), "num_workers": (2,), "start_method": ("fork",)}
     found = measure(images, loaders=["all"], loader_options=chosen)
     by_loader = {one.case["loader"]: one.case["options"] for one in found.records}
@@ -157,7 +157,7 @@ def test_a_grid_has_every_combination_once(images, measure, tmp_path):
     assert len(found.records) == len(found.cases)
 
 
-def test_an_arm_named_twice_is_measured_once(images, measure):
+def test_a_case_named_twice_is_measured_once(images, measure):
     assert len(measure(images, ["npy", "npy"], ["native", "native"]).records) == 1
 
 
@@ -181,7 +181,7 @@ def test_wrong_content_names_both_checksums(own_images, measure):
 
 
 @pytest.mark.parametrize("harm", [lambda path: os.truncate(path, 100), Path.unlink])
-def test_a_truncated_or_missing_file_fails_its_arms_and_no_other(own_images, measure, harm):
+def test_a_truncated_or_missing_file_fails_its_cases_and_no_other(own_images, measure, harm):
     path = own_images.files_of("npy")[0]
     harm(path)
     found = measure(own_images, ["npy", "lmdb"], ["all"])
@@ -191,7 +191,7 @@ def test_a_truncated_or_missing_file_fails_its_arms_and_no_other(own_images, mea
 
 
 @pytest.mark.parametrize("mode", ["warm", "cold"])
-def test_a_file_that_goes_between_rounds_fails_its_arm(by_file, own_images, measure, mode):
+def test_a_file_that_goes_between_rounds_fails_its_case(by_file, own_images, measure, mode):
     def remove(made):
         own_images.files_of("npy")[0].unlink(missing_ok=True)
 

@@ -74,7 +74,7 @@ def test_the_verdict_compares_the_two_fastest():
     assert (found.fastest, found.runner_up, found.ratio) == ("fast", "middle", Estimate(2, 2, 2))
 
 
-def test_an_arm_against_itself_is_called_faster_at_most_one_time_in_twenty(monkeypatch):
+def test_a_case_against_itself_is_called_faster_at_most_one_time_in_twenty(monkeypatch):
     monkeypatch.setattr(stats, "RESAMPLES", 499)  # enough here, and ten times as quick
     rng = np.random.default_rng(4)
     outcomes = [
@@ -92,7 +92,7 @@ def moody(rng, rounds, speeds):
     ]
 
 
-def test_arms_that_took_turns_share_the_machine_s_moods():
+def test_cases_that_took_turns_share_the_machine_s_course():
     rng = np.random.default_rng(5)
     pairs = [moody(rng, 21, (100, 90)) for _ in range(20)]
     apart = [stats.compare_rates(list(a.values()), list(b.values())).outcome for a, b in pairs]
@@ -102,7 +102,7 @@ def test_arms_that_took_turns_share_the_machine_s_moods():
 
 
 @pytest.mark.parametrize("rounds", [5, 7, 10, 15, 31])
-def test_an_arm_against_itself_is_called_different_at_most_one_time_in_twenty(monkeypatch, rounds):
+def test_a_case_against_itself_is_called_different_at_most_one_time_in_twenty(monkeypatch, rounds):
     monkeypatch.setattr(stats, "RESAMPLES", 499)
     rng = np.random.default_rng(6)
     for spread in (0.03, 0.12):
@@ -111,7 +111,7 @@ def test_an_arm_against_itself_is_called_different_at_most_one_time_in_twenty(mo
         assert outcomes.count("faster") + outcomes.count("slower") <= 13  # 5 % of 200, and luck
 
 
-def test_rounds_that_only_one_arm_has_are_left_out():
+def test_rounds_that_only_one_case_has_are_left_out():
     one = {number: 100.0 + number % 3 for number in range(12)}
     other = {**{number: 50.0 + number % 3 / 2 for number in range(12)}, 12: 1e9}
     assert stats.compare_paired(one, other).ratio == Estimate(2, 2, 2)
@@ -141,7 +141,7 @@ def test_few_rounds_have_to_clear_the_whole_band():
     assert verdict({"a": [120, 121, 122], "b": [100, 101, 102]}).outcome == "faster"
 
 
-def test_many_arms_are_many_comparisons():
+def test_many_cases_are_many_comparisons():
     rng = np.random.default_rng(8)
     rates = {f"case {number}": noisy(rng, 100 - number, 6) for number in range(8)}
     found = verdict(rates)

@@ -29,7 +29,7 @@ def schema_of(arrays):
 
 
 @pytest.mark.parametrize(("model", "order"), [("mlp", "sequential"), ("cnn", "random")])
-def test_every_arm_trains_to_the_same_loss(images, tmp_path, model, order):
+def test_every_case_trains_to_the_same_loss(images, tmp_path, model, order):
     asked = iobench.RunOptions(
         order=(order,), batch_size=(32,), model=(model,), device=("cpu",), rounds="1", limits=False
     )

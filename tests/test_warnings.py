@@ -43,7 +43,7 @@ def with_limit(records, limit):
 
 
 @pytest.mark.parametrize("records", [rounds_of(STEADY), cold(rounds_of(STEADY)), rounds_of(STEADY * 20), []])
-def test_steady_rounds_leave_no_doubt(records):
+def test_steady_rounds_leave_no_warning(records):
     assert kinds(records) == []
 
 
@@ -77,7 +77,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ("device throttled", with_snapshots(rounds_of(STEADY), [{"gpu_throttled": ["power cap"]}])),
     ],
 )
-def test_each_reason_to_doubt_is_said_alone_and_tells_what_helps(kind, records):
+def test_each_reason_to_warning_is_said_alone_and_tells_what_helps(kind, records):
     assert kinds(records) in ([kind], ["spread", kind])  # what drifts differs as well
     said = warnings_of(records)[-1].sentence
     assert "\n" not in said
@@ -96,11 +96,11 @@ def test_each_reason_to_doubt_is_said_alone_and_tells_what_helps(kind, records):
         with_snapshots(rounds_of(STEADY), [{"gpu_throttled": None}, {"gpu_throttled": []}, {}]),
     ],
 )
-def test_what_is_in_order_or_unknown_is_not_doubted(records):
+def test_what_is_in_order_or_unknown_is_not_warned_of(records):
     assert kinds(records) == []
 
 
-def test_doubts_about_several_arms_are_one_that_names_some_of_them():
+def test_warnings_about_several_cases_are_one_that_names_some_of_them():
     records = [
         record
         for variant in ("npy", "hdf5", "lmdb", "memmap")
@@ -113,13 +113,13 @@ def test_doubts_about_several_arms_are_one_that_names_some_of_them():
     )
 
 
-def test_a_drift_of_the_machine_shows_through_arms_that_scatter():
+def test_a_drift_of_the_machine_shows_through_cases_that_scatter():
     fast = rounds_of([1000, 950, 900, 850, 800, 760, 710])
     slow = rounds_of([103, 94, 91, 84, 81, 75, 72], variant="lmdb")
     assert next(warning for warning in warnings_of(fast + slow) if warning.kind == "drift").cases == []
 
 
-def test_a_doubt_about_all_names_nobody():
+def test_a_warning_about_all_names_nobody():
     assert RunWarning("k", "said").sentence == "said"
 
 

@@ -29,7 +29,7 @@ def run(manifest, tmp_path, **options):
 @pytest.mark.parametrize("pinning", PINNING)
 @pytest.mark.parametrize("order", ["sequential", "random"])
 @pytest.mark.parametrize("fetch", ["sample", "batch"])
-def test_every_arm_brings_the_right_content_to_the_device(images, tmp_path, pinning, order, fetch):
+def test_every_case_brings_the_right_content_to_the_device(images, tmp_path, pinning, order, fetch):
     chosen = {"fetch": (fetch,), **pinning}
     records = run(images, tmp_path, batch_size=(32,), order=(order,), loader_options=chosen)
     assert {record.case["device"] for record in records} == {"cuda:0"}
@@ -52,7 +52,7 @@ def test_workers_feed_the_device(images, tmp_path):
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_every_arm_trains_to_the_same_loss(images, tmp_path, model):
+def test_every_case_trains_to_the_same_loss(images, tmp_path, model):
     losses = {record.loss for record in run(images, tmp_path, model=(model,))}
     assert len(losses) == 1
     assert math.isfinite(losses.pop())
