@@ -6,6 +6,31 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 
+class _CaseAlways(TypedDict):
+    format: str
+    loader: str
+
+
+class CasePart(_CaseAlways, total=False):
+    """The facets of a case as a record holds them: see iobench.results.cases."""
+
+    options: dict[str, bool | int | float | str | None]
+    dataset: str
+    content: str
+    device: str
+    order: str
+    cache: str
+    model: str
+    batch_size: int
+    block_bytes: int
+    window_bytes: int
+    seed: int
+    world_size: int
+    strict: bool
+    profile: bool
+    isolated: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class FieldSpec:
     """A field of the dataset: its name, one sample's shape, its dtype."""

@@ -14,7 +14,15 @@ import msgspec
 
 from iobench.errors import RecordError
 from iobench.results import upgrade
-from iobench.results.parts import CachePart, DatasetPart, LimitPart, MachinePart, Measured, SnapshotPart
+from iobench.results.parts import (
+    CachePart,
+    CasePart,
+    DatasetPart,
+    LimitPart,
+    MachinePart,
+    Measured,
+    SnapshotPart,
+)
 
 VERSION = 2
 
@@ -131,11 +139,7 @@ def _check(record: Record) -> None:
     for name, value in positive.items():
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name} is {value}")
-    for name in ("format", "loader"):
-        if not isinstance(record.case.get(name), str):
-            raise ValueError(f"its case has no {name}")
-    if not isinstance(record.case.get("options", {}), dict):
-        raise ValueError("its case has options that are no table")
+    msgspec.convert(record.case, CasePart)
     if datetime.fromisoformat(record.time.replace("Z", "+00:00")).tzinfo is None:
         raise ValueError(f"its time {record.time} has no zone")
 
