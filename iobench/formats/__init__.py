@@ -18,6 +18,7 @@ from iobench.formats._errors import (
 )
 from iobench.formats._format import Format
 from iobench.formats._options import Option, Options, build, declared, option, read_word, word
+from iobench.formats._placement import Blocks, Chunked, Listed, Placement, Strided
 from iobench.formats._reader import Convert, Extent, Reader, Rows, Timed, same
 from iobench.formats._registry import Registry
 from iobench.formats._schema import (
@@ -37,7 +38,9 @@ __all__ = [
     "Array",
     "ArtifactExists",
     "Batch",
+    "Blocks",
     "BrokenPlugin",
+    "Chunked",
     "Convert",
     "CorruptArtifact",
     "Extent",
@@ -45,13 +48,16 @@ __all__ = [
     "Format",
     "FormatError",
     "InvalidOption",
+    "Listed",
     "MissingDependency",
     "Option",
     "Options",
+    "Placement",
     "Reader",
     "Registry",
     "Rows",
     "Schema",
+    "Strided",
     "Timed",
     "UnknownFormat",
     "build",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+from iobench.formats._errors import CorruptArtifact
 from iobench.formats._options import Options
 from iobench.formats._reader import Reader
-from iobench.formats._schema import Batch, Schema
+from iobench.formats._schema import Batch, Field, Schema
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,21 @@ class Format(Options, ABC):
         """
         return
 
+    def recognises(self, path: Path) -> bool:
+        """Whether data that others wrote at `path`, a file or a folder, look like this format's.
+
+        A cheap look at names and first bytes. False for formats that cannot be added where they lie.
+        """
+        return False
+
+    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+        """The samples and fields of data that others wrote at `path`, which `open` then reads as well.
+
+        `told`: the fields, where the data do not say themselves what they hold. CorruptArtifact where
+        they are not this format's, samples are not all of one shape, or fields are needed and not told.
+        """
+        raise CorruptArtifact(f"{path}: data in {self.name} cannot be added where they lie")
+
     @abstractmethod
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write all batches, in order, into the new directory `path`.
@@ -42,7 +58,8 @@ class Format(Options, ABC):
 
     @abstractmethod
     def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
-        """A reader of what `write` left in `path`; CorruptArtifact where it is not `schema`.
+        """A reader of what `write` left in `path`, or of what `schema_of` described there.
 
+        CorruptArtifact where it is not `schema`.
         `random` announces that rows will be asked for in random order; any order can be read.
         """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from iobench.formats._placement import Blocks, Placement
 from iobench.formats._schema import Array, Batch, Schema
 
 T = TypeVar("T")
@@ -87,6 +88,17 @@ class Reader(ABC):
     def extents(self) -> dict[str, Extent] | None:
         """Where each field lies, if its samples stand at a fixed stride in a file; else None."""
         return None
+
+    def placement(self) -> Mapping[str, Placement]:
+        """Where each field lies that is stored as it is in memory; none unless overridden.
+
+        May read indices. Fields that are neither here nor in `blocks` are read by `read` alone.
+        """
+        return {}
+
+    def blocks(self) -> Sequence[Blocks]:
+        """Where the fields lie that are stored encoded, no field twice; none unless overridden."""
+        return ()
 
     @abstractmethod
     def close(self) -> None:

@@ -1,0 +1,94 @@
+"""Where rows lie in files: as they are in memory (placements), or encoded, several to a block."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.formats._schema import Array
+
+Index: TypeAlias = npt.NDArray[np.int64]
+Decode: TypeAlias = Callable[[int, "memoryview", Mapping[str, Array]], None]
+
+
+@dataclass(frozen=True)
+class Placement(ABC):
+    """Where the samples of one field lie, each in one piece and as it is in memory.
+
+    `files`: the files that hold them, by number.
+    """
+
+    files: tuple[Path, ...]
+
+    @abstractmethod
+    def locate(self, rows: Index) -> tuple[Index, Index]:
+        """The file number and the byte offset of each row; `rows` are int64 and in range."""
+
+
+@dataclass(frozen=True)
+class Strided(Placement):
+    """Sample i is at `offset + i * stride` bytes of the only file."""
+
+    offset: int
+    stride: int
+
+    def locate(self, rows: Index) -> tuple[Index, Index]:
+        """File 0, and each row's offset."""
+        return np.zeros(len(rows), np.int64), self.offset + rows * self.stride
+
+
+@dataclass(frozen=True, eq=False)
+class Chunked(Placement):
+    """Chunks of samples that follow each other at a fixed stride.
+
+    Per chunk, in the order of rows: `first` row (chunk 0 begins at row 0), `file` number, byte `offset`
+    of its first sample.
+    """
+
+    first: Index
+    file: Index
+    offset: Index
+    stride: int
+
+    def locate(self, rows: Index) -> tuple[Index, Index]:
+        """The file and offset of each row, by its chunk."""
+        chunk = np.searchsorted(self.first, rows, side="right") - 1
+        return self.file[chunk], self.offset[chunk] + (rows - self.first[chunk]) * self.stride
+
+
+@dataclass(frozen=True, eq=False)
+class Listed(Placement):
+    """A byte `offset`, and a `file` number, for each row; arrays that may be maps of a file."""
+
+    file: Index
+    offset: Index
+
+    def locate(self, rows: Index) -> tuple[Index, Index]:
+        """What is listed for each row."""
+        return np.asarray(self.file[rows]), np.asarray(self.offset[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Rows of `fields` that are stored encoded, together, block by block.
+
+    Per block, in the order of rows: `first` row (block 0 begins at row 0, and each block ends where the
+    next begins), `file` number, byte `offset` and `stored` bytes. `decode(number, stored, out)` fills
+    `out` (field → C-contiguous array with as many rows as the block has; a subset of `fields`) from the
+    stored bytes of block `number`; CorruptArtifact where they are damaged. It is called from several
+    threads at once, and lets go of the interpreter's lock while it decodes.
+    """
+
+    fields: tuple[str, ...]
+    files: tuple[Path, ...]
+    first: Index
+    file: Index
+    offset: Index
+    stored: Index
+    decode: Decode
