@@ -33,6 +33,7 @@ class Case:
     seed: int = 0
     cache: str = "warm"
     model: str = "none"
+    step_s: float = 0.0  # that each batch keeps the device busy, in the place of a training step
     strict: bool = False  # the device is synchronised after each step
     profile: bool = False
     isolated: bool = False
@@ -55,6 +56,7 @@ class Case:
             "seed": self.seed,
             "cache": self.cache,
             "model": self.model,
+            **({"step_s": self.step_s} if self.step_s else {}),
             "strict": self.strict,
             "profile": self.profile,
             "isolated": self.isolated,

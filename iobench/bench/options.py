@@ -20,6 +20,7 @@ from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setti
 
 MODELS = ("none", "mlp", "cnn")
 TIMEOUT_S = 120.0
+MOST_STEP_MS = 60_000.0
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class RunOptions:
     block_bytes: tuple[int, ...] = (BLOCK_BYTES,)
     window_bytes: tuple[int, ...] = (WINDOW_BYTES,)
     model: tuple[str, ...] = ("none",)
+    step_ms: tuple[float, ...] = (0.0,)
     seed: int = 0
     loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     rounds: str = str(DEFAULT_ROUNDS)
@@ -62,6 +64,7 @@ class RunOptions:
             for value in getattr(self, name):
                 check_setting(name, value)
         check_setting("seed", self.seed)
+        _check_steps(self.step_ms, self.model)
         if self.warmup < 1:
             raise InvalidSettings(
                 f"warmup {self.warmup} is below 1: the first untimed round proves the content"
@@ -79,6 +82,14 @@ class RunOptions:
     def plan(self) -> RoundPlan:
         """How many rounds."""
         return RoundPlan.parse(self.rounds, self.max_time)
+
+
+def _check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:
+    for value in step_ms:
+        if not 0 <= value <= MOST_STEP_MS:
+            raise InvalidSettings(f"step-ms {value:g} is not in 0..{MOST_STEP_MS:g}")
+    if any(step_ms) and any(model != "none" for model in models):
+        raise InvalidSettings("step-ms stands in for a training step, and a model is one: give one of them")
 
 
 def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) -> list[Case]:
@@ -129,8 +140,9 @@ def _case(
 
 def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
     names = ("cache", "order", "batch_size", "block_bytes", "window_bytes", "model")
-    for values in itertools.product(devices, *(getattr(options, name) for name in names)):
-        yield dict(zip(("device", *names), values, strict=True))
+    steps = [value / 1000 for value in options.step_ms]
+    for values in itertools.product(devices, *(getattr(options, name) for name in names), steps):
+        yield dict(zip(("device", *names, "step_s"), values, strict=True))
 
 
 def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 
 from iobench import thresholds
@@ -15,6 +15,7 @@ from iobench.bench.isolated import Isolated
 from iobench.bench.losses import odd_losses
 from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
+from iobench.bench.race import Race
 from iobench.bench.recorder import Recorder
 from iobench.errors import BenchError, ColdCacheUnavailable, RecordError
 from iobench.formats import FormatError
@@ -28,8 +29,8 @@ from iobench.units import counted, seconds_text
 class Measuring:
     """A run under way: proofs first, then rounds in which all cases take turns."""
 
-    def __init__(self, run: Run, observer: Observer) -> None:
-        self._run, self._options, self._observer = run, run.options, observer
+    def __init__(self, run: Run, observer: Observer, race: Race | None = None) -> None:
+        self._run, self._options, self._observer, self._race = run, run.options, observer, race
         self._labels = run.labels
         self._plan = run.options.plan
         self._executors: dict[bool, Executor] = {
@@ -38,7 +39,7 @@ class Measuring:
         }
         self._recorder = Recorder(run)
         self._check_interrupt: interrupts.Check = lambda: None
-        self._took_s: dict[str, float] = {}
+        self._took_s: dict[str, float] = {}  # the last time that a case was run
         for case in {case.model: case for case in run.cases}.values():
             Step.of(
                 case, run.manifest.schema
@@ -65,12 +66,16 @@ class Measuring:
             self._run.stopped = str(error)  # what was measured is worth showing
 
     def _prove_all(self) -> None:
-        if self._plan.count is not None:
+        if self._plan.count is not None and self._race is None:
             cases, count = len(self._run.cases), self._plan.count
             least = seconds_text(cases * count * thresholds.ROUND_S)
             what = f"{counted(cases, 'case')} × {counted(count, 'round')}"
             self._observer.status(f"{what}: at least {least}, after a proof of each")
+        began = time.monotonic()
         for case in self._run.cases:
+            if self._race and self._took_s and time.monotonic() - began > self._race.proofs_s:
+                self._run.untried.append(case.key)
+                continue
             self._observer.status(f"checking {self._labels[case.key]}")
             with self._collecting_failures(case):
                 before = time.monotonic()
@@ -94,13 +99,38 @@ class Measuring:
             nonlocal done
             done = rounds
             elapsed_s = time.monotonic() - began
+            if self._race is not None:
+                return self._race_goes_on(self._race, rounds, elapsed_s)
             return bool(self._live()) and self._plan.go_on(rounds, elapsed_s, self._rates())
 
         for number, case in plan.interleaved(self._run.cases, go_on, self._options.seed):
-            if case.key not in self._run.failures:
+            if case.key in {live.key for live in self._live()}:
+                before = time.monotonic()
                 with self._collecting_failures(case):
                     self._time(case, number)
+                self._took_s[case.key] = time.monotonic() - before
         self._say_how_sure(done, time.monotonic() - began)
+
+    def _race_goes_on(self, race: Race, done: int, elapsed_s: float) -> bool:
+        """Drop who is clearly behind after `done` rounds, and say whether there is another one."""
+        live = self._live()
+        rates = {case.key: dict[int, float]() for case in live}
+        for made in self._run.sound:
+            if (key := key_of(made.case)) in rates:
+                rates[key][made.round] = made.samples_per_s
+        if done:
+            self._drop(race.behind(rates), done)
+        live = self._live()
+        next_s = sum(self._took_s.get(case.key, 0.0) for case in live)
+        return bool(live) and race.goes_on(
+            done, elapsed_s, next_s, {case.key: [*rates[case.key].values()] for case in live}
+        )
+
+    def _drop(self, keys: Collection[str], done: int) -> None:
+        self._run.dropped |= dict.fromkeys(keys, done)
+        for case in self._run.cases:
+            if case.key in keys:
+                self._executor(case).end(case)
 
     def _time(self, case: Case, number: int) -> None:
         manifest, recorder = self._run.manifest, self._recorder
@@ -124,7 +154,8 @@ class Measuring:
         return Tick(self._check_interrupt, progress)
 
     def _live(self) -> list[Case]:
-        return [case for case in self._run.cases if case.key not in self._run.failures]
+        gone = {*self._run.failures, *self._run.dropped, *self._run.untried}
+        return [case for case in self._run.cases if case.key not in gone]
 
     def _rates(self) -> dict[str, list[float]]:
         rates: dict[str, list[float]] = {}
@@ -145,6 +176,8 @@ class Measuring:
 
     def _say_how_long(self) -> None:
         """Before the first round, how long the rounds will take, from what the proofs took."""
+        if self._race is not None:
+            return  # nobody knows how many will be left
         took = [max(thresholds.ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()]
         if self._plan.count is None or not took:
             return
@@ -157,8 +190,8 @@ class Measuring:
 
     def _say_how_sure(self, rounds: int, elapsed_s: float) -> None:
         """What became of `--rounds auto`, or of rounds that `--max-time` cut short."""
-        if self._plan.count is not None:
-            if rounds < self._plan.count and self._live():
+        if self._plan.count is not None or self._race is not None:
+            if self._race is None and rounds < (self._plan.count or 0) and self._live():
                 self._run.remarks.append(f"{rounds} of {self._plan.count} rounds, until --max-time")
             return
         key, reach = plan.worst(self._rates())

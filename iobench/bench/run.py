@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of, left_out
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import record
+
+if TYPE_CHECKING:
+    from iobench.bench.case import Case
+    from iobench.bench.race import Race
 
 
 def run(
@@ -18,6 +24,8 @@ def run(
     *,
     out: Path | None = None,
     observer: Observer | None = None,
+    cases: Sequence[Case] | None = None,
+    race: Race | None = None,
 ) -> Run:
     """Measure every case of a run in interleaved rounds; one Record for each timed round.
 
@@ -25,6 +33,8 @@ def run(
     that fails is not timed and is named in `Run.failures`. Records are appended to `out` (default: a
     new file in the `results` folder beside the dataset) as each round ends, so that Ctrl-C keeps them:
     it sets `Run.interrupted` and returns.
+    `cases` are those to measure, in the place of every one that the options make; a `race` drops who
+    is clearly behind, and decides in the place of the options how many rounds there are.
     InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable or
     RecordError where the run cannot be had as asked.
     """
@@ -33,13 +43,13 @@ def run(
 
     options = options or RunOptions()
     devices = list(dict.fromkeys(str(pick_device(name)) for name in options.device))
-    found = cases_of(manifest, options, devices)
+    found = cases if cases is not None else cases_of(manifest, options, devices)
     path = out or _new_path(manifest)
     record.check_writable(path)
-    result = Run(manifest, options, found, path, remarks=left_out(options))
+    result = Run(manifest, options, list(found), path, remarks=left_out(options))
     observer = observer or Observer()
     observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
-    Measuring(result, observer).all_rounds()
+    Measuring(result, observer, race).all_rounds()
     return result
 
 

@@ -97,7 +97,7 @@ def reasons(context: Context) -> Iterator[tuple[str, str]]:
         yield "Its time", _stages(best)
     if others and (cpu := _processor(best, others[0])):
         yield "Its cost", cpu
-    if (waited := best.value("wait_share")) is not None and best.facets.get("model", "none") != "none":
+    if (waited := best.value("wait_share")) is not None and cases.trains(best.facets):
         yield "Training", _training(waited)
     if opening := _opening(best):
         yield "Opening", opening

@@ -21,6 +21,7 @@ class CasePart(_CaseAlways, total=False):
     order: str
     cache: str
     model: str
+    step_s: float
     batch_size: int
     block_bytes: int
     window_bytes: int

@@ -21,6 +21,7 @@ from iobench.terminal.commands._options import (
     MinDifference,
     Name,
     listed_bytes,
+    listed_floats,
     listed_numbers,
     parse_percent,
     words_of,
@@ -64,6 +65,10 @@ def run(
     model: Annotated[
         str, typer.Option(help=f"Train on each batch: {', '.join(MODELS)}, or a list.")
     ] = "none",
+    step_ms: Annotated[
+        str,
+        typer.Option(help="Milliseconds that each batch keeps the device busy, as a training step would."),
+    ] = "0",
     rounds: Annotated[str, typer.Option(help="Timed rounds of each case, or auto.")] = str(DEFAULT_ROUNDS),
     max_time: Annotated[
         float | None,
@@ -141,6 +146,7 @@ def run(
             block_bytes=listed_bytes("--block-size", block_size),
             window_bytes=listed_bytes("--window-size", window_size),
             model=words_of(model),
+            step_ms=listed_floats("--step-ms", step_ms),
             seed=seed,
             loader_options=loader_options,
             rounds=rounds,
