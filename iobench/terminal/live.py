@@ -24,10 +24,10 @@ PER_S = 1  # renewing the view takes some milliseconds of a core
 
 
 class Lines(Observer):
-    """Prints a line for whatever happens."""
+    """Prints a line for whatever happens, and for each round where these are wanted."""
 
-    def __init__(self, rounds: RoundPlan) -> None:
-        self._rounds, self._labels = rounds.count, dict[str, Label]()
+    def __init__(self, rounds: RoundPlan, each_round: bool) -> None:
+        self._rounds, self._labels, self._each_round = rounds.count, dict[str, Label](), each_round
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
         """Keep the labels."""
@@ -39,7 +39,8 @@ class Lines(Observer):
 
     def recorded(self, key: str, record: Record) -> None:
         """Print the round."""
-        note(run_tables.round_line(record, self._labels[key], self._rounds))
+        if self._each_round:
+            note(run_tables.round_line(record, self._labels[key], self._rounds))
 
 
 class View(Observer):
@@ -101,10 +102,10 @@ class View(Observer):
 
 
 @contextmanager
-def view(rounds: RoundPlan) -> Iterator[Observer]:
+def view(rounds: RoundPlan, each_round: bool = True) -> Iterator[Observer]:
     """Whoever shows how a run goes: live on a terminal, else line by line."""
     if not sys.stderr.isatty():
-        yield Lines(rounds)
+        yield Lines(rounds, each_round)
         return
     seen = View(rounds)
     with Live(
