@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from iobench.dataset.verify import verify
     from iobench.loading.batches import batches
     from iobench.loading.stream import StreamLoader
-    from iobench.recommend.recommending import recommend
+    from iobench.recommendation.recommend import recommend
     from iobench.results.summary import Summary, summarise
     from iobench.terminal.watch import watch
 
@@ -33,7 +33,7 @@ _HOMES = {
     "find_dataset": "iobench.dataset.manifest",
     "open_source": "iobench.dataset.sources",
     "prepare": "iobench.dataset.prepare",
-    "recommend": "iobench.recommend.recommending",
+    "recommend": "iobench.recommendation.recommend",
     "run": "iobench.bench.run",
     "summarise": "iobench.results.summary",
     "verify": "iobench.dataset.verify",

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import iobench
 from iobench.bench.observer import Observer
-from iobench.recommend.candidates import field_of
-from iobench.recommend.needs import Needs
+from iobench.recommendation.candidates import field_of
+from iobench.recommendation.needs import Needs
 from iobench.results import stats
 from iobench.results.cases import key_of
 

@@ -17,10 +17,10 @@ from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
 from iobench.errors import InvalidSettings
 from iobench.loading import loaders
-from iobench.recommend.candidates import asked_word, default_case, field_of
-from iobench.recommend.code import loader_code
-from iobench.recommend.data import Data, sample_count
-from iobench.recommend.needs import Needs
+from iobench.recommendation.candidates import asked_word, default_case, field_of
+from iobench.recommendation.code import loader_code
+from iobench.recommendation.data import Data, sample_count
+from iobench.recommendation.needs import Needs
 
 
 def by_round(*rates):

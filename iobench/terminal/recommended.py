@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.table import Table
 
-from iobench.recommend.answer import Candidate, Recommendation
+from iobench.recommendation.answer import Candidate, Recommendation
 from iobench.terminal.tables import plain_table
 from iobench.units import MIB, rate_text, three_digits
 

@@ -9,7 +9,7 @@ import typer
 
 from iobench.errors import InvalidSettings
 from iobench.loading.order import ORDERS
-from iobench.recommend.needs import EPOCHS, MAX_TIME_S
+from iobench.recommendation.needs import EPOCHS, MAX_TIME_S
 from iobench.terminal.commands._options import AsJson, DataDir, Device, Name, parse_bytes
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def recommend(
 ) -> None:
     """Race formats, loaders and settings against each other, and say what to use, with the code."""
     from iobench.bench.plan import RoundPlan
-    from iobench.recommend.needs import Needs
-    from iobench.recommend.recommending import recommend as search
+    from iobench.recommendation.needs import Needs
+    from iobench.recommendation.recommend import recommend as search
     from iobench.terminal import display, live, recommended
 
     needs = Needs(

@@ -13,8 +13,8 @@ from iobench.dataset.sources import FirstSamples, Source
 from iobench.errors import BenchError, InvalidSettings
 from iobench.formats import ArtifactExists, FormatError, Schema
 from iobench.host import cache
-from iobench.recommend.candidates import worth_writing
-from iobench.recommend.needs import Needs
+from iobench.recommendation.candidates import worth_writing
+from iobench.recommendation.needs import Needs
 
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: enough for rounds that are not all overhead
 BATCHES = 20  # the fewest in a sample

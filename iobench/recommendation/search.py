@@ -17,10 +17,10 @@ from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
 from iobench.errors import InvalidSettings
 from iobench.host.device import pick_device
-from iobench.recommend import data as datas
-from iobench.recommend.candidates import default_case, field_of
-from iobench.recommend.data import Data
-from iobench.recommend.needs import Needs
+from iobench.recommendation import data as datas
+from iobench.recommendation.candidates import default_case, field_of
+from iobench.recommendation.data import Data
+from iobench.recommendation.needs import Needs
 from iobench.results.cases import key_of
 
 PROVING, RACING, AGAIN = 0.35, 0.3, 0.2  # of the time that is left after writing

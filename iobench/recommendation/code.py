@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from iobench.bench.case import Case
-from iobench.recommend.candidates import asked_word
-from iobench.recommend.data import Data
+from iobench.recommendation.candidates import asked_word
+from iobench.recommendation.data import Data
 
 STREAM = """\
 from iobench import StreamLoader

@@ -14,7 +14,7 @@ from iobench.errors import BenchError, InvalidSettings
 from iobench.formats import FormatError, Schema
 from iobench.loading import loaders
 from iobench.loading.order import shuffledness
-from iobench.recommend.needs import Needs
+from iobench.recommendation.needs import Needs
 from iobench.units import bytes_text
 
 DEFAULT_LOADER = "dataloader"

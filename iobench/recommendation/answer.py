@@ -9,9 +9,9 @@ from typing import Any
 
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
-from iobench.recommend.code import loader_code, prepare_code
-from iobench.recommend.needs import Needs
-from iobench.recommend.search import DEFAULT, FASTEST, Found, cost_of, rate_of
+from iobench.recommendation.code import loader_code, prepare_code
+from iobench.recommendation.needs import Needs
+from iobench.recommendation.search import DEFAULT, FASTEST, Found, cost_of, rate_of
 from iobench.results import stats
 from iobench.results.cases import key_of, labels
 from iobench.results.stats import Comparison, Estimate

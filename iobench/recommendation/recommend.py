@@ -9,10 +9,10 @@ from pathlib import Path
 from iobench.bench.observer import Observer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import Source
-from iobench.recommend import data as datas
-from iobench.recommend.answer import Recommendation, answer
-from iobench.recommend.needs import Needs
-from iobench.recommend.search import search
+from iobench.recommendation import data as datas
+from iobench.recommendation.answer import Recommendation, answer
+from iobench.recommendation.needs import Needs
+from iobench.recommendation.search import search
 
 
 def recommend(
