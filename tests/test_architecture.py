@@ -24,7 +24,7 @@ ROOMS = {
     "report": {"studies", "bench", "loading", "formats", "results"},
     "terminal": {
         *(
-            "recommend",
+            "recommendation",
             "report",
             "studies",
             "diagnose",
