@@ -25,6 +25,11 @@ class Sign:
     advice: str
     text: Callable[[float], str] = _percent
 
+    def is_seen(self, part: OthersPart) -> bool:
+        """Whether it was above the threshold in a turn."""
+        value = self.figure(part)
+        return value is not None and value > self.threshold
+
     def often(self, parts: Sequence[OthersPart | None]) -> tuple[int, float] | None:
         """In how many turns it was above the threshold, and its highest value; None where in too few."""
         return often([self.figure(part) if part else None for part in parts], self.threshold)
