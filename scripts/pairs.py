@@ -1,11 +1,11 @@
-"""How often `iobench compare` is wrong: identical commands, also beside a busy neighbour, and a slower loader.
+"""How often `iobench compare` is wrong: identical commands, also beside a neighbour, and a slower loader.
 
 Run:  .venv/bin/python scripts/pairs.py [--pairs 40] [--rounds 15] [--size 5e6]
 
-Each run is a process of its own. In every second pair a neighbour (a burner for each core and a reader
-of the disk) starts in the middle: of the first run, and stays, or of the second one. Each quiet pair has a third run
-in which every batch takes a tenth longer inside the loader. Prints how often which were called what, by the
-very comparison behind `iobench compare`.
+Each run is a process of its own. In every second pair a neighbour (a burner for each core and a reader of
+the disk) starts in the middle: of the first run, and stays, or of the second one. Each quiet pair has a
+third run in which every batch takes a tenth longer inside the loader. Prints how often which were called
+what, by the very comparison behind `iobench compare`.
 """
 
 from __future__ import annotations
