@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from iobench.host.counters import Counters, Counts
 from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
-from iobench.results.parts import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
+from iobench.results.parts import DiskPart, Measured, MemoryPart, OthersPart, ProcessorPart, TimingPart
 from iobench.text import reason
 
 Consumer = Callable[[DeviceBatch], None]
@@ -170,6 +170,7 @@ def _measured(timing: TimingPart, counts: Counts) -> Measured:
         processor=ProcessorPart(cpu_s=counts.cpu_s, major_faults=counts.major_faults, steal_s=counts.steal_s),
         disk=DiskPart(read_bytes=counts.disk_bytes, device_read_bytes=counts.device_disk_bytes),
         memory=MemoryPart(peak_bytes=counts.memory_bytes),
+        others=OthersPart(**asdict(counts.others)),
     )
 
 

@@ -14,7 +14,6 @@ from iobench.bench.case import Case
 from iobench.bench.case_limits import CaseLimits
 from iobench.bench.outcome import Run
 from iobench.host import machine
-from iobench.host.limits import Limit
 from iobench.host.monitor import Monitor
 from iobench.loading.order import shuffledness
 from iobench.results import history, record
@@ -38,7 +37,7 @@ class Recorder:
     def __init__(self, run: Run) -> None:
         self._run, self._id = run, uuid.uuid4().hex[:12]
         root, device = run.manifest.root, run.cases[0].device
-        self._limits = CaseLimits(run.manifest) if run.options.limits else None
+        self._limits = CaseLimits(run.manifest, run.cases) if run.options.limits else None
         self._monitor = Monitor(root, device) if run.options.profile else None
         self._machines = {case.device: _machine(root, case.device) for case in run.cases}
         self._below_s: list[float] | None = None
@@ -60,17 +59,13 @@ class Recorder:
                 self._below_s = [below.first_s, below.second_s]
                 self._run.remarks.append(below.sentence)
 
-    def limit(self, case: Case) -> Limit | None:
-        """The lowest limit on the case's way; None where none is to be, or can be, measured."""
-        return self._limits.of(case) if self._limits else None
+    def look_at_limits(self) -> None:
+        """Measure what the machine can do, if that is wanted and was not done for a while."""
+        if self._limits:
+            self._limits.look()
 
-    def record(
-        self, case: Case, number: int, measured: Measured, cache: CachePart, limit: Limit | None
-    ) -> Record:
+    def record(self, case: Case, number: int, measured: Measured, cache: CachePart) -> Record:
         """The record of a round that has just ended."""
-        rate = measured.timing.logical_bytes / measured.timing.epochs_s
-        if limit and self._limits and rate > limit.bytes_per_s:
-            limit = self._limits.again(case)  # what was beaten is no limit
         cold = {"below_s": self._below_s} if case.cache == "cold" else {}
         return Record(
             run=self._id,
@@ -80,11 +75,19 @@ class Recorder:
             dataset=self._dataset(case),
             cache=CachePart(**{**asdict(cache), **cold}),
             machine=self._machines[case.device],
-            limit=LimitPart(**asdict(limit)) if limit else None,
+            limit=self._limit(case, measured),
             shuffledness=self._shuffledness(case),
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )
+
+    def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
+        """The lowest limit on the case's way; None where none is to be, or can be, measured."""
+        limit = self._limits.of(case) if self._limits else None
+        rate = measured.timing.logical_bytes / measured.timing.epochs_s
+        if self._limits and limit and rate > limit.bytes_per_s:
+            return self._limits.again(case)  # what was beaten is no limit
+        return limit
 
     def _dataset(self, case: Case) -> DatasetPart:
         manifest = self._run.manifest

@@ -138,10 +138,10 @@ class Measuring:
         manifest, recorder = self._run.manifest, self._recorder
         manifest.opener(case.variant)  # complains about files that have gone or changed in size
         files, logical = manifest.files_of(case.variant), manifest.schema.logical_bytes
-        limit = recorder.limit(case)
+        recorder.look_at_limits()
         state = CachePart(**cache.establish(case.cache, files, logical, self._options.sudo))
         for measured in self._executor(case).measure(case, number, self._tick(case, number)):
-            made = recorder.record(case, number, measured, state, limit)
+            made = recorder.record(case, number, measured, state)
             record.append(self._run.path, made)
             self._run.records.append(made)
             self._observer.recorded(case.key, made)

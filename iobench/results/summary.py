@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from iobench.results import cases, stats
+from iobench.results import cases, limits, stats
 from iobench.results.cases import Label
 from iobench.results.metrics import METRICS
 from iobench.results.record import Record
@@ -104,6 +104,7 @@ def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -
 
     Differences below `smallest` (a fraction) are not called any.
     """
+    records = limits.shared(records)
     groups = cases.by_context(records)
     facets = [cases.facets_of(group[0]) for group in groups]
     labels = cases.labels_of(records)
