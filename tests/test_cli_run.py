@@ -31,7 +31,9 @@ def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
     for name in formats.names():
         for loader in ("native", "dataloader", "stream"):
             assert any(line.startswith(name) and loader in line for line in done.stdout.splitlines())
-    assert done.stdout.splitlines()[-1].startswith(("Fastest: ", "Equally fast", "Inconclusive"))
+    said = done.stdout.rpartition("\n\n")[2].splitlines()
+    assert said[0].startswith(("Fastest: ", "Equally fast", "Inconclusive"))
+    assert {line.split(":")[0] for line in said[1:]} >= {f"  under {one}" for one in ("native", "stream")}
     for word in ("cpu, warm cache, random order", "samples/s", "95 %", "times as long", "reached"):
         assert word in done.stdout
     wide = call("runs", "--data-dir", images.root.parent, "show", out, "--wide").stdout

@@ -95,6 +95,11 @@ def facets_of(record: Record) -> dict[str, Any]:
     }
 
 
+def trains(facets: Facets) -> bool:
+    """Whether the device has something to do with each batch, so that waiting for batches means something."""
+    return facets.get("model", "none") != "none" or bool(facets.get("step_s"))
+
+
 def key_of(facets: Facets) -> str:
     """The key of a case: 16 hexadecimal digits made from all of its facets."""
     text = json.dumps(facets, sort_keys=True, default=str)
