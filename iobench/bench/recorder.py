@@ -62,10 +62,16 @@ class Recorder:
 
     def limit(self, case: Case) -> Limit | None:
         """The lowest limit on the case's way; None where none is to be, or can be, measured."""
-        return self._limits.of(case) if self._limits else None
+        return self._limits.of(case) if self._limits and not case.loader.own_data else None
 
     def record(
-        self, case: Case, number: int, measured: Measured, cache: CachePart, limit: Limit | None
+        self,
+        case: Case,
+        number: int,
+        measured: Measured,
+        cache: CachePart,
+        limit: Limit | None,
+        not_proved: str | None = None,
     ) -> Record:
         """The record of a round that has just ended."""
         rate = measured.timing.logical_bytes / measured.timing.epochs_s
@@ -82,13 +88,14 @@ class Recorder:
             machine=self._machines[case.device],
             limit=LimitPart(**asdict(limit)) if limit else None,
             shuffledness=self._shuffledness(case),
+            not_proved=not_proved,
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )
 
     def _dataset(self, case: Case) -> DatasetPart:
         manifest = self._run.manifest
-        artifact = manifest.artifacts[case.variant]
+        artifact = None if case.loader.own_data else manifest.artifacts[case.variant]
         return DatasetPart(
             name=manifest.name,
             samples=manifest.schema.samples,
@@ -97,8 +104,8 @@ class Recorder:
             ],
             source=record.plain(manifest.source),
             content=case.content,
-            stored_bytes=artifact.stored_bytes,
-            write_s=artifact.write_s,
+            stored_bytes=artifact.stored_bytes if artifact else None,
+            write_s=artifact.write_s if artifact else None,
         )
 
     def _shuffledness(self, case: Case) -> float | None:

@@ -122,6 +122,8 @@ def loaders_told(context: Context) -> list[Told]:
 
 def _summary(loader: str) -> str:
     """What a loader says it is; nothing for one of another package that is not here."""
+    if ":" in loader:
+        return "a loader of your own, made by that function"
     try:
         return loaders.type_of(loader).summary
     except (InvalidSettings, FormatError):
@@ -188,7 +190,8 @@ def _opening(best: CaseSummary) -> str | None:
 
 
 def _pair(case: CaseSummary) -> str:
-    return f"{case.label.format} with {case.label.loader}"
+    doubt = " (not proved)" if case.not_proved else ""
+    return f"{case.label.format} with {case.label.loader}{doubt}"
 
 
 def _mib(case: CaseSummary) -> str:
