@@ -77,7 +77,7 @@ def manifest(tmp_path_factory):
 def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest):
     words = ("stream", "dataloader")
     options = RunOptions(format=("npy",), loader=words, limits=False)
-    found = run(manifest, options, race=Race(20.0, rounds=4))
+    found = run(manifest, options, race=Race(600.0, rounds=4))
     (slow,) = [case for case in found.cases if case.loader.name == "dataloader"]
     assert found.dropped == {slow.key: 1}
     rounds = [made.case["loader"] for made in found.records]
@@ -86,7 +86,7 @@ def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest):
 
 
 def test_cases_without_time_for_a_proof_are_named(manifest):
-    found = run(manifest, RunOptions(limits=False), race=Race(5.0, rounds=1, proofs_s=0.0))
+    found = run(manifest, RunOptions(limits=False), race=Race(600.0, rounds=1, proofs_s=0.0))
     assert len(found.untried) == len(found.cases) - 1
 
 

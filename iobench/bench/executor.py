@@ -11,6 +11,7 @@ from iobench import thresholds
 from iobench.bench import trace
 from iobench.bench.case import Case
 from iobench.bench.epoch import Round, asked_of, measure
+from iobench.bench.foreign_proof import ForeignProof
 from iobench.bench.observer import Progress
 from iobench.bench.proof import Proof
 from iobench.bench.training import Busy, Trainer
@@ -39,8 +40,11 @@ class Tick:
 class Executor(Protocol):
     """Runs cases; what is wrong with one is a BenchError or a FormatError."""
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> None:
-        """Run a case once, every sample hashed on the device, and then the other warm-up rounds."""
+    def prove(self, case: Case, warmup: int, tick: Tick) -> str | None:
+        """Run a case once, every sample hashed on the device, and then the other warm-up rounds.
+
+        Of somebody's own loader, why that is no proof, where it is none.
+        """
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time round `number` of a case; one result for each rank."""
@@ -61,7 +65,7 @@ class InProcess:
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> None:
+    def prove(self, case: Case, warmup: int, tick: Tick) -> str | None:
         """Prove it, and warm it up; WrongContent where other than the dataset reached the device."""
         if self._manifest.unchanged(case.variant):
             opener = self._manifest.opener(case.variant)
@@ -69,7 +73,11 @@ class InProcess:
         else:
             verify_artifact(self._manifest, case.variant)
         job = case.job(self._manifest)
-        proof = Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0))
+        proof = (
+            ForeignProof(case, self._manifest)
+            if case.loader.foreign
+            else Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0))
+        )
         step = Step.of(case, self._manifest.schema)
 
         def consume(batch: DeviceBatch) -> None:
@@ -77,9 +85,10 @@ class InProcess:
             proof.add(batch)
 
         self._run(case, Round(0, consume, seconds=0.0), tick, step)
-        proof.conclude()
+        not_proved = proof.conclude()
         for _ in range(warmup - 1):
             self._run(case, Round(0, lambda batch: None, seconds=0.0), tick)
+        return not_proved
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time it: as many epochs as fill the round, or one from a cold disk."""

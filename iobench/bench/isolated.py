@@ -35,9 +35,10 @@ class Isolated:
         self._manifest, self._timeout_s = manifest, timeout_s
         self._processes: dict[str, CaseProcess] = {}
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> None:
+    def prove(self, case: Case, warmup: int, tick: Tick) -> str | None:
         """Start the case's process and have it prove and warm up; errors as in this process."""
-        self._ask(case, tick, "prove", warmup)
+        not_proved: str | None = self._ask(case, tick, "prove", warmup)
+        return not_proved
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Have its process time a round."""

@@ -12,7 +12,7 @@ from iobench.bench.case import Case
 from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
 from iobench.dataset.manifest import Manifest
 from iobench.errors import InvalidSettings
-from iobench.formats import InvalidOption, declared
+from iobench.formats import InvalidOption
 from iobench.host import cache
 from iobench.loading import loaders
 from iobench.loading.loaders import Loader
@@ -100,12 +100,13 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
     """
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
+    apart = _apart(options, grid)
     found = [
         case
         for combination in _combinations(options, devices)
         for variant in variants
         for loader in grid
-        if (case := _case(manifest, variant, loader, options, combination)) is not None
+        if (case := _case(manifest, variant, loader, options, combination, apart)) is not None
     ]
     if not found:
         raise InvalidSettings(
@@ -117,14 +118,20 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
 
 
 def _case(
-    manifest: Manifest, variant: str, loader: Loader, options: RunOptions, combination: dict[str, Any]
+    manifest: Manifest,
+    variant: str,
+    loader: Loader,
+    options: RunOptions,
+    combination: dict[str, Any],
+    apart: bool,
 ) -> Case | None:
     """The case of this combination; None where loader, format and order do not fit."""
     if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
         return None
     if combination["order"] != "block":
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
-    isolated = loader.isolated if options.isolate is None else options.isolate
+    if loader.own_data and combination["cache"] == "cold":
+        return None
     return Case(
         dataset=manifest.name,
         content=f"{manifest.content or 0:016x}",
@@ -133,9 +140,17 @@ def _case(
         seed=options.seed,
         strict=options.strict,
         profile=options.profile,
-        isolated=isolated,
+        isolated=apart,
         **combination,
     )
+
+
+def _apart(options: RunOptions, grid: Sequence[Loader]) -> bool:
+    """Whether each case has a process of its own: all of them where one needs it, or they do not compare."""
+    foreign = [loader.called for loader in grid if loader.foreign]
+    if foreign and options.isolate is False:
+        raise InvalidSettings(f"{foreign[0]} needs a process of its own: leave out --no-isolate")
+    return any(loader.isolated for loader in grid) if options.isolate is None else options.isolate
 
 
 def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
@@ -156,22 +171,22 @@ def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
 
 def _loaders(options: RunOptions) -> Iterator[Loader]:
     """Every loader asked for, with each combination of those plain options that it has."""
-    words = loaders.names() if "all" in options.loader else options.loader
-    named = [(word, loaders.parse(word)) for word in dict.fromkeys(words)]
+    words = _words(options)
+    named = [(word, loaders.parse(word)) for word in words]
     if not named:
         raise InvalidSettings(f"no loader to measure with; known: {', '.join(loaders.names())}, all")
-    has = {loader.name: {spec.name for spec in declared(type(loader))} for _, loader in named}
+    has = {loader.called: loader.settable for _, loader in named}
     for name in options.loader_options:
         if not any(name in known for known in has.values()):
             raise InvalidSettings(
-                f"{name} is no option of {', '.join(dict.fromkeys(loader.name for _, loader in named))}"
+                f"{name} is no option of {', '.join(dict.fromkeys(loader.called for _, loader in named))}"
             )
     for word, loader in named:
         said = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
         free = {
             name: values
             for name, values in options.loader_options.items()
-            if name in has[loader.name] and name not in said
+            if name in has[loader.called] and name not in said
         }
         found, problems = _grid(loader, free)
         if not found:
@@ -181,13 +196,19 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
 
 def left_out(options: RunOptions) -> list[str]:
     """A sentence for each combination of a loader's options that does not go together, and makes no case."""
-    words = loaders.names() if "all" in options.loader else options.loader
     found = []
-    for loader in map(loaders.parse, dict.fromkeys(words)):
-        known = {spec.name for spec in declared(type(loader))}
-        own = {name: values for name, values in options.loader_options.items() if name in known}
+    for loader in map(loaders.parse, _words(options)):
+        own = {name: values for name, values in options.loader_options.items() if name in loader.settable}
         found += [f"left out: {problem}" for problem in _grid(loader, own)[1]]
+        if loader.own_data and "cold" in options.cache:
+            found.append(f"left out: {loader.called} with a cold cache: nobody can tell which files it reads")
     return found
+
+
+def _words(options: RunOptions) -> list[str]:
+    """The loaders that were asked for, each once; `all` stands for every one that is known by name."""
+    each = ((loaders.names() if word == "all" else [word]) for word in options.loader)
+    return list(dict.fromkeys(itertools.chain.from_iterable(each)))
 
 
 def _grid(

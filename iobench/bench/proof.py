@@ -37,11 +37,11 @@ class Proof:
         else:
             self._check.add(batch, next(self._rows, None))
 
-    def conclude(self) -> None:
-        """WrongContent where what came is not what the manifest says was written."""
+    def conclude(self) -> str | None:
+        """Nothing that is left open: WrongContent where what came is not what the manifest says."""
         if self._loader.repeats:
             self._cover()
-            return
+            return None
         found, expected = self._check.content, self._manifest.content or 0
         if found != expected:
             raise WrongContent(
@@ -53,6 +53,7 @@ class Proof:
                 "samples in another order than was asked for reached the device; prepare it again, "
                 "as it was first prepared, to repair it"
             )
+        return None
 
     def _cover(self) -> None:
         """Every sample at least once, and nothing else."""

@@ -64,7 +64,14 @@ class Recorder:
         if self._limits:
             self._limits.look()
 
-    def record(self, case: Case, number: int, measured: Measured, cache: CachePart) -> Record:
+    def record(
+        self,
+        case: Case,
+        number: int,
+        measured: Measured,
+        cache: CachePart,
+        not_proved: str | None = None,
+    ) -> Record:
         """The record of a round that has just ended."""
         cold = {"below_s": self._below_s} if case.cache == "cold" else {}
         return Record(
@@ -77,13 +84,14 @@ class Recorder:
             machine=self._machines[case.device],
             limit=self._limit(case, measured),
             shuffledness=self._shuffledness(case),
+            not_proved=not_proved,
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )
 
     def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
         """The lowest limit on the case's way; None where none is to be, or can be, measured."""
-        limit = self._limits.of(case) if self._limits else None
+        limit = self._limits.of(case) if self._limits and not case.loader.own_data else None
         rate = measured.timing.logical_bytes / measured.timing.epochs_s
         if self._limits and limit and rate > limit.bytes_per_s:
             return self._limits.again(case)  # what was beaten is no limit
@@ -91,7 +99,7 @@ class Recorder:
 
     def _dataset(self, case: Case) -> DatasetPart:
         manifest = self._run.manifest
-        artifact = manifest.artifacts[case.variant]
+        artifact = None if case.loader.own_data else manifest.artifacts[case.variant]
         return DatasetPart(
             name=manifest.name,
             samples=manifest.schema.samples,
@@ -100,8 +108,8 @@ class Recorder:
             ],
             source=record.plain(manifest.source),
             content=case.content,
-            stored_bytes=artifact.stored_bytes,
-            write_s=artifact.write_s,
+            stored_bytes=artifact.stored_bytes if artifact else None,
+            write_s=artifact.write_s if artifact else None,
         )
 
     def _shuffledness(self, case: Case) -> float | None:

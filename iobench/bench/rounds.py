@@ -25,6 +25,8 @@ from iobench.results.cases import key_of
 from iobench.results.parts import CachePart
 from iobench.units import counted, seconds_text
 
+WARMED = "by the rounds before: the files are the loader's own"
+
 
 class Measuring:
     """A run under way: proofs first, then rounds in which all cases take turns."""
@@ -40,6 +42,7 @@ class Measuring:
         self._recorder = Recorder(run)
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}  # the last time that a case was run
+        self._not_proved: dict[str, str | None] = {}
         for case in {case.model: case for case in run.cases}.values():
             Step.of(
                 case, run.manifest.schema
@@ -79,7 +82,9 @@ class Measuring:
             self._observer.status(f"checking {self._labels[case.key]}")
             with self._collecting_failures(case):
                 before = time.monotonic()
-                self._executor(case).prove(case, self._options.warmup, self._tick(case, 0))
+                self._not_proved[case.key] = self._executor(case).prove(
+                    case, self._options.warmup, self._tick(case, 0)
+                )
                 self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
 
     def _trace_all(self) -> None:
@@ -139,9 +144,13 @@ class Measuring:
         manifest.opener(case.variant)  # complains about files that have gone or changed in size
         files, logical = manifest.files_of(case.variant), manifest.schema.logical_bytes
         recorder.look_at_limits()
-        state = CachePart(**cache.establish(case.cache, files, logical, self._options.sudo))
+        state = (
+            CachePart(mode=case.cache, residency=None, method=WARMED)
+            if case.loader.own_data
+            else CachePart(**cache.establish(case.cache, files, logical, self._options.sudo))
+        )
         for measured in self._executor(case).measure(case, number, self._tick(case, number)):
-            made = recorder.record(case, number, measured, state)
+            made = recorder.record(case, number, measured, state, self._not_proved.get(case.key))
             record.append(self._run.path, made)
             self._run.records.append(made)
             self._observer.recorded(case.key, made)

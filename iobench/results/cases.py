@@ -60,6 +60,7 @@ FACETS: dict[str, Facet] = {
 }
 # told apart by the label itself, always
 NAMED = ("format", "loader", "options")
+OWN_DATA = "own data"  # in the place of a format, where a loader knows by itself where its files lie
 
 
 @dataclass(frozen=True)

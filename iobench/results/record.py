@@ -40,6 +40,7 @@ class Record(Measured):
     machine: MachinePart
     limit: LimitPart | None = None
     shuffledness: float | None = None  # of block order: see iobench.loading.order
+    not_proved: str | None = None  # why nobody can say that all of the dataset came; None where it was proved
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
     record_version: int = VERSION
 

@@ -166,7 +166,11 @@ def _not_warm(groups: Cases) -> RunWarning | None:
 
 
 def _unverified(groups: Cases) -> RunWarning | None:
-    unknown = [key for key, rounds in _warm(groups).items() if _least_residency(rounds) is None]
+    unknown = [
+        key
+        for key, rounds in _warm(groups).items()
+        if _least_residency(rounds) is None and rounds[0].case["format"] != cases.OWN_DATA
+    ]
     said = "nobody can tell if the files were in memory; run as their owner"
     return RunWarning("unverified", said, unknown) if unknown else None
 

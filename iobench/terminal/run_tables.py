@@ -103,6 +103,8 @@ def _columns(cases: Sequence[CaseSummary], wide: bool) -> Columns:
         if metric.name == "limit_bytes_per_s":
             found.append(("limit", [case.limit for case in cases]))
             found.append(("reached", [_share(case.limit_share) for case in cases]))
+    if any(case.not_proved for case in cases):
+        found.append(("proved", ["no" if case.not_proved else "yes" for case in cases]))
     return [(title, cells) for title, cells in found if any(cell is not None for cell in cells)]
 
 
