@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from iobench.bench.options import RunOptions, cases_of, left_out
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import record
+from iobench.results.record import Record
 
 
 def run(
@@ -18,13 +20,14 @@ def run(
     *,
     out: Path | None = None,
     observer: Observer | None = None,
+    went_before: Sequence[Record] = (),
 ) -> Run:
     """Measure every case of a run in interleaved rounds; one Record for each timed round.
 
     The first untimed round of a case proves its content on the device against the manifest; a case
     that fails is not timed and is named in `Run.failures`. Records are appended to `out` (default: a
     new file in the `results` folder beside the dataset) as each round ends, so that Ctrl-C keeps them:
-    it sets `Run.interrupted` and returns.
+    it sets `Run.interrupted` and returns. A run goes on where `went_before` holds the rounds that it has.
     InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable or
     RecordError where the run cannot be had as asked.
     """
@@ -36,7 +39,7 @@ def run(
     found = cases_of(manifest, options, devices)
     path = out or _new_path(manifest)
     record.check_writable(path)
-    result = Run(manifest, options, found, path, remarks=left_out(options))
+    result = Run(manifest, options, found, path, list(went_before), remarks=left_out(options))
     observer = observer or Observer()
     observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
     Measuring(result, observer).all_rounds()
