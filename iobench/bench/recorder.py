@@ -13,6 +13,7 @@ from typing import Any, cast
 from iobench.bench.case import Case
 from iobench.bench.case_limits import CaseLimits
 from iobench.bench.outcome import Run
+from iobench.bench.resume import plan_of_run
 from iobench.host import machine
 from iobench.host.monitor import Monitor
 from iobench.loading.order import shuffledness
@@ -35,11 +36,11 @@ class Recorder:
     """What a run knows beside its rounds: the machine, the limits, the state of the cache below."""
 
     def __init__(self, run: Run) -> None:
-        self._run, self._id = run, uuid.uuid4().hex[:12]
+        self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
         root, device = run.manifest.root, run.cases[0].device
         self._limits = CaseLimits(run.manifest, run.cases) if run.options.limits else None
         self._monitor = Monitor(root, device) if run.options.profile else None
-        self._machines = {case.device: _machine(root, case.device) for case in run.cases}
+        self.machines = {case.device: _machine(root, case.device) for case in run.cases}
         self._below_s: list[float] | None = None
 
     def watching(self) -> AbstractContextManager[None]:
@@ -81,10 +82,11 @@ class Recorder:
             case=case.facets,
             dataset=self._dataset(case),
             cache=CachePart(**{**asdict(cache), **cold}),
-            machine=self._machines[case.device],
+            machine=self.machines[case.device],
             limit=self._limit(case, measured),
             shuffledness=self._shuffledness(case),
             not_proved=not_proved,
+            plan=None if self._run.records else plan_of_run(self._run.options, self._run.cases),
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )

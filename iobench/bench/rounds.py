@@ -17,7 +17,8 @@ from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
 from iobench.bench.race import Race
 from iobench.bench.recorder import Recorder
-from iobench.errors import BenchError, ColdCacheUnavailable, RecordError
+from iobench.bench.resume import check_same
+from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RecordError
 from iobench.formats import FormatError
 from iobench.host import cache, interrupts
 from iobench.results import record, stats
@@ -40,6 +41,11 @@ class Measuring:
             True: Isolated(run.manifest, run.options.timeout),
         }
         self._recorder = Recorder(run)
+        self._done = {(key_of(one.case), one.round) for one in run.records}  # by a run that is gone on with
+        if run.records:
+            check_same(run.records, run.cases, self._recorder.machines)
+            observer.went_before(run.records)
+            self._say_what_is_there()
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}  # the last time that a case was run
         self._not_proved: dict[str, str | None] = {}
@@ -109,7 +115,7 @@ class Measuring:
             return bool(self._live()) and self._plan.go_on(rounds, elapsed_s, self._rates())
 
         for number, case in plan.interleaved(self._run.cases, go_on, self._options.seed):
-            if case.key in {live.key for live in self._live()}:
+            if case.key in {live.key for live in self._live()} and (case.key, number) not in self._done:
                 before = time.monotonic()
                 with self._collecting_failures(case):
                     self._time(case, number)
@@ -185,14 +191,25 @@ class Measuring:
         except (BenchError, FormatError) as error:
             self._run.failures[case.key] = str(error)
 
+    def _say_what_is_there(self) -> None:
+        there, whole = len(self._done), len(self._run.cases) * (self._plan.count or 0)
+        if there == whole:
+            raise InvalidSettings(
+                f"--resume {self._run.path}: all {counted(there, 'round')} are there; "
+                "'iobench runs show' shows them"
+            )
+        total = f" of {whole}" if whole else ""
+        self._observer.status(f"going on with {self._run.path}: {there}{total} rounds are there")
+
     def _say_how_long(self) -> None:
         """Before the first round, how long the rounds will take, from what the proofs took."""
         if self._race is not None:
             return  # nobody knows how many will be left
-        took = [max(thresholds.ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()]
+        took = {case.key: max(thresholds.ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()}
         if self._plan.count is None or not took:
             return
-        expected_s = sum(took) * self._plan.count
+        there = sum(took.get(key, 0.0) for key, _ in self._done)
+        expected_s = sum(took.values()) * self._plan.count - there
         what = f"{counted(len(took), 'case')} × {counted(self._plan.count, 'round')}"
         said = f"{what}: about {seconds_text(expected_s)}"
         if self._plan.max_time_s is not None and expected_s > self._plan.max_time_s:

@@ -12,6 +12,7 @@ from iobench.bench.options import RunOptions, cases_of, left_out
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import record
+from iobench.results.record import Record
 
 if TYPE_CHECKING:
     from iobench.bench.case import Case
@@ -26,13 +27,14 @@ def run(
     observer: Observer | None = None,
     cases: Sequence[Case] | None = None,
     race: Race | None = None,
+    went_before: Sequence[Record] = (),
 ) -> Run:
     """Measure every case of a run in interleaved rounds; one Record for each timed round.
 
     The first untimed round of a case proves its content on the device against the manifest; a case
     that fails is not timed and is named in `Run.failures`. Records are appended to `out` (default: a
     new file in the `results` folder beside the dataset) as each round ends, so that Ctrl-C keeps them:
-    it sets `Run.interrupted` and returns.
+    it sets `Run.interrupted` and returns. A run goes on where `went_before` holds the rounds that it has.
     `cases` are those to measure, in the place of every one that the options make; a `race` drops who
     is clearly behind, and decides in the place of the options how many rounds there are.
     InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable or
@@ -46,7 +48,7 @@ def run(
     found = cases if cases is not None else cases_of(manifest, options, devices)
     path = out or _new_path(manifest)
     record.check_writable(path)
-    result = Run(manifest, options, list(found), path, remarks=left_out(options))
+    result = Run(manifest, options, list(found), path, list(went_before), remarks=left_out(options))
     observer = observer or Observer()
     observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
     Measuring(result, observer, race).all_rounds()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from iobench.bench.observer import Observer, Progress
 from iobench.bench.plan import RoundPlan
-from iobench.results.cases import Label
+from iobench.results.cases import Label, key_of
 from iobench.results.record import Record
 from iobench.terminal import run_tables
 from iobench.terminal.display import note
@@ -53,11 +53,18 @@ class View(Observer):
         self._doing, self._bytes, self._number = "", 0, 0
         self._progress, self._began = Progress(), time.monotonic()
         self._first_began: float | None = None
+        self._before = 0
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
         """Keep what they are called."""
         self._labels.update(labels)
         self._batch_bytes.update(batch_bytes)
+
+    def went_before(self, records: Sequence[Record]) -> None:
+        """Show them, and do not count them as made in this while."""
+        for record in records:
+            self.recorded(key_of(record.case), record)
+        self._before = len(records)
 
     def status(self, text: str) -> None:
         """Show it."""
@@ -91,13 +98,13 @@ class View(Observer):
         return printable("  ".join(parts))
 
     def _left(self) -> list[str]:
-        done = sum(map(len, self._rates.values()))
+        done = sum(map(len, self._rates.values())) - self._before
         if self._first_began is None or not done:
             return []
         elapsed = time.monotonic() - self._first_began
         if self._rounds.count is None:
             return [f"at most {seconds_text(max(0.0, (self._rounds.max_time_s or 0.0) - elapsed))} left"]
-        left = elapsed / done * (self._rounds.count * len(self._labels) - done)
+        left = elapsed / done * (self._rounds.count * len(self._labels) - self._before - done)
         return [f"about {seconds_text(max(0.0, left))} left"]
 
 
