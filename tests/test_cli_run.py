@@ -26,7 +26,7 @@ def run(manifest, *arguments, by=call):
 
 def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
     out = tmp_path / "r.jsonl"
-    done = run(images, "--format", "all", "--loader", "all", "--out", out)
+    done = run(images, "--format", "all", "--out", out)
     assert done.returncode == 0, done.stderr
     for name in formats.names():
         for loader in ("native", "dataloader", "stream"):

@@ -18,7 +18,7 @@ from iobench.host.counters import Counters
 from iobench.loading import loaders, order
 from iobench.loading.loaders import Job
 
-FETCHES, LOADERS = ("sample", "batch"), loaders.names()
+FETCHES, LOADERS = ("sample", "batch"), loaders.DEFAULT_LOADERS
 ROWS = {
     kind: order.Order(kind, 32, block_rows=10, window_batches=2).batches(SAMPLES, 1) for kind in order.ORDERS
 }

@@ -25,7 +25,7 @@ from iobench.results import record
 from iobench.thresholds import COLD_LIMIT, WARM_LIMIT
 
 FORKED = "num_workers=2,start_method=fork"
-LOADERS = loaders.names()
+LOADERS = loaders.DEFAULT_LOADERS
 TUPLES = ("device", "cache", "order", "batch_size", "block_bytes", "window_bytes", "model")
 
 
@@ -61,7 +61,7 @@ def labels(found):
 
 
 def test_every_case_has_a_record_per_round_and_nothing_is_printed(images, measure, capfd):
-    found = measure(images, ["all"], ["all"], rounds=2)
+    found = measure(images, ["all"], LOADERS, rounds=2)
     assert len(found.cases) == len(formats.names()) * len(LOADERS)
     cycles = [labels(found)[: len(found.cases)], labels(found)[len(found.cases) :]]
     for cycle in cycles:  # interleaved: each case once before any comes again
@@ -116,7 +116,7 @@ def test_records_go_beside_the_dataset_by_default(own_images, measure):
 
 def test_the_loader_s_own_settings_stay_out_of_other_cases(images, measure):
     chosen = {"fetch": ("batch",), "num_workers": (2,), "start_method": ("fork",)}
-    found = measure(images, loaders=["all"], loader_options=chosen)
+    found = measure(images, loaders=LOADERS, loader_options=chosen)
     by_loader = {one.case["loader"]: one.case["options"] for one in found.records}
     assert by_loader["native"] == {"pin_memory": False, "non_blocking": False}
     assert by_loader["dataloader"].items() >= {"fetch": "batch", "num_workers": 2}.items()
@@ -184,7 +184,7 @@ def test_wrong_content_names_both_checksums(own_images, measure):
 def test_a_truncated_or_missing_file_fails_its_cases_and_no_other(own_images, measure, harm):
     path = own_images.files_of("npy")[0]
     harm(path)
-    found = measure(own_images, ["npy", "lmdb"], ["all"])
+    found = measure(own_images, ["npy", "lmdb"], LOADERS)
     assert {one.case["format"] for one in found.records} == {"lmdb"}
     assert len(found.failures) == len(LOADERS)
     assert all(str(path) in reason for reason in found.failures.values())

@@ -112,6 +112,11 @@ class Options:
                     f"{self.name}:{spec.name}={word(value)}: {spec.name} must be {spec.allowed}"
                 )
 
+    @classmethod
+    def unusable(cls) -> str | None:
+        """Why it cannot be used here, in one line; None where it can."""
+        return None
+
     @property
     def options(self) -> dict[str, Any]:
         """Every option with its value."""

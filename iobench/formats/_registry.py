@@ -74,7 +74,7 @@ class Registry(Generic[T]):
         except FormatError as error:
             return {"name": name, "summary": "", "usable": str(error), "options": []}
         options = [_plain(spec) for spec in declared(cls)]
-        return {"name": name, "summary": cls.summary, "usable": "yes", "options": options}
+        return {"name": name, "summary": cls.summary, "usable": cls.unusable() or "yes", "options": options}
 
     def _own(self) -> list[str]:
         path = sys.modules[self._package].__path__

@@ -14,7 +14,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
 ]
 
-LOADERS = loaders.names()
+LOADERS = loaders.DEFAULT_LOADERS
 PINNING = [{}, {"pin_memory": (False,)}, {"pin_memory": (True,), "non_blocking": (False,)}]
 
 

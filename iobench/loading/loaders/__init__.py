@@ -11,6 +11,7 @@ from iobench.formats import Registry
 from iobench.loading.loaders._loader import Asked, CopyingLoader, Epochs, Job, Loader, failure
 
 __all__ = [
+    "DEFAULT_LOADERS",
     "Asked",
     "CopyingLoader",
     "Epochs",
@@ -23,6 +24,9 @@ __all__ = [
     "parse",
     "type_of",
 ]
+
+# what a run measures with where nothing else is asked for: the same whatever happens to be installed
+DEFAULT_LOADERS = ("dataloader", "native", "stream")
 
 # The base is abstract, and mypy takes a type[T] for one that can be called.
 LOADERS: Registry[Loader] = Registry(Loader, __name__, "iobench.loaders", InvalidSettings)  # type: ignore[type-abstract]
