@@ -12,7 +12,7 @@ from iobench.bench.case import Case
 from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
 from iobench.dataset.manifest import Manifest
 from iobench.errors import InvalidSettings
-from iobench.formats import InvalidOption, MissingDependency, declared
+from iobench.formats import InvalidOption, declared
 from iobench.host import cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
@@ -145,7 +145,7 @@ def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
 
 def _loaders(options: RunOptions) -> Iterator[Loader]:
     """Every loader asked for, with each combination of those plain options that it has."""
-    named = [(word, _usable(word)) for word in _words(options)[0]]
+    named = [(word, loaders.parse(word)) for word in _words(options)[0]]
     if not named:
         raise InvalidSettings(f"no loader to measure with; known: {', '.join(loaders.names())}, all")
     has = {loader.name: {spec.name for spec in declared(type(loader))} for _, loader in named}
@@ -196,14 +196,6 @@ def _words(options: RunOptions) -> tuple[list[str], list[str]]:
     named = [word for word in options.loader if word != "all"]
     found = [*named, *(name for name, usable in known.items() if usable == "yes" and name not in named)]
     return found, [usable for usable in known.values() if usable != "yes"]
-
-
-def _usable(word: str) -> Loader:
-    """The loader of a word; MissingDependency where what it needs is not installed."""
-    loader = loaders.parse(word)
-    if (reason := loader.unusable()) is not None:
-        raise MissingDependency(reason)
-    return loader
 
 
 def _grid(

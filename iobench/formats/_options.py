@@ -103,6 +103,8 @@ class Options:
     kind: ClassVar[str]  # "format" or "loader", for what people read
     name: ClassVar[str]
     summary: ClassVar[str]
+    modules: ClassVar[tuple[str, ...]] = ()  # which its own imports when it is used, and not before
+    extra: ClassVar[str] = ""  # of iobench, which installs them
 
     def __post_init__(self) -> None:
         for spec in declared(type(self)):
@@ -111,11 +113,6 @@ class Options:
                 raise InvalidOption(
                     f"{self.name}:{spec.name}={word(value)}: {spec.name} must be {spec.allowed}"
                 )
-
-    @classmethod
-    def unusable(cls) -> str | None:
-        """Why it cannot be used here, in one line; None where it can."""
-        return None
 
     @property
     def options(self) -> dict[str, Any]:

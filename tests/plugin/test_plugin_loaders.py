@@ -178,9 +178,9 @@ def left_out_of(manifest, *words, formats=("npy", "lmdb"), order=("sequential",)
 def test_without_its_library_it_is_named_with_the_command_that_installs_it(package, images, monkeypatch):
     import iobench_tape
 
-    monkeypatch.setattr(iobench_tape.Tape, "needs", ("numpy", "no_such_library"))
-    reason = "loader tape needs numpy, which is not installed: pip install "
-    assert {one["name"]: one["usable"] for one in loaders.describe()}["tape"] == f"{reason}numpy"
+    monkeypatch.setattr(iobench_tape.Tape, "modules", ("numpy", "no_such_library"))
+    reason = "loader tape needs no_such_library, which is not installed: pip install no_such_library"
+    assert {one["name"]: one["usable"] for one in loaders.describe()}["tape"] == reason
     monkeypatch.setattr(iobench_tape.Tape, "extra", "tapes")
     with pytest.raises(MissingDependency, match=r"pip install 'iobench\[tapes\]'$"):
         left_out_of(images, "tape", "native")
@@ -191,20 +191,24 @@ def test_a_folder_by_the_name_of_its_library_is_not_the_library(package, tmp_pat
 
     (tmp_path / "no_such_library").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(iobench_tape.Tape, "needs", ("no_such_library",))
-    assert "is not installed" in iobench_tape.Tape.unusable()
+    monkeypatch.setattr(iobench_tape.Tape, "modules", ("no_such_library",))
+    with pytest.raises(MissingDependency, match="no_such_library, which is not installed"):
+        loaders.parse("tape")
 
 
 def test_all_means_those_that_are_there_and_read_what_is_asked_for(package, images, monkeypatch):
     import iobench_tape
 
-    monkeypatch.setattr(iobench_tape.Clip, "needs", ("no_such_library",))
+    monkeypatch.setattr(iobench_tape.Clip, "modules", ("no_such_library",))
     monkeypatch.setattr(iobench_tape.Loop, "reads", lambda self, format: format.name == "hdf5")
     monkeypatch.setattr(iobench_tape.Tape, "orders", ("sequential",))
     measured, said = left_out_of(images, "all")
     assert {*loaders.DEFAULT_LOADERS, "tape"} <= measured
     assert not {"clip", "loop"} & measured
-    assert "left out: loader clip needs numpy, which is not installed: pip install numpy" in said
+    assert (
+        "left out: loader clip needs no_such_library, which is not installed: pip install no_such_library"
+        in said
+    )
     assert any("loop" in one and "none of npy, lmdb in sequential order" in one for one in said)
     assert "tape" not in " ".join(said)
 

@@ -17,6 +17,7 @@ __all__ = [
     "Epochs",
     "Job",
     "Loader",
+    "class_of",
     "describe",
     "failure",
     "get",
@@ -33,6 +34,7 @@ LOADERS: Registry[Loader] = Registry(Loader, __name__, "iobench.loaders", Invali
 
 names = LOADERS.names
 type_of = LOADERS.type_of
+class_of = LOADERS.class_of
 get = LOADERS.get
 parse = LOADERS.parse
 describe = LOADERS.describe

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from iobench.dataset.manifest import Opener
@@ -44,21 +43,11 @@ class Loader(Options, ABC):
 
     kind: ClassVar[str] = "loader"
     library: ClassVar[str]  # by its name on PyPI
-    needs: ClassVar[tuple[str, ...]] = ()  # modules at the top level that it imports when it is opened
-    extra: ClassVar[str | None] = None  # of iobench, which installs these
     orders: ClassVar[tuple[str, ...]] = ORDERS
     own_order: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     drops: ClassVar[bool] = False
     isolated: ClassVar[bool] = False  # measured in a process of its own, unless told otherwise
-
-    @classmethod
-    def unusable(cls) -> str | None:
-        """Which package is missing, and the pip command; None where all are there."""
-        if all(_installed(module) for module in cls.needs):
-            return None
-        package = f"'iobench[{cls.extra}]'" if cls.extra else cls.library
-        return f"loader {cls.name} needs {cls.library}, which is not installed: pip install {package}"
 
     def reads(self, format: Format) -> bool:
         """Whether it can read artifacts of that format."""
@@ -122,12 +111,6 @@ class CopyingLoader(Loader):
     def copies_without_blocking(self) -> bool:
         """As its option says."""
         return bool(self.non_blocking)
-
-
-def _installed(module: str) -> bool:
-    """Whether a module can be imported; a folder of that name in the working directory is none."""
-    spec = find_spec(module)
-    return spec is not None and spec.origin is not None
 
 
 def _can_pin(device: str) -> bool:
