@@ -164,14 +164,19 @@ class DataLoaderEpochs(Epochs):
             batches = iter(loader)
         yield from batches
 
+    def _class(self) -> type[DataLoader[Any]]:
+        from torch.utils.data import DataLoader
+
+        return DataLoader
+
     def _made(self) -> DataLoader[Any]:
-        from torch.utils.data import DataLoader, default_collate
+        from torch.utils.data import default_collate
 
         settings = self._settings
         collate = default_collate if settings.fetch == "sample" else _as_it_is
         timed = not self.ahead and self.stages is not UNTIMED
         dataset: Any = TimedDataset(self._dataset, self.stages) if timed else self._dataset
-        return DataLoader(
+        return self._class()(
             dataset,
             batch_sampler=self._sampler,
             collate_fn=self.stages.timed("collate", collate) if timed else collate,
