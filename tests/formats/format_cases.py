@@ -6,7 +6,7 @@ import itertools
 
 from iobench import formats
 
-MORE_VALUES = {("hdf5", "chunk_bytes"): (0, 4096)}
+MORE_VALUES = {("hdf5", "chunk_bytes"): (0, 4096), ("webdataset", "shard_bytes"): (20_000,)}
 
 
 def variants():
