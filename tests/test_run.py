@@ -12,6 +12,7 @@ import iobench
 from iobench import RunOptions, formats, thresholds
 from iobench.bench import executor
 from iobench.bench.observer import Observer
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.errors import (
     ColdCacheUnavailable,
     DeviceUnavailable,
@@ -62,7 +63,7 @@ def labels(found):
 
 def test_every_case_has_a_record_per_round_and_nothing_is_printed(images, measure, capfd):
     found = measure(images, ["all"], ["all"], rounds=2)
-    assert len(found.cases) == len(formats.names()) * len(LOADERS)
+    assert len(found.cases) == len(DEFAULT_FORMATS) * len(LOADERS)
     cycles = [labels(found)[: len(found.cases)], labels(found)[len(found.cases) :]]
     for cycle in cycles:  # interleaved: each case once before any comes again
         assert sorted(cycle) == sorted(map(str, found.labels.values()))
@@ -161,7 +162,7 @@ def test_a_case_named_twice_is_measured_once(images, measure):
     assert len(measure(images, ["npy", "npy"], ["native", "native"]).records) == 1
 
 
-@pytest.mark.parametrize("name", formats.names())
+@pytest.mark.parametrize("name", DEFAULT_FORMATS)
 def test_wrong_content_is_a_failure_and_never_timed(own_images, measure, name):
     largest = max(own_images.files_of(name), key=lambda path: path.stat().st_size)
     damage(largest)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import iobench
-from iobench import formats
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.errors import RecordError
 from iobench.loading import loaders as known_loaders
 from iobench.loading.stages import STAGES, UNTIMED, Profile
@@ -103,7 +103,7 @@ def profiled(images, tmp_path):
     return call
 
 
-@pytest.mark.parametrize("name", formats.names())
+@pytest.mark.parametrize("name", DEFAULT_FORMATS)
 def test_every_profiled_round_is_split_without_a_rest(profiled, name):
     found = profiled([name])
     assert len(found.records) == len(known_loaders.names())
