@@ -15,7 +15,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.formats._foreign import FIXED, fields_by_name
 from iobench.formats._format import Format
 from iobench.formats._npy import LONGEST, header_of, read_header
 from iobench.formats._options import option
@@ -39,6 +40,17 @@ class WebDataset(Format):
     library: ClassVar[str] = "numpy"
 
     shard_bytes: int = option(64 << 20, "most bytes of a shard", minimum=1, unit="bytes")
+
+    def check_schema(self, schema: Schema) -> None:
+        """As any format, and refuse names that differ in case alone, because webdataset lowers them."""
+        super().check_schema(schema)
+        names: dict[str, str] = {}
+        for field in schema.fields:
+            if (other := names.setdefault(field.name.lower(), field.name)) != field.name:
+                raise UnsupportedSchema(
+                    f"format {self.name} cannot hold both {other} and {field.name}: "
+                    "webdataset takes them for one"
+                )
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the shards."""
@@ -71,12 +83,9 @@ class WebDataset(Format):
         maps = Maps(_shards(path))
         try:
             samples, columns = _columns(maps)
+            fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
             fields = told or tuple(_field_of(suffix, columns[suffix], maps) for suffix in columns)
             schema = Schema(samples, tuple(fields))
-            if len({field.name for field in fields}) != len(fields):
-                raise CorruptArtifact(
-                    f"{path}: two files of a sample give one field name; name the fields to take"
-                )
             _found(maps, schema)
             return schema
         finally:
@@ -239,7 +248,7 @@ def _placed(maps: Maps, field: Field, suffix: str, column: _Column) -> Listed:
         found = int(size[wrong[0]] - header[wrong[0]])
         raise CorruptArtifact(
             f"{maps.files[file[wrong[0]]]}: field {field.name} has {found} bytes in sample {wrong[0]}, not "
-            f"{field.sample_bytes} as {field.dtype} {field.shape}; pad or crop the samples to one shape"
+            f"{field.sample_bytes} as {field.dtype} {field.shape}; {FIXED}"
         )
     return Listed(maps.files, file, offset + header)
 

@@ -10,7 +10,7 @@ import pytest
 from own_library import loaded, run
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field, Schema
+from iobench.formats import CorruptArtifact, Field, Schema, UnsupportedSchema
 from iobench.testing._cases import SCHEMA, assert_rows, assert_same, read_all, store
 
 WEBDATASET = formats.get("webdataset")
@@ -177,8 +177,14 @@ def test_compressed_shards_are_named(tmp_path):
 
 def test_two_suffixes_of_one_field_are_refused(tmp_path):
     files = {f"{row}.{name}.npy": npy(np.zeros(2)) for row in range(3) for name in ("a-b", "a_b")}
-    with pytest.raises(CorruptArtifact, match="one field name"):
+    with pytest.raises(CorruptArtifact, match="would both be the field a_b"):
         WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
+
+
+def test_names_that_webdataset_takes_for_one_are_refused():
+    fields = tuple(Field(name, (), "int8") for name in ("label", "Label"))
+    with pytest.raises(UnsupportedSchema, match="both label and Label: webdataset takes them for one"):
+        WEBDATASET.check_schema(Schema(3, fields))
 
 
 def test_a_number_that_is_none_is_corrupt(tmp_path):
