@@ -6,7 +6,11 @@ import itertools
 
 from iobench import formats
 
-MORE_VALUES = {("hdf5", "chunk_bytes"): (0, 4096), ("webdataset", "shard_bytes"): (20_000,)}
+MORE_VALUES = {
+    ("hdf5", "chunk_bytes"): (0, 4096),
+    ("webdataset", "shard_bytes"): (20_000,),
+    ("tfrecord", "shard_bytes"): (900,),
+}
 
 
 def variants():

@@ -11,7 +11,7 @@ import pytest
 
 def python_with(module):
     """This Python, or what IOBENCH_PYTHON_<MODULE> names; a skip where the library is in neither."""
-    variable = f"IOBENCH_PYTHON_{module.upper()}"
+    variable = f"IOBENCH_PYTHON_{module.upper().replace('.', '_')}"
     if variable in os.environ:
         return os.environ[variable]
     if importlib.util.find_spec(module) is None:
