@@ -6,7 +6,12 @@ import itertools
 
 from iobench import formats
 
-MORE_VALUES = {("hdf5", "chunk_bytes"): (0, 4096), ("arrow", "batch_bytes"): (200,)}
+MORE_VALUES = {
+    ("hdf5", "chunk_bytes"): (0, 4096),
+    ("arrow", "batch_bytes"): (200,),
+    ("webdataset", "shard_bytes"): (20_000,),
+    ("tfrecord", "shard_bytes"): (900,),
+}
 
 
 def variants():
