@@ -11,7 +11,10 @@ from iobench.loading import loaders
 from iobench.testing._cases import SCHEMA, store
 from iobench.testing.loaders import LoaderContract, as_arrays, asked, helper, job_over
 
-FORMATS: dict[str, str] = {}  # that a loader reads, where it does not read npy
+FORMATS = {
+    "huggingface": "arrow",
+    "webdataset": "webdataset:shard_bytes=20000",
+}  # that a loader reads, where it does not read npy
 
 
 class TestDataLoader(LoaderContract):
@@ -63,11 +66,29 @@ class TestGrain(LoaderContract):
     loader, formats = loaders.class_of("grain")(), PLAIN
 
 
+class TestHuggingFace(LoaderContract):
+    loader = loaders.class_of("huggingface")()
+
+
+class TestHuggingFaceBatches(LoaderContract):
+    loader = loaders.class_of("huggingface")(fetch="batch")
+
+
+class TestHuggingFaceTables(LoaderContract):
+    loader = loaders.class_of("huggingface")(via="arrow", fetch="batch")
+
+
+class TestWebDataset(LoaderContract):
+    loader = loaders.class_of("webdataset")(shuffle_buffer=10)
+
+
 # Workers of their own take seconds to start: two epochs of each, one of them left in the middle.
 WORKERS = [
     "torchdata:api=stateful,fetch=batch,num_workers=1",
     "torchdata:fetch=batch,num_workers=1,method=process",
     "grain:threads=1,prefetch=2,num_workers=1",
+    "huggingface:fetch=batch,num_workers=1",
+    "webdataset:num_workers=2",
 ]
 
 
@@ -77,9 +98,9 @@ def test_workers_give_every_sample_and_end(word, tmp_path):
     if usable != "yes":
         pytest.skip(usable)
     loader = loaders.parse(word)
-    artifact = store(formats.get(FORMATS.get(loader.name, "npy")), tmp_path / "a", SCHEMA)
+    artifact = store(formats.parse(FORMATS.get(loader.name, "npy")), tmp_path / "a", SCHEMA)
     check, job, before = Checksum(SCHEMA), job_over(artifact, "random"), psutil.Process().children()
-    assert loader.workers == 1
+    assert loader.workers > 0
     with closing(loader.on("cpu").open(job)) as epochs:
         for batch in epochs.epoch(asked(loader, job, 0)):
             check.add(as_arrays(batch))
