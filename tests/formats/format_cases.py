@@ -10,6 +10,7 @@ MORE_VALUES = {
     ("hdf5", "chunk_bytes"): (0, 4096),
     ("webdataset", "shard_bytes"): (20_000,),
     ("tfrecord", "shard_bytes"): (900,),
+    ("mds", "shard_bytes"): (900,),
 }
 
 
