@@ -8,8 +8,6 @@ lies in memory), of whole numbers (varints: decoded) and single values of bytes 
 
 from __future__ import annotations
 
-import struct
-from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +19,7 @@ from iobench.formats import _example
 from iobench.formats._crc import masked, masked_rows
 from iobench.formats._described import check_described, describe
 from iobench.formats._errors import CorruptArtifact, UnsupportedSchema, corrupt
-from iobench.formats._example import BYTES, FLOATS, INTS, BadExample, Layout, Span
+from iobench.formats._example import BYTES, FLOATS, INTS, Layout, Span
 from iobench.formats._foreign import FIXED, fields_by_name, not_fixed
 from iobench.formats._format import Format
 from iobench.formats._options import option
@@ -30,13 +28,10 @@ from iobench.formats._placement import Blocks, Index, Listed, Placement
 from iobench.formats._reader import Convert, same
 from iobench.formats._records import Record, ShardWriter, rows_within
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
+from iobench.formats._tfrecords import CRC, HEAD, LENGTH, TAIL, Records, lengths_are_right
 
 OURS = "iobench-"  # what names of files begin with that have a schema beside them
-LENGTH = struct.Struct("<Q")
-CRC = struct.Struct("<I")
-HEAD, TAIL = LENGTH.size + CRC.size, CRC.size
 MOST_BYTES = (1 << 31) - 1  # of a protocol buffer
-GZIP = b"\x1f\x8b"
 AT_ONCE, LAYOUTS = 4096, 16  # records that are searched together, and layouts that are tried among them
 
 
@@ -91,7 +86,7 @@ class TfRecord(Format):
                 head = file.read(HEAD)
         except (CorruptArtifact, OSError):
             return False
-        return len(head) == HEAD and bool(_lengths_are_right(np.frombuffer(head, np.uint8)[None])[0])
+        return len(head) == HEAD and bool(lengths_are_right(np.frombuffer(head, np.uint8)[None])[0])
 
     def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
         """What the first record says, and all others too; with fields told, these alone."""
@@ -139,82 +134,6 @@ class _Writer(ShardWriter):
         for row in range(len(table)):
             end = (row + 1) * width - TAIL
             CRC.pack_into(data, end, masked(crc32c(data[row * width + HEAD : end])))
-
-
-@dataclass(frozen=True)
-class Records:
-    """The records of some files, in order: the file of each, where its data begin, and how long they are."""
-
-    maps: Maps
-    file: Index
-    offset: Index
-    length: Index
-
-    @classmethod
-    def of(cls, maps: Maps) -> Records:
-        """Walk the records; CorruptArtifact where a length, its checksum or the end of a file is wrong."""
-        file, offset, length = array("q"), array("q"), array("q")
-        for number, path in enumerate(maps.files):
-            before = len(offset)
-            _walk(maps[number], path, offset, length)
-            file.extend([number] * (len(offset) - before))
-        arrays = (np.frombuffer(part, np.int64) for part in (file, offset, length))
-        return cls(maps, *arrays)
-
-    def data(self, row: int) -> memoryview:
-        """The bytes of a record."""
-        begin = int(self.offset[row])
-        return self.maps[int(self.file[row])][begin : begin + int(self.length[row])].data
-
-    def layout(self, row: int) -> Layout:
-        """Where the features of a record lie; CorruptArtifact where it is no Example."""
-        try:
-            return _example.layout_of(self.data(row))
-        except BadExample as error:
-            raise corrupt(self.path(row), f"record {row} as a tf.train.Example", error) from error
-
-    def path(self, row: int) -> Path:
-        """The file of a record."""
-        return self.maps.files[int(self.file[row])]
-
-    def verify(self, rows: Index) -> None:
-        """CorruptArtifact where the data of one of these do not have the checksum that follows them."""
-        from crc32c import crc32c
-
-        for row in np.unique(rows).tolist():
-            data, end = self.data(row), int(self.offset[row] + self.length[row])
-            (said,) = CRC.unpack(self.maps[int(self.file[row])][end : end + TAIL].tobytes())
-            if (found := masked(crc32c(data))) != said:
-                raise corrupt(self.path(row), f"record {row} with the checksum {said:08x}", f"{found:08x}")
-
-
-def _walk(stored: Array, path: Path, offset: array[int], length: array[int]) -> None:
-    data, place, first = stored.data, 0, len(offset)
-    while place < len(data):
-        left = len(data) - place
-        size = LENGTH.unpack_from(data, place)[0] if left >= HEAD + TAIL else left
-        if size > left - HEAD - TAIL:
-            if place == 0 and data[: len(GZIP)] == GZIP:
-                raise CorruptArtifact(
-                    f"{path}: it is compressed; write its records again without compression"
-                )
-            raise corrupt(path, f"a record of {size} bytes at byte {place}", f"{left} bytes")
-        offset.append(place + HEAD)
-        length.append(size)
-        place += HEAD + size + TAIL
-    begins = np.array(offset[first:], np.int64) - HEAD
-    for some, heads in runs(stored, begins, HEAD):
-        if (wrong := np.flatnonzero(~_lengths_are_right(heads))).size:
-            raise corrupt(
-                path, f"the length of a record at byte {begins[some][wrong[0]]}", "another checksum"
-            )
-
-
-def _lengths_are_right(heads: Array) -> Array:
-    """Which heads of records have the checksum of their length; uint8 (records, 12)."""
-    said = np.ascontiguousarray(heads[:, LENGTH.size :]).view("<u4")[:, 0]
-    found: Array = masked_rows(heads[:, : LENGTH.size]) == said
-    return found
 
 
 class TfRecordReader(PlacedReader):
