@@ -13,6 +13,7 @@ from iobench.testing.loaders import LoaderContract, as_arrays, asked, helper, jo
 
 FORMATS = {
     "huggingface": "arrow",
+    "mosaic": "mds:shard_bytes=700",
     "webdataset": "webdataset:shard_bytes=20000",
 }  # that a loader reads, where it does not read npy
 
@@ -82,6 +83,10 @@ class TestWebDataset(LoaderContract):
     loader = loaders.class_of("webdataset")(shuffle_buffer=10)
 
 
+class TestMosaic(LoaderContract):
+    loader = loaders.class_of("mosaic")()
+
+
 # Workers of their own take seconds to start: two epochs of each, one of them left in the middle.
 WORKERS = [
     "torchdata:api=stateful,fetch=batch,num_workers=1",
@@ -89,6 +94,7 @@ WORKERS = [
     "grain:threads=1,prefetch=2,num_workers=1",
     "huggingface:fetch=batch,num_workers=1",
     "webdataset:num_workers=2",
+    "mosaic:num_workers=2",
 ]
 
 
