@@ -115,7 +115,7 @@ def test_a_folder_that_datasets_saved_is_read_where_it_lies(tmp_path):
         (["a", "b"], "numbers in column x .* string"),
         ([b"a", b"b"], "numbers in column x .* binary"),
         ([1, None], "nulls"),
-        ([[1, 2], None], ""),
+        ([[1, 2], None], "lists of 0 to 2"),
         ([[1, None], [2, 3]], "nulls"),
         ([{"bytes": b"a"}, {"bytes": b"b"}], "numbers in column x .* struct"),
     ],
@@ -124,8 +124,7 @@ def test_a_folder_that_datasets_saved_is_read_where_it_lies(tmp_path):
 def test_columns_that_are_no_samples_of_one_shape_are_refused_by_name(tmp_path, column, complaint):
     save(tmp_path / "x.arrow", {"x": column})
     with pytest.raises(CorruptArtifact, match=complaint):
-        with ARROW.open(tmp_path / "x.arrow", ARROW.schema_of(tmp_path / "x.arrow")):
-            pass
+        ARROW.open(tmp_path / "x.arrow", ARROW.schema_of(tmp_path / "x.arrow"))
 
 
 def test_lists_that_are_only_on_the_whole_of_one_length_are_found(tmp_path):
