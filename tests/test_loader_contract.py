@@ -87,6 +87,14 @@ class TestMosaic(LoaderContract):
     loader = loaders.class_of("mosaic")()
 
 
+class TestTensorStore(LoaderContract):
+    loader = loaders.class_of("tensorstore")()
+
+
+class TestTensorStoreAhead(LoaderContract):
+    loader = loaders.class_of("tensorstore")(prefetch=2, cache_bytes=1 << 20)
+
+
 # Workers of their own take seconds to start: two epochs of each, one of them left in the middle.
 WORKERS = [
     "torchdata:api=stateful,fetch=batch,num_workers=1",

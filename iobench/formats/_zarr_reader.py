@@ -119,6 +119,11 @@ class ZarrReader(Reader):
         fields = self.schema.fields
         return [(f, chunks_of(arrays[f.name], self._folders[f.name], f)) for f in fields]
 
+    def folders(self) -> Mapping[str, tuple[Path, int]]:
+        """Where the array of each field lies, and the version of Zarr that it is in, for other libraries."""
+        opened = self._opened().items()
+        return {name: (self._folders[name], array.metadata.zarr_format) for name, array in opened}
+
     def native(self, rows: Rows) -> Batch:
         """A slice, or orthogonal indexing."""
         checked, _ = self._checked(rows)
