@@ -27,6 +27,7 @@ from iobench.results.parts import (
     MachineGpu,
     MachinePart,
     Measured,
+    ProofPart,
     SnapshotPart,
 )
 from iobench.results.record import Record
@@ -42,6 +43,7 @@ class Recorder:
         self._monitor = Monitor(root, device) if run.options.profile else None
         self.machines = {case.device: _machine(root, case.device) for case in run.cases}
         self._below_s: list[float] | None = None
+        self._proofs: dict[str, ProofPart | None] = {}
 
     def watching(self) -> AbstractContextManager[None]:
         """Look at the machine once a second meanwhile, if the run asks for it."""
@@ -65,14 +67,11 @@ class Recorder:
         if self._limits:
             self._limits.look()
 
-    def record(
-        self,
-        case: Case,
-        number: int,
-        measured: Measured,
-        cache: CachePart,
-        not_proved: str | None = None,
-    ) -> Record:
+    def proved(self, case: Case, found: ProofPart | None) -> None:
+        """Keep what the proof of a case found, for its records."""
+        self._proofs[case.key] = found
+
+    def record(self, case: Case, number: int, measured: Measured, cache: CachePart) -> Record:
         """The record of a round that has just ended."""
         cold = {"below_s": self._below_s} if case.cache == "cold" else {}
         return Record(
@@ -85,7 +84,7 @@ class Recorder:
             machine=self.machines[case.device],
             limit=self._limit(case, measured),
             shuffledness=self._shuffledness(case),
-            not_proved=not_proved,
+            proof=self._proofs.get(case.key),
             plan=None if self._run.records else plan_of_run(self._run.options, self._run.cases),
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
@@ -115,6 +114,9 @@ class Recorder:
         )
 
     def _shuffledness(self, case: Case) -> float | None:
+        if case.loader.own_order:
+            proof = self._proofs.get(case.key)
+            return proof.shuffledness if proof else None
         if case.order != "block":
             return None
         samples = self._run.manifest.schema.samples

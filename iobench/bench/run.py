@@ -48,7 +48,8 @@ def run(
     found = cases if cases is not None else cases_of(manifest, options, devices)
     path = out or _new_path(manifest)
     record.check_writable(path)
-    result = Run(manifest, options, list(found), path, list(went_before), remarks=left_out(options))
+    remarks = left_out(manifest, options) if cases is None else []
+    result = Run(manifest, options, list(found), path, list(went_before), remarks=remarks)
     observer = observer or Observer()
     observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
     Measuring(result, observer, race).all_rounds()

@@ -21,6 +21,7 @@ from iobench.results.parts import (
     LimitPart,
     MachinePart,
     Measured,
+    ProofPart,
     SnapshotPart,
 )
 
@@ -39,11 +40,16 @@ class Record(Measured):
     cache: CachePart
     machine: MachinePart
     limit: LimitPart | None = None
-    shuffledness: float | None = None  # of block order: see iobench.loading.order
-    not_proved: str | None = None  # why nobody can say that all of the dataset came; None where it was proved
+    shuffledness: float | None = None  # of block order, and of a loader's own: see iobench.loading.order
+    proof: ProofPart | None = None  # of the case, where there is anything to say of it
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
     plan: dict[str, Any] | None = None  # of the run, in its first record: what `--resume` goes on with
     record_version: int = VERSION
+
+    @property
+    def not_proved(self) -> str | None:
+        """Why nobody can say that all of the dataset came; None where it was proved."""
+        return self.proof.missing if self.proof else None
 
     @property
     def samples_per_s(self) -> float:

@@ -14,11 +14,13 @@ from iobench.loading.loaders._loader import Asked, CopyingLoader, Epochs, Job, L
 from iobench.loading.loaders._target import samples_of
 
 __all__ = [
+    "DEFAULT_LOADERS",
     "Asked",
     "CopyingLoader",
     "Epochs",
     "Job",
     "Loader",
+    "class_of",
     "describe",
     "failure",
     "get",
@@ -28,11 +30,15 @@ __all__ = [
     "type_of",
 ]
 
+# what a run measures with where nothing else is asked for: the same whatever happens to be installed
+DEFAULT_LOADERS = ("dataloader", "native", "stream")
+
 # The base is abstract, and mypy takes a type[T] for one that can be called.
 LOADERS: Registry[Loader] = Registry(Loader, __name__, "iobench.loaders", InvalidSettings)  # type: ignore[type-abstract]
 
 names = LOADERS.names
 type_of = LOADERS.type_of
+class_of = LOADERS.class_of
 get = LOADERS.get
 describe = LOADERS.describe
 
