@@ -16,20 +16,28 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress
 from iobench.dataset.manifest import Manifest
 from iobench.errors import BenchError, CaseDied
 from iobench.formats import FormatError
+from iobench.host import cache
 from iobench.host.process import START_S, KillableProcess
 from iobench.results.parts import Measured, ProofPart
 
 POLL_S = 0.05
+KEPT_FREE = 0.125  # of the memory, for whoever is measured
 
 
 class Isolated:
-    """Each case in a process of its own; killed where no batch comes for `timeout_s`."""
+    """Each case in a process of its own; killed where no batch comes for `timeout_s`.
+
+    It lives through all rounds, unless memory runs short: then who was not asked for longest ends, and is
+    started again at its next turn.
+    """
 
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
         self._manifest, self._timeout_s = manifest, timeout_s
@@ -60,7 +68,10 @@ class Isolated:
             self._processes.popitem()[1].end()
 
     def _ask(self, case: Case, tick: Tick, what: str, argument: object) -> Any:
-        if case.key not in self._processes:
+        if case.key in self._processes:
+            self._processes[case.key] = self._processes.pop(case.key)  # the last one is the latest
+        else:
+            self._make_room()
             self._processes[case.key] = CaseProcess(case, self._manifest.root)
         try:
             return self._processes[case.key].ask(what, argument, tick, self._timeout_s)
@@ -68,6 +79,11 @@ class Isolated:
             if not isinstance(error, (BenchError, FormatError)) or isinstance(error, CaseDied):
                 self._processes.pop(case.key).end()
             raise
+
+    def _make_room(self) -> None:
+        reserve = KEPT_FREE * psutil.virtual_memory().total
+        while self._processes and cache.free_memory() < reserve:
+            self._processes.pop(next(iter(self._processes))).end()
 
 
 class CaseProcess:
