@@ -10,6 +10,7 @@ import pytest
 from conftest import call
 
 import iobench
+from iobench import formats
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.race import Race
@@ -79,9 +80,9 @@ def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest):
     options = RunOptions(format=("npy",), loader=words, limits=False)
     found = run(manifest, options, race=Race(600.0, rounds=4))
     (slow,) = [case for case in found.cases if case.loader.name == "dataloader"]
-    assert found.dropped == {slow.key: 1}
+    assert list(found.dropped) == [slow.key]
     rounds = [made.case["loader"] for made in found.records]
-    assert rounds.count("dataloader") == 1
+    assert rounds.count("dataloader") == found.dropped[slow.key] < 4
     assert rounds.count("stream") == 4
 
 
@@ -158,10 +159,17 @@ def every_choice():
 @pytest.mark.parametrize("order", ["sequential", "random"])
 @pytest.mark.parametrize("word", list(every_choice()))
 def test_every_snippet_runs(manifest, word, order, tmp_path):
+    usable = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
+    if usable != "yes":
+        pytest.skip(usable)
     loader = loaders.parse(word)
     if order not in loader.orders:
         pytest.skip(f"{word} has no {order} order")
-    case = Case(manifest.name, "", "npy", loader.on("cpu"), order=order)
+    variant = next(name for name in ("npy", *formats.names()) if loader.reads(formats.get(name)))
+    if variant not in manifest.artifacts:
+        source = iobench.Synthetic(100_000, (32,))
+        manifest = iobench.prepare(source, [variant], data_dir=manifest.root.parent, name=variant)[0]
+    case = Case(manifest.name, "", variant, loader.on("cpu"), order=order)
     code = loader_code(Data(manifest, 1, False), case)
     code = code.replace("            pass  # x", "            assert batch['x'].shape[1:] == (32,)  # x")
     code = code.replace("        pass  # x", "        assert batch['x'].shape[1:] == (32,)  # x")

@@ -70,11 +70,11 @@ class Recommendation:
 def answer(found: Found, needs: Needs) -> Recommendation:
     """The recommendation that the finalists' fresh rounds support."""
     candidates = _candidates(found, needs)
-    outcome, use = _choose(found, candidates)
+    outcome, use, tied = _choose(found, candidates)
     case = next(case for case in found.finalists if case.key == use.key)
     default = next((one for one in candidates if DEFAULT in one.roles), None)
     sentences = [
-        _headline(outcome, use, default, candidates),
+        _headline(outcome, use, default, tied),
         *_why(use),
         *_feeding(use, default, needs),
         *_costs(found, use, default, needs),
@@ -97,11 +97,11 @@ def answer(found: Found, needs: Needs) -> Recommendation:
 def _candidates(found: Found, needs: Needs) -> list[Candidate]:
     """The finalists, the fastest first."""
     rounds = {case.key: _rounds(found.final, case.key) for case in found.finalists}
-    named = labels({case.key: case.facets for case in found.finalists})
+    named = _labels(found.finalists)
     default = next((key for key, roles in found.roles.items() if DEFAULT in roles and rounds.get(key)), None)
     waits = _waits(found, needs)
     made = [
-        _candidate(found, case, str(named[case.key]), rounds, default, waits.get(case.key))
+        _candidate(found, case, named[case.key], rounds, default, waits.get(case.key))
         for case in found.finalists
         if rounds[case.key]
     ]
@@ -141,14 +141,14 @@ def _candidate(
     )
 
 
-def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candidate]:
-    """The choice among candidates, the fastest of which is first, and how sure it is."""
+def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candidate, list[Candidate]]:
+    """How sure the choice is, the choice, and who it is tied with; the first candidate is the fastest."""
     default = next((one for one in candidates if DEFAULT in one.roles), None)
     if default is not None and default.waits is not None and default.waits < WORTH_IT:
-        return "fed", default
+        return "fed", default, []
     feeding = [one for one in candidates if one.waits is not None and one.waits < WORTH_IT]
     if feeding:
-        return "decided", _cheapest(found, feeding)
+        return "decided", _cheapest(found, feeding), []
     fastest, *others = candidates
     rates = {one.key: _rounds(found.final, one.key) for one in candidates}
     tied = [
@@ -157,9 +157,10 @@ def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candida
         if stats.compare_paired(rates[fastest.key], rates[other.key], comparisons=len(others)).outcome
         != "faster"
     ]
-    if tied:
-        return "tied", _cheapest(found, [fastest, *tied])
-    return "decided", fastest
+    if not tied:
+        return "decided", fastest, []
+    use = _cheapest(found, [fastest, *tied])
+    return "tied", use, [one for one in (fastest, *tied) if one is not use]
 
 
 def _cheapest(found: Found, among: Sequence[Candidate]) -> Candidate:
@@ -167,9 +168,7 @@ def _cheapest(found: Found, among: Sequence[Candidate]) -> Candidate:
     return min(among, key=lambda one: cost_of(cases[one.key], found.data.manifest))
 
 
-def _headline(
-    outcome: str, use: Candidate, default: Candidate | None, candidates: Sequence[Candidate]
-) -> str:
+def _headline(outcome: str, use: Candidate, default: Candidate | None, tied: Sequence[Candidate]) -> str:
     if outcome == "fed":
         return (
             f"Loading is not your problem: with {use.label}, which people use by default, the device waits "
@@ -181,9 +180,9 @@ def _headline(
         if use.against_default.outcome not in ("faster", "slower"):
             told += ", which may be no difference at all"
     said = f"Use {use.label}{told}."
-    if outcome == "tied":
-        others = [one.label for one in candidates if one is not use]
-        said += f" Tied for speed among: {', '.join([use.label, *others])}; this one costs least."
+    if tied:
+        others = ", ".join(one.label for one in tied)
+        said += f" Nobody can tell its speed from that of {others}; of these it costs least."
     return said
 
 
@@ -261,7 +260,7 @@ def _otherwise(found: Found, use: Candidate) -> Iterator[str]:
     """What to use instead if something else matters more: the Pareto set of the race, in a few lines."""
     measured = [(case, rate) for case in found.race.cases if (rate := rate_of(found.race, case.key))]
     best = max(rate for _, rate in measured)
-    manifest, named = found.data.manifest, found.race.labels
+    manifest, named = found.data.manifest, _labels([case for case, _ in measured])
     close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
     smallest, rate = min(measured, key=lambda one: (manifest.artifacts[one[0].variant].stored_bytes, -one[1]))
     stored = {case.key: manifest.artifacts[case.variant].stored_bytes for case, _ in measured}
@@ -277,18 +276,24 @@ def _otherwise(found: Found, use: Candidate) -> Iterator[str]:
     if used.order == "block" and shuffled:
         case, rate = max(shuffled, key=lambda one: one[1])
         yield f"If a full shuffle matters most: {named[case.key]}, at {rate / best:.0%} of the speed."
-    if others := [str(named[case.key]) for case, _ in close if case.key != use.key][:3]:
+    if others := [named[case.key] for case, _ in close if case.key != use.key][:3]:
         yield f"In the race these came within {1 - CLOSE:.0%} of the fastest: {'; '.join(others)}."
 
 
 def _untried(race: Run) -> Iterator[str]:
-    named = race.labels
+    named = _labels(race.cases)
     for key, reason in race.failures.items():
         yield f"{named[key]}: {reason}"
     if race.untried:
-        shown = "; ".join(str(named[key]) for key in race.untried[:5])
+        shown = "; ".join(named[key] for key in race.untried[:5])
         more = f" and {len(race.untried) - 5} more" if len(race.untried) > 5 else ""
         yield f"no time was left for {shown}{more}: give more --max-time"
+
+
+def _labels(cases: Sequence[Case]) -> dict[str, str]:
+    """What to call cases, by key; whether they had a process of their own does not matter here."""
+    facets = {case.key: {**case.facets, "isolated": False} for case in cases}
+    return {key: str(label) for key, label in labels(facets).items()}
 
 
 def _rounds(run: Run, key: str) -> dict[int, float]:

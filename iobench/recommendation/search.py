@@ -122,7 +122,7 @@ def _again(
     observer: Observer,
 ) -> Run:
     """Fresh rounds: a winner that was picked from noise must not keep its lucky figure."""
-    again = replace(options, rounds=str(rounds), max_time=max(1.0, max_time_s))
+    again = replace(options, rounds=str(rounds), max_time=max(1.0, round(max_time_s)))
     made = run(manifest, again, observer=observer, cases=cases)
     if made.interrupted:
         raise KeyboardInterrupt
