@@ -59,10 +59,11 @@ class Chunked(Placement):
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
         """The file and offset of each row, by its chunk."""
-        chunk = self._chunk(rows)
+        chunk = self.chunk(rows)
         return self.file[chunk], self.offset[chunk] + (rows - self.first[chunk]) * self.stride
 
-    def _chunk(self, rows: Index) -> Index:
+    def chunk(self, rows: Index) -> Index:
+        """The number of each row's chunk."""
         if self._rows is None:
             return np.asarray(np.searchsorted(self.first, rows, side="right") - 1)
         return np.asarray(np.minimum(rows // self._rows, len(self.first) - 1))

@@ -22,7 +22,8 @@ from iobench.formats._schema import Array, Batch, Field, Schema
 
 # HDF5's own chunk cache, and room for the compressed chunks that a random batch touches.
 DEFAULT_CACHE_BYTES, LARGE_CACHE_BYTES = 1 << 20, 64 << 20
-
+# Large chunks begin with a page: they are read past the cache, or by rows of equal size, without a remainder.
+ALIGNED = {"alignment_threshold": 64 << 10, "alignment_interval": 4096}
 
 # What h5py raises for damaged metadata, a missing dataset, or a group in the place of one.
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
@@ -47,7 +48,7 @@ class Hdf5(Format):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write `data.h5`, in space reserved first: HDF5 crashes where a full disk refuses a write."""
         path.mkdir()
-        with h5py.File(path / "data.h5", "w", rdcc_nbytes=LARGE_CACHE_BYTES) as file:
+        with h5py.File(path / "data.h5", "w", rdcc_nbytes=LARGE_CACHE_BYTES, **ALIGNED) as file:
             try:
                 os.posix_fallocate(file.id.get_vfd_handle(), 0, self.size_bound(schema))
                 self._fill(file, schema, batches)
@@ -96,7 +97,12 @@ class Hdf5(Format):
         chunks = schema.logical_bytes // max(self.chunk_bytes, 1) + 1 if self.chunk_bytes else 0
         incompressible = schema.logical_bytes // 50 if self.compression else 0
         partial = self.chunk_bytes * len(schema.fields)
-        return super().size_bound(schema) + 256 * chunks + incompressible + partial
+        aligned = (
+            ALIGNED["alignment_interval"] * chunks
+            if self.chunk_bytes >= ALIGNED["alignment_threshold"]
+            else 0
+        )
+        return super().size_bound(schema) + 256 * chunks + incompressible + partial + aligned
 
     def _cache_bytes(self, schema: Schema, random: bool) -> int:
         """The chunk cache that suits how rows will be asked for.
