@@ -55,6 +55,18 @@ def test_it_measures_what_this_process_does(images, executor):
     assert apart.processor.cpu_s > 0
 
 
+def test_where_memory_runs_short_the_process_not_asked_for_longest_ends(images, executor, monkeypatch):
+    first, second = a_case(images), a_case(images, "dataloader")
+    for case in (first, second):
+        executor.prove(case, 1, Tick())
+    assert len(children()) == 2
+    monkeypatch.setattr(isolated.cache, "free_memory", lambda: 0.0)
+    executor.prove(a_case(images, "stream"), 1, Tick())
+    assert len(children()) == 1
+    (again,) = executor.measure(first, 1, Tick())  # started anew, and measured all the same
+    assert again.timing.samples >= images.schema.samples
+
+
 def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, executor):
     case = a_case(images)
     executor.prove(case, 1, Tick())

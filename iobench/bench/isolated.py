@@ -16,28 +16,37 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress
 from iobench.dataset.manifest import Manifest
 from iobench.errors import BenchError, CaseDied
 from iobench.formats import FormatError
+from iobench.host import cache
 from iobench.host.process import START_S, KillableProcess
-from iobench.results.parts import Measured
+from iobench.results.parts import Measured, ProofPart
 
 POLL_S = 0.05
+KEPT_FREE = 0.125  # of the memory, for whoever is measured
 
 
 class Isolated:
-    """Each case in a process of its own; killed where no batch comes for `timeout_s`."""
+    """Each case in a process of its own; killed where no batch comes for `timeout_s`.
+
+    It lives through all rounds, unless memory runs short: then who was not asked for longest ends, and is
+    started again at its next turn.
+    """
 
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
         self._manifest, self._timeout_s = manifest, timeout_s
         self._processes: dict[str, CaseProcess] = {}
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> None:
+    def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Start the case's process and have it prove and warm up; errors as in this process."""
-        self._ask(case, tick, "prove", warmup)
+        found: ProofPart | None = self._ask(case, tick, "prove", warmup)
+        return found
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Have its process time a round."""
@@ -48,13 +57,21 @@ class Isolated:
         """Have its process write a trace."""
         self._ask(case, Tick(), "trace", path)
 
+    def end(self, case: Case) -> None:
+        """End the case's process; a new one is started where it is asked for again."""
+        if case.key in self._processes:
+            self._processes.pop(case.key).end()
+
     def close(self) -> None:
         """End all processes, at once."""
         while self._processes:
             self._processes.popitem()[1].end()
 
     def _ask(self, case: Case, tick: Tick, what: str, argument: object) -> Any:
-        if case.key not in self._processes:
+        if case.key in self._processes:
+            self._processes[case.key] = self._processes.pop(case.key)  # the last one is the latest
+        else:
+            self._make_room()
             self._processes[case.key] = CaseProcess(case, self._manifest.root)
         try:
             return self._processes[case.key].ask(what, argument, tick, self._timeout_s)
@@ -62,6 +79,11 @@ class Isolated:
             if not isinstance(error, (BenchError, FormatError)) or isinstance(error, CaseDied):
                 self._processes.pop(case.key).end()
             raise
+
+    def _make_room(self) -> None:
+        reserve = KEPT_FREE * psutil.virtual_memory().total
+        while self._processes and cache.free_memory() < reserve:
+            self._processes.pop(next(iter(self._processes))).end()
 
 
 class CaseProcess:

@@ -12,27 +12,29 @@ from iobench.bench.case import Case
 from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
 from iobench.dataset.manifest import Manifest
 from iobench.errors import InvalidSettings
-from iobench.formats import InvalidOption, declared
+from iobench.formats import InvalidOption
 from iobench.host import cache
 from iobench.loading import loaders
-from iobench.loading.loaders import Loader
+from iobench.loading.loaders import DEFAULT_LOADERS, Loader
 from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setting
 
 MODELS = ("none", "mlp", "cnn")
 TIMEOUT_S = 120.0
+MOST_STEP_MS = 60_000.0
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """A run as it was asked for; each tuple makes cases, one for every combination that fits together.
 
-    `format` and `loader` are variants or `all`. `loader_options` are options of loaders by name, for
+    `format` and `loader` are variants or `all`: every prepared format, every loader that is installed
+    and reads what is asked for. `loader_options` are options of loaders by name, for
     every loader that has them and whose own word does not say otherwise. `rounds` is a number, or
     `auto`: as many as it takes, within `max_time` seconds.
     """
 
     format: tuple[str, ...] = ("all",)
-    loader: tuple[str, ...] = ("all",)
+    loader: tuple[str, ...] = DEFAULT_LOADERS
     device: tuple[str, ...] = ("auto",)
     cache: tuple[str, ...] = ("warm",)
     order: tuple[str, ...] = ("random",)
@@ -40,6 +42,7 @@ class RunOptions:
     block_bytes: tuple[int, ...] = (BLOCK_BYTES,)
     window_bytes: tuple[int, ...] = (WINDOW_BYTES,)
     model: tuple[str, ...] = ("none",)
+    step_ms: tuple[float, ...] = (0.0,)
     seed: int = 0
     loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     rounds: str = str(DEFAULT_ROUNDS)
@@ -62,6 +65,7 @@ class RunOptions:
             for value in getattr(self, name):
                 check_setting(name, value)
         check_setting("seed", self.seed)
+        _check_steps(self.step_ms, self.model)
         if self.warmup < 1:
             raise InvalidSettings(
                 f"warmup {self.warmup} is below 1: the first untimed round proves the content"
@@ -81,6 +85,14 @@ class RunOptions:
         return RoundPlan.parse(self.rounds, self.max_time)
 
 
+def _check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:
+    for value in step_ms:
+        if not 0 <= value <= MOST_STEP_MS:
+            raise InvalidSettings(f"step-ms {value:g} is not in 0..{MOST_STEP_MS:g}")
+    if any(step_ms) and any(model != "none" for model in models):
+        raise InvalidSettings("step-ms stands in for a training step, and a model is one: give one of them")
+
+
 def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) -> list[Case]:
     """The cases of a run over a dataset, on devices that are there, without those that do not fit together.
 
@@ -89,12 +101,13 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
     """
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
+    apart = _apart(options, grid)
     found = [
         case
         for combination in _combinations(options, devices)
         for variant in variants
         for loader in grid
-        if (case := _case(manifest, variant, loader, options, combination)) is not None
+        if (case := _case(manifest, variant, loader, options, combination, apart)) is not None
     ]
     if not found:
         raise InvalidSettings(
@@ -106,14 +119,20 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
 
 
 def _case(
-    manifest: Manifest, variant: str, loader: Loader, options: RunOptions, combination: dict[str, Any]
+    manifest: Manifest,
+    variant: str,
+    loader: Loader,
+    options: RunOptions,
+    combination: dict[str, Any],
+    apart: bool,
 ) -> Case | None:
     """The case of this combination; None where loader, format and order do not fit."""
     if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
         return None
     if combination["order"] != "block":
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
-    isolated = loader.isolated if options.isolate is None else options.isolate
+    if loader.own_data and combination["cache"] == "cold":
+        return None
     return Case(
         dataset=manifest.name,
         content=f"{manifest.content or 0:016x}",
@@ -122,15 +141,24 @@ def _case(
         seed=options.seed,
         strict=options.strict,
         profile=options.profile,
-        isolated=isolated,
+        isolated=apart,
         **combination,
     )
 
 
+def _apart(options: RunOptions, grid: Sequence[Loader]) -> bool:
+    """Whether each case has a process of its own: all of them where one needs it, or they do not compare."""
+    foreign = [loader.called for loader in grid if loader.foreign]
+    if foreign and options.isolate is False:
+        raise InvalidSettings(f"{foreign[0]} needs a process of its own: leave out --no-isolate")
+    return any(loader.isolated for loader in grid) if options.isolate is None else options.isolate
+
+
 def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
     names = ("cache", "order", "batch_size", "block_bytes", "window_bytes", "model")
-    for values in itertools.product(devices, *(getattr(options, name) for name in names)):
-        yield dict(zip(("device", *names), values, strict=True))
+    steps = [value / 1000 for value in options.step_ms]
+    for values in itertools.product(devices, *(getattr(options, name) for name in names), steps):
+        yield dict(zip(("device", *names, "step_s"), values, strict=True))
 
 
 def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
@@ -144,22 +172,21 @@ def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
 
 def _loaders(options: RunOptions) -> Iterator[Loader]:
     """Every loader asked for, with each combination of those plain options that it has."""
-    words = loaders.names() if "all" in options.loader else options.loader
-    named = [(word, loaders.parse(word)) for word in dict.fromkeys(words)]
+    named = [(word, loaders.parse(word)) for word in _words(options)[0]]
     if not named:
         raise InvalidSettings(f"no loader to measure with; known: {', '.join(loaders.names())}, all")
-    has = {loader.name: {spec.name for spec in declared(type(loader))} for _, loader in named}
+    has = {loader.called: loader.settable for _, loader in named}
     for name in options.loader_options:
         if not any(name in known for known in has.values()):
             raise InvalidSettings(
-                f"{name} is no option of {', '.join(dict.fromkeys(loader.name for _, loader in named))}"
+                f"{name} is no option of {', '.join(dict.fromkeys(loader.called for _, loader in named))}"
             )
     for word, loader in named:
         said = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
         free = {
             name: values
             for name, values in options.loader_options.items()
-            if name in has[loader.name] and name not in said
+            if name in has[loader.called] and name not in said
         }
         found, problems = _grid(loader, free)
         if not found:
@@ -167,15 +194,36 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
         yield from found
 
 
-def left_out(options: RunOptions) -> list[str]:
-    """A sentence for each combination of a loader's options that does not go together, and makes no case."""
-    words = loaders.names() if "all" in options.loader else options.loader
-    found = []
-    for loader in map(loaders.parse, dict.fromkeys(words)):
-        known = {spec.name for spec in declared(type(loader))}
-        own = {name: values for name, values in options.loader_options.items() if name in known}
-        found += [f"left out: {problem}" for problem in _grid(loader, own)[1]]
-    return found
+def left_out(manifest: Manifest, options: RunOptions) -> list[str]:
+    """A sentence for whatever was asked for and makes no case.
+
+    Loaders of `all` that are not installed, loaders that read none of the formats in any of the orders,
+    combinations of a loader's options that do not go together, and cold rounds over unknown files.
+    """
+    words, missing = _words(options)
+    found, idle = list(missing), []
+    variants = [formats.parse(word) for word in _variants(manifest, options.format)]
+    for loader in map(loaders.parse, words):
+        if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):
+            idle.append(loader.variant)
+        own = {name: values for name, values in options.loader_options.items() if name in loader.settable}
+        found += [str(problem) for problem in _grid(loader, own)[1]]
+        if loader.own_data and "cold" in options.cache:
+            found.append(f"{loader.called} with a cold cache: nobody can tell which files it reads")
+    if idle:
+        read = f"{', '.join(one.variant for one in variants)} in {' or '.join(options.order)} order"
+        found.append(f"{', '.join(idle)}: {'reads' if len(idle) == 1 else 'read'} none of {read}")
+    return [f"left out: {sentence}" for sentence in found]
+
+
+def _words(options: RunOptions) -> tuple[list[str], list[str]]:
+    """The loaders that are meant, each once, and why those of `all` are not that cannot be used here."""
+    if "all" not in options.loader:
+        return list(dict.fromkeys(options.loader)), []
+    known = {one["name"]: one["usable"] for one in loaders.describe()}
+    named = [word for word in options.loader if word != "all"]
+    found = [*named, *(name for name, usable in known.items() if usable == "yes" and name not in named)]
+    return found, [usable for usable in known.values() if usable != "yes"]
 
 
 def _grid(

@@ -13,6 +13,7 @@ import psutil
 
 from iobench.host import counters
 from iobench.host.monitor import Monitor
+from iobench.host.tree import descendants
 
 PAUSES_S = (0.3, 1.2, 2.0, 4.0)  # and then always the last: a look takes some 10 ms
 
@@ -89,7 +90,7 @@ class Processes:
             pause = next(pauses, PAUSES_S[-1])
 
     def _look(self) -> None:
-        children = counters.descendants()
+        children = descendants()
         for child in children:
             try:
                 process = psutil.Process(child)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._placement import Strided
+from iobench.formats._placement import Placement
 from iobench.formats._reader import Convert, Reader, same
 from iobench.formats._schema import Array, Batch, Schema
 
@@ -20,14 +20,14 @@ PIECE_BYTES = 8 << 20
 class MappedReader(Reader):
     """Copies rows out of one mapped array per field."""
 
-    def __init__(self, schema: Schema, arrays: Batch, places: dict[str, Strided]) -> None:
+    def __init__(self, schema: Schema, arrays: Batch, places: Mapping[str, Placement]) -> None:
         super().__init__(schema)
         self._arrays: Batch | None = arrays
         self._columns = tuple(arrays.items())
         self._places = places
         self._pieces = {f.name: max(1, PIECE_BYTES // f.sample_bytes) for f in schema.fields}
 
-    def placement(self) -> dict[str, Strided]:
+    def placement(self) -> Mapping[str, Placement]:
         """Each field's place in its own file."""
         return self._places
 

@@ -121,7 +121,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "shuffledness",
         "shuffled",
-        "how random the batches of block order are, from 0 (one block) to about 1 (a full shuffle)",
+        "how random batches of block or a loader's own order are: 0 (one block) to about 1 (a full shuffle)",
         _percent,
         lambda r: r.shuffledness,
         _last,
@@ -220,6 +220,22 @@ METRICS: tuple[Metric, ...] = (
         "part of the files' pages in the page cache before a round",
         lambda value: f"{value:.1%}",
         lambda r: r.cache.residency,
+        _median,
+    ),
+    Metric(
+        "other_cpu_share",
+        "others' CPU",
+        "part of the processors' time that other processes used meanwhile",
+        _percent,
+        lambda r: r.others.processors if r.others else None,
+        _median,
+    ),
+    Metric(
+        "other_disk_bytes_per_s",
+        "others' disk",
+        "bytes per second that other processes read from the disk under the data meanwhile",
+        lambda value: f"{bytes_text(value)}/s",
+        lambda r: r.others.disk_bytes_per_s if r.others else None,
         _median,
     ),
     Metric(

@@ -21,5 +21,9 @@ finds those files by the reader's `placement`.
 import pytest
 
 pytest.register_assert_rewrite(
-    "iobench.testing.loaders", "iobench.testing._cases", "iobench.testing._content", "iobench.testing._damage"
+    "iobench.testing.loaders",
+    "iobench.testing._cases",
+    "iobench.testing._content",
+    "iobench.testing._damage",
+    "iobench.testing._places",
 )

@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from format_cases import variants
+from format_cases import SMALL, variants
 
 from iobench import formats
 from iobench.formats import CorruptArtifact, Strided
@@ -21,6 +21,17 @@ class TestEveryVariant(FormatContract):
     @staticmethod
     def fmt(request):
         return request.param
+
+
+class TestSmallPieces(FormatContract):
+    """The same of chunks and shards of a few samples."""
+
+    most_bytes = 20_000
+
+    @pytest.fixture(scope="class", params=SMALL)
+    @staticmethod
+    def fmt(request):
+        return formats.parse(request.param)
 
 
 def test_native_of_memmap_is_a_tensorclass(tmp_path):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from iobench.dataset.manifest import Opener
 from iobench.errors import BenchError, InvalidSettings, LoaderFailed
-from iobench.formats import Format, FormatError, Options, Rows, option
+from iobench.formats import Format, FormatError, Options, Rows, declared, option
 from iobench.loading.order import ORDERS, Order
 from iobench.loading.stages import UNTIMED, Stages
 
@@ -37,15 +37,33 @@ class Loader(Options, ABC):
 
     Two kinds. One is told the rows of each batch, and has to give these. One has an order of its own
     (`own_order`) among the kinds in `orders`: it has to give every sample exactly once, or at least once
-    where it `repeats`. A module of a loader loads its library when it is opened, not when it is imported.
+    where it `repeats`, or at most once where it `drops` some; how many of them, the proof counts. A module
+    of a loader loads its library when it is opened, not when it is imported.
     """
 
     kind: ClassVar[str] = "loader"
-    library: ClassVar[str]
+    library: ClassVar[str]  # by its name on PyPI
     orders: ClassVar[tuple[str, ...]] = ORDERS
     own_order: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
+    drops: ClassVar[bool] = False
     isolated: ClassVar[bool] = False  # measured in a process of its own, unless told otherwise
+    foreign: ClassVar[bool] = False  # somebody's own: what it gives is looked at, not promised
+
+    @property
+    def called(self) -> str:
+        """What it is called in records."""
+        return self.name
+
+    @property
+    def settable(self) -> tuple[str, ...]:
+        """The options that can be set of it by plain options of a run, too."""
+        return tuple(spec.name for spec in declared(type(self)))
+
+    @property
+    def own_data(self) -> bool:
+        """Whether it reads other files than the artifact's, and knows by itself where they lie."""
+        return False
 
     def reads(self, format: Format) -> bool:
         """Whether it can read artifacts of that format."""
@@ -159,7 +177,7 @@ def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     kind, said = type(error).__name__, _reason(error.with_traceback(None))
     if not isinstance(error, (RuntimeError, OSError)) and said:
         said = f"{kind}: {said}"
-    return LoaderFailed(f"{loader.name} over {opener.path}: {said or kind}")
+    return LoaderFailed(f"{loader.called} over {opener.path}: {said or kind}")
 
 
 def _reason(error: Exception) -> str:
