@@ -262,7 +262,7 @@ def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_threa
 
 
 FIXED = ["npy", "memmap", "hdf5:chunk_bytes=0", "hdf5", "lmdb"]
-ENCODED = ["lmdb:codec=lz4"]
+ENCODED = ["hdf5:compression=lzf", "lmdb:codec=lz4"]
 
 
 @pytest.fixture(scope="module")

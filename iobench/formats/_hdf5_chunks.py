@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
+import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 
-from iobench.formats._placement import Chunked, Index, Placement, Strided
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._placement import Blocks, Chunked, Index, Placement, Strided
+from iobench.formats._schema import Array, raw_bytes
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,77 @@ def placed(dataset: h5py.Dataset, path: Path) -> Placement | None:
     if chunks is None or (chunks.stored != chunks.rows * width).any():
         return None
     return Chunked((path,), chunks.first, np.zeros_like(chunks.offset), chunks.offset, width)
+
+
+def encoded(dataset: h5py.Dataset, name: str, path: Path) -> Blocks | None:
+    """The chunks of a dataset as blocks; None where a filter is none of those that are decoded here.
+
+    Those are deflate and shuffle. HDF5's other filters, lzf among them, no library offers by itself.
+    """
+    plist = dataset.id.get_create_plist()
+    filters = tuple(plist.get_filter(number)[0] for number in range(plist.get_nfilters()))
+    if not filters or set(filters) - {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}:
+        return None
+    chunks = chunks_of(dataset)
+    if chunks is None:
+        return None
+    width, item = sample_bytes(dataset), int(dataset.dtype.itemsize)
+    decode = Decoder(path, name, chunks.rows * width, item, filters, chunks.mask)
+    file = np.zeros_like(chunks.offset)
+    return Blocks((name,), (path,), chunks.first, file, chunks.offset, chunks.stored, decode)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """Takes back a dataset's filters, in the order in which they were applied.
+
+    `mask`: for each chunk, the filters that were left out, as bits.
+    """
+
+    path: Path
+    name: str
+    chunk_bytes: int
+    item_bytes: int
+    filters: tuple[int, ...]
+    mask: Index
+
+    def __call__(self, number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+        """Fill the dataset's array with the rows of a chunk."""
+        data: Any = stored
+        for place, kind in reversed(tuple(enumerate(self.filters))):
+            if self.mask[number] >> place & 1:
+                continue
+            data = self._inflated(number, data) if kind == h5py.h5z.FILTER_DEFLATE else self._ordered(data)
+        if len(data) != self.chunk_bytes:
+            raise self._damaged(number, f"{len(data)} bytes")
+        if self.name in out:
+            target = np.frombuffer(raw_bytes(out[self.name]), np.uint8)
+            target[:] = np.frombuffer(data, np.uint8, len(target))
+
+    def _inflated(self, number: int, data: Any) -> bytes:
+        """What deflate made smaller; no more than a chunk, whatever the data would grow to."""
+        inflate = zlib.decompressobj()
+        try:
+            found = inflate.decompress(data, self.chunk_bytes + 1)
+        except zlib.error as error:
+            raise self._damaged(number, error) from error
+        if not inflate.eof:
+            raise self._damaged(number, f"at least {len(found)} bytes and no end")
+        return found
+
+    def _ordered(self, data: Any) -> Any:
+        """Elements of which shuffle has put all first bytes first; what is left over is not touched."""
+        whole = len(data) // self.item_bytes * self.item_bytes
+        if self.item_bytes == 1 or not whole:
+            return data
+        found = np.empty(len(data), np.uint8)
+        planes = np.frombuffer(data, np.uint8, whole).reshape(self.item_bytes, -1)
+        found[:whole].reshape(-1, self.item_bytes)[:] = planes.T
+        found[whole:] = np.frombuffer(data, np.uint8)[whole:]
+        return found.data
+
+    def _damaged(self, number: int, found: object) -> CorruptArtifact:
+        return corrupt(self.path, f"{self.chunk_bytes} bytes in chunk {number} of {self.name}", found)
 
 
 def chunks_of(dataset: h5py.Dataset) -> Chunks | None:

@@ -44,8 +44,26 @@ class Strided(Placement):
         return np.zeros(len(rows), np.int64), self.offset + rows * self.stride
 
 
+class _Parted:
+    """Rows in parts that follow each other, of which each has a `first` row."""
+
+    first: Index
+
+    def number(self, rows: Index) -> Index:
+        """The number of each row's part."""
+        if self._equal is None:
+            return np.asarray(np.searchsorted(self.first, rows, side="right") - 1)
+        return np.asarray(np.minimum(rows // self._equal, len(self.first) - 1))
+
+    @cached_property
+    def _equal(self) -> int | None:
+        """Rows in each part but the last, where they are equally many: a tenth of a search's time."""
+        rows = int(self.first[1]) if len(self.first) > 1 else 0
+        return rows if rows > 0 and (self.first == np.arange(len(self.first)) * rows).all() else None
+
+
 @dataclass(frozen=True, eq=False)
-class Chunked(Placement):
+class Chunked(_Parted, Placement):
     """Chunks of samples that follow each other at a fixed stride.
 
     Per chunk, in the order of rows: `first` row (chunk 0 begins at row 0), `file` number, byte `offset`
@@ -59,22 +77,8 @@ class Chunked(Placement):
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
         """The file and offset of each row, by its chunk."""
-        chunk = self._chunk(rows)
+        chunk = self.number(rows)
         return self.file[chunk], self.offset[chunk] + (rows - self.first[chunk]) * self.stride
-
-    def _chunk(self, rows: Index) -> Index:
-        if self._rows is None:
-            return np.asarray(np.searchsorted(self.first, rows, side="right") - 1)
-        return np.asarray(np.minimum(rows // self._rows, len(self.first) - 1))
-
-    @cached_property
-    def _rows(self) -> int | None:
-        """Rows in each chunk but the last, where they are equally many: a tenth of a search's time."""
-        if len(self.first) < 2:
-            return None
-        rows = int(self.first[1])
-        equal = rows > 0 and (self.first == np.arange(len(self.first)) * rows).all()
-        return rows if equal else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +98,7 @@ class Listed(Placement):
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks:
+class Blocks(_Parted):
     """Rows of `fields` that are stored encoded, together, block by block.
 
     Per block, in the order of rows: `first` row (block 0 begins at row 0, and each block ends where the

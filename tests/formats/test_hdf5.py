@@ -1,13 +1,14 @@
 """HDF5 files whose data lie elsewhere are refused by name, and what they point at is not opened."""
 
 import os
+import zlib
 
 import h5py
 import numpy as np
 import pytest
 
 from iobench import formats
-from iobench.formats import CorruptArtifact
+from iobench.formats import CorruptArtifact, Field, Schema
 from iobench.formats.hdf5 import refuse_foreign
 from iobench.testing._cases import SCHEMA, read_all, store
 
@@ -94,3 +95,88 @@ def test_a_link_to_a_pipe_does_not_hang(artifact, file, tmp_path):
 def test_a_missing_field_is_corrupt(artifact, file):
     file.close()
     assert read_all(artifact.format, artifact.path, SCHEMA) is None
+
+
+# Where samples lie
+
+
+SAMPLES = 23
+ROWS = np.random.default_rng(4).integers(0, 50, (SAMPLES, 6), np.int32)
+FIELD = Schema(SAMPLES, (Field("x", (6,), "int32"),))
+
+
+def stored(tmp_path, fill=ROWS, **options):
+    """What h5py makes of an array with these options, as others write it."""
+    (tmp_path / "a").mkdir()
+    with h5py.File(tmp_path / "a" / "data.h5", "w", **options.pop("file", {})) as file:
+        dataset = file.create_dataset("x", ROWS.shape, ROWS.dtype, **options)
+        dataset[: len(fill)] = fill
+    return formats.get("hdf5").open(tmp_path / "a", FIELD)
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 5, 23])
+def test_plain_chunks_have_a_placement_with_a_partial_last_one(tmp_path, chunk):
+    with stored(tmp_path, chunks=(chunk, 6)) as reader:
+        content = reader.placement()["x"].files[0].read_bytes()
+        _, offsets = reader.placement()["x"].locate(np.arange(SAMPLES))
+        assert reader.blocks() == []
+    for row, offset in enumerate(offsets.tolist()):
+        assert content[offset : offset + 24] == ROWS[row].tobytes()
+
+
+FILTERED = {
+    "gzip": {"compression": "gzip"},
+    "shuffle": {"shuffle": True},
+    "both": {"compression": "gzip", "shuffle": True},
+}
+
+
+@pytest.mark.parametrize("options", FILTERED.values(), ids=FILTERED)
+@pytest.mark.parametrize("chunk", [5, 23])
+def test_filtered_chunks_are_blocks(tmp_path, options, chunk):
+    with stored(tmp_path, chunks=(chunk, 6), **options) as reader:
+        assert reader.placement() == {}
+        (blocks,) = reader.blocks()
+    content = blocks.files[0].read_bytes()
+    for number, first in enumerate(blocks.first.tolist()):
+        low, out = int(blocks.offset[number]), {"x": np.empty((min(chunk, SAMPLES - first), 6), np.int32)}
+        blocks.decode(number, memoryview(content[low : low + int(blocks.stored[number])]), out)
+        np.testing.assert_array_equal(out["x"], ROWS[first : first + chunk])
+
+
+def test_a_chunk_of_which_a_filter_was_left_out_is_decoded_without_it(tmp_path):
+    with stored(tmp_path, chunks=(23, 6), compression="gzip") as reader:
+        reader.close()
+    with h5py.File(tmp_path / "a" / "data.h5", "r+") as file:
+        file["x"].id.write_direct_chunk((0, 0), ROWS[::-1].tobytes(), filter_mask=1)
+    with formats.get("hdf5").open(tmp_path / "a", FIELD) as reader:
+        (blocks,) = reader.blocks()
+        np.testing.assert_array_equal(reader.batch(slice(None))["x"], ROWS[::-1])
+    out, low = {"x": np.empty((SAMPLES, 6), np.int32)}, int(blocks.offset[0])
+    stored_ = blocks.files[0].read_bytes()[low : low + int(blocks.stored[0])]
+    blocks.decode(0, memoryview(stored_), out)
+    np.testing.assert_array_equal(out["x"], ROWS[::-1])
+
+
+def test_a_block_that_would_grow_beyond_a_chunk_is_corrupt_and_not_decoded(tmp_path):
+    with stored(tmp_path, chunks=(23, 6), compression="gzip") as reader:
+        (blocks,) = reader.blocks()
+    with pytest.raises(CorruptArtifact, match="no end"):
+        blocks.decode(0, memoryview(zlib.compress(bytes(50 << 20))), {"x": np.empty((SAMPLES, 6), np.int32)})
+
+
+NOWHERE = {
+    "a chunk that was never written": {"chunks": (5, 6), "fill": ROWS[:12]},
+    "samples in several chunks": {"chunks": (5, 3)},
+    "a filter of HDF5's own": {"chunks": (5, 6), "compression": "lzf"},
+    "a checksum": {"chunks": (5, 6), "fletcher32": True},
+    "a user block": {"chunks": (5, 6), "file": {"userblock_size": 512}},
+}
+
+
+@pytest.mark.parametrize("options", NOWHERE.values(), ids=NOWHERE)
+def test_what_only_the_library_can_read_has_neither_and_is_read_by_it(tmp_path, options):
+    with stored(tmp_path, **options) as reader:
+        assert (reader.placement(), reader.blocks()) == ({}, [])
+        fill = options.get("fill", ROWS)
+        np.testing.assert_array_equal(reader.batch(slice(None))["x"][: len(fill)], fill)

@@ -16,7 +16,7 @@ from iobench.loading.order import ORDERS, Order
 
 # one or two for each way in which samples lie: strided, chunked, listed, encoded
 PLACED = ("npy", "memmap", "hdf5:chunk_bytes=0", "hdf5", "lmdb")
-VARIANTS = (*PLACED, "lmdb:codec=lz4")
+VARIANTS = (*PLACED, "hdf5:compression=gzip", "lmdb:codec=lz4")
 DIRECT = [(name, True) for name in PLACED]
 # two direct ways stand for all: to end their queues takes the kernel 50 ms each
 WAYS = [*((name, None) for name in VARIANTS), DIRECT[2], DIRECT[-1]]

@@ -354,8 +354,8 @@ def broken(*_):
 @every_order
 @pytest.mark.usefixtures("by_file")
 def test_a_disk_that_fails_ahead_of_the_cache_is_one_line(monkeypatch, vectors, name, order):
+    one = loader(vectors, name, order=order)  # which reads files to check them
     cache.evict(vectors.files_of(name))
-    one = loader(vectors, name, order=order)
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(LoaderFailed, match=r"(?s)reading .*Input/output error") as caught:
         list(one)

@@ -266,8 +266,8 @@ def test_what_cannot_be_is_refused_by_name(pictures, option, named):
 def test_what_is_not_there_is_refused_by_name(pictures, tmp_path):
     with pytest.raises(ManifestError, match=str(tmp_path)):
         loader(tmp_path, "npy")
-    with pytest.raises(ManifestError, match="lmdb:codec=lz4 is not prepared"):
-        loader(pictures, "lmdb:codec=lz4")
+    with pytest.raises(ManifestError, match="hdf5:chunk_bytes=4096 is not prepared"):
+        loader(pictures, "hdf5:chunk_bytes=4096")
     with pytest.raises(UnknownFormat, match="'zarr'"):
         loader(pictures, "zarr")
     with pytest.raises(DeviceUnavailable, match="cuda:99"):

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from iobench.formats import corrupt
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.stream.files import Files, open_plain
-from iobench.loading.stream.places import Places, merged
+from iobench.loading.stream.places import Laid, merged
 
 # Reads of this size fill the cache at the speed of the disk even where the kernel's own
 # read-ahead is short, and with large folios, which are fast to copy from afterwards.
@@ -29,7 +29,7 @@ Bytes = npt.NDArray[np.uint8]
 class ReadAhead:
     """A thread that reads rows into the page cache, in the order in which they are stored."""
 
-    def __init__(self, places: Places, rows: slice, first: int | None) -> None:
+    def __init__(self, places: Laid, rows: slice, first: int | None) -> None:
         self._places, self._rows, self._first = places, rows, first
         self._step = max(1, PIECE_BYTES // max(places.widths.values()))
         self._reached = rows.start
@@ -74,8 +74,8 @@ class ReadAhead:
 
     def _ask_for(self, name: str, rows: Index) -> None:
         """Have the kernel fetch the pages of these rows, all at once and without waiting."""
-        starts = self._places.positions(name, rows)
-        low, high = starts // PAGE * PAGE, -(-(starts + self._places.widths[name]) // PAGE) * PAGE
+        low, high = self._places.stretches(name, rows)
+        low, high = low // PAGE * PAGE, -(-high // PAGE) * PAGE
         for begin, end in zip(*(ends.tolist() for ends in merged(low, high)), strict=True):
             number, offset = self._places.within(begin)
             with self._files.using(number) as file:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from iobench.dataset.manifest import Opener
 from iobench.errors import InvalidSettings, LoaderFailed
-from iobench.formats import Batch, FormatError, Placement, Reader, Rows, Schema, corrupt
+from iobench.formats import Batch, Blocks, FormatError, Placement, Reader, Rows, Schema, corrupt
 from iobench.host import cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.bus_errors import Guard, guards_of
+from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
+from iobench.loading.stream.several import Several
 from iobench.thresholds import WARM_LIMIT
 
 FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
 MOST_THREADS = 4
+SMALL_BLOCK_BYTES = 32 << 10  # decoded, on average
 
 
 class Unchanged:
@@ -88,11 +92,13 @@ class Backend:
 
 
 class CachedBackend(Backend):
-    """Rows that are stored as they are in memory, out of the page cache."""
+    """Rows whose places are known, out of the page cache."""
 
-    reader: CachedReader
+    reader: CachedReader | BlockReader | Several
 
-    def __init__(self, path: Path, reader: CachedReader, threads: int, unchanged: Unchanged) -> None:
+    def __init__(
+        self, path: Path, reader: CachedReader | BlockReader | Several, threads: int, unchanged: Unchanged
+    ) -> None:
         super().__init__(path, reader, threads, unchanged)
         self.cold = reader.cold
 
@@ -137,48 +143,72 @@ def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bo
     """The way to read an artifact that suits it and the state of its cache.
 
     Fields that are stored as they are in memory are read through the cache if they are in it or will
-    stay in it, else past it; `direct` decides instead. Where others are asked for, all goes through
-    the format's reader, one thread at a time. InvalidSettings where `direct` is asked for and cannot be
-    had, LoaderFailed where the disk fails.
+    stay in it, else past it; `direct` decides instead. Encoded blocks are read through the cache and
+    decoded by a thread for each processor. Where there is neither for a field, or blocks are small, all
+    goes through the format's reader, one thread at a time. InvalidSettings where `direct` is asked for
+    and cannot be had, LoaderFailed where the disk fails.
     """
     with failures_of(opener.path):
-        unchanged = Unchanged(_files(opener.path))  # first: what changes while it is opened counts
+        files = _files(opener.path)
+        unchanged = Unchanged(files)  # first: what changes while it is opened counts
+        cold = _residency(files) < WARM_LIMIT  # before a reader looks at them
         reader = opener()
         try:
-            places = reader.placement()
+            places, blocks = reader.placement(), _large_blocks(reader, schema)
             if direct:
                 check_placed(places, schema, opener.format.variant)
+            encoded = {name for table in blocks for name in table.fields}
+            if {field.name for field in schema.fields} - places.keys() - encoded:
+                return Backend(opener.path, reader, threads or 1, unchanged, guards_of(opener.path))
         except BaseException:
             reader.close()
             raise
-        if not _all_placed(places, schema):
-            return Backend(opener.path, reader, threads or 1, unchanged, guards_of(opener.path))
         reader.close()
-        found = _placed_reader(schema, places, direct)
         cores = len(os.sched_getaffinity(0))
-        if isinstance(found, CachedReader):
-            return CachedBackend(opener.path, found, threads or min(MOST_THREADS, cores), unchanged)
+        if encoded:
+            found = _decoding_reader(schema, places, blocks, cold)
+            return CachedBackend(opener.path, found, threads or cores, unchanged)
+        placed = _placed_reader(schema, places, direct, cold)
+        if isinstance(placed, CachedReader):
+            return CachedBackend(opener.path, placed, threads or min(MOST_THREADS, cores), unchanged)
         # one thread copies rows while the others wait for the disk
-        return DirectBackend(opener.path, found, threads or min(MOST_THREADS, cores + 1), unchanged)
+        return DirectBackend(opener.path, placed, threads or min(MOST_THREADS, cores + 1), unchanged)
 
 
 def check_placed(places: Mapping[str, Placement], schema: Schema, variant: str) -> None:
     """InvalidSettings where a field is not stored as it is in memory, but has to be decoded."""
-    if not _all_placed(places, schema):
+    if {field.name for field in schema.fields} - places.keys():
         raise InvalidSettings(
             f"{variant} does not store samples as they are in memory: it cannot be read past the cache"
         )
 
 
-def _all_placed(places: Mapping[str, Placement], schema: Schema) -> bool:
-    return places.keys() >= {field.name for field in schema.fields}
+def _large_blocks(reader: Reader, schema: Schema) -> list[Blocks]:
+    """The blocks of these fields, but for those of a few rows: a call for each costs more than it does."""
+    found = []
+    for table in reader.blocks():
+        names = [name for name in table.fields if name in {field.name for field in schema.fields}]
+        width = sum(schema.field(name).sample_bytes for name in names)
+        if names and width * schema.samples >= SMALL_BLOCK_BYTES * len(table.first):
+            found.append(table)
+    return found
+
+
+def _decoding_reader(
+    schema: Schema, places: Mapping[str, Placement], blocks: Sequence[Blocks], cold: bool
+) -> BlockReader | Several:
+    plain = tuple(field for field in schema.fields if field.name in places)
+    others = tuple(field for field in schema.fields if field.name not in places)
+    decoding = BlockReader(replace(schema, fields=others), blocks, cold)
+    if not plain:
+        return decoding
+    return Several(schema, (CachedReader(replace(schema, fields=plain), places, cold), decoding))
 
 
 def _placed_reader(
-    schema: Schema, places: Mapping[str, Placement], direct: bool | None
+    schema: Schema, places: Mapping[str, Placement], direct: bool | None, cold: bool
 ) -> CachedReader | DirectReader:
     files = sorted({file for field in schema.fields for file in places[field.name].files})
-    cold = _residency(files) < WARM_LIMIT
     if direct or (direct is None and cold and not _fits(files)):
         try:
             return DirectReader(schema, places)

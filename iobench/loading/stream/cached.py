@@ -78,21 +78,19 @@ class CachedReader(Reader):
         if self._ahead is not None:
             self._ahead.wait_for(stop)
         for name, target in out.items():
-            first, width = self._places.dense(name), self._places.widths[name]
-            if first is not None:
-                self._read_from(first + start * width, target)
-            else:
-                self._read_runs(name, np.arange(start, stop), target)
+            runs, done = self._places.runs(name, start, stop), 0
+            if runs is None or (len(runs) * READ_BYTES > target.nbytes and CAUGHT and len(runs) > 1):
+                self._read_each(name, np.arange(start, stop), target)
+                continue
+            for position, count in runs:
+                self._read_from(position, target[done : done + count])
+                done += count
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         if self._ahead is not None:
             self._ahead.fetch(rows, list(out))
         for name, target in out.items():
-            if CAUGHT:
-                self._gather(name, rows, target)
-            else:
-                for slot, position in enumerate(self._places.positions(name, rows).tolist()):
-                    self._read_from(position, target[slot : slot + 1])
+            self._read_each(name, rows, target)
         if self._ahead is not None:
             self._ahead.begin()
 
@@ -102,16 +100,12 @@ class CachedReader(Reader):
         self._gathers[name](rows, target)
         self._guard.check()
 
-    def _read_runs(self, name: str, rows: Index, target: Array) -> None:
-        """Rows by as few reads as they are in pieces; many small pieces out of the map instead."""
-        width = self._places.widths[name]
-        starts = self._places.positions(name, rows)
-        first = np.flatnonzero(np.diff(starts, prepend=starts[0] - width - 1) != width).tolist()
-        if CAUGHT and len(first) * READ_BYTES > len(rows) * width:
+    def _read_each(self, name: str, rows: Index, target: Array) -> None:
+        if CAUGHT:
             self._gather(name, rows, target)
             return
-        for low, high in zip(first, [*first[1:], len(rows)], strict=True):
-            self._read_from(int(starts[low]), target[low:high])
+        for slot, position in enumerate(self._places.positions(name, rows).tolist()):
+            self._read_from(position, target[slot : slot + 1])
 
     def _read_from(self, position: int, target: Array) -> None:
         """Fill an array with what lies from a position on."""

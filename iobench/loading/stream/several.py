@@ -1,0 +1,52 @@
+"""Fields that are read in different ways, as one reader."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.formats import Array, Convert, Reader, Schema, same
+from iobench.loading.stream.blocks import BlockReader
+from iobench.loading.stream.cached import CachedReader
+
+
+class Several(Reader):
+    """Readers of some of the fields each."""
+
+    def __init__(self, schema: Schema, parts: Sequence[CachedReader | BlockReader]) -> None:
+        super().__init__(schema)
+        self._parts = tuple(parts)
+        self.cold = any(part.cold for part in parts)
+
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample in fresh arrays."""
+        return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
+
+    def read_ahead(self, rows: slice, first: int | None = None) -> None:
+        """Begin to read these rows into the cache, as `CachedReader.read_ahead`."""
+        for part in self._parts:
+            part.read_ahead(rows, first)
+
+    def stop(self) -> None:
+        """End reading ahead; whoever waits for it gets CancelledError."""
+        for part in self._parts:
+            part.stop()
+
+    def close(self) -> None:
+        """Close all."""
+        for part in self._parts:
+            part.close()
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        self._read(slice(start, stop), out)
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        self._read(rows, out)
+
+    def _read(self, rows: Any, out: Mapping[str, Array]) -> None:
+        for part in self._parts:
+            names = {field.name for field in part.schema.fields}
+            part.read(rows, {name: array for name, array in out.items() if name in names})

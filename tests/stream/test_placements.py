@@ -1,0 +1,268 @@
+"""Rows wherever they lie: in one file or very many, at any byte, plain or in blocks that are decoded once."""
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from stream_cases import in_use
+
+from iobench.formats import Blocks, Chunked, CorruptArtifact, Field, Listed, Schema, Strided, corrupt
+from iobench.loading.stream import decoded, direct, files
+from iobench.loading.stream.blocks import BlockReader
+from iobench.loading.stream.cached import CachedReader
+from iobench.loading.stream.direct import DirectReader
+from iobench.loading.stream.gather import LARGE_ROW_BYTES, one_thread
+from iobench.loading.stream.several import Several
+
+SHARDS, EACH = 40, 7
+SAMPLES = SHARDS * EACH
+
+
+class Shards:
+    """Rows of two fields, one after the other in a record, in many files with a gap before each record."""
+
+    def __init__(self, folder, width, gap):
+        rng = np.random.default_rng(width)
+        self.rows = {
+            "x": rng.integers(0, 256, (SAMPLES, width), dtype=np.uint8),
+            "y": np.arange(SAMPLES) * 3,
+        }
+        self.schema = Schema(SAMPLES, (Field("x", (width,), "uint8"), Field("y", (), "int64")))
+        self.folder, self.width = folder, width
+        self.paths = [folder / f"shard{number}" for number in range(SHARDS)]
+        offsets = np.zeros(SAMPLES, np.int64)
+        for number, path in enumerate(self.paths):
+            with open(path, "wb") as file:
+                file.write(b"\xa5" * (number % 5))  # no two shards begin alike
+                for row in range(number * EACH, number * EACH + EACH):
+                    file.write(b"\xa5" * gap)
+                    offsets[row] = file.tell()
+                    file.write(self.rows["x"][row].tobytes() + self.rows["y"][row].tobytes())
+        file = np.arange(SAMPLES) // EACH
+        self.listed = {
+            "x": Listed(tuple(self.paths), file, offsets),
+            "y": Listed(tuple(self.paths), file, offsets, within=width),
+        }
+        first, stride = np.arange(SHARDS) * EACH, gap + width + 8
+        parts = (first, np.arange(SHARDS), offsets[first])
+        self.chunked = {
+            "x": Chunked(tuple(self.paths), *parts, stride),
+            "y": Chunked(tuple(self.paths), *parts[:2], parts[2] + width, stride),
+        }
+
+    def check(self, reader, rows):
+        for name, array in reader.batch(rows).items():
+            np.testing.assert_array_equal(array, self.rows[name][rows])
+
+
+@pytest.fixture(params=[(5, 3), (512, 0), (LARGE_ROW_BYTES + 1, 11)], ids=["odd", "aligned", "large"])
+def shards(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MOST_OPEN", 4)
+    monkeypatch.setattr(direct, "MOST_OPEN", 4)
+    return Shards(tmp_path, *request.param)
+
+
+READERS = pytest.mark.parametrize(
+    "open_reader",
+    [lambda s, p: CachedReader(s, p, False), lambda s, p: CachedReader(s, p, True), DirectReader],
+    ids=["warm", "cold", "direct"],
+)
+KINDS = pytest.mark.parametrize("kind", ["listed", "chunked"])
+
+
+@READERS
+@KINDS
+def test_rows_of_many_files_are_right_in_any_order_and_few_files_are_open(shards, kind, open_reader):
+    order = np.random.default_rng(5).permutation(SAMPLES)
+    with open_reader(shards.schema, getattr(shards, kind)) as reader:
+        for rows in (order, order[:9], np.array([3, 3, 0, SAMPLES - 1]), slice(0, SAMPLES), slice(5, 23)):
+            shards.check(reader, rows)
+            assert open_files(shards.folder) <= 4
+        with ThreadPoolExecutor(6) as pool:
+            list(pool.map(lambda part: shards.check(reader, part), np.array_split(order, 12)))
+        assert open_files(shards.folder) <= 4
+    assert in_use(shards.folder) == set()
+
+
+@KINDS
+@pytest.mark.parametrize("first", [None, 5])
+def test_what_is_read_ahead_is_right(shards, kind, first):
+    with CachedReader(shards.schema, getattr(shards, kind), True) as reader:
+        reader.read_ahead(slice(0, SAMPLES), first)
+        rows = np.random.default_rng(1).permutation(SAMPLES)
+        shards.check(reader, slice(0, SAMPLES) if first is None else np.append(first, rows))
+    assert in_use(shards.folder) == set()
+
+
+def open_files(folder):
+    links = (Path("/proc/self/fd") / name for name in os.listdir("/proc/self/fd"))
+    return sum(os.path.realpath(link).startswith(f"{folder}/") for link in links)
+
+
+def lies(shards):
+    """Placements that lead out of their files."""
+    listed = shards.listed["x"]
+    size, paths = shards.paths[0].stat().st_size, listed.files
+    wrong = {
+        "beyond": (0, size - shards.width + 1),
+        "far beyond": (0, 1 << 50),
+        "before": (0, -1),
+        "no such file": (SHARDS, 0),
+        "a file before the first": (-1, 0),
+    }
+    for name, (file, offset) in wrong.items():
+        files_, offsets = listed.file.copy(), listed.offset.copy()
+        files_[7], offsets[7] = file, offset
+        yield name, Listed(paths, files_, offsets)
+        if file == 0:
+            none = np.zeros(SAMPLES, np.int64)
+            yield f"{name}, one file", Listed(paths[:1], none, np.where(np.arange(SAMPLES) == 7, offset, 0))
+        yield f"{name}, chunks", Chunked(paths, np.arange(SAMPLES), files_, offsets, 1)
+    yield "a stride too long", Strided(paths[:1], 0, size)
+
+
+@READERS
+def test_a_placement_that_leads_out_of_its_files_is_corrupt(tmp_path, open_reader):
+    shards = Shards(tmp_path, 100, 3)
+    schema = Schema(SAMPLES, shards.schema.fields[:1])
+    for name, place in lies(shards):
+        with pytest.raises(CorruptArtifact) as caught, open_reader(schema, {"x": place}) as reader:
+            reader.batch(np.arange(SAMPLES))
+        assert "\n" not in str(caught.value), name
+    assert in_use(tmp_path) == set()
+
+
+def test_torch_has_as_many_threads_afterwards_as_before_and_one_in_between():
+    before = torch.get_num_threads()
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+# Blocks
+
+
+class Encoded:
+    """Blocks of 1 to 9 rows of two fields, each byte of them stored as its complement."""
+
+    def __init__(self, path):
+        self.path, self.decoded, self.harmed = path, [], set()
+        self.first = np.array([0, 4, 5, 14, 20])
+        self.rows = {"x": np.random.default_rng(2).integers(0, 256, (26, 50), np.uint8), "y": np.arange(26)}
+        self.schema = Schema(26, (Field("x", (50,), "uint8"), Field("y", (), "int64")))
+        self.counts = np.diff(self.first, append=26)
+        with open(path, "wb") as file:
+            offsets = []
+            for first, count in zip(self.first, self.counts, strict=True):
+                offsets.append(file.tell())
+                part = [self.rows[name][first : first + count].tobytes() for name in ("x", "y")]
+                file.write(bytes(255 - byte for byte in b"".join(part)))
+        self.table = Blocks(
+            ("x", "y"), (path,), self.first, np.zeros(5, np.int64), np.array(offsets), self.counts * 58,
+            self.decode,
+        )  # fmt: skip
+
+    def decode(self, number, stored, out):
+        self.decoded.append(number)
+        if number in self.harmed:
+            raise corrupt(self.path, "a block", "another thing")
+        count = self.counts[number]
+        plain = 255 - np.frombuffer(stored, np.uint8)
+        parts = {"x": plain[: 50 * count], "y": plain[50 * count :]}
+        for name, target in out.items():
+            target.reshape(-1).view(np.uint8)[:] = parts[name]
+
+    def check(self, reader, rows, names=("x", "y")):
+        index = np.arange(26)[rows]
+        out = {
+            name: np.empty((len(index), *self.rows[name].shape[1:]), self.rows[name].dtype) for name in names
+        }
+        reader.read(rows, out)
+        for name in names:
+            np.testing.assert_array_equal(out[name], self.rows[name][index])
+
+
+@pytest.fixture
+def encoded(tmp_path):
+    return Encoded(tmp_path / "blocks")
+
+
+ORDERS = [slice(0, 26), slice(3, 17), np.random.default_rng(1).permutation(26), np.array([25, 4, 4, 0])]
+
+
+@pytest.mark.parametrize("cold", [False, True])
+def test_rows_of_blocks_are_right_in_any_order(encoded, cold):
+    with BlockReader(encoded.schema, [encoded.table], cold) as reader:
+        reader.read_ahead(slice(0, 26), 25)
+        for rows in ORDERS:
+            encoded.check(reader, rows)
+            encoded.check(reader, rows, ["y"])
+    with pytest.raises(ValueError, match="closed"):
+        reader.batch(slice(0, 3))
+    assert in_use(encoded.path.parent) == set()
+
+
+def test_several_threads_have_each_block_decoded_once(encoded):
+    barrier = threading.Barrier(6)
+    some = np.setdiff1d(np.arange(26), encoded.first)  # of no block all rows, which would not be kept
+
+    def read(seed):
+        barrier.wait()
+        encoded.check(reader, np.random.default_rng(seed).permutation(some))
+
+    with BlockReader(encoded.schema, [encoded.table], False) as reader, ThreadPoolExecutor(6) as pool:
+        list(pool.map(read, range(6)))
+    assert sorted(encoded.decoded) == [0, 2, 3, 4]
+
+
+def test_blocks_are_kept_as_long_as_there_is_room(encoded, monkeypatch):
+    with BlockReader(encoded.schema, [encoded.table], False) as reader:
+        for room, times in ((1 << 20, 1), (1, 5)):
+            monkeypatch.setattr(decoded, "CACHE_BYTES", room)
+            reader._decoded.clear()
+            encoded.decoded.clear()
+            for row in (0, 6, 1, 7, 2):
+                encoded.check(reader, np.array([row]))
+            assert len(encoded.decoded) == (2 if times == 1 else times)
+
+
+def test_a_damaged_block_is_corrupt_for_all_who_want_it_and_no_other_is(encoded):
+    encoded.harmed = {3}
+    with BlockReader(encoded.schema, [encoded.table], False) as reader:
+        for rows in (np.array([1, 15, 25]), slice(0, 26), np.array([16])):
+            with pytest.raises(CorruptArtifact, match="expected a block"):
+                reader.batch(rows)
+        encoded.check(reader, slice(0, 14))
+        encoded.harmed = set()
+        encoded.check(reader, np.array([1, 15, 25]))
+
+
+@pytest.mark.parametrize("wrong", [("offset", 1 << 40), ("offset", -1), ("stored", 1 << 40), ("file", 1)])
+def test_a_table_that_leads_out_of_its_file_is_corrupt(encoded, wrong):
+    getattr(encoded.table, wrong[0])[2] = wrong[1]
+    with pytest.raises(CorruptArtifact):
+        BlockReader(encoded.schema, [encoded.table], False)
+
+
+def test_a_block_that_was_cut_off_is_an_error_and_no_bus_error(encoded):
+    with BlockReader(encoded.schema, [encoded.table], False) as reader:
+        os.truncate(encoded.path, 0)
+        with pytest.raises(OSError, match="cannot be read"):
+            reader.batch(slice(0, 26))
+
+
+def test_fields_that_lie_plain_and_fields_in_blocks_are_read_together(encoded, tmp_path):
+    place = Strided((tmp_path / "plain",), 3, 8)
+    place.files[0].write_bytes(bytes(3) + encoded.rows["y"].tobytes())
+    x, y = ((field,) for field in encoded.schema.fields)
+    parts = (
+        CachedReader(Schema(26, y), {"y": place}, False),
+        BlockReader(Schema(26, x), [encoded.table], False),
+    )
+    with Several(encoded.schema, parts) as reader:
+        for rows in ORDERS:
+            encoded.check(reader, rows)
