@@ -14,6 +14,7 @@ import pytest
 import iobench
 from iobench import formats, thresholds
 from iobench.bench import case_limits
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import DTYPES
 from iobench.host import cache
 from iobench.terminal.cli import main
@@ -48,7 +49,7 @@ def prepared(folder, arrays, variants=()):
     """The manifest of these arrays in every format."""
     np.savez(folder / "arrays.npz", **arrays)
     source = iobench.open_source(folder / "arrays.npz")
-    return iobench.prepare(source, variants or formats.names(), data_dir=folder / "data")[0]
+    return iobench.prepare(source, variants or DEFAULT_FORMATS, data_dir=folder / "data")[0]
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +75,7 @@ def every_dtype(tmp_path_factory):
 def floats(tmp_path_factory):
     """16 MiB of generated vectors in every format: large enough to see them come from disk."""
     folder = tmp_path_factory.mktemp("floats")
-    return iobench.prepare(iobench.Synthetic(1 << 22), formats.names(), data_dir=folder / "data")[0]
+    return iobench.prepare(iobench.Synthetic(1 << 22), DEFAULT_FORMATS, data_dir=folder / "data")[0]
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ def test_every_metric_is_in_the_readme_as_it_is_declared(metric):
 @pytest.mark.parametrize("name", loaders.names())
 def test_every_loader_and_its_options_are_in_the_readme(name):
     assert f"`{name}`" in README
-    for spec in declared(loaders.type_of(name)):
+    for spec in declared(loaders.class_of(name)):
         assert f"`--{spec.name.replace('_', '-')}`" in README
 
 

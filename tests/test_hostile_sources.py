@@ -15,7 +15,8 @@ from faults import hostile_sources as hostile
 from PIL import Image
 
 import iobench
-from iobench import formats, open_source
+from iobench import open_source
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.sources import _hdf5_child, checked, hdf5_file
 from iobench.errors import SourceError
 
@@ -219,7 +220,7 @@ class TestOddBools:
     @pytest.mark.parametrize("kind", ["npy", "npz", "h5"])
     def test_every_format_stores_and_proves_them(self, tmp_path, kind):
         source = self.make(tmp_path, kind)
-        manifest, _ = iobench.prepare(source, formats.names(), data_dir=tmp_path / "data")
+        manifest, _ = iobench.prepare(source, DEFAULT_FORMATS, data_dir=tmp_path / "data")
         assert set(iobench.verify(manifest).values()) == {None}
         for variant in manifest.artifacts:
             with manifest.opener(variant)() as reader:

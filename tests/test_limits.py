@@ -28,7 +28,7 @@ from iobench.results.warnings import warnings_of
 from iobench.thresholds import CACHED_BELOW
 
 SECONDS = 0.01
-LOADERS, SLOTS = known_loaders.names(), 5
+LOADERS, SLOTS = known_loaders.DEFAULT_LOADERS, 5
 MIB = 1 << 20
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 from conftest import SAMPLES, every_dtype_arrays, image_arrays
 
-from iobench import formats
 from iobench.bench.epoch import opened
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.errors import LoaderFailed
 from iobench.formats import CorruptArtifact, corrupt
 from iobench.host import cache
@@ -18,11 +18,11 @@ from iobench.host.counters import Counters
 from iobench.loading import loaders, order
 from iobench.loading.loaders import Job
 
-FETCHES, LOADERS = ("sample", "batch"), loaders.names()
+FETCHES, LOADERS = ("sample", "batch"), loaders.DEFAULT_LOADERS
 ROWS = {
     kind: order.Order(kind, 32, block_rows=10, window_batches=2).batches(SAMPLES, 1) for kind in order.ORDERS
 }
-every_format = pytest.mark.parametrize("name", formats.names())
+every_format = pytest.mark.parametrize("name", DEFAULT_FORMATS)
 
 
 def an_opened(manifest, name, loader="dataloader", kind="random", batch_size=32, **options):

@@ -12,6 +12,7 @@ import iobench
 from iobench import RunOptions, formats, thresholds
 from iobench.bench import executor
 from iobench.bench.observer import Observer
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.errors import (
     ColdCacheUnavailable,
     DeviceUnavailable,
@@ -25,7 +26,7 @@ from iobench.results import record
 from iobench.thresholds import COLD_LIMIT, WARM_LIMIT
 
 FORKED = "num_workers=2,start_method=fork"
-LOADERS = loaders.names()
+LOADERS = loaders.DEFAULT_LOADERS
 TUPLES = ("device", "cache", "order", "batch_size", "block_bytes", "window_bytes", "model")
 
 
@@ -61,8 +62,8 @@ def labels(found):
 
 
 def test_every_case_has_a_record_per_round_and_nothing_is_printed(images, measure, capfd):
-    found = measure(images, ["all"], ["all"], rounds=2)
-    assert len(found.cases) == len(formats.names()) * len(LOADERS)
+    found = measure(images, ["all"], LOADERS, rounds=2)
+    assert len(found.cases) == len(DEFAULT_FORMATS) * len(LOADERS)
     cycles = [labels(found)[: len(found.cases)], labels(found)[len(found.cases) :]]
     for cycle in cycles:  # interleaved: each case once before any comes again
         assert sorted(cycle) == sorted(map(str, found.labels.values()))
@@ -116,7 +117,7 @@ def test_records_go_beside_the_dataset_by_default(own_images, measure):
 
 def test_the_loader_s_own_settings_stay_out_of_other_cases(images, measure):
     chosen = {"fetch": ("batch",), "num_workers": (2,), "start_method": ("fork",)}
-    found = measure(images, loaders=["all"], loader_options=chosen)
+    found = measure(images, loaders=LOADERS, loader_options=chosen)
     by_loader = {one.case["loader"]: one.case["options"] for one in found.records}
     assert by_loader["native"] == {"pin_memory": False, "non_blocking": False}
     assert by_loader["dataloader"].items() >= {"fetch": "batch", "num_workers": 2}.items()
@@ -161,7 +162,7 @@ def test_a_case_named_twice_is_measured_once(images, measure):
     assert len(measure(images, ["npy", "npy"], ["native", "native"]).records) == 1
 
 
-@pytest.mark.parametrize("name", formats.names())
+@pytest.mark.parametrize("name", DEFAULT_FORMATS)
 def test_wrong_content_is_a_failure_and_never_timed(own_images, measure, name):
     largest = max(own_images.files_of(name), key=lambda path: path.stat().st_size)
     damage(largest)
@@ -184,7 +185,7 @@ def test_wrong_content_names_both_checksums(own_images, measure):
 def test_a_truncated_or_missing_file_fails_its_cases_and_no_other(own_images, measure, harm):
     path = own_images.files_of("npy")[0]
     harm(path)
-    found = measure(own_images, ["npy", "lmdb"], ["all"])
+    found = measure(own_images, ["npy", "lmdb"], LOADERS)
     assert {one.case["format"] for one in found.records} == {"lmdb"}
     assert len(found.failures) == len(LOADERS)
     assert all(str(path) in reason for reason in found.failures.values())

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import iobench
-from iobench import formats
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.errors import RecordError
 from iobench.loading import loaders as known_loaders
 from iobench.loading.stages import STAGES, UNTIMED, Profile
@@ -97,16 +97,16 @@ def profiled_run(manifest, folder, variants, loaders, rounds=1, **options):
 
 @pytest.fixture
 def profiled(images, tmp_path):
-    def call(variants=("npy",), loaders=("all",), **options):
+    def call(variants=("npy",), loaders=known_loaders.DEFAULT_LOADERS, **options):
         return profiled_run(images, tmp_path, variants, loaders, **{"profile": True, **options})
 
     return call
 
 
-@pytest.mark.parametrize("name", formats.names())
+@pytest.mark.parametrize("name", DEFAULT_FORMATS)
 def test_every_profiled_round_is_split_without_a_rest(profiled, name):
     found = profiled([name])
-    assert len(found.records) == len(known_loaders.names())
+    assert len(found.records) == len(known_loaders.DEFAULT_LOADERS)
     for record in found.records:
         timing, stages = record.timing, record.timing.stages
         assert set(stages) == set(STAGES)

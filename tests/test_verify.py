@@ -9,6 +9,7 @@ from conftest import Arrays, damage, image_arrays
 
 import iobench
 from iobench import formats
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.verify import verify_artifact
 from iobench.errors import WrongContent
 
@@ -29,7 +30,7 @@ def largest(manifest, variant):
 
 def test_intact_artifacts_pass(own_images, every_dtype):
     for manifest in (own_images, every_dtype):
-        assert iobench.verify(manifest) == dict.fromkeys(formats.names())
+        assert iobench.verify(manifest) == dict.fromkeys(DEFAULT_FORMATS)
 
 
 def test_a_touched_artifact_passes(own_images):
@@ -38,32 +39,32 @@ def test_a_touched_artifact_passes(own_images):
     assert iobench.verify(own_images, ["npy"]) == {"npy": None}
 
 
-@pytest.mark.parametrize("variant", formats.names())
+@pytest.mark.parametrize("variant", DEFAULT_FORMATS)
 def test_a_changed_byte_is_found(own_images, variant):
     damage(largest(own_images, variant))
     only_problem(own_images, variant)
 
 
-@pytest.mark.parametrize("variant", formats.names())
+@pytest.mark.parametrize("variant", DEFAULT_FORMATS)
 def test_a_truncated_file_is_found(own_images, variant):
     file = largest(own_images, variant)
     os.truncate(file, file.stat().st_size // 2)
     assert f"{file}: expected" in only_problem(own_images, variant)
 
 
-@pytest.mark.parametrize("variant", formats.names())
+@pytest.mark.parametrize("variant", DEFAULT_FORMATS)
 def test_a_missing_file_is_found(own_images, variant):
     largest(own_images, variant).unlink()
     assert "no such file" in only_problem(own_images, variant)
 
 
-@pytest.mark.parametrize("variant", formats.names())
+@pytest.mark.parametrize("variant", DEFAULT_FORMATS)
 def test_a_missing_folder_is_found(own_images, variant):
     shutil.rmtree(own_images.path_of(variant))
     assert "no such file" in only_problem(own_images, variant)
 
 
-@pytest.mark.parametrize("variant", formats.names())
+@pytest.mark.parametrize("variant", DEFAULT_FORMATS)
 @pytest.mark.parametrize("content", [bytes, lambda size: b"?" * size], ids=["zeros", "text"])
 def test_an_overwritten_file_is_found(own_images, variant, content):
     file = largest(own_images, variant)
@@ -71,7 +72,7 @@ def test_an_overwritten_file_is_found(own_images, variant, content):
     only_problem(own_images, variant)
 
 
-@pytest.mark.parametrize("variant", formats.names())
+@pytest.mark.parametrize("variant", DEFAULT_FORMATS)
 def test_the_artifact_of_other_data_is_found(own_images, tmp_path, variant):
     arrays = image_arrays()
     arrays["y"] = arrays["y"][::-1]
@@ -123,7 +124,7 @@ def test_progress_reaches_all_bytes(own_images, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("variant", formats.names())
+@pytest.mark.parametrize("variant", DEFAULT_FORMATS)
 def test_pages_of_zeros_are_found_and_end_nothing(own_images, variant):
     """LMDB aborts its process on some of these: verify must outlive it."""
     file = largest(own_images, variant)

@@ -15,7 +15,7 @@ from iobench.errors import InvalidSettings
 from iobench.formats import InvalidOption, declared
 from iobench.host import cache
 from iobench.loading import loaders
-from iobench.loading.loaders import Loader
+from iobench.loading.loaders import DEFAULT_LOADERS, Loader
 from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setting
 
 MODELS = ("none", "mlp", "cnn")
@@ -26,13 +26,14 @@ TIMEOUT_S = 120.0
 class RunOptions:
     """A run as it was asked for; each tuple makes cases, one for every combination that fits together.
 
-    `format` and `loader` are variants or `all`. `loader_options` are options of loaders by name, for
+    `format` and `loader` are variants or `all`: every prepared format, every loader that is installed
+    and reads what is asked for. `loader_options` are options of loaders by name, for
     every loader that has them and whose own word does not say otherwise. `rounds` is a number, or
     `auto`: as many as it takes, within `max_time` seconds.
     """
 
     format: tuple[str, ...] = ("all",)
-    loader: tuple[str, ...] = ("all",)
+    loader: tuple[str, ...] = DEFAULT_LOADERS
     device: tuple[str, ...] = ("auto",)
     cache: tuple[str, ...] = ("warm",)
     order: tuple[str, ...] = ("random",)
@@ -144,8 +145,7 @@ def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
 
 def _loaders(options: RunOptions) -> Iterator[Loader]:
     """Every loader asked for, with each combination of those plain options that it has."""
-    words = loaders.names() if "all" in options.loader else options.loader
-    named = [(word, loaders.parse(word)) for word in dict.fromkeys(words)]
+    named = [(word, loaders.parse(word)) for word in _words(options)[0]]
     if not named:
         raise InvalidSettings(f"no loader to measure with; known: {', '.join(loaders.names())}, all")
     has = {loader.name: {spec.name for spec in declared(type(loader))} for _, loader in named}
@@ -167,15 +167,35 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
         yield from found
 
 
-def left_out(options: RunOptions) -> list[str]:
-    """A sentence for each combination of a loader's options that does not go together, and makes no case."""
-    words = loaders.names() if "all" in options.loader else options.loader
-    found = []
-    for loader in map(loaders.parse, dict.fromkeys(words)):
+def left_out(manifest: Manifest, options: RunOptions) -> list[str]:
+    """A sentence for whatever was asked for and makes no case.
+
+    Loaders of `all` that are not installed, loaders that read none of the formats in any of the orders,
+    and combinations of a loader's options that do not go together.
+    """
+    words, missing = _words(options)
+    found, idle = list(missing), []
+    variants = [formats.parse(word) for word in _variants(manifest, options.format)]
+    for loader in map(loaders.parse, words):
+        if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):
+            idle.append(loader.variant)
         known = {spec.name for spec in declared(type(loader))}
         own = {name: values for name, values in options.loader_options.items() if name in known}
-        found += [f"left out: {problem}" for problem in _grid(loader, own)[1]]
-    return found
+        found += [str(problem) for problem in _grid(loader, own)[1]]
+    if idle:
+        read = f"{', '.join(one.variant for one in variants)} in {' or '.join(options.order)} order"
+        found.append(f"{', '.join(idle)}: {'reads' if len(idle) == 1 else 'read'} none of {read}")
+    return [f"left out: {sentence}" for sentence in found]
+
+
+def _words(options: RunOptions) -> tuple[list[str], list[str]]:
+    """The loaders that are meant, each once, and why those of `all` are not that cannot be used here."""
+    if "all" not in options.loader:
+        return list(dict.fromkeys(options.loader)), []
+    known = {one["name"]: one["usable"] for one in loaders.describe()}
+    named = [word for word in options.loader if word != "all"]
+    found = [*named, *(name for name, usable in known.items() if usable == "yes" and name not in named)]
+    return found, [usable for usable in known.values() if usable != "yes"]
 
 
 def _grid(

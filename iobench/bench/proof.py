@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iobench.bench.coverage import Coverage
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import read_back
@@ -14,13 +15,14 @@ from iobench.errors import WrongContent
 from iobench.formats import Rows
 from iobench.loading.loaders import Asked, Job, Loader
 from iobench.loading.transfer import DeviceBatch
+from iobench.results.parts import ProofPart
 
 
 class Proof:
     """Sees one epoch's batches on the device, and says at its end whether they were all of the dataset.
 
     A loader that is told its rows has to give them in that order. One with an order of its own has to
-    give each sample once, or at least once where it says that it repeats some.
+    give each sample once, save what it says that it drops or repeats.
     """
 
     def __init__(self, loader: Loader, job: Job, manifest: Manifest, asked: Asked) -> None:
@@ -31,40 +33,55 @@ class Proof:
 
     def add(self, batch: DeviceBatch) -> None:
         """Hash a batch."""
-        if self._loader.repeats:
+        if self._loader.own_order:
             hashes: Any = self._check.hashes(batch)
             self._seen.append(hashes.cpu().numpy())
         else:
             self._check.add(batch, next(self._rows, None))
 
-    def conclude(self) -> None:
-        """WrongContent where what came is not what the manifest says was written."""
-        if self._loader.repeats:
-            self._cover()
-            return
-        found, expected = self._check.content, self._manifest.content or 0
+    def conclude(self) -> ProofPart | None:
+        """What a loader's own order was found to be; None where it was told its rows.
+
+        WrongContent where what came is not what the manifest says was written.
+        """
+        if self._loader.own_order:
+            return self._cover()
+        self._compare(self._check)
+        if self._check.ordered != self._manifest.ordered:
+            raise WrongContent(
+                "samples in another order than was asked for reached the device; prepare it again, "
+                "as it was first prepared, to repair it"
+            )
+        return None
+
+    def _compare(self, check: Checksum) -> None:
+        """WrongContent where the sum over samples is not the manifest's."""
+        found, expected = check.content, self._manifest.content or 0
         if found != expected:
             raise WrongContent(
                 f"wrong content on the device: expected checksum {expected:016x}, found {found:016x}; "
                 "prepare it again, as it was first prepared, to repair it"
             )
-        if not self._loader.own_order and self._check.ordered != self._manifest.ordered:
-            raise WrongContent(
-                "samples in another order than was asked for reached the device; prepare it again, "
-                "as it was first prepared, to repair it"
-            )
 
-    def _cover(self) -> None:
-        """Every sample at least once, and nothing else."""
-        seen = np.unique(np.concatenate(self._seen)) if self._seen else np.empty(0, np.int64)
-        check = Checksum(self._manifest.schema)
-        written = np.unique(np.concatenate([check.hashes(batch) for batch in read_back(self._job.opener)]))
-        missing, foreign = (len(np.setdiff1d(*pair)) for pair in ((written, seen), (seen, written)))
-        if missing or foreign:
+    def _cover(self) -> ProofPart:
+        """Every sample, and nothing else, as often as the loader says."""
+        check, loader = Checksum(self._manifest.schema), self._loader
+        cover = Coverage(np.concatenate(list(map(check.take, read_back(self._job.opener)))), self._seen)
+        self._compare(check)  # what was read back to compare with is itself what was written
+        lost = 0 if loader.drops else cover.dropped
+        twice = 0 if loader.repeats else cover.repeated
+        if lost or twice or cover.foreign or cover.dropped == self._manifest.schema.samples:
             raise WrongContent(
-                f"wrong content on the device: {missing} samples never came, "
-                f"{foreign} are none of the dataset's"
+                f"wrong content on the device: {cover.dropped} samples never came, "
+                f"{cover.repeated} came once more, {cover.foreign} are none of the dataset's"
             )
+        order = self._job.order
+        return ProofPart(
+            dropped=cover.dropped,
+            repeated=cover.repeated,
+            in_order=cover.in_order if order.kind == "sequential" else None,
+            shuffledness=None if order.kind == "sequential" else cover.shuffledness(order.block_rows),
+        )
 
 
 def _index(rows: Rows) -> npt.NDArray[np.int64]:

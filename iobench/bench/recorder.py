@@ -27,6 +27,7 @@ from iobench.results.parts import (
     MachineGpu,
     MachinePart,
     Measured,
+    ProofPart,
     SnapshotPart,
 )
 from iobench.results.record import Record
@@ -42,6 +43,7 @@ class Recorder:
         self._monitor = Monitor(root, device) if run.options.profile else None
         self._machines = {case.device: _machine(root, case.device) for case in run.cases}
         self._below_s: list[float] | None = None
+        self._proofs: dict[str, ProofPart | None] = {}
 
     def watching(self) -> AbstractContextManager[None]:
         """Look at the machine once a second meanwhile, if the run asks for it."""
@@ -59,6 +61,10 @@ class Recorder:
             if below is not None:
                 self._below_s = [below.first_s, below.second_s]
                 self._run.remarks.append(below.sentence)
+
+    def proved(self, case: Case, found: ProofPart | None) -> None:
+        """Keep what the proof of a case found, for its records."""
+        self._proofs[case.key] = found
 
     def limit(self, case: Case) -> Limit | None:
         """The lowest limit on the case's way; None where none is to be, or can be, measured."""
@@ -82,6 +88,7 @@ class Recorder:
             machine=self._machines[case.device],
             limit=LimitPart(**asdict(limit)) if limit else None,
             shuffledness=self._shuffledness(case),
+            proof=self._proofs.get(case.key),
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )
@@ -102,6 +109,9 @@ class Recorder:
         )
 
     def _shuffledness(self, case: Case) -> float | None:
+        if case.loader.own_order:
+            proof = self._proofs.get(case.key)
+            return proof.shuffledness if proof else None
         if case.order != "block":
             return None
         samples = self._run.manifest.schema.samples

@@ -74,7 +74,8 @@ class Measuring:
             self._observer.status(f"checking {self._labels[case.key]}")
             with self._collecting_failures(case):
                 before = time.monotonic()
-                self._executor(case).prove(case, self._options.warmup, self._tick(case, 0))
+                found = self._executor(case).prove(case, self._options.warmup, self._tick(case, 0))
+                self._recorder.proved(case, found)
                 self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
 
     def _trace_all(self) -> None:

@@ -40,13 +40,17 @@ def prepare(
     """Write `source` into every variant that is missing; the manifest and one row per variant.
 
     What is there and intact is skipped. Each artifact is read back through its reader and
-    compared with the source before it gets its name. ArtifactExists where the folder holds
-    other data and `overwrite` is not given; PrepareError where disk or folder refuse;
-    WrongContent where what is read back differs.
+    compared with the source before it gets its name. UnsupportedSchema where a variant cannot hold
+    such samples, before anything is written. ArtifactExists where the folder holds other data and
+    `overwrite` is not given; PrepareError where disk or folder refuse; WrongContent where what is
+    read back differs.
     """
     root = Path(data_dir) / check_name(source.name if name is None else name)
     check_readable(root)
-    wanted = list(dict.fromkeys(formats.parse(v).variant for v in variants))
+    forms = [formats.parse(v) for v in variants]
+    for form in forms:
+        form.check_schema(source.schema)
+    wanted = list(dict.fromkeys(form.variant for form in forms))
     described = _described(source)
     with os_errors(root), locked(root):
         before = _swept(root, overwrite)

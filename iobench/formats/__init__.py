@@ -14,12 +14,13 @@ from iobench.formats._errors import (
     InvalidOption,
     MissingDependency,
     UnknownFormat,
+    UnsupportedSchema,
     corrupt,
 )
 from iobench.formats._format import Format
 from iobench.formats._options import Option, Options, build, declared, option, read_word, word
 from iobench.formats._placement import Blocks, Chunked, Listed, Placement, Strided
-from iobench.formats._reader import Convert, Extent, Reader, Rows, Timed, same
+from iobench.formats._reader import Convert, Extent, Reader, Rows, Timed, same, unread
 from iobench.formats._registry import Registry
 from iobench.formats._schema import (
     DTYPES,
@@ -28,6 +29,7 @@ from iobench.formats._schema import (
     Batch,
     Field,
     Schema,
+    field_name,
     plain_bools,
     raw_bytes,
 )
@@ -60,10 +62,12 @@ __all__ = [
     "Strided",
     "Timed",
     "UnknownFormat",
+    "UnsupportedSchema",
     "build",
     "corrupt",
     "declared",
     "describe",
+    "field_name",
     "get",
     "names",
     "option",
@@ -73,6 +77,7 @@ __all__ = [
     "read_word",
     "same",
     "type_of",
+    "unread",
     "word",
 ]
 

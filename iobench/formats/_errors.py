@@ -4,6 +4,7 @@ FormatError
 ├ UnknownFormat        + LookupError         lists the known names
 ├ InvalidOption        + ValueError          an option that there is not, or a value it cannot take
 ├ MissingDependency    + ImportError         gives the pip command
+├ UnsupportedSchema    + ValueError          the field that a format cannot hold, and why
 ├ BrokenPlugin                               a package whose format or loader cannot be used, and why
 ├ ArtifactExists       + FileExistsError     names --overwrite
 └ CorruptArtifact      + ValueError          file, expected, found
@@ -24,6 +25,10 @@ class UnknownFormat(FormatError, LookupError):
 
 class InvalidOption(FormatError, ValueError):
     """A format or loader was given an option it does not have, or a value it cannot take."""
+
+
+class UnsupportedSchema(FormatError, ValueError):
+    """A format cannot hold samples of this kind."""
 
 
 class MissingDependency(FormatError, ImportError):

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from iobench.formats._errors import CorruptArtifact
+from iobench.formats._errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats._options import Options
 from iobench.formats._reader import Reader
-from iobench.formats._schema import Batch, Field, Schema
+from iobench.formats._schema import DTYPES, Batch, Field, Schema
 
 
 @dataclass(frozen=True)
@@ -20,10 +20,22 @@ class Format(Options, ABC):
 
     kind: ClassVar[str] = "format"
     library: ClassVar[str]  # the installed package that does the work, by its name on PyPI
+    dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)  # those of DTYPES that it holds
+    forkable: ClassVar[bool] = True  # whether a process that used its library may be forked and go on
 
     def size_bound(self, schema: Schema) -> int:
         """The most bytes that `write` puts on disk; prepare asks for this much free space."""
         return schema.logical_bytes + (1 << 20)
+
+    def check_schema(self, schema: Schema) -> None:
+        """UnsupportedSchema, naming the field, where it cannot hold such samples; asked before writing."""
+        for field in schema.fields:
+            if field.dtype not in self.dtypes:
+                held = ", ".join(dtype for dtype in DTYPES if dtype in self.dtypes)
+                raise UnsupportedSchema(
+                    f"format {self.name} cannot hold field {field.name}, which is {field.dtype}; "
+                    f"it holds {held}"
+                )
 
     def check(self, path: Path, schema: Schema) -> None:
         """Raise CorruptArtifact where `path` is damaged such that reading could end the process.

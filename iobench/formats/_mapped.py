@@ -19,7 +19,7 @@ PIECE_BYTES = 8 << 20
 class MappedReader(Reader):
     """Copies rows out of one mapped array per field."""
 
-    def __init__(self, schema: Schema, arrays: Batch, extents: dict[str, Extent]) -> None:
+    def __init__(self, schema: Schema, arrays: Batch, extents: dict[str, Extent] | None = None) -> None:
         super().__init__(schema)
         self._arrays: Batch | None = arrays
         self._columns = tuple(arrays.items())
@@ -27,8 +27,8 @@ class MappedReader(Reader):
         self._pieces = {f.name: max(1, PIECE_BYTES // f.sample_bytes) for f in schema.fields}
 
     @property
-    def extents(self) -> dict[str, Extent]:
-        """Each field's place in its own file."""
+    def extents(self) -> dict[str, Extent] | None:
+        """Each field's place in its own file, where they were given."""
         return self._extents
 
     def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:

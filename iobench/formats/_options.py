@@ -103,6 +103,8 @@ class Options:
     kind: ClassVar[str]  # "format" or "loader", for what people read
     name: ClassVar[str]
     summary: ClassVar[str]
+    modules: ClassVar[tuple[str, ...]] = ()  # which its own imports when it is used, and not before
+    extra: ClassVar[str] = ""  # of iobench, which installs them
 
     def __post_init__(self) -> None:
         for spec in declared(type(self)):

@@ -34,6 +34,12 @@ def same(value: T) -> T:
     return value
 
 
+def unread(array: Array) -> Array:
+    """The array made read-only, which says that it is a view of a file, of which no byte has moved."""
+    array.flags.writeable = False
+    return array
+
+
 class Reader(ABC):
     """Fills a caller's buffers from rows. Reading is safe from several threads at once."""
 
@@ -77,7 +83,10 @@ class Reader(ABC):
         """
 
     def native(self, rows: Rows) -> Any:
-        """One batch the way the format's own library advises; fresh arrays unless overridden."""
+        """One batch the way the format's own library advises; fresh arrays unless overridden.
+
+        A dict of arrays, of which read-only ones are views of a file, or a tensorclass.
+        """
         return self.batch(rows)
 
     def time_decoding(self, timed: Timed) -> None:

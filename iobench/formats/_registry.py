@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import importlib.util
 import pkgutil
 import re
 import sys
@@ -46,6 +47,12 @@ class Registry(Generic[T]):
         MissingDependency where its library is not installed, BrokenPlugin where a package's class
         cannot be used or the name is offered twice.
         """
+        found = self.class_of(name)
+        _require(found)
+        return found
+
+    def class_of(self, name: str) -> type[T]:
+        """The class of that name with what it declares, whether or not what it needs is installed."""
         ours, offers = name in self._own(), self._offered().get(name, ())
         if ours + len(offers) > 1:
             raise BrokenPlugin(self._clash(name, ours, offers))
@@ -70,11 +77,16 @@ class Registry(Generic[T]):
 
     def _description(self, name: str) -> dict[str, Any]:
         try:
-            cls = self.type_of(name)
+            cls = self.class_of(name)
         except FormatError as error:
             return {"name": name, "summary": "", "usable": str(error), "options": []}
+        try:
+            _require(cls)
+            usable = "yes"
+        except MissingDependency as error:
+            usable = str(error)
         options = [_plain(spec) for spec in declared(cls)]
-        return {"name": name, "summary": cls.summary, "usable": "yes", "options": options}
+        return {"name": name, "summary": cls.summary, "usable": usable, "options": options}
 
     def _own(self) -> list[str]:
         path = sys.modules[self._package].__path__
@@ -140,6 +152,16 @@ def _offers(group: str, path: tuple[str, ...]) -> dict[str, tuple[EntryPoint, ..
     for offer in entry_points(group=group):
         found[offer.name] = (*found.get(offer.name, ()), offer)
     return found
+
+
+def _require(cls: type[Options]) -> None:
+    """MissingDependency where a module that a class needs is not installed; nothing is imported."""
+    package = f"'iobench[{cls.extra}]'" if cls.extra else ""
+    for module in cls.modules:
+        spec = importlib.util.find_spec(module)
+        if spec is None or spec.origin is None:  # which is a folder of that name on the way, and no module
+            lacks = f"{cls.kind} {cls.name} needs {module}, which is not installed"
+            raise MissingDependency(f"{lacks}: pip install {package or module}")
 
 
 def _origin(offer: EntryPoint) -> str:

@@ -121,7 +121,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "shuffledness",
         "shuffled",
-        "how random the batches of block order are, from 0 (one block) to about 1 (a full shuffle)",
+        "how random batches of block or a loader's own order are: 0 (one block) to about 1 (a full shuffle)",
         _percent,
         lambda r: r.shuffledness,
         _last,

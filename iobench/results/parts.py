@@ -110,6 +110,16 @@ class MemoryPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProofPart:
+    """What the proof of a case found of a loader that has an order of its own, in one epoch."""
+
+    dropped: int = 0  # samples that never came
+    repeated: int = 0  # that came, beyond the first time of each
+    in_order: bool | None = None  # as they are stored; None where that was not asked for
+    shuffledness: float | None = None  # of random order: see iobench.loading.order
+
+
+@dataclass(frozen=True, kw_only=True)
 class LimitPart:
     """The lowest limit on the way of a case's bytes, measured in the same run."""
 

@@ -21,6 +21,7 @@ from iobench.results.parts import (
     LimitPart,
     MachinePart,
     Measured,
+    ProofPart,
     SnapshotPart,
 )
 
@@ -40,7 +41,8 @@ class Record(Measured):
     cache: CachePart
     machine: MachinePart
     limit: LimitPart | None = None
-    shuffledness: float | None = None  # of block order: see iobench.loading.order
+    shuffledness: float | None = None  # of block order, and of a loader's own: see iobench.loading.order
+    proof: ProofPart | None = None  # of the case, where its loader has an order of its own
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
     record_version: int = VERSION
 

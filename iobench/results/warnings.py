@@ -17,6 +17,7 @@ DRIFT = 0.10  # from the first round to the last
 CHANCE = 0.05  # of as clear a drift in rounds that only scatter
 FIRST = 0.10  # a first round this far from the rest, and three times as far as these scatter
 STEAL = 0.01  # of the processors' time
+SHUFFLED = 0.5  # of what a full shuffle is
 NEIGHBOURS = 0.05  # of the data, read from the same disk by others
 SPANS = 0.01  # of an epoch
 MOST_NAMED = 3
@@ -264,6 +265,34 @@ def _throttled_device(groups: Cases) -> RunWarning | None:
     )
 
 
+def _not_every_sample(groups: Cases) -> RunWarning | None:
+    """Of loaders that say they drop or repeat: the proof has counted how many."""
+    proofs = {key: rounds[0].proof for key, rounds in groups.items()}
+    lost = {key: proof for key, proof in proofs.items() if proof and (proof.dropped or proof.repeated)}
+    if not lost:
+        return None
+    samples = max(groups[key][0].dataset.samples for key in lost)
+    counts = {name: max(getattr(proof, name) for proof in lost.values()) for name in ("dropped", "repeated")}
+    counted = " and ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+    said = f"{counted} of {samples:,} samples in an epoch, so that no two epochs need train on the same"
+    return RunWarning("coverage", said, list(lost))
+
+
+def _own_order(groups: Cases) -> RunWarning | None:
+    """Of loaders with an order of their own: where it is far from what was asked for."""
+    proofs = {key: rounds[0].proof for key, rounds in groups.items()}
+    stored = [key for key, proof in proofs.items() if proof and proof.in_order is False]
+    shuffled = {key: proof.shuffledness for key, proof in proofs.items() if proof}
+    little = {key: value for key, value in shuffled.items() if value is not None and value < SHUFFLED}
+    if not stored and not little:
+        return None
+    parts = ["samples came in another order than they are stored"] if stored else []
+    if little:
+        least = min(little.values())
+        parts.append(f"its own shuffle is as little as {least:.0%} of a full one, which others here did")
+    return RunWarning("own order", "; ".join(parts), [*stored, *little])
+
+
 _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _few_rounds,
     _short_rounds,
@@ -281,6 +310,8 @@ _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _costly_spans,
     _throttled_device,
     _mixed_software,
+    _not_every_sample,
+    _own_order,
 )
 
 

@@ -9,9 +9,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from iobench import formats
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.prepare import prepare
+from iobench.dataset.prepare import DEFAULT_FORMATS, prepare
 from iobench.dataset.sources import Synthetic
 from iobench.errors import ColdCacheUnavailable, LoaderFailed, PrepareError
 from iobench.host import cache
@@ -56,8 +55,8 @@ class VolumeStudy(Study):
         parts, cold_failure, sizes = list[Measurements](), None, _sizes(options)
         for size in sizes:
             options.on_status(f"{_power(size)} elements")
-            with _prepared(options, size, formats.names()) as manifest:
-                measured = partial(rounds, manifest.root, formats.names(), options.device)
+            with _prepared(options, size, DEFAULT_FORMATS) as manifest:
+                measured = partial(rounds, manifest.root, DEFAULT_FORMATS, options.device)
                 parts.append(measured("warm", _power(size), observer=HowLong(options, "warm")))
                 try:
                     cold = measured("cold", f"{_power(size)}, cold", observer=HowLong(options, "cold"))
@@ -99,7 +98,7 @@ def _sizes(options: StudyOptions) -> tuple[int, ...]:
     """Numbers of elements, as far as they fit."""
     if options.quick:
         return QUICK
-    room = shutil.disk_usage(options.folder).free * DISK_SHARE / len(formats.names())
+    room = shutil.disk_usage(options.folder).free * DISK_SHARE / len(DEFAULT_FORMATS)
     most = min(room, cache.free_memory() * MEMORY_SHARE) / ITEM_BYTES
     return tuple(size for size in PUBLISHED if size <= max(most, PUBLISHED[0]))
 
@@ -108,7 +107,7 @@ def _limits(options: StudyOptions) -> tuple[int, tuple[float, ...], Sequence[str
     """Bytes of the memory limit, what is read under it as a multiple of that, and in which formats."""
     if options.quick:
         return QUICK_LIMIT_BYTES, QUICK_OF_LIMIT, QUICK_LIMITED
-    return LIMIT_BYTES, OF_LIMIT, formats.names()
+    return LIMIT_BYTES, OF_LIMIT, DEFAULT_FORMATS
 
 
 @contextmanager

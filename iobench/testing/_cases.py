@@ -79,6 +79,15 @@ def assert_rows(batch: Batch, source: Batch, rows: Any) -> None:
         assert_same(array, source[name][rows])
 
 
+def bare_files(artifact: Artifact, reader: Reader) -> set[Path]:
+    """The files that hold samples from their first byte on, in which garbage is content."""
+    placed = [(extent.path, extent.offset) for extent in (reader.extents or {}).values()]
+    for placement in reader.placement().values():
+        file, offset = placement.locate(np.arange(len(reader)))
+        placed += [(placement.files[f], o) for f, o in zip(file.tolist(), offset.tolist(), strict=True)]
+    return {path.relative_to(artifact.path) for path, offset in placed if offset == 0}
+
+
 def column(native: Any, name: str) -> Any:
     """A field of a native batch: a dict or something with attributes, as a tensorclass."""
     return native[name] if isinstance(native, dict) else getattr(native, name)

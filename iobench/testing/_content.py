@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from iobench.formats import DTYPES, Array, Batch, Field, Format, Reader, Schema
+from iobench.formats import DTYPES, Array, Batch, Field, Format, Reader, Schema, UnsupportedSchema
 from iobench.testing._cases import (
     INDICES,
     SAMPLES,
@@ -32,27 +33,46 @@ contract = settings(
     suppress_health_check=[HealthCheck.differing_executors],
 )
 
-field_lists = st.lists(
-    st.tuples(st.lists(st.integers(1, 5), max_size=3), st.sampled_from(DTYPES)), min_size=1, max_size=4
-)
+
+def field_lists(fmt: Format) -> st.SearchStrategy[Any]:
+    """Shapes and dtypes of a few fields that a format can hold."""
+    shapes = st.lists(st.integers(1, 5), max_size=3)
+    return st.lists(st.tuples(shapes, st.sampled_from(held(fmt))), min_size=1, max_size=4)
 
 
-def garbage(count: int) -> Batch:
+def held(fmt: Format) -> list[str]:
+    """The dtypes that a format holds, in the order of DTYPES."""
+    return [dtype for dtype in DTYPES if dtype in fmt.dtypes]
+
+
+def garbage(schema: Schema, count: int) -> Batch:
     """A batch of other content, to be overwritten."""
-    out = SCHEMA.empty(count)
+    out = schema.empty(count)
     for array in out.values():
         array.reshape(-1).view(np.uint8)[:] = 0xA5 if array.dtype != bool else 1
     return out
+
+
+WRONG: dict[str, Callable[[str], Array]] = {
+    "count": lambda dtype: np.empty((5, 2, 5), dtype),
+    "shape": lambda dtype: np.empty((6, 5, 2), dtype),
+    "flat": lambda dtype: np.empty((6, 10), dtype),
+    "dtype": lambda dtype: np.empty((6, 2, 5), "int32"),
+    "byte order": lambda dtype: np.empty((6, 2, 5), ">f4"),
+    "fortran": lambda dtype: np.empty((6, 2, 5), dtype, order="F"),
+    "strided": lambda dtype: np.empty((12, 2, 5), dtype)[::2],
+}
 
 
 class Content:
     """Schemas of all kinds, written in batches of any size."""
 
     @contract
-    @given(st.integers(1, 20), field_lists, st.lists(st.integers(0, 9), max_size=4), st.data())
+    @given(st.integers(1, 20), st.lists(st.integers(0, 9), max_size=4), st.data())
     def test_any_schema_in_any_batches_comes_back_in_order(
-        self, fmt: Format, samples: int, specs: Any, batch_sizes: list[int], data: Any
+        self, fmt: Format, samples: int, batch_sizes: list[int], data: Any
     ) -> None:
+        specs = data.draw(field_lists(fmt))
         fields = tuple(Field(f"f{i}", tuple(shape), dtype) for i, (shape, dtype) in enumerate(specs))
         rows = data.draw(st.lists(st.integers(0, samples - 1), max_size=30))
         with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +82,8 @@ class Content:
                 assert_rows(reader.batch(np.array(rows, np.int64)), artifact.source, rows)
 
     def test_every_dtype_as_scalar_and_as_array(self, fmt: Format, tmp_path: Path) -> None:
-        fields = [Field(f"{dtype}_{len(shape)}", shape, dtype) for dtype in DTYPES for shape in ((), (3, 2))]
+        dtypes = held(fmt)
+        fields = [Field(f"{dtype}_{len(shape)}", shape, dtype) for dtype in dtypes for shape in ((), (3, 2))]
         artifact = store(fmt, tmp_path / "a", Schema(7, tuple(fields)))
         with artifact.open() as reader:
             assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
@@ -102,13 +123,22 @@ class Content:
             assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
             assert_same(column(reader.native(np.array([3, 0])), name), artifact.source[name][[3, 0]])
 
-    def test_length_and_schema(self, reader: Reader) -> None:
-        assert len(reader) == SAMPLES
-        assert reader.schema == SCHEMA
+    def test_a_dtype_that_it_does_not_hold_is_refused_by_name(self, fmt: Format) -> None:
+        for dtype in DTYPES:
+            schema = Schema(1, (Field("x", (2,), dtype),))
+            if dtype in fmt.dtypes:
+                fmt.check_schema(schema)
+            else:
+                with pytest.raises(UnsupportedSchema, match=f"{fmt.name} cannot hold field x, .* {dtype}"):
+                    fmt.check_schema(schema)
 
 
 class Rows:
     """Rows as slices and as indices, into memory of the caller's or fresh."""
+
+    def test_length_and_schema(self, reader: Reader, schema: Schema) -> None:
+        assert len(reader) == SAMPLES
+        assert reader.schema == schema
 
     @contract
     @given(st.lists(st.integers(0, SAMPLES - 1), max_size=40))
@@ -152,11 +182,11 @@ class Rows:
     def test_out_is_wholly_overwritten_and_stays_the_callers(
         self, artifact: Artifact, reader: Reader, rows: Any
     ) -> None:
-        out = garbage(6)
+        out = garbage(artifact.schema, 6)
         for _ in range(2):
             reader.read(rows, out)
             assert_rows(out, artifact.source, rows)
-            out.update(garbage(6))
+            out.update(garbage(artifact.schema, 6))
             for array in out.values():
                 array[...] = 1
         with artifact.open() as fresh:
@@ -165,28 +195,18 @@ class Rows:
     @pytest.mark.parametrize("rows", [slice(4, 10), INDICES], ids=["slice", "indices"])
     def test_out_may_hold_some_of_the_fields(self, artifact: Artifact, reader: Reader, rows: Any) -> None:
         for names in (["mask"], ["label", "rgb"], []):
-            out = {name: garbage(6)[name] for name in names}
+            out = {name: garbage(artifact.schema, 6)[name] for name in names}
             reader.read(rows, out)
             for name in names:
                 assert_same(out[name], artifact.source[name][rows])
 
-    @pytest.mark.parametrize(
-        "wrong",
-        [
-            np.empty((5, 2, 5), "float32"),
-            np.empty((6, 5, 2), "float32"),
-            np.empty((6, 10), "float32"),
-            np.empty((6, 2, 5), "int32"),
-            np.empty((6, 2, 5), ">f4"),
-            np.empty((6, 2, 5), "float32", order="F"),
-            np.empty((12, 2, 5), "float32")[::2],
-        ],
-        ids=["count", "shape", "flat", "dtype", "byte order", "fortran", "strided"],
-    )
+    @pytest.mark.parametrize("wrong", WRONG)
     @pytest.mark.parametrize("rows", [slice(4, 10), INDICES], ids=["slice", "indices"])
-    def test_out_of_the_wrong_kind_is_a_value_error(self, reader: Reader, rows: Any, wrong: Array) -> None:
+    def test_out_of_the_wrong_kind_is_a_value_error(
+        self, reader: Reader, schema: Schema, rows: Any, wrong: str
+    ) -> None:
         with pytest.raises(ValueError, match="signal"):
-            reader.read(rows, {"signal": wrong})
+            reader.read(rows, {"signal": WRONG[wrong](schema.field("signal").dtype)})
 
     def test_out_with_an_unknown_field_is_a_key_error(self, reader: Reader) -> None:
         with pytest.raises(KeyError, match="depth"):

@@ -8,16 +8,21 @@ from pathlib import Path
 
 import pytest
 
-from iobench.formats import Format, Reader
+from iobench.formats import Format, Reader, Schema
 from iobench.testing._cases import SCHEMA, Artifact, Call, spawned, store
 from iobench.testing._content import Content, Rows
 from iobench.testing._damage import Damage, Life
+from iobench.testing._places import Places
 
 
-class FormatContract(Content, Rows, Life, Damage):
-    """Everything that iobench relies on in a format, as tests of `format`."""
+class NarrowFormatContract(Rows, Life, Places, Damage):
+    """As `FormatContract`, for a format that holds some kinds of samples only, like those of `samples`.
+
+    These are 23, in fields `rgb`, `signal` of shape (2, 5), `label` and `mask`.
+    """
 
     format: Format
+    samples: Schema = SCHEMA
 
     @pytest.fixture(scope="class")
     @staticmethod
@@ -28,9 +33,16 @@ class FormatContract(Content, Rows, Life, Damage):
 
     @pytest.fixture(scope="class")
     @staticmethod
-    def artifact(fmt: Format, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+    def schema(request: pytest.FixtureRequest) -> Schema:
+        """What most tests write."""
+        found: Schema = request.cls.samples
+        return found
+
+    @pytest.fixture(scope="class")
+    @staticmethod
+    def artifact(fmt: Format, schema: Schema, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         """What it wrote of 23 samples; not to be changed."""
-        return store(fmt, tmp_path_factory.mktemp("artifact") / "a", SCHEMA)
+        return store(fmt, tmp_path_factory.mktemp("artifact") / "a", schema)
 
     @pytest.fixture(scope="class")
     @staticmethod
@@ -51,3 +63,7 @@ class FormatContract(Content, Rows, Life, Damage):
         """Calls a function in another process."""
         with spawned() as call:
             yield call
+
+
+class FormatContract(NarrowFormatContract, Content):
+    """Everything that iobench relies on in a format, as tests of `format`."""

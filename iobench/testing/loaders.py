@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
 from iobench.errors import BenchError
 from iobench.formats import Batch, Format, FormatError, get, names, read_word
-from iobench.loading.loaders import Asked, Job, Loader
+from iobench.loading.loaders import Asked, Job, Loader, describe
 from iobench.loading.order import ORDERS, Order
 from iobench.testing._cases import SCHEMA, Artifact, store
 
@@ -29,11 +30,22 @@ class LoaderContract:
     """Everything that iobench relies on in a loader, as tests of `loader` over every format that it reads."""
 
     loader: Loader
+    formats: Sequence[str] | None = None  # that it is tried over, where these stand for all that it reads
+
+    @pytest.fixture(scope="class", autouse=True)
+    @staticmethod
+    def usable(request: pytest.FixtureRequest) -> None:
+        """Skips, with the reason, where what the loader needs is not installed."""
+        known = {one["name"]: one["usable"] for one in describe()}
+        if (usable := known.get(request.cls.loader.name, "yes")) != "yes":
+            pytest.skip(usable)
 
     @pytest.fixture(scope="class", params=names())
     @staticmethod
     def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
         """23 samples in a format; skips those that the loader does not read."""
+        if request.param not in (request.cls.formats or names()):
+            pytest.skip(f"{', '.join(request.cls.formats)} stand for what {request.cls.loader.name} reads")
         fmt: Format = get(request.param)
         if not request.cls.loader.reads(fmt):
             pytest.skip(f"{request.cls.loader.name} does not read {fmt.name}")
@@ -60,15 +72,39 @@ class LoaderContract:
         assert pickle.loads(pickle.dumps(self.loader)) == self.loader
 
     def test_an_epoch_has_every_sample(self, job: Job, artifact: Artifact) -> None:
-        """Each exactly once, or at least once where it says that it repeats some; two epochs running."""
+        """Each exactly once, save what it says that it repeats or drops; two epochs running."""
         hashes = Checksum(SCHEMA).hashes(artifact.source)
         with closing(self.loader.on("cpu").open(job)) as epochs:
             for number in (0, 1):
                 found = list(epochs.epoch(asked(self.loader, job, number)))
                 seen = np.concatenate([Checksum(SCHEMA).hashes(as_arrays(batch)) for batch in found])
                 if not self.loader.repeats:
-                    assert len(seen) == len(hashes)
-                assert set(seen.tolist()) == set(hashes.tolist())
+                    assert len(seen) == len(set(seen.tolist()))
+                assert seen.size
+                assert set(seen.tolist()) <= set(hashes.tolist())
+                if not self.loader.drops:
+                    assert set(seen.tolist()) == set(hashes.tolist())
+
+    def test_random_order_is_another_one_in_each_epoch(self, artifact: Artifact) -> None:
+        """And the same one when the same epoch is asked of a loader that was opened anew."""
+        if "random" not in self.loader.orders:
+            pytest.skip(f"{self.loader.name} has no random order")
+        job = job_over(artifact, "random")
+        first, second, again = (self._order(job, artifact, number) for number in (1, 2, 1))
+        assert first == again
+        assert first != second
+
+    def _order(self, job: Job, artifact: Artifact, number: int) -> list[int]:
+        """The hashes of an epoch's samples as they come, from a loader opened for it alone."""
+        with closing(self.loader.on("cpu").open(job)) as epochs:
+            batches = map(as_arrays, epochs.epoch(asked(self.loader, job, number)))
+            return [one for batch in batches for one in Checksum(SCHEMA).hashes(batch).tolist()]
+
+    def test_the_artifact_is_left_as_it_was(self, artifact: Artifact) -> None:
+        """Nothing is written into it or beside it: no cache, no index, no copy."""
+        before = _tree(artifact.path.parent)
+        read_all(self.loader, job_over(artifact, self.loader.orders[0]))
+        assert _tree(artifact.path.parent) == before
 
     def test_rows_come_as_they_were_asked_for(self, job: Job, artifact: Artifact) -> None:
         """Of a loader that is told the rows of each batch."""
@@ -128,6 +164,12 @@ def job_over(artifact: Artifact, kind: str) -> Job:
 def asked(loader: Loader, job: Job, number: int) -> Asked:
     """What the loader is asked for an epoch."""
     return number if loader.own_order else job.order.batches(SCHEMA.samples, number)
+
+
+def _tree(folder: Path) -> dict[Path, tuple[int, int]]:
+    """Every file below a folder with its size and time of change."""
+    found = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
 
 
 def read_all(loader: Loader, job: Job) -> int:

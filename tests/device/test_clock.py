@@ -14,7 +14,7 @@ from iobench.bench.device_clock import DeviceClock
 from iobench.host.device import device_of
 from iobench.loading import loaders
 
-LOADERS = loaders.names()
+LOADERS = loaders.DEFAULT_LOADERS
 
 pytest_plugins = "plugged"
 

@@ -13,7 +13,7 @@ from iobench.loading import loaders
 from iobench.loading.stream.transfer import SideTransfer
 from iobench.loading.transfer import Side
 
-LOADERS = loaders.names()
+LOADERS = loaders.DEFAULT_LOADERS
 
 pytest_plugins = "plugged"
 

@@ -19,7 +19,7 @@ from iobench.loading import loaders
 from iobench.loading.stream.transfer import SideTransfer, Transfer, transfer_to
 from iobench.loading.transfer import HostToDevice, device_errors
 
-LOADERS = loaders.names()
+LOADERS = loaders.DEFAULT_LOADERS
 
 pytest_plugins = "plugged"
 

@@ -2,18 +2,25 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 from format_cases import variants
 
 from iobench import formats
 from iobench.formats import InvalidOption, MissingDependency, UnknownFormat
 
 FOLDER = Path(formats.__file__).parent
-LIBRARIES = {"torch", "tensordict", "h5py", "lmdb", "lz4"}
+EXTRAS = {"safetensors", "pyarrow", "zarr", "blosc2", "lance", "PIL"}
+LIBRARIES = {"torch", "tensordict", "h5py", "lmdb", "lz4", *EXTRAS}
 
 
 def test_names_are_the_modules_beside_the_package():
@@ -30,7 +37,7 @@ def test_every_format_says_what_it_is(name):
     assert fmt.library
 
 
-@pytest.mark.parametrize("name", ["parquet", "", "_base", "npy.py", "HDF5"])
+@pytest.mark.parametrize("name", ["csv", "", "_base", "npy.py", "HDF5"])
 def test_an_unknown_format_lists_the_known_ones(name):
     for find in (formats.type_of, formats.get, formats.parse):
         with pytest.raises(UnknownFormat, match=", ".join(formats.names())) as error:
@@ -93,6 +100,38 @@ def test_a_missing_library_gives_the_pip_command(monkeypatch):
         formats.get("hdf5")
     assert isinstance(error.value, ImportError)
     assert formats.get("npy").name == "npy"
+
+
+def test_a_missing_library_of_an_extra_names_the_extra_and_is_listed_with_its_options(monkeypatch):
+    import iobench.formats.safetensors  # noqa: F401 - its module loads without its library
+
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    for find in (formats.type_of, formats.get, formats.parse):
+        with pytest.raises(MissingDependency, match=r"pip install 'iobench\[safetensors\]'"):
+            find("safetensors")
+    row = next(row for row in formats.describe() if row["name"] == "safetensors")
+    assert row["summary"]
+    assert "pip install 'iobench[safetensors]'" in row["usable"]
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_what_a_format_needs_beside_iobench_is_an_extra(name):
+    form = formats.type_of(name)
+    extras = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    assert bool(form.modules) == bool(form.extra)
+    if form.extra:
+        packages = {re.split(r"[^\w-]", requirement)[0] for requirement in extras[form.extra]}
+        assert form.library in packages
+
+
+@pytest.mark.parametrize("name", formats.names())
+def test_a_module_of_a_format_loads_without_the_library_of_an_extra(name):
+    needed = formats.type_of(name).modules
+    code = f"import sys; import iobench.formats.{name}; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not set(done.stdout.split()) & set(needed)
 
 
 def imported(file):

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import iobench
-from iobench import RunOptions, formats
+from iobench import RunOptions
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.loading import loaders
 
 pytestmark = [
@@ -14,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here"),
 ]
 
-LOADERS = loaders.names()
+LOADERS = loaders.DEFAULT_LOADERS
 PINNING = [{}, {"pin_memory": (False,)}, {"pin_memory": (True,), "non_blocking": (False,)}]
 
 
@@ -22,7 +23,7 @@ def run(manifest, tmp_path, **options):
     asked = RunOptions(device=("cuda",), rounds="1", **{"order": ("sequential",), **options})
     found = iobench.run(manifest, asked, out=tmp_path / "r.jsonl")
     assert not found.failures
-    assert len(found.records) == len(LOADERS) * len(formats.names())
+    assert len(found.records) == len(LOADERS) * len(DEFAULT_FORMATS)
     return found.records
 
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from conftest import SAMPLES, image_arrays
 
-from iobench import StreamLoader, formats
+from iobench import StreamLoader
 from iobench.bench import case_limits as case_limits
 from iobench.bench.device_clock import DeviceClock
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.host.device import device_of, pick_device
 from iobench.loading.transfer import HostToDevice
 
@@ -24,7 +25,7 @@ def stream(manifest, **options):
     return StreamLoader(manifest.root, **{"format": "npy", "batch_size": 32, "device": "cuda", **options})
 
 
-@pytest.mark.parametrize("name", formats.names())
+@pytest.mark.parametrize("name", DEFAULT_FORMATS)
 @pytest.mark.parametrize("order", ["sequential", "random", "block"])
 def test_every_sample_reaches_the_device_once(images, name, order):
     batches = list(stream(images, format=name, order=order))

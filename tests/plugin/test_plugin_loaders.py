@@ -7,13 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import damage
 from plugin_cases import PACKAGE, installed, made
 
 import iobench
 from iobench import formats
+from iobench.bench import options as bench_options
 from iobench.bench.options import RunOptions
-from iobench.formats import BrokenPlugin
+from iobench.formats import BrokenPlugin, MissingDependency
 from iobench.loading import loaders
+from iobench.results.warnings import warnings_of
 
 OURS = loaders.names()
 
@@ -33,7 +36,7 @@ def run(manifest, folder, *words, **more):
 
 
 def test_they_are_among_the_loaders(package):
-    assert loaders.names() == sorted([*OURS, "loop", "tape"])
+    assert loaders.names() == sorted([*OURS, "clip", "loop", "tape"])
     assert loaders.parse("tape:buffer=3").buffer == 3
     described = {one["name"]: one for one in loaders.describe()}
     assert described["tape"]["options"][0]["help"] == "samples that are shuffled among each other"
@@ -100,6 +103,62 @@ def test_a_loader_that_repeats_has_to_give_every_sample(package, images, tmp_pat
     assert bool(found.records) != missing
 
 
+def test_a_loader_that_drops_may_and_what_it_drops_is_counted_and_said(package, images, tmp_path):
+    found = run(images, tmp_path, "clip", "loop", "tape", batch_size=(32,), isolate=False, order=("random",))
+    assert not found.failures
+    proofs = {one.case["loader"]: one.proof for one in found.records}
+    assert {name: (proof.dropped, proof.repeated) for name, proof in proofs.items()} == {
+        "clip": (11, 0),
+        "loop": (0, 21),
+        "tape": (0, 0),
+    }
+    assert all(one.timing.samples % 192 == 0 for one in found.records if one.case["loader"] == "clip")
+    said = [one for one in warnings_of(found.records) if one.kind == "coverage"]
+    assert "dropped 11 and repeated 21 of 203 samples in an epoch" in said[0].said
+    assert said[0].cases == ["npy · clip", "npy · loop"]
+
+
+def test_a_loader_that_drops_everything_is_wrong(package, images, tmp_path):
+    found = run(images, tmp_path, "clip", batch_size=(256,), isolate=False, order=("random",))
+    ((_, reason),) = found.failures.items()
+    assert "203: it dropped 203" in reason
+
+
+def test_how_random_its_own_order_is_is_measured_and_said(package, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_options, "BLOCK_BYTES", 16 * images.schema.sample_bytes)
+    asked = {"batch_size": (16,), "order": ("random", "block"), "isolate": False}
+    found = run(images, tmp_path, "tape:buffer=2", "tape:buffer=203", **asked)
+    assert not found.failures
+    little, much = (
+        {one.shuffledness for one in found.records if one.case["options"]["buffer"] == buffer}
+        for buffer in (2, 203)
+    )
+    assert len(little) == len(much) == 1  # the proof's epoch, in every record
+    assert max(little) < 0.5 < min(much) <= 1.1
+    (said,) = [one for one in warnings_of(found.records) if one.kind == "own order"]
+    assert said.cases == ["npy · tape, buffer 2"]
+    assert "of a full one" in said.said
+
+
+def test_an_own_order_that_is_not_the_stored_one_is_said(package, images, tmp_path, monkeypatch):
+    import iobench_tape
+
+    monkeypatch.setattr(iobench_tape.Tape, "orders", ("sequential",))
+    asked = {"order": ("sequential",), "isolate": False}
+    kept = run(images, tmp_path / "a", "tape:buffer=1", **asked)
+    mixed = run(images, tmp_path / "b", "tape:buffer=8", **asked)
+    assert [one.proof.in_order for one in (*kept.records, *mixed.records)] == [True, True, False, False]
+    kinds = [[one.kind for one in warnings_of(found.records)] for found in (kept, mixed)]
+    assert ["own order" in kind for kind in kinds] == [False, True]
+
+
+def test_data_damaged_where_they_lie_are_no_measure_of_themselves(package, own_images, tmp_path):
+    damage(own_images.files_of("npy")[0])
+    found = run(own_images, tmp_path, "tape", "loop", isolate=False, order=("random",))
+    assert len(found.failures) == 2
+    assert all(f"expected checksum {own_images.content:016x}" in reason for reason in found.failures.values())
+
+
 def test_losses_are_compared_only_where_the_order_is_the_same(package, images, tmp_path):
     found = run(
         images, tmp_path, "tape", "native", order=("random",), model=("mlp",), batch_size=(32,), isolate=False
@@ -107,6 +166,57 @@ def test_losses_are_compared_only_where_the_order_is_the_same(package, images, t
     assert not found.failures
     losses = {one.case["loader"]: one.loss for one in found.records if one.round == 1}
     assert losses["tape"] != losses["native"]
+
+
+def left_out_of(manifest, *words, formats=("npy", "lmdb"), order=("sequential",)):
+    """What makes cases of these words, and what is said of the others."""
+    asked = RunOptions(formats, words, order=order)
+    cases = bench_options.cases_of(manifest, asked, ["cpu"])
+    return {case.loader.name for case in cases}, bench_options.left_out(manifest, asked)
+
+
+def test_without_its_library_it_is_named_with_the_command_that_installs_it(package, images, monkeypatch):
+    import iobench_tape
+
+    monkeypatch.setattr(iobench_tape.Tape, "modules", ("numpy", "no_such_library"))
+    reason = "loader tape needs no_such_library, which is not installed: pip install no_such_library"
+    assert {one["name"]: one["usable"] for one in loaders.describe()}["tape"] == reason
+    monkeypatch.setattr(iobench_tape.Tape, "extra", "tapes")
+    with pytest.raises(MissingDependency, match=r"pip install 'iobench\[tapes\]'$"):
+        left_out_of(images, "tape", "native")
+
+
+def test_a_folder_by_the_name_of_its_library_is_not_the_library(package, tmp_path, monkeypatch):
+    import iobench_tape
+
+    (tmp_path / "no_such_library").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(iobench_tape.Tape, "modules", ("no_such_library",))
+    with pytest.raises(MissingDependency, match="no_such_library, which is not installed"):
+        loaders.parse("tape")
+
+
+def test_all_means_those_that_are_there_and_read_what_is_asked_for(package, images, monkeypatch):
+    import iobench_tape
+
+    monkeypatch.setattr(iobench_tape.Clip, "modules", ("no_such_library",))
+    monkeypatch.setattr(iobench_tape.Loop, "reads", lambda self, format: format.name == "hdf5")
+    monkeypatch.setattr(iobench_tape.Tape, "orders", ("sequential",))
+    measured, said = left_out_of(images, "all")
+    assert {*loaders.DEFAULT_LOADERS, "tape"} <= measured
+    assert not {"clip", "loop"} & measured
+    assert (
+        "left out: loader clip needs no_such_library, which is not installed: pip install no_such_library"
+        in said
+    )
+    assert any("loop" in one and "none of npy, lmdb in sequential order" in one for one in said)
+    assert "tape" not in " ".join(said)
+
+
+def test_what_a_run_measures_by_default_is_not_what_happens_to_be_installed(package, images):
+    assert {case.loader.name for case in bench_options.cases_of(images, RunOptions(), ["cpu"])} == {
+        *loaders.DEFAULT_LOADERS
+    }
 
 
 def test_one_that_cannot_be_used_is_named_and_harms_nobody(tmp_path, monkeypatch, images):

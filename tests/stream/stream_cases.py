@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from iobench import Manifest, StreamLoader, formats
+from iobench import Manifest, StreamLoader
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.loading.order import ORDERS, Order
 
 PLACED = ("npy", "memmap", "hdf5:chunk_bytes=0")  # fields at a fixed stride
-VARIANTS = (*formats.names(), PLACED[-1])
+VARIANTS = (*DEFAULT_FORMATS, PLACED[-1])
 DIRECT = [(name, True) for name in PLACED]
 # one direct way stands for all: to end its queues takes the kernel 50 ms each
 WAYS = [*((name, None) for name in VARIANTS), DIRECT[-1]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from iobench.errors import SourceError
-from iobench.formats import DTYPES, RESERVED_NAMES, Field, Schema
+from iobench.formats import DTYPES, Field, Schema, field_name
 from iobench.text import listed, shortened
 from iobench.units import bytes_text
 
@@ -111,12 +110,12 @@ def _field(what: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -
 
 
 def _field_name(path: Path, original: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9_]+", "_", original).strip("_")
+    name = field_name(original)
     if len(name) > MAX_NAME:
         raise SourceError(
             f"--source {path}: the name {shortened(name)!r} has {len(name)} characters, at most {MAX_NAME} do"
         )
-    return name if name[:1].isalpha() and name not in RESERVED_NAMES else f"f_{name}"
+    return name
 
 
 def _within(name: str, chosen: str) -> bool:

@@ -11,11 +11,13 @@ from iobench.formats import Registry
 from iobench.loading.loaders._loader import Asked, CopyingLoader, Epochs, Job, Loader, failure
 
 __all__ = [
+    "DEFAULT_LOADERS",
     "Asked",
     "CopyingLoader",
     "Epochs",
     "Job",
     "Loader",
+    "class_of",
     "describe",
     "failure",
     "get",
@@ -24,11 +26,15 @@ __all__ = [
     "type_of",
 ]
 
+# what a run measures with where nothing else is asked for: the same whatever happens to be installed
+DEFAULT_LOADERS = ("dataloader", "native", "stream")
+
 # The base is abstract, and mypy takes a type[T] for one that can be called.
 LOADERS: Registry[Loader] = Registry(Loader, __name__, "iobench.loaders", InvalidSettings)  # type: ignore[type-abstract]
 
 names = LOADERS.names
 type_of = LOADERS.type_of
+class_of = LOADERS.class_of
 get = LOADERS.get
 parse = LOADERS.parse
 describe = LOADERS.describe

@@ -37,14 +37,16 @@ class Loader(Options, ABC):
 
     Two kinds. One is told the rows of each batch, and has to give these. One has an order of its own
     (`own_order`) among the kinds in `orders`: it has to give every sample exactly once, or at least once
-    where it `repeats`. A module of a loader loads its library when it is opened, not when it is imported.
+    where it `repeats`, or at most once where it `drops` some; how many of them, the proof counts. A module
+    of a loader loads its library when it is opened, not when it is imported.
     """
 
     kind: ClassVar[str] = "loader"
-    library: ClassVar[str]
+    library: ClassVar[str]  # by its name on PyPI
     orders: ClassVar[tuple[str, ...]] = ORDERS
     own_order: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
+    drops: ClassVar[bool] = False
     isolated: ClassVar[bool] = False  # measured in a process of its own, unless told otherwise
 
     def reads(self, format: Format) -> bool:

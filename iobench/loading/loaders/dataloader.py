@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from iobench.dataset.manifest import Opener
 from iobench.errors import InvalidSettings
 from iobench.formats import Convert, Reader, Rows, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.stages import UNTIMED, Stages
+from iobench.loading.tensors import silence_read_only_warning, tensor_of
 
 if TYPE_CHECKING:
     import torch
@@ -84,11 +83,9 @@ class SampleDataset:
     def open(self) -> Reader:
         """This process's reader, opened on the first call."""
         if self._reader is None:
-            from torch import from_numpy
-
-            self._reader, self._convert = self._opener(), from_numpy
+            self._reader, self._convert = self._opener(), tensor_of
             self._sample = self._reader.sample  # spares every later sample the question above
-            _silence_read_only_warning()
+            silence_read_only_warning()
         return self._reader
 
     def __len__(self) -> int:
@@ -206,14 +203,3 @@ def unwarned() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")
         yield
-
-
-def _silence_read_only_warning() -> None:
-    """Spend torch's one warning per process about read-only arrays: collate copies them at once."""
-    import torch
-
-    read_only = np.zeros(1)
-    read_only.flags.writeable = False
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.from_numpy(read_only)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.formats import Rows
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.tensors import silence_read_only_warning, tensor_of, unmoved
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
@@ -38,6 +39,7 @@ class NativeEpochs(Epochs):
         super().__init__(loader, job)
         self._pins = loader.pins(job.device)
         self._reader = job.opener()
+        silence_read_only_warning()
         self._reader.time_decoding(partial(self.stages.timed, "decode"))
 
     def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
@@ -48,14 +50,12 @@ class NativeEpochs(Epochs):
             yield pinned(batch) if self._pins else batch
 
     def _read(self, rows: Rows) -> HostBatch:
-        from torch import from_numpy
-
         batch = self._reader.native(rows)
-        if isinstance(batch, dict):
-            return {name: from_numpy(array) for name, array in batch.items()}
-        if isinstance(rows, slice) and self.job.device.startswith("cpu"):
-            return batch.clone()  # a slice of a map has read nothing, and on the CPU nothing else will
-        return batch
+        on_cpu = self.job.device.startswith("cpu")
+        if isinstance(batch, dict):  # a view of a file has read nothing, and on the CPU nothing else will
+            fresh = {name: a.copy() if on_cpu and unmoved(a) else a for name, a in batch.items()}
+            return {name: tensor_of(array) for name, array in fresh.items()}
+        return batch.clone() if isinstance(rows, slice) and on_cpu else batch
 
     def close(self) -> None:
         """Close the reader."""

@@ -18,7 +18,7 @@ def declared_options() -> dict[str, dict[str, Option]]:
     found: dict[str, dict[str, Option]] = {}
     for name in loaders.names():
         try:
-            specs = declared(loaders.type_of(name))
+            specs = declared(loaders.class_of(name))
         except FormatError:  # another package's loader that cannot be used: `iobench loaders` says why
             continue
         for spec in specs:

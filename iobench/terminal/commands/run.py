@@ -13,6 +13,7 @@ from iobench.bench.options import MODELS, TIMEOUT_S
 from iobench.bench.plan import DEFAULT_ROUNDS, MAX_TIME_S
 from iobench.errors import INTERRUPTED, InvalidSettings
 from iobench.host import interrupts
+from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.order import ORDERS
 from iobench.terminal.commands._loader_options import with_loader_options
 from iobench.terminal.commands._options import (
@@ -46,7 +47,7 @@ def run(
         list[str] | None,
         typer.Option(
             help="A loader, with options as in dataloader:num_workers=4,fetch=batch, or all; repeatable. "
-            "'iobench loaders' lists them. [default: all]",
+            "'iobench loaders' lists them. [default: dataloader, native, stream]",
             show_default=False,
         ),
     ] = None,
@@ -133,7 +134,7 @@ def run(
     if plan is None:
         options = RunOptions(
             format=tuple(format or ["all"]),
-            loader=tuple(loader or ["all"]),
+            loader=tuple(loader or DEFAULT_LOADERS),
             device=words_of(device),
             cache=words_of(cache),
             order=words_of(order),

@@ -12,7 +12,8 @@ from pathlib import Path
 from _faults.children import complaint, forked
 from _faults.reading import WAYS, assert_right, prepare
 from _faults.registry import Outcome, Trials, kind
-from iobench import Manifest, formats
+from iobench import Manifest
+from iobench.dataset.prepare import DEFAULT_FORMATS
 
 PAGE = 4096
 Deed = Callable[[Path, random.Random], None]
@@ -21,7 +22,7 @@ Deed = Callable[[Path, random.Random], None]
 @kind("damages")
 def damages(trials: Trials) -> Iterator[Outcome]:
     """Every damage to every variant, met by every way to read."""
-    variants = (*formats.names(), "hdf5:compression=gzip", "hdf5:chunk_bytes=0")
+    variants = (*DEFAULT_FORMATS, "hdf5:compression=gzip", "hdf5:chunk_bytes=0")
     whole = prepare(trials.folder / "whole", variants)
     every = [(variant, way, deed) for variant in variants for way in WAYS for deed in DEEDS]
     for number in trials.some(full=700, quick=40):

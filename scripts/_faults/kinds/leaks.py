@@ -17,7 +17,8 @@ import iobench
 from _faults.children import complaint, forked
 from _faults.prepares import NAME, Call
 from _faults.registry import Outcome, Trials, kind
-from iobench import Manifest, formats
+from iobench import Manifest
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
@@ -29,7 +30,7 @@ PATIENCE_S = 5.0
 @kind("leaks")
 def leaks(trials: Trials) -> Iterator[Outcome]:
     """Every loader over every format, left after a batch or two."""
-    names = tuple(formats.names())
+    names = DEFAULT_FORMATS
     Call(0, names)(trials.folder, ELEMENTS)
     ways: list[tuple[str, Callable[[Manifest, str], None]]] = [
         ("StreamLoader", _leave_stream_loader),

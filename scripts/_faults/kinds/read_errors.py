@@ -14,8 +14,9 @@ from typing import Any
 from _faults.children import REFUSED, complaint, forked
 from _faults.reading import WAYS, prepare
 from _faults.registry import Outcome, Trials, kind
-from iobench import Manifest, formats
+from iobench import Manifest
 from iobench.dataset.manifest import Opener
+from iobench.dataset.prepare import DEFAULT_FORMATS
 
 SAMPLES, DISK_BYTES = 12_000, 40 << 20
 
@@ -66,7 +67,7 @@ class CutFiles:
 @kind("read-errors")
 def read_errors(trials: Trials) -> Iterator[Outcome]:
     """Every way to read every format, on a disk that fails, and over files that are cut."""
-    variants = tuple(formats.names())
+    variants = DEFAULT_FORMATS
     whole = prepare(trials.folder / "whole", variants, SAMPLES)
     ways = [way for way in WAYS if way != "run stream"]
     every = [

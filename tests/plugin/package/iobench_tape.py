@@ -1,4 +1,4 @@
-"""Loaders from another package: one with an order of its own, and one that repeats samples."""
+"""Loaders from another package: with an order of its own, one that repeats samples, one that drops some."""
 
 from __future__ import annotations
 
@@ -79,3 +79,24 @@ class LoopEpochs(TapeEpochs):
     def _rows(self, rng: np.random.Generator) -> Any:
         rows = super()._rows(rng)
         return np.concatenate([rows, rows[: -len(rows) % self.job.order.batch_size]])
+
+
+@dataclass(frozen=True)
+class Clip(Tape):
+    """The same without the samples that fill no batch, as loaders do that keep batches equal."""
+
+    name: ClassVar[str] = "clip"
+    summary: ClassVar[str] = "reads in order and leaves out what does not fill a batch"
+    drops: ClassVar[bool] = True
+
+    def open(self, job: Job) -> Epochs:
+        """One reader."""
+        return ClipEpochs(self, job)
+
+
+class ClipEpochs(TapeEpochs):
+    """Full batches only."""
+
+    def _rows(self, rng: np.random.Generator) -> Any:
+        rows = super()._rows(rng)
+        return rows[: len(rows) - len(rows) % self.job.order.batch_size]

@@ -1,6 +1,6 @@
 """The package's own tests: what iobench expects of loaders."""
 
-from iobench_tape import Loop, Tape
+from iobench_tape import Clip, Loop, Tape
 
 from iobench.testing.loaders import LoaderContract
 
@@ -15,3 +15,9 @@ class TestLoop(LoaderContract):
     """Some samples twice."""
 
     loader = Loop()
+
+
+class TestClip(LoaderContract):
+    """Some samples not at all."""
+
+    loader = Clip()

@@ -1,0 +1,58 @@
+"""Data that others wrote: their arrays as fields, under names that fields can have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from iobench.formats._errors import CorruptArtifact
+from iobench.formats._schema import DTYPES, Field, Schema, field_name
+
+FIXED = "pad the samples to one shape, or crop them to a fixed one, first"
+
+
+def schema_of_arrays(
+    path: Path, arrays: Mapping[str, tuple[tuple[int, ...], str]], told: Sequence[Field] = ()
+) -> Schema:
+    """The schema of arrays by their own names, each of them (shape with the axis of samples, dtype).
+
+    `told`: take these fields alone. CorruptArtifact where there is none, one is a single value or empty,
+    its dtype is none that is held, or lengths differ.
+    """
+    names = fields_by_name(path, arrays)
+    wanted = {field.name for field in told} or set(names)
+    if missing := sorted(wanted - set(names)):
+        raise CorruptArtifact(f"{path}: it has no {', '.join(missing)}; it has {', '.join(names)}")
+    fields = [_field(path, name, *arrays[names[name]]) for name in names if name in wanted]
+    lengths = {name: arrays[names[name]][0][0] for name in wanted}
+    if not fields:
+        raise CorruptArtifact(f"{path}: it holds no array")
+    if len(set(lengths.values())) > 1:
+        shown = ", ".join(f"{name} has {count}" for name, count in sorted(lengths.items()))
+        raise CorruptArtifact(f"{path}: arrays differ in length: {shown}")
+    return Schema(next(iter(lengths.values())), tuple(fields))
+
+
+def fields_by_name(path: Path, names: Iterable[str]) -> dict[str, str]:
+    """The own name of each field's array; CorruptArtifact where two would be one field."""
+    found: dict[str, str] = {}
+    for name in names:
+        field = field_name(name)
+        if field in found:
+            raise CorruptArtifact(f"{path}: {found[field]} and {name} would both be the field {field}")
+        found[field] = name
+    return found
+
+
+def not_fixed(path: Path, name: str, found: str) -> CorruptArtifact:
+    """The CorruptArtifact for samples that are not all of one shape."""
+    return CorruptArtifact(f"{path}: {name} is {found}, and samples must be of one shape: {FIXED}")
+
+
+def _field(path: Path, name: str, shape: tuple[int, ...], dtype: str) -> Field:
+    if not shape or 0 in shape:
+        found = "a single value, without an axis of samples" if not shape else f"empty, of shape {shape}"
+        raise CorruptArtifact(f"{path}: {name} is {found}")
+    if dtype not in DTYPES:
+        raise CorruptArtifact(f"{path}: {name} is {dtype}, which is not one of {', '.join(DTYPES)}")
+    return Field(name, shape[1:], dtype)

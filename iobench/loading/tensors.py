@@ -1,0 +1,36 @@
+"""Arrays as tensors that share their memory, for every loader."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from iobench.formats import Array
+
+if TYPE_CHECKING:
+    import torch
+
+
+def tensor_of(array: Array) -> torch.Tensor:
+    """A tensor over the memory of an array."""
+    import torch
+
+    return torch.from_numpy(array)
+
+
+def unmoved(array: Array) -> bool:
+    """Whether an array out of a reader is a view of a file, of which no byte has moved."""
+    return not array.flags.writeable
+
+
+def silence_read_only_warning() -> None:
+    """Spend torch's one warning per process about read-only arrays: they are copied at once."""
+    import torch
+
+    read_only = np.zeros(1)
+    read_only.flags.writeable = False
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.from_numpy(read_only)

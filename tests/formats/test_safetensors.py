@@ -1,0 +1,91 @@
+"""safetensors: its own library and ours read the same files, whoever wrote them."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from iobench import formats
+from iobench.formats import CorruptArtifact, Field
+from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, store
+
+safetensors = pytest.importorskip("safetensors")
+
+
+def test_its_own_library_reads_what_was_written(tmp_path):
+    from safetensors.numpy import load_file
+
+    artifact = store(formats.get("safetensors"), tmp_path / "a", SCHEMA)
+    loaded = load_file(artifact.path / "data.safetensors")
+    assert loaded.keys() == artifact.source.keys()
+    assert_rows(loaded, artifact.source, slice(None))
+
+
+def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path):
+    from safetensors.torch import save_file
+
+    source, file = random_batch(SCHEMA), tmp_path / "theirs.safetensors"
+    save_file({f"train/{name}": torch.from_numpy(a.copy()) for name, a in source.items()}, file, {"of": "x"})
+    fmt = formats.get("safetensors")
+    assert fmt.recognises(file)
+    schema = fmt.schema_of(file)
+    assert {field.name for field in schema.fields} == {f"train_{name}" for name in source}
+    with fmt.open(file, schema) as reader:
+        assert_rows(reader.batch(INDICES), {f"train_{n}": a for n, a in source.items()}, INDICES)
+        for name, placement in reader.placement().items():
+            _, offset = placement.locate(np.array([7]))
+            width = schema.field(name).sample_bytes
+            found = file.read_bytes()[int(offset[0]) : int(offset[0]) + width]
+            assert found == source[name.removeprefix("train_")][7].tobytes()
+
+
+def test_some_of_the_tensors_can_be_told(tmp_path):
+    from safetensors.numpy import save_file
+
+    file = tmp_path / "theirs.safetensors"
+    save_file({"x": np.arange(12.0).reshape(4, 3), "step": np.array([7])}, file)
+    fmt = formats.get("safetensors")
+    with pytest.raises(CorruptArtifact, match="arrays differ in length: step has 1, x has 4"):
+        fmt.schema_of(file)
+    schema = fmt.schema_of(file, [Field("x", (3,), "float64")])
+    with fmt.open(file, schema) as reader:
+        assert_same(reader.batch(slice(None))["x"], np.arange(12.0).reshape(4, 3))
+
+
+def write_header(file, described, data=b""):
+    text = described if isinstance(described, bytes) else json.dumps(described).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+@pytest.mark.parametrize(
+    "described",
+    [
+        b"[1]",
+        b"\xff",
+        b'{"x": 1}',
+        {"x": {"dtype": "F32", "shape": [2], "data_offsets": [0, 9]}},
+        {"x": {"dtype": "F32", "shape": [2], "data_offsets": [4, 12]}},
+        {"x": {"dtype": "F32", "shape": [-2], "data_offsets": [0, 8]}},
+        {"x": {"dtype": "F32", "shape": [4], "data_offsets": [0, 8]}},
+        {"x": {"dtype": "F32", "shape": ["2"], "data_offsets": [0, 8]}},
+        {"x": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}},
+        {"x": {"dtype": [], "shape": [2], "data_offsets": [0, 8]}},
+        {"x": {"shape": [2], "data_offsets": [0, 8]}},
+        b"[" * 100_000,
+    ],
+    ids=range(12),
+)
+def test_a_header_that_lies_is_corrupt(tmp_path, described):
+    file = tmp_path / "lie.safetensors"
+    write_header(file, described, bytes(8))
+    with pytest.raises(CorruptArtifact):
+        formats.get("safetensors").open(file, formats.Schema(2, (Field("x", (), "float32"),)))
+
+
+def test_a_dtype_that_we_do_not_hold_is_named(tmp_path):
+    file = tmp_path / "a.safetensors"
+    write_header(file, {"x": {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}}, bytes(8))
+    with pytest.raises(CorruptArtifact, match="x is F8_E4M3, which is not one of bool"):
+        formats.get("safetensors").schema_of(file)
