@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from iobench.dataset.prepare import prepare
     from iobench.dataset.sources import Source, Synthetic, open_source
     from iobench.dataset.verify import verify
+    from iobench.loading.batches import batches
     from iobench.loading.stream import StreamLoader
+    from iobench.recommendation.recommend import recommend
     from iobench.results.summary import Summary, summarise
     from iobench.terminal.watch import watch
 
@@ -27,9 +29,11 @@ _HOMES = {
     "StreamLoader": "iobench.loading.stream",
     "Summary": "iobench.results.summary",
     "Synthetic": "iobench.dataset.sources",
+    "batches": "iobench.loading.batches",
     "find_dataset": "iobench.dataset.manifest",
     "open_source": "iobench.dataset.sources",
     "prepare": "iobench.dataset.prepare",
+    "recommend": "iobench.recommendation.recommend",
     "run": "iobench.bench.run",
     "summarise": "iobench.results.summary",
     "verify": "iobench.dataset.verify",
@@ -44,9 +48,11 @@ __all__ = [
     "StreamLoader",
     "Summary",
     "Synthetic",
+    "batches",
     "find_dataset",
     "open_source",
     "prepare",
+    "recommend",
     "run",
     "summarise",
     "verify",

@@ -8,6 +8,7 @@ from collections.abc import Collection
 # Controls, invisible and bidirectional formatting, undecodable bytes, line and paragraph separators.
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 LISTED = 8
+ENUMERATED = 3
 
 
 def printable(text: str) -> str:
@@ -36,6 +37,14 @@ def listed(names: Collection[str]) -> str:
     """Names one after the other, each shortened; of many only the first, and how many more there are."""
     shown = ", ".join(shortened(name, 40) for name, _ in zip(names, range(LISTED), strict=False))
     return shown + (f" and {len(names) - LISTED} more" if len(names) > LISTED else "")
+
+
+def enumerated(names: Collection[str], most: int = ENUMERATED) -> str:
+    """Different names as a sentence has them: `a`, `a and b`, `a, b, c and 4 more`."""
+    unique = list(dict.fromkeys(names))
+    shown, more = unique[:most], len(unique) - most
+    *several, last = [*shown, f"{more} more"] if more > 0 else shown
+    return f"{', '.join(several)} and {last}" if several else last
 
 
 def reason(error: BaseException) -> str:

@@ -4,4 +4,11 @@ ROUND_S = 0.2  # a shorter round measures the moment
 COLD_LIMIT = 0.01  # residency above this is not cold
 WARM_LIMIT = 0.99  # residency below this is not warm
 BACKED_BYTES_PER_S = 3e9  # touching memory that is there is several times as fast
+OTHERS_PROCESSORS = (
+    0.10  # of the processors' time, that other processes used: below that, no figure moved here
+)
+OTHERS_DISK_BYTES_PER_S = 50e6  # that other processes read from the same disk: 5 % of what one gives here
+OTHERS_TURNS = 0.2  # of the turns with other work: fewer do not move a median
+STEAL = 0.01  # of the processors' time, that a hypervisor gave to others
+MEMORY_STALLED = 0.05  # of the time, in which tasks waited for memory to be freed
 CACHED_BELOW = 1.3  # first p50 of single reads over the second from which on a layer below must have cached

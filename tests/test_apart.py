@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from iobench.host import cache, counters
+from iobench.host import cache, tree
 from iobench.studies._apart import apart
 from iobench.studies._limited import join, memory_group
 
@@ -165,15 +165,15 @@ def with_a_child_of_its_own(pipe):
 @pytest.mark.parametrize("told_by_kernel", [True, False])
 def test_processes_below_this_one_are_found(monkeypatch, told_by_kernel):
     if not told_by_kernel:
-        monkeypatch.setattr(counters, "Path", lambda path: Path("/no-such-folder") / path.lstrip("/"))
+        monkeypatch.setattr(tree, "Path", lambda path: Path("/no-such-folder") / path.lstrip("/"))
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=with_a_child_of_its_own, args=(sender,))
     process.start()
     try:
-        assert set(receiver.recv()) <= set(counters.descendants())
+        assert set(receiver.recv()) <= set(tree.descendants())
     finally:
         for child in psutil.Process(process.pid).children():
             child.kill()
         process.kill()
         process.join()
-    assert process.pid not in counters.descendants()
+    assert process.pid not in tree.descendants()

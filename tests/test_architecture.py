@@ -20,9 +20,21 @@ ROOMS = {
     "bench": {"loading", "dataset", "formats", "host", "results"},
     "diagnose": {"bench", "loading", "host", "results"},
     "studies": {"bench", "loading", "dataset", "formats", "host", "results"},
+    "recommendation": {"bench", "loading", "dataset", "formats", "host", "results"},
     "report": {"studies", "bench", "loading", "formats", "results"},
     "terminal": {
-        *("report", "studies", "diagnose", "bench", "loading", "dataset", "formats", "host", "results")
+        *(
+            "recommendation",
+            "report",
+            "studies",
+            "diagnose",
+            "bench",
+            "loading",
+            "dataset",
+            "formats",
+            "host",
+            "results",
+        )
     },
     "testing": {"loading", "dataset", "formats"},
 }

@@ -31,7 +31,9 @@ def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
     for name in DEFAULT_FORMATS:
         for loader in ("native", "dataloader", "stream"):
             assert any(line.startswith(name) and loader in line for line in done.stdout.splitlines())
-    assert done.stdout.splitlines()[-1].startswith(("Fastest: ", "Equally fast", "Inconclusive"))
+    said = done.stdout.rpartition("\n\n")[2].splitlines()
+    assert said[0].startswith(("Fastest: ", "Equally fast", "Inconclusive"))
+    assert {line.split(":")[0] for line in said[1:]} >= {f"  under {one}" for one in ("native", "stream")}
     for word in ("cpu, warm cache, random order", "samples/s", "95 %", "times as long", "reached"):
         assert word in done.stdout
     wide = call("runs", "--data-dir", images.root.parent, "show", out, "--wide").stdout
@@ -187,7 +189,7 @@ def test_cold_through_sudo_that_is_not_here_is_an_error(by_file, images, inside,
 def test_a_plan_repeats_a_run_and_is_all_that_is_said_of_it(images, inside, tmp_path):
     plan, data = tmp_path / "plan.toml", ("--data-dir", images.root.parent)
     chosen = ("--format", "npy", "--loader", "dataloader:fetch=batch", "--order", "sequential,block")
-    more = ("--batch-size", "32,64", "--num-workers", "0,1", "--no-limits", "--max-time", "60")
+    more = ("--batch-size", "32,64", "--num-workers", "0,1", "--no-limits", "--max-time", "600")
     first = run(images, *chosen, *more, "--save-plan", plan, "--out", tmp_path / "a.jsonl", by=inside)
     assert first.returncode == 0, first.stderr
     again = inside("run", *data, "--plan", plan, "--out", tmp_path / "b.jsonl")
@@ -237,7 +239,8 @@ def test_an_interrupt_prints_what_was_measured_and_leaves_no_process(images, tmp
             assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
         out, said = process.communicate(timeout=60)
-    assert complaint(subprocess.CompletedProcess((), process.returncode, out, said), 130).endswith("is kept")
+    ended = complaint(subprocess.CompletedProcess((), process.returncode, out, said), 130)
+    assert "is kept; go on with: iobench run" in ended
     assert any(line.startswith("npy") for line in out.splitlines())
     assert len(record.read(tmp_path / "r.jsonl")[0]) >= 2
     left = [p for p in psutil.process_iter() if session_of(p) == process.pid]

@@ -9,7 +9,7 @@ from record_cases import MACHINE, a_record, rounds_of
 from iobench.errors import NotComparable
 from iobench.results import record
 from iobench.results.compare import compare
-from iobench.results.parts import FieldSpec, MachineGpu
+from iobench.results.parts import FieldSpec, LimitPart, MachineGpu
 
 STEADY = [1000, 1010, 990, 1005, 995]
 
@@ -201,6 +201,41 @@ def test_a_gate_opens_only_where_it_can_tell_that_nothing_got_slower(files, insi
     assert done.returncode == code
     assert said in done.stderr
     assert "npy · native" in done.stdout
+
+
+def on_a_slower_machine(records, rate):
+    return changed(records, limit=LimitPart(name="page cache", bytes_per_s=rate * 2.0**20))
+
+
+def test_a_gate_that_would_be_shut_for_the_machines_sake_says_that_nobody_can_tell(files, inside):
+    old, new = rounds_of(STEADY), rounds_of(times(0.25))
+    root = files(old=on_a_slower_machine(old, 5181), new=on_a_slower_machine(new, 1300))
+    done = inside("compare", "old", "new", "--data-dir", root, "--fail-on", "slower:5%")
+    assert done.returncode == 3
+    assert "npy · native in new: what the machine's own page cache gives changed" in done.stderr
+    assert "page cache 0.25 ×" in done.stdout
+    assert inside("compare", "old", "new", "--data-dir", root).returncode == 0
+
+
+def test_a_case_that_got_slower_shuts_a_gate_whatever_else_nobody_can_tell(files, inside):
+    old, new = rounds_of(STEADY), rounds_of(times(0.25))
+    old_hdf5, new_hdf5 = rounds_of(STEADY, variant="hdf5"), rounds_of(times(0.5), variant="hdf5")
+    root = files(
+        old=on_a_slower_machine(old, 5181) + changed(old_hdf5, limit=None),
+        new=on_a_slower_machine(new, 1300) + changed(new_hdf5, limit=None),
+    )
+    done = inside("compare", "old", "new", "--data-dir", root, "--fail-on", "slower:5%")
+    assert done.returncode == 1
+    assert "hdf5 · native in new is slower" in done.stderr
+
+
+def test_fetching_samples_and_batches_find_each_other_and_say_what_differs():
+    base = rounds_of(STEADY, loader="dataloader:fetch=sample")
+    new = rounds_of(times(3), loader="dataloader:fetch=batch")
+    found = compare(base, {"new": new})
+    assert [line.settings for line in found.lines] == [["fetch sample → batch"]]
+    both = base + rounds_of(STEADY, loader="native")
+    assert len(compare(both, {"new": new + rounds_of(STEADY, loader="native")}).lines) == 2
 
 
 def test_a_gate_stays_shut_where_a_case_is_gone(files, inside):

@@ -50,6 +50,7 @@ OTHERS = {
     "seed": 1,
     "cache": "cold",
     "model": "mlp",
+    "step_s": 0.04,
     "strict": True,
     "profile": True,
     "isolated": True,

@@ -124,8 +124,8 @@ def test_each_loader_is_told_in_words_with_what_the_format_changes_under_it():
     (section,) = page.page(run_of_all()).sections
     told = {one.loader: one for one in section.loaders}
     assert told["dataloader"].is_a == "torch.utils.data.DataLoader over a map-style Dataset"
-    assert told["native"].here.startswith("Under it npy is fastest (2,000 MiB/s); lmdb takes 2.00 × (")
-    assert told["stream"].here == "Here with npy alone: 5,000 MiB/s."
+    assert told["native"].here.startswith("Here 2,000 MiB/s at most: npy fastest; lmdb 2.00 × (")
+    assert told["stream"].here == "Here 5,000 MiB/s at most: npy alone."
 
 
 def test_a_loader_of_a_package_that_is_gone_is_shown_without_words():
@@ -139,6 +139,21 @@ def test_a_training_that_hardly_waits_is_told_that_the_format_changes_little():
     assert "a faster format changes little" in reasons(page.page(busy).sections[0])["Training"]
     idle = rounds_of(STEADY, chosen={"model": "mlp"}, timing={"wait_s": 0.5})
     assert "changes little" not in reasons(page.page(idle).sections[0])["Training"]
+
+
+def test_where_the_training_step_takes_the_time_the_answer_is_not_a_format():
+    def busy(**common):
+        given = {"chosen": {"model": "mlp"}, "timing": {"wait_s": 0.01}, **common}
+        return [
+            one for v, f in (("npy", 1), ("lmdb", 1.002)) for one in rounds_of(times(f), variant=v, **given)
+        ]
+
+    said = (
+        "Neither format nor loader matters here: the training step takes 99% of the time or more with each."
+    )
+    assert page.page(busy()).answer == said
+    cold = {**COLD, "chosen": {"cache": "cold", "model": "mlp"}}
+    assert page.page(busy() + busy(**cold)).answer.startswith("Neither format nor loader matters here: ")
 
 
 def test_contexts_have_sections_of_their_own_and_stand_beside_each_other():

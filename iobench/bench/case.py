@@ -11,14 +11,15 @@ from iobench.formats import Schema
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, Order
 from iobench.loading.stages import UNTIMED, Stages
-from iobench.results.cases import key_of
+from iobench.results.cases import OWN_DATA, key_of
 
 
 @dataclass(frozen=True)
 class Case:
     """A dataset's variant under a loader with all of its options, and how its batches are drawn.
 
-    It can be pickled: a process of its own gets one, and never an open handle.
+    It can be pickled: a process of its own gets one, and never an open handle. Where the loader reads data
+    of its own, `variant` is an artifact of the dataset that it is compared with.
     """
 
     dataset: str
@@ -33,6 +34,7 @@ class Case:
     seed: int = 0
     cache: str = "warm"
     model: str = "none"
+    step_s: float = 0.0  # that each batch keeps the device busy, in the place of a training step
     strict: bool = False  # the device is synchronised after each step
     profile: bool = False
     isolated: bool = False
@@ -45,8 +47,8 @@ class Case:
         return {
             "dataset": self.dataset,
             "content": self.content,
-            "format": self.variant,
-            "loader": self.loader.name,
+            "format": OWN_DATA if self.loader.own_data else self.variant,
+            "loader": self.loader.called,
             "options": self.loader.options,
             "device": self.device,
             "batch_size": self.batch_size,
@@ -55,6 +57,7 @@ class Case:
             "seed": self.seed,
             "cache": self.cache,
             "model": self.model,
+            **({"step_s": self.step_s} if self.step_s else {}),
             "strict": self.strict,
             "profile": self.profile,
             "isolated": self.isolated,

@@ -1,11 +1,19 @@
-"""Which limit a case runs into: the lowest one on the way of its bytes, in logical bytes per second."""
+"""Which limit a case runs into: the lowest one on the way of its bytes, in logical bytes per second.
+
+There is one limit for each resource (page cache, disk, way to a device) and run, whatever slots and
+threads a case uses: else each case would have one of its own, and how much of it is reached would rank
+nothing.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
-from functools import partial
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,36 +26,100 @@ from iobench.host.aio import DirectUnavailable
 from iobench.host.device import pick_device
 from iobench.host.limits import Below, Limit
 from iobench.host.memory import PAGE
+from iobench.results.parts import LimitPart
 
 if TYPE_CHECKING:
     import torch
 
 SECONDS = 0.1  # for each way to a limit, and four times as long where a case has beaten one
+FIRST_LOOKS = 2  # at each way
+EVERY_S = 2.0  # from one look at a resource to the next: a tenth of the time at most
 SLOTS = 5  # that a survey copies into, as StreamLoader does
 
 Key = tuple[object, ...]
 Measure = Callable[[float], Limit]
+_Passed = tuple[Key, float, dict[Key, Measure]]
+
+
+@dataclass
+class _Resource:
+    """What bytes pass on the way: ways to find out how many it can pass, and what they found."""
+
+    ways: dict[Key, Measure] = field(default_factory=dict)
+    best: Limit | None = None
+    best_way: Measure | None = None
+    now: Limit | None = None  # the last look
+    looked: float = -math.inf
+    broken: bool = False
+
+    def look(self, seconds: float) -> None:
+        """Once more by the best way, or by every way several times where there was none yet."""
+        ways = [self.best_way] if self.best_way else list(self.ways.values()) * FIRST_LOOKS
+        self.try_all(ways, seconds)
+        self.looked = time.monotonic()
+
+    def try_all(self, ways: Iterable[Measure], seconds: float) -> None:
+        """Try these ways; the best of a look is what the resource gives now, the best of all its limit."""
+        found = [(measured, way) for way in ways if (measured := self._measured(way, seconds)) is not None]
+        if not found:
+            return
+        self.now, way = max(found, key=lambda one: one[0].bytes_per_s)
+        if self.best is None or self.now.bytes_per_s > self.best.bytes_per_s:
+            self.best, self.best_way = self.now, way
+
+    def _measured(self, way: Measure, seconds: float) -> Limit | None:
+        if self.broken:
+            return None
+        try:
+            return way(seconds)
+        except (DirectUnavailable, OSError):  # a disk that fails is the case's to complain of
+            self.broken = True
+            return None
 
 
 class CaseLimits:
-    """Limits of this machine as cases need them; each is measured once, and again where it was beaten."""
+    """One limit for each resource that the cases of a run share: the most that any way got out of it.
 
-    def __init__(self, manifest: Manifest) -> None:
-        self._manifest = manifest
-        self._known: dict[Key, Limit] = {}
+    Each is looked at before the first round and again every few seconds, so that a machine that changes
+    meanwhile is seen; limits only rise.
+    """
 
-    def of(self, case: Case) -> Limit | None:
-        """The lowest limit on the case's way; None where none can be measured."""
-        return self._lowest(case, SECONDS)
+    def __init__(self, manifest: Manifest, cases: Sequence[Case]) -> None:
+        self._manifest, self._cases = manifest, cases
+        self._resources: dict[Key, _Resource] = {}
+        self._ways: dict[str, list[_Passed]] = {}  # by case
 
-    def again(self, case: Case) -> Limit | None:
-        """The same, measured again and longer; limits only rise."""
-        before, self._known = self._known, {}
-        self._lowest(case, 4 * SECONDS)
-        for key, limit in before.items():
-            now = self._known.get(key, limit)
-            self._known[key] = now if now.bytes_per_s > limit.bytes_per_s else limit
-        return self._lowest(case, SECONDS)
+    def look(self) -> None:
+        """Measure what was never measured, or not for a while."""
+        if not self._resources:
+            self._find_resources()
+        for resource in self._resources.values():
+            if time.monotonic() - resource.looked > EVERY_S:
+                resource.look(SECONDS)
+
+    def of(self, case: Case) -> LimitPart | None:
+        """The lowest limit on the case's way, and what it gives now; None where none can be measured."""
+        found = []
+        for key, factor, _ in self._on_the_way(case):
+            resource = self._resources.get(key, _Resource())
+            if resource.best is not None and resource.now is not None:
+                found.append(
+                    LimitPart(
+                        name=resource.best.name,
+                        how=resource.best.how,
+                        bytes_per_s=resource.best.bytes_per_s * factor,
+                        reads_per_s=resource.best.reads_per_s,
+                        now_bytes_per_s=resource.now.bytes_per_s * factor,
+                        logical_per_byte=factor,
+                    )
+                )
+        return min(found, key=lambda limit: limit.bytes_per_s, default=None)
+
+    def again(self, case: Case) -> LimitPart | None:
+        """The same after a longer look, in the very slots of a case that has beaten it."""
+        for key, _, ways in self._on_the_way(case):
+            self._resources.setdefault(key, _Resource()).try_all(ways.values(), 4 * SECONDS)
+        return self.of(case)
 
     def below(self) -> Below | None:
         """Whether a layer below this kernel caches; None where nobody can tell."""
@@ -56,45 +128,49 @@ class CaseLimits:
         except (DirectUnavailable, OSError, FormatError):
             return None
 
-    def _lowest(self, case: Case, seconds: float) -> Limit | None:
-        found = []
-        for key, factor, measure in self._on_the_way(case):
-            try:
-                if key not in self._known:
-                    self._known[key] = measure(seconds)
-            except (DirectUnavailable, OSError):  # a disk that fails is the case's to complain of
-                continue
-            found.append(replace(self._known[key], bytes_per_s=self._known[key].bytes_per_s * factor))
-        return min(found, key=lambda limit: limit.bytes_per_s, default=None)
+    def _find_resources(self) -> None:
+        for case in self._cases:
+            for key, _, ways in self._on_the_way(case):
+                self._resources.setdefault(key, _Resource()).ways.update(ways)
 
-    def _on_the_way(self, case: Case) -> Iterator[tuple[Key, float, Measure]]:
-        """What tells each limit apart, logical bytes per byte that it counts, and how to measure it."""
+    def _on_the_way(self, case: Case) -> list[_Passed]:
+        if case.key not in self._ways:
+            with contextlib.suppress(OSError):  # its files have gone, which its rounds complain of
+                self._ways[case.key] = list(self._passed(case))
+        return self._ways.get(case.key, [])
+
+    def _passed(self, case: Case) -> Iterator[_Passed]:
+        """Each resource, logical bytes per byte that it counts, and ways to measure it as the case does."""
         schema, files = self._manifest.schema, self._manifest.files_of(case.variant)
-        largest, stored = max(files, key=_size), sum(map(_size, files))
+        stored, largest = sum(map(_size, files)), self._largest
         slot_bytes, slots = case.loader.slots(case.batch_bytes(schema))
         if case.cache == "warm":
-            yield (
-                ("page cache", case.variant, slot_bytes, slots),
-                1.0,
-                partial(_page_cache, largest, slot_bytes, slots),
-            )
+            yield ("page cache",), 1.0, dict(_page_cache_ways(largest, slot_bytes, slots))
         elif case.order == "random" and stored > cache.free_memory():
             size = schema.sample_bytes
-            yield ("random", size), schema.logical_bytes / stored, partial(limits.random_read, largest, size)
+            way = partial(limits.random_read, largest, size)
+            yield ("disk, random",), schema.logical_bytes / stored, {(): way}
         else:
-            yield ("disk",), schema.logical_bytes / stored, partial(limits.sequential_read, largest)
+            way = partial(limits.sequential_read, largest)
+            yield ("disk",), schema.logical_bytes / stored, {(): way}
         device = pick_device(case.device)
         if device.type != "cpu":
             pinned = case.loader.pins(case.device)
-            key = ("device", case.device, slot_bytes, pinned)
-            yield key, 1.0, partial(limits.host_to_device, device, slot_bytes, pinned)
+            way = partial(limits.host_to_device, device, slot_bytes, pinned)
+            yield ("host to device", case.device), 1.0, {(slot_bytes, pinned): way}
+
+    @cached_property
+    def _largest(self) -> Path:
+        """The file that all limits are measured with: the largest of the cases'."""
+        variants = dict.fromkeys(case.variant for case in self._cases)
+        files = [file for variant in variants for file in self._manifest.files_of(variant) if file.exists()]
+        return max(files, key=_size)
 
 
-def _page_cache(file: Path, slot_bytes: int, slots: int, seconds: float) -> Limit:
-    """With one thread or all cores, whichever is more."""
-    threads = {1, len(os.sched_getaffinity(0))}
-    found = [limits.page_cache(file, slot_bytes, slots, number, seconds) for number in threads]
-    return max(found, key=lambda limit: limit.bytes_per_s)
+def _page_cache_ways(file: Path, slot_bytes: int, slots: int) -> Iterator[tuple[Key, Measure]]:
+    """Into such slots with one thread, and with all cores."""
+    for threads in sorted({1, len(os.sched_getaffinity(0))}):
+        yield (slot_bytes, slots, threads), partial(limits.page_cache, file, slot_bytes, slots, threads)
 
 
 def _largest_file(manifest: Manifest) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from iobench.errors import BenchError, LoaderFailed, WrongContent
 from iobench.formats import FormatError
 from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
-from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure
+from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure, samples_of
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
-from iobench.results.parts import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
+from iobench.results.parts import DiskPart, Measured, MemoryPart, OthersPart, ProcessorPart, TimingPart
 from iobench.text import reason
 
 Consumer = Callable[[DeviceBatch], None]
@@ -60,16 +60,16 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
             epochs = opened(loader, job)
         with closing(epochs), guarded(job.opener.path) as check:
             consume = _checked(check, consume)
-            done = samples = 0
+            done = samples = logical_bytes = 0
             while not done or (meter.elapsed_s < wanted.seconds and done < MOST_EPOCHS):
                 asked = asked_of(loader, job, wanted.number * MOST_EPOCHS + done)
                 with meter, clock or nullcontext():
-                    came = _drain(epochs, asked, transfer, meter, consume)
+                    came, came_bytes = _drain(epochs, asked, transfer, meter, consume)
                 _check_count(loader, came, schema.samples)
-                samples, done = samples + came, done + 1
+                samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 wanted.ended()
             counters.note_memory()
-    timing = _timing(epochs, opening, meter, profile, done, samples, schema.sample_bytes)
+    timing = _timing(epochs, opening, meter, profile, done, (samples, logical_bytes))
     if clock is not None:  # what the device waited for, not what the host did, which runs ahead of it
         timing = replace(timing, wait_s=clock.wait_s, first_batch_s=clock.first_batch_s)
     return _measured(timing, counts[0])
@@ -147,12 +147,11 @@ def _timing(
     meter: Meter,
     profile: Profile | None,
     count: int,
-    samples: int,
-    sample_bytes: int,
+    came: tuple[int, int],
 ) -> TimingPart:
     return TimingPart(
-        samples=samples,
-        logical_bytes=samples * sample_bytes,
+        samples=came[0],
+        logical_bytes=came[1],
         epochs_s=meter.elapsed_s,
         epochs=count,
         open_s=opening.elapsed_s,
@@ -170,6 +169,7 @@ def _measured(timing: TimingPart, counts: Counts) -> Measured:
         processor=ProcessorPart(cpu_s=counts.cpu_s, major_faults=counts.major_faults, steal_s=counts.steal_s),
         disk=DiskPart(read_bytes=counts.disk_bytes, device_read_bytes=counts.device_disk_bytes),
         memory=MemoryPart(peak_bytes=counts.memory_bytes),
+        others=OthersPart(**asdict(counts.others)),
     )
 
 
@@ -184,22 +184,31 @@ def _split(profile: Profile | None, epochs: Epochs, opening: Meter, meter: Meter
 
 
 def _check_count(loader: Loader, came: int, samples: int) -> None:
-    if came == samples or (loader.repeats and came > samples) or (loader.drops and 0 < came < samples):
+    if came == samples or loader.foreign or (loader.repeats and came > samples):
+        return
+    if loader.drops and 0 < came < samples:
         return
     what = f"dropped {samples - came}" if came < samples else f"repeated {came - samples}"
     raise WrongContent(f"{came} samples came out of {samples}: it {what}")
 
 
-def _drain(epochs: Epochs, asked: Asked, transfer: HostToDevice, meter: Meter, consume: Consumer) -> int:
-    """Samples that reached the device, all of them by the time this returns."""
-    first, samples = epochs.opener.schema.fields[0].name, 0
+def _drain(
+    epochs: Epochs, asked: Asked, transfer: HostToDevice, meter: Meter, consume: Consumer
+) -> tuple[int, int]:
+    """Samples that reached the device and their bytes, all of them by the time this returns."""
+    schema, samples, logical_bytes = epochs.opener.schema, 0, 0
+    first, foreign = schema.fields[0].name, epochs.loader.foreign
     stages = UNTIMED if transfer.room.is_host else epochs.stages  # on the CPU nothing moves
     with closing(epochs.epoch(asked)) as batches:
         for batch in meter.over(map(stages.timed("host_to_device", transfer.move), batches)):
-            samples += batch[first].shape[0]
+            if foreign:
+                samples += samples_of(batch)
+                logical_bytes += sum(one.nbytes for one in batch.values())
+            else:
+                samples += batch[first].shape[0]
             consume(batch)
     stages.timed("host_to_device", transfer.synchronize)()
-    return samples
+    return samples, logical_bytes or samples * schema.sample_bytes
 
 
 @contextmanager

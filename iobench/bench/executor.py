@@ -11,9 +11,10 @@ from iobench import thresholds
 from iobench.bench import trace
 from iobench.bench.case import Case
 from iobench.bench.epoch import Round, asked_of, measure
+from iobench.bench.foreign_proof import ForeignProof
 from iobench.bench.observer import Progress
 from iobench.bench.proof import Proof
-from iobench.bench.training import Trainer
+from iobench.bench.training import Busy, Trainer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import verify_artifact
 from iobench.formats import Schema
@@ -42,11 +43,14 @@ class Executor(Protocol):
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Run a case once, every sample hashed on the device, and then the other warm-up rounds.
 
-        What was found of a loader's own order; None where it is told its rows.
+        What was found of an order of its own, or of somebody's own loader; None where all came as told.
         """
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time round `number` of a case; one result for each rank."""
+
+    def end(self, case: Case) -> None:
+        """Let go of what was kept for a case; it may be asked for again."""
 
     def trace(self, case: Case, path: Path) -> None:
         """Write what torch.profiler sees of a case's first batches."""
@@ -69,7 +73,11 @@ class InProcess:
         else:
             verify_artifact(self._manifest, case.variant)
         job = case.job(self._manifest)
-        proof = Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0))
+        proof = (
+            ForeignProof(case, self._manifest)
+            if case.loader.foreign
+            else Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0))
+        )
         step = Step.of(case, self._manifest.schema)
 
         def consume(batch: DeviceBatch) -> None:
@@ -92,6 +100,9 @@ class InProcess:
         """Write it as a Chrome trace."""
         step = Step.of(case, self._manifest.schema)
         trace.write(path, case.loader, case.job(self._manifest), step.transfer, step)
+
+    def end(self, case: Case) -> None:
+        """Nothing is kept."""
 
     def close(self) -> None:
         """Nothing was started."""
@@ -119,29 +130,38 @@ class InProcess:
 
 
 class Step:
-    """What a case does with each batch: nothing, or a training step, always on the same weights at first."""
+    """What a case does with each batch: nothing, a training step, or what keeps the device busy for as long.
 
-    def __init__(self, transfer: HostToDevice, trainer: Trainer | None) -> None:
-        self.transfer, self._trainer = transfer, trainer
+    Training begins on the same weights always.
+    """
+
+    def __init__(
+        self, transfer: HostToDevice, trainer: Trainer | None = None, busy: Busy | None = None
+    ) -> None:
+        self.transfer, self._trainer, self._busy = transfer, trainer, busy
         self.loss: float | None = None
 
     @classmethod
     def of(cls, case: Case, schema: Schema) -> Step:
         """The case's step, anew."""
         transfer = HostToDevice(pick_device(case.device), case.loader.copies_without_blocking)
+        if case.step_s:
+            return cls(transfer, busy=Busy(transfer.device, case.step_s))
         if case.model == "none":
-            return cls(transfer, None)
+            return cls(transfer)
         return cls(transfer, Trainer(case.model, schema, transfer.device, case.seed))
 
     @property
     def trains(self) -> bool:
-        """Whether there is a training step."""
-        return self._trainer is not None
+        """Whether there is a training step, or what stands in for one."""
+        return self._trainer is not None or self._busy is not None
 
     def __call__(self, batch: DeviceBatch) -> None:
         """Train on a batch, as a training loop does: without waiting for the device."""
         if self._trainer is not None:
             self._trainer.step(batch)
+        if self._busy is not None:
+            self._busy()
 
     def note_loss(self) -> None:
         """Keep the loss after the first epoch: how many a round has differs from case to case."""

@@ -49,6 +49,11 @@ class Isolated:
         """Have its process write a trace."""
         self._ask(case, Tick(), "trace", path)
 
+    def end(self, case: Case) -> None:
+        """End the case's process; a new one is started where it is asked for again."""
+        if case.key in self._processes:
+            self._processes.pop(case.key).end()
+
     def close(self) -> None:
         """End all processes, at once."""
         while self._processes:

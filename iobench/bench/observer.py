@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from iobench.results.cases import Label
@@ -21,6 +21,9 @@ class Observer:
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
         """The run's cases, with the bytes of a batch of each."""
+
+    def went_before(self, records: Sequence[Record]) -> None:
+        """Rounds that a run which is gone on with has already."""
 
     def status(self, text: str) -> None:
         """What is going on beside timed rounds."""

@@ -12,7 +12,7 @@ from iobench.bench.case import Case
 from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
 from iobench.dataset.manifest import Manifest
 from iobench.errors import InvalidSettings
-from iobench.formats import InvalidOption, declared
+from iobench.formats import InvalidOption
 from iobench.host import cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
@@ -20,6 +20,7 @@ from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setti
 
 MODELS = ("none", "mlp", "cnn")
 TIMEOUT_S = 120.0
+MOST_STEP_MS = 60_000.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class RunOptions:
     block_bytes: tuple[int, ...] = (BLOCK_BYTES,)
     window_bytes: tuple[int, ...] = (WINDOW_BYTES,)
     model: tuple[str, ...] = ("none",)
+    step_ms: tuple[float, ...] = (0.0,)
     seed: int = 0
     loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     rounds: str = str(DEFAULT_ROUNDS)
@@ -63,6 +65,7 @@ class RunOptions:
             for value in getattr(self, name):
                 check_setting(name, value)
         check_setting("seed", self.seed)
+        _check_steps(self.step_ms, self.model)
         if self.warmup < 1:
             raise InvalidSettings(
                 f"warmup {self.warmup} is below 1: the first untimed round proves the content"
@@ -82,6 +85,14 @@ class RunOptions:
         return RoundPlan.parse(self.rounds, self.max_time)
 
 
+def _check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:
+    for value in step_ms:
+        if not 0 <= value <= MOST_STEP_MS:
+            raise InvalidSettings(f"step-ms {value:g} is not in 0..{MOST_STEP_MS:g}")
+    if any(step_ms) and any(model != "none" for model in models):
+        raise InvalidSettings("step-ms stands in for a training step, and a model is one: give one of them")
+
+
 def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) -> list[Case]:
     """The cases of a run over a dataset, on devices that are there, without those that do not fit together.
 
@@ -90,12 +101,13 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
     """
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
+    apart = _apart(options, grid)
     found = [
         case
         for combination in _combinations(options, devices)
         for variant in variants
         for loader in grid
-        if (case := _case(manifest, variant, loader, options, combination)) is not None
+        if (case := _case(manifest, variant, loader, options, combination, apart)) is not None
     ]
     if not found:
         raise InvalidSettings(
@@ -107,14 +119,20 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
 
 
 def _case(
-    manifest: Manifest, variant: str, loader: Loader, options: RunOptions, combination: dict[str, Any]
+    manifest: Manifest,
+    variant: str,
+    loader: Loader,
+    options: RunOptions,
+    combination: dict[str, Any],
+    apart: bool,
 ) -> Case | None:
     """The case of this combination; None where loader, format and order do not fit."""
     if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
         return None
     if combination["order"] != "block":
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
-    isolated = loader.isolated if options.isolate is None else options.isolate
+    if loader.own_data and combination["cache"] == "cold":
+        return None
     return Case(
         dataset=manifest.name,
         content=f"{manifest.content or 0:016x}",
@@ -123,15 +141,24 @@ def _case(
         seed=options.seed,
         strict=options.strict,
         profile=options.profile,
-        isolated=isolated,
+        isolated=apart,
         **combination,
     )
 
 
+def _apart(options: RunOptions, grid: Sequence[Loader]) -> bool:
+    """Whether each case has a process of its own: all of them where one needs it, or they do not compare."""
+    foreign = [loader.called for loader in grid if loader.foreign]
+    if foreign and options.isolate is False:
+        raise InvalidSettings(f"{foreign[0]} needs a process of its own: leave out --no-isolate")
+    return any(loader.isolated for loader in grid) if options.isolate is None else options.isolate
+
+
 def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
     names = ("cache", "order", "batch_size", "block_bytes", "window_bytes", "model")
-    for values in itertools.product(devices, *(getattr(options, name) for name in names)):
-        yield dict(zip(("device", *names), values, strict=True))
+    steps = [value / 1000 for value in options.step_ms]
+    for values in itertools.product(devices, *(getattr(options, name) for name in names), steps):
+        yield dict(zip(("device", *names, "step_s"), values, strict=True))
 
 
 def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
@@ -148,18 +175,18 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
     named = [(word, loaders.parse(word)) for word in _words(options)[0]]
     if not named:
         raise InvalidSettings(f"no loader to measure with; known: {', '.join(loaders.names())}, all")
-    has = {loader.name: {spec.name for spec in declared(type(loader))} for _, loader in named}
+    has = {loader.called: loader.settable for _, loader in named}
     for name in options.loader_options:
         if not any(name in known for known in has.values()):
             raise InvalidSettings(
-                f"{name} is no option of {', '.join(dict.fromkeys(loader.name for _, loader in named))}"
+                f"{name} is no option of {', '.join(dict.fromkeys(loader.called for _, loader in named))}"
             )
     for word, loader in named:
         said = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
         free = {
             name: values
             for name, values in options.loader_options.items()
-            if name in has[loader.name] and name not in said
+            if name in has[loader.called] and name not in said
         }
         found, problems = _grid(loader, free)
         if not found:
@@ -171,7 +198,7 @@ def left_out(manifest: Manifest, options: RunOptions) -> list[str]:
     """A sentence for whatever was asked for and makes no case.
 
     Loaders of `all` that are not installed, loaders that read none of the formats in any of the orders,
-    and combinations of a loader's options that do not go together.
+    combinations of a loader's options that do not go together, and cold rounds over unknown files.
     """
     words, missing = _words(options)
     found, idle = list(missing), []
@@ -179,9 +206,10 @@ def left_out(manifest: Manifest, options: RunOptions) -> list[str]:
     for loader in map(loaders.parse, words):
         if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):
             idle.append(loader.variant)
-        known = {spec.name for spec in declared(type(loader))}
-        own = {name: values for name, values in options.loader_options.items() if name in known}
+        own = {name: values for name, values in options.loader_options.items() if name in loader.settable}
         found += [str(problem) for problem in _grid(loader, own)[1]]
+        if loader.own_data and "cold" in options.cache:
+            found.append(f"{loader.called} with a cold cache: nobody can tell which files it reads")
     if idle:
         read = f"{', '.join(one.variant for one in variants)} in {' or '.join(options.order)} order"
         found.append(f"{', '.join(idle)}: {'reads' if len(idle) == 1 else 'read'} none of {read}")

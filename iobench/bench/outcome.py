@@ -30,6 +30,8 @@ class Run:
     remarks: list[str] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
     interrupted: bool = False
+    dropped: dict[str, int] = field(default_factory=dict)  # out of a race, after so many rounds
+    untried: list[str] = field(default_factory=list)  # for which a race had no time
     stopped: str | None = None  # why it ended before all rounds were made
 
     @property

@@ -13,8 +13,8 @@ from typing import Any, cast
 from iobench.bench.case import Case
 from iobench.bench.case_limits import CaseLimits
 from iobench.bench.outcome import Run
+from iobench.bench.resume import plan_of_run
 from iobench.host import machine
-from iobench.host.limits import Limit
 from iobench.host.monitor import Monitor
 from iobench.loading.order import shuffledness
 from iobench.results import history, record
@@ -37,11 +37,11 @@ class Recorder:
     """What a run knows beside its rounds: the machine, the limits, the state of the cache below."""
 
     def __init__(self, run: Run) -> None:
-        self._run, self._id = run, uuid.uuid4().hex[:12]
+        self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
         root, device = run.manifest.root, run.cases[0].device
-        self._limits = CaseLimits(run.manifest) if run.options.limits else None
+        self._limits = CaseLimits(run.manifest, run.cases) if run.options.limits else None
         self._monitor = Monitor(root, device) if run.options.profile else None
-        self._machines = {case.device: _machine(root, case.device) for case in run.cases}
+        self.machines = {case.device: _machine(root, case.device) for case in run.cases}
         self._below_s: list[float] | None = None
         self._proofs: dict[str, ProofPart | None] = {}
 
@@ -62,21 +62,17 @@ class Recorder:
                 self._below_s = [below.first_s, below.second_s]
                 self._run.remarks.append(below.sentence)
 
+    def look_at_limits(self) -> None:
+        """Measure what the machine can do, if that is wanted and was not done for a while."""
+        if self._limits:
+            self._limits.look()
+
     def proved(self, case: Case, found: ProofPart | None) -> None:
         """Keep what the proof of a case found, for its records."""
         self._proofs[case.key] = found
 
-    def limit(self, case: Case) -> Limit | None:
-        """The lowest limit on the case's way; None where none is to be, or can be, measured."""
-        return self._limits.of(case) if self._limits else None
-
-    def record(
-        self, case: Case, number: int, measured: Measured, cache: CachePart, limit: Limit | None
-    ) -> Record:
+    def record(self, case: Case, number: int, measured: Measured, cache: CachePart) -> Record:
         """The record of a round that has just ended."""
-        rate = measured.timing.logical_bytes / measured.timing.epochs_s
-        if limit and self._limits and rate > limit.bytes_per_s:
-            limit = self._limits.again(case)  # what was beaten is no limit
         cold = {"below_s": self._below_s} if case.cache == "cold" else {}
         return Record(
             run=self._id,
@@ -85,17 +81,26 @@ class Recorder:
             case=case.facets,
             dataset=self._dataset(case),
             cache=CachePart(**{**asdict(cache), **cold}),
-            machine=self._machines[case.device],
-            limit=LimitPart(**asdict(limit)) if limit else None,
+            machine=self.machines[case.device],
+            limit=self._limit(case, measured),
             shuffledness=self._shuffledness(case),
             proof=self._proofs.get(case.key),
+            plan=None if self._run.records else plan_of_run(self._run.options, self._run.cases),
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},
         )
 
+    def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
+        """The lowest limit on the case's way; None where none is to be, or can be, measured."""
+        limit = self._limits.of(case) if self._limits and not case.loader.own_data else None
+        rate = measured.timing.logical_bytes / measured.timing.epochs_s
+        if self._limits and limit and rate > limit.bytes_per_s:
+            return self._limits.again(case)  # what was beaten is no limit
+        return limit
+
     def _dataset(self, case: Case) -> DatasetPart:
         manifest = self._run.manifest
-        artifact = manifest.artifacts[case.variant]
+        artifact = None if case.loader.own_data else manifest.artifacts[case.variant]
         return DatasetPart(
             name=manifest.name,
             samples=manifest.schema.samples,
@@ -104,8 +109,8 @@ class Recorder:
             ],
             source=record.plain(manifest.source),
             content=case.content,
-            stored_bytes=artifact.stored_bytes,
-            write_s=artifact.write_s,
+            stored_bytes=artifact.stored_bytes if artifact else None,
+            write_s=artifact.write_s if artifact else None,
         )
 
     def _shuffledness(self, case: Case) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 
 from iobench import thresholds
@@ -15,8 +15,10 @@ from iobench.bench.isolated import Isolated
 from iobench.bench.losses import odd_losses
 from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
+from iobench.bench.race import Race
 from iobench.bench.recorder import Recorder
-from iobench.errors import BenchError, ColdCacheUnavailable, RecordError
+from iobench.bench.resume import check_same
+from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RecordError
 from iobench.formats import FormatError
 from iobench.host import cache, interrupts
 from iobench.results import record, stats
@@ -24,12 +26,14 @@ from iobench.results.cases import key_of
 from iobench.results.parts import CachePart
 from iobench.units import counted, seconds_text
 
+WARMED = "by the rounds before: the files are the loader's own"
+
 
 class Measuring:
     """A run under way: proofs first, then rounds in which all cases take turns."""
 
-    def __init__(self, run: Run, observer: Observer) -> None:
-        self._run, self._options, self._observer = run, run.options, observer
+    def __init__(self, run: Run, observer: Observer, race: Race | None = None) -> None:
+        self._run, self._options, self._observer, self._race = run, run.options, observer, race
         self._labels = run.labels
         self._plan = run.options.plan
         self._executors: dict[bool, Executor] = {
@@ -37,8 +41,13 @@ class Measuring:
             True: Isolated(run.manifest, run.options.timeout),
         }
         self._recorder = Recorder(run)
+        self._done = {(key_of(one.case), one.round) for one in run.records}  # by a run that is gone on with
+        if run.records:
+            check_same(run.records, run.cases, self._recorder.machines)
+            observer.went_before(run.records)
+            self._say_what_is_there()
         self._check_interrupt: interrupts.Check = lambda: None
-        self._took_s: dict[str, float] = {}
+        self._took_s: dict[str, float] = {}  # the last time that a case was run
         for case in {case.model: case for case in run.cases}.values():
             Step.of(
                 case, run.manifest.schema
@@ -65,12 +74,16 @@ class Measuring:
             self._run.stopped = str(error)  # what was measured is worth showing
 
     def _prove_all(self) -> None:
-        if self._plan.count is not None:
+        if self._plan.count is not None and self._race is None:
             cases, count = len(self._run.cases), self._plan.count
             least = seconds_text(cases * count * thresholds.ROUND_S)
             what = f"{counted(cases, 'case')} × {counted(count, 'round')}"
             self._observer.status(f"{what}: at least {least}, after a proof of each")
+        began = time.monotonic()
         for case in self._run.cases:
+            if self._race and self._took_s and time.monotonic() - began > self._race.proofs_s:
+                self._run.untried.append(case.key)
+                continue
             self._observer.status(f"checking {self._labels[case.key]}")
             with self._collecting_failures(case):
                 before = time.monotonic()
@@ -95,22 +108,53 @@ class Measuring:
             nonlocal done
             done = rounds
             elapsed_s = time.monotonic() - began
+            if self._race is not None:
+                return self._race_goes_on(self._race, rounds, elapsed_s)
             return bool(self._live()) and self._plan.go_on(rounds, elapsed_s, self._rates())
 
         for number, case in plan.interleaved(self._run.cases, go_on, self._options.seed):
-            if case.key not in self._run.failures:
+            if case.key in {live.key for live in self._live()} and (case.key, number) not in self._done:
+                before = time.monotonic()
                 with self._collecting_failures(case):
                     self._time(case, number)
+                self._took_s[case.key] = time.monotonic() - before
         self._say_how_sure(done, time.monotonic() - began)
+
+    def _race_goes_on(self, race: Race, done: int, elapsed_s: float) -> bool:
+        """Drop who is clearly behind after `done` rounds, and say whether there is another one."""
+        live = self._live()
+        rates = {case.key: dict[int, float]() for case in live}
+        for made in self._run.sound:
+            if (key := key_of(made.case)) in rates:
+                rates[key][made.round] = made.samples_per_s
+        if done:
+            self._drop(race.behind(rates), done)
+        live = self._live()
+        if done and len(live) < len(rates):
+            self._observer.status(f"after {counted(done, 'round')}: {counted(len(live), 'case')} left")
+        next_s = sum(self._took_s.get(case.key, 0.0) for case in live)
+        return bool(live) and race.goes_on(
+            done, elapsed_s, next_s, {case.key: [*rates[case.key].values()] for case in live}
+        )
+
+    def _drop(self, keys: Collection[str], done: int) -> None:
+        self._run.dropped |= dict.fromkeys(keys, done)
+        for case in self._run.cases:
+            if case.key in keys:
+                self._executor(case).end(case)
 
     def _time(self, case: Case, number: int) -> None:
         manifest, recorder = self._run.manifest, self._recorder
         manifest.opener(case.variant)  # complains about files that have gone or changed in size
         files, logical = manifest.files_of(case.variant), manifest.schema.logical_bytes
-        limit = recorder.limit(case)
-        state = CachePart(**cache.establish(case.cache, files, logical, self._options.sudo))
+        recorder.look_at_limits()
+        state = (
+            CachePart(mode=case.cache, residency=None, method=WARMED)
+            if case.loader.own_data
+            else CachePart(**cache.establish(case.cache, files, logical, self._options.sudo))
+        )
         for measured in self._executor(case).measure(case, number, self._tick(case, number)):
-            made = recorder.record(case, number, measured, state, limit)
+            made = recorder.record(case, number, measured, state)
             record.append(self._run.path, made)
             self._run.records.append(made)
             self._observer.recorded(case.key, made)
@@ -125,7 +169,8 @@ class Measuring:
         return Tick(self._check_interrupt, progress)
 
     def _live(self) -> list[Case]:
-        return [case for case in self._run.cases if case.key not in self._run.failures]
+        gone = {*self._run.failures, *self._run.dropped, *self._run.untried}
+        return [case for case in self._run.cases if case.key not in gone]
 
     def _rates(self) -> dict[str, list[float]]:
         rates: dict[str, list[float]] = {}
@@ -144,12 +189,25 @@ class Measuring:
         except (BenchError, FormatError) as error:
             self._run.failures[case.key] = str(error)
 
+    def _say_what_is_there(self) -> None:
+        there, whole = len(self._done), len(self._run.cases) * (self._plan.count or 0)
+        if there == whole:
+            raise InvalidSettings(
+                f"--resume {self._run.path}: all {counted(there, 'round')} are there; "
+                "'iobench runs show' shows them"
+            )
+        total = f" of {whole}" if whole else ""
+        self._observer.status(f"going on with {self._run.path}: {there}{total} rounds are there")
+
     def _say_how_long(self) -> None:
         """Before the first round, how long the rounds will take, from what the proofs took."""
-        took = [max(thresholds.ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()]
+        if self._race is not None:
+            return  # nobody knows how many will be left
+        took = {case.key: max(thresholds.ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()}
         if self._plan.count is None or not took:
             return
-        expected_s = sum(took) * self._plan.count
+        there = sum(took.get(key, 0.0) for key, _ in self._done)
+        expected_s = sum(took.values()) * self._plan.count - there
         what = f"{counted(len(took), 'case')} × {counted(self._plan.count, 'round')}"
         said = f"{what}: about {seconds_text(expected_s)}"
         if self._plan.max_time_s is not None and expected_s > self._plan.max_time_s:
@@ -158,8 +216,8 @@ class Measuring:
 
     def _say_how_sure(self, rounds: int, elapsed_s: float) -> None:
         """What became of `--rounds auto`, or of rounds that `--max-time` cut short."""
-        if self._plan.count is not None:
-            if rounds < self._plan.count and self._live():
+        if self._plan.count is not None or self._race is not None:
+            if self._race is None and rounds < (self._plan.count or 0) and self._live():
                 self._run.remarks.append(f"{rounds} of {self._plan.count} rounds, until --max-time")
             return
         key, reach = plan.worst(self._rates())

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of, left_out
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import record
+from iobench.results.record import Record
+
+if TYPE_CHECKING:
+    from iobench.bench.case import Case
+    from iobench.bench.race import Race
 
 
 def run(
@@ -18,13 +25,18 @@ def run(
     *,
     out: Path | None = None,
     observer: Observer | None = None,
+    cases: Sequence[Case] | None = None,
+    race: Race | None = None,
+    went_before: Sequence[Record] = (),
 ) -> Run:
     """Measure every case of a run in interleaved rounds; one Record for each timed round.
 
     The first untimed round of a case proves its content on the device against the manifest; a case
     that fails is not timed and is named in `Run.failures`. Records are appended to `out` (default: a
     new file in the `results` folder beside the dataset) as each round ends, so that Ctrl-C keeps them:
-    it sets `Run.interrupted` and returns.
+    it sets `Run.interrupted` and returns. A run goes on where `went_before` holds the rounds that it has.
+    `cases` are those to measure, in the place of every one that the options make; a `race` drops who
+    is clearly behind, and decides in the place of the options how many rounds there are.
     InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable or
     RecordError where the run cannot be had as asked.
     """
@@ -33,13 +45,14 @@ def run(
 
     options = options or RunOptions()
     devices = list(dict.fromkeys(str(pick_device(name)) for name in options.device))
-    found = cases_of(manifest, options, devices)
+    found = cases if cases is not None else cases_of(manifest, options, devices)
     path = out or _new_path(manifest)
     record.check_writable(path)
-    result = Run(manifest, options, found, path, remarks=left_out(manifest, options))
+    remarks = left_out(manifest, options) if cases is None else []
+    result = Run(manifest, options, list(found), path, list(went_before), remarks=remarks)
     observer = observer or Observer()
     observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
-    Measuring(result, observer).all_rounds()
+    Measuring(result, observer, race).all_rounds()
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 
 import torch
@@ -13,6 +14,7 @@ from iobench.formats import Field, Schema
 CLASSES = 1000
 HIDDEN = 256
 LEARNING_RATE = 0.01
+PRODUCT, PRODUCTS = 1024, 50  # side of the matrices of `Busy`, and how many products its clock needs
 
 
 class Trainer:
@@ -59,6 +61,36 @@ class Trainer:
             torch.autograd.backward(loss)
         self._optimiser.step()
         self._loss = loss.detach()
+
+
+class Busy:
+    """Keeps a device busy for some seconds a batch, in the place of a training step.
+
+    On the CPU the thread sleeps, as a training loop does that waits for its accelerator. On an
+    accelerator matrix products are asked for, as many as take that long, and not waited for.
+    """
+
+    def __init__(self, device: torch.device, seconds: float) -> None:
+        self._seconds, self._count = seconds, 0
+        if device.type != "cpu":
+            self._factor = torch.ones(PRODUCT, PRODUCT, device=device)
+            self._count = max(1, round(seconds / self._product_s()))
+
+    def __call__(self) -> None:
+        """Be busy once."""
+        if not self._count:
+            time.sleep(self._seconds)
+        for _ in range(self._count):
+            torch.mm(self._factor, self._factor)
+
+    def _product_s(self) -> float:
+        """Seconds that a product takes, the device being warm."""
+        for _ in range(2):
+            began = time.monotonic()
+            for _ in range(PRODUCTS):
+                torch.mm(self._factor, self._factor)
+            torch.accelerator.synchronize(self._factor.device)
+        return (time.monotonic() - began) / PRODUCTS
 
 
 def _repeatable() -> AbstractContextManager[None]:

@@ -19,11 +19,10 @@ import psutil
 
 from iobench.host import counters
 from iobench.host.monitor import Monitor
+from iobench.host.tree import descendants
 
 FIRST_S, MOST_S = 0.1, 4.0  # between two looks
-SPACING = (
-    0.15  # of the time so far: workers are gone with the last batch, and the last look is not long before
-)
+SPACING = 0.15  # of the time so far: so the last look at workers is not long before they end
 COST = 20  # times as long a pause as a look took
 
 
@@ -109,7 +108,7 @@ class Processes:
             pause = min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
 
     def _look(self) -> None:
-        children = counters.descendants()
+        children = descendants()
         for child in children:
             try:
                 process = psutil.Process(child)

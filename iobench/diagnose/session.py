@@ -9,10 +9,10 @@ from typing import Any
 from iobench.diagnose import advice, profiling, trials
 from iobench.diagnose.advice import Diagnosis
 from iobench.diagnose.seen import Seen
-from iobench.diagnose.target import traceback_of
 from iobench.diagnose.watch import Watch
 from iobench.diagnose.watchdog import Watchdog
 from iobench.errors import TargetError
+from iobench.loading.target import traceback_of
 
 WATCHED, PROFILED = 0.3, 0.2  # of the time; the rest is for the variants
 

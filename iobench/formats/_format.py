@@ -22,6 +22,7 @@ class Format(Options, ABC):
     library: ClassVar[str]  # the installed package that does the work, by its name on PyPI
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)  # those of DTYPES that it holds
     forkable: ClassVar[bool] = True  # whether a process that used its library may be forked and go on
+    holds_files: ClassVar[bool] = True  # whether an open reader reads on when its files are removed
 
     def size_bound(self, schema: Schema) -> int:
         """The most bytes that `write` puts on disk; prepare asks for this much free space."""

@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 from iobench.formats._errors import CorruptArtifact, InvalidOption, corrupt
 from iobench.formats._format import Format
+from iobench.formats._hdf5_chunks import placed
 from iobench.formats._options import option
-from iobench.formats._reader import Convert, Extent, Reader, Rows, same
+from iobench.formats._placement import Placement
+from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
 
 # HDF5's own chunk cache, and room for the compressed chunks that a random batch touches.
@@ -122,12 +124,13 @@ class Hdf5Reader(Reader):
     ) -> None:
         super().__init__(schema)
         self._path, self._file, self._datasets = path, file, datasets
-        self._extents = _extents(path, schema, datasets)
 
-    @property
-    def extents(self) -> dict[str, Extent] | None:
-        """Each field's place in the file, if all of them are contiguous."""
-        return self._extents
+    def placement(self) -> dict[str, Placement]:
+        """Where each field lies that is contiguous, or in chunks of whole samples without a filter."""
+        if not self._datasets:
+            raise ValueError("this reader is closed")
+        found = {name: placed(dataset, self._path) for name, dataset in self._datasets.items()}
+        return {name: place for name, place in found.items() if place is not None}
 
     def batch(self, rows: Rows) -> Batch:
         """These rows in fresh arrays; a slice comes straight from h5py, which has a fast path for it."""
@@ -249,10 +252,3 @@ def refuse_foreign(dataset: h5py.Dataset, path: Path) -> None:
             f"{path}: dataset {dataset.name} keeps its data in {other[:200]}; only data in this file "
             "are read, so copy them into it"
         )
-
-
-def _extents(path: Path, schema: Schema, datasets: dict[str, h5py.Dataset]) -> dict[str, Extent] | None:
-    offsets = {name: dataset.id.get_offset() for name, dataset in datasets.items()}
-    if any(offset is None for offset in offsets.values()):
-        return None
-    return {f.name: Extent(path, offsets[f.name], f.sample_bytes) for f in schema.fields}

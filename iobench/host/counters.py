@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -13,6 +12,8 @@ from typing import TypeVar
 import psutil
 
 from iobench.host import machine
+from iobench.host.others import Others, OtherWork
+from iobench.host.tree import descendants
 
 Number = TypeVar("Number", int, float)
 
@@ -26,7 +27,8 @@ class Counts:
 
     `memory_bytes` is anonymous and shared memory by PSS, so that what workers share with their
     parent counts once; pages of the page cache that are merely mapped do not count. `steal_s` and
-    `device_disk_bytes` are of the whole machine. None where the kernel keeps no such account.
+    `device_disk_bytes` are of the whole machine, `others` is what other processes did to it. None where
+    the kernel keeps no such account.
     """
 
     disk_bytes: int | None
@@ -35,6 +37,7 @@ class Counts:
     memory_bytes: int | None
     steal_s: float | None
     device_disk_bytes: int | None
+    others: Others
 
 
 class Counters:
@@ -44,7 +47,7 @@ class Counters:
     """
 
     def __init__(self, path: Path, early_snapshot: bool = False) -> None:
-        self._path = path
+        self._path, self._other_work = path, OtherWork(path)
         self._pause = EARLY_SNAPSHOT_S if early_snapshot else SNAPSHOT_S
         self._before: tuple[int | None, float | None, int | None] = (None, None, None)
         self._used = (0.0, 0)
@@ -54,6 +57,7 @@ class Counters:
 
     def start(self) -> None:
         """Begin counting, with a thread that looks at memory twice a second."""
+        self._other_work.start()
         self._before, self._used = self._accounts(), _used()
         self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
         self._sampler.start()
@@ -77,6 +81,7 @@ class Counters:
             memory_bytes=max(self._snapshots, default=None),
             steal_s=_difference(steal, before[1]),
             device_disk_bytes=_difference(device, before[2]),
+            others=self._other_work.stop(),
         )
 
     def _accounts(self) -> tuple[int | None, float | None, int | None]:
@@ -117,32 +122,6 @@ def memory_of(pid: int) -> Memory | None:
         return None
     shared = kib["Pss_Shmem"]
     return Memory(1024 * (kib["Pss_Anon"] + shared), 1024 * max(0, kib["Private_Dirty"] - shared))
-
-
-def descendants() -> list[int]:
-    """The processes below this one, by number.
-
-    Linux tells a process's children at once; psutil has to look at every process of the machine.
-    """
-    if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel built without
-        return [child.pid for child in psutil.Process().children(recursive=True)]
-    found, rest = list[int](), [os.getpid()]
-    while rest:
-        below = _children(rest.pop())
-        found += below
-        rest += below
-    return found
-
-
-def _children(pid: int) -> list[int]:
-    with suppress(OSError):  # it may just have ended, as may each of its threads
-        tasks = [Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")]
-        listed = list[int]()
-        for task in tasks:
-            with suppress(OSError):
-                listed += map(int, task.read_text().split())
-        return listed
-    return []
 
 
 def _difference(now: Number | None, then: Number | None) -> Number | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import mmap
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -37,3 +38,17 @@ def touched_array(count: int) -> npt.NDArray[np.uint8]:
     """`count` bytes of touched memory; the map goes when the array and its views do."""
     whole = -(-count // HUGE_PAGE) * HUGE_PAGE if count > HUGE_PAGE // 2 else count
     return np.frombuffer(touched_map(whole), np.uint8)[:count]
+
+
+def file_behind(address: int) -> str | None:
+    """The file that is mapped at an address of this process; None for memory that no file stands behind.
+
+    Memory shared between processes (memfd, /dev/shm) has a name, too, and is none.
+    """
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        span, *_, last = line.split(maxsplit=5)
+        start, _, end = span.partition("-")
+        if int(start, 16) <= address < int(end, 16):
+            shared = last.startswith(("/dev/shm/", "/memfd:", "/dev/zero", "/torch_"))
+            return last if last.startswith("/") and not shared else None
+    return None

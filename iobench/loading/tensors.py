@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iobench.formats import Array
+from iobench.formats import Array, Batch
 
 if TYPE_CHECKING:
     import torch
@@ -34,3 +34,15 @@ def silence_read_only_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.from_numpy(read_only)
+
+
+def tensors_of(batch: Batch) -> dict[str, torch.Tensor]:
+    """A batch of tensors over the memory of a batch of arrays."""
+    return {name: tensor_of(array) for name, array in batch.items()}
+
+
+def pinned(batch: Any) -> Any:
+    """A copy of a batch, a dict of tensors or a tensorclass, in pinned memory."""
+    if isinstance(batch, dict):
+        return {name: tensor.pin_memory() for name, tensor in batch.items()}
+    return batch.pin_memory()

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iobench.errors import InvalidSettings
 from iobench.formats import FormatError
 from iobench.loading import loaders
 from iobench.report.across import choice_of
-from iobench.results import cases, stats, verdict
+from iobench.results import cases, verdict
 from iobench.results.metrics import NAMED
-from iobench.results.record import Record
-from iobench.results.stats import Estimate
-from iobench.results.summary import CaseSummary, Context, rates
-from iobench.units import seconds_text, three_digits
+from iobench.results.summary import CaseSummary, Context
+from iobench.results.under_loader import step_share, times_text, told, under_loaders
+from iobench.text import ENUMERATED, enumerated
+from iobench.units import counted, seconds_text
 
-MOST_NAMED = 3
 NEAR_LIMIT = 0.9  # of the limit: hardly more can be had
 LONG_OPENING = 0.1  # of an epoch
 IDLE = 0.1  # of the epochs of a training that waited for data: the format hardly matters
 CHEAPER = 1.5  # times the processor time that is worth a word
+NOTHING_MATTERS = "Neither format nor loader matters here"
 IN_WORDS = {
     "read": "reading",
     "decode": "decoding",
@@ -47,14 +46,16 @@ def overall(contexts: Sequence[Context]) -> str:
     first, *others = contexts
     if not others:
         return answer(first)
+    if all(map(verdict.nothing_matters, contexts)):
+        return f"{NOTHING_MATTERS}: the training step takes nearly all of the time {_everywhere(contexts)}."
     for case in first.cases:
         places = [_position(case, context) for context in contexts]
         if None not in places:
             also = "" if set(places) == {"fastest"} else ", or not told apart from the fastest,"
             return f"Use {_pair(case)}: fastest{also} {_everywhere(contexts)}."
-    if len(contexts) <= MOST_NAMED:
-        told = (f"{_pair(one.cases[0])}{_or_others(one)} for {one.title}" for one in contexts)
-        return f"It depends: {'; '.join(told)}."
+    if len(contexts) <= ENUMERATED:
+        pairs = (f"{_pair(one.cases[0])}{_or_others(one)} for {one.title}" for one in contexts)
+        return f"It depends: {'; '.join(pairs)}."
     winners = [_pair(context.cases[0]) for context in contexts]
     usual = max(winners, key=winners.count)
     times = f"{winners.count(usual)} of {len(contexts)} contexts"
@@ -63,14 +64,14 @@ def overall(contexts: Sequence[Context]) -> str:
 
 def _or_others(context: Context) -> str:
     count = len(context.verdict.rivals)
-    return f" (or {count} other{'s' * (count != 1)}, not told apart)" if count else ""
+    return f" (or {counted(count, 'other')}, not told apart)" if count else ""
 
 
 def _everywhere(contexts: Sequence[Context]) -> str:
     titles = [context.title for context in contexts]
-    if len(titles) > MOST_NAMED or any("," in title for title in titles):
+    if len(titles) > ENUMERATED or any("," in title for title in titles):
         return f"in all {len(titles)} contexts"
-    return f"in {_listed(titles)}"
+    return f"in {enumerated(titles)}"
 
 
 def answer(context: Context) -> str:
@@ -79,12 +80,17 @@ def answer(context: Context) -> str:
     speed = f"{_mib(best)} MiB/s"
     if found.outcome == "single":
         return f"{_pair(best)} reached {speed}; nothing was measured beside it."
+    if verdict.nothing_matters(context):
+        share = step_share(context.cases) or 0.0
+        return f"{NOTHING_MATTERS}: the training step takes {share:.0%} of the time or more with each."
     if found.outcome == "faster":
         return f"Use {_pair(best)}: {speed}, faster than everything else measured."
     rivals = [_pair(case) for case in context.cases if case.key in found.rivals]
     if found.outcome == "equivalent":
-        return f"Use {_pair(best)} ({speed}), or {_listed(rivals)}: equally fast within {found.smallest:.0%}."
-    return f"Use {_pair(best)} ({speed}); these rounds do not tell it apart from {_listed(rivals)}."
+        return (
+            f"Use {_pair(best)} ({speed}), or {enumerated(rivals)}: equally fast within {found.smallest:.0%}."
+        )
+    return f"Use {_pair(best)} ({speed}); these rounds do not tell it apart from {enumerated(rivals)}."
 
 
 def reasons(context: Context) -> Iterator[tuple[str, str]]:
@@ -97,9 +103,9 @@ def reasons(context: Context) -> Iterator[tuple[str, str]]:
         yield "Its time", _stages(best)
     if others and (cpu := _processor(best, others[0])):
         yield "Its cost", cpu
-    if (waited := best.value("wait_share")) is not None and best.facets.get("model", "none") != "none":
+    if (waited := best.value("wait_share")) is not None and cases.trains(best.facets):
         yield "Training", _training(waited)
-    if opening := _opening(best):
+    if opening := verdict.opening(context) or _opening(best):
         yield "Opening", opening
     if others:
         slowest = others[-1]
@@ -108,57 +114,16 @@ def reasons(context: Context) -> Iterator[tuple[str, str]]:
 
 def loaders_told(context: Context) -> list[Told]:
     """Each loader of a context with its options, the one with the fastest case first."""
-    groups: dict[str, list[CaseSummary]] = {}
-    for case in context.cases:
-        chosen = {name: case.facets.get(name) for name in ("loader", "options")}
-        groups.setdefault(json.dumps(chosen, sort_keys=True, default=str), []).append(case)
-    by_case = cases.by_case(context.records)
     return [
-        Told(
-            same[0].label.loader,
-            _summary(str(same[0].facets["loader"])),
-            _formats({case.key: case for case in same}, stats.verdict(_rates(by_case, same))),
-        )
-        for same in groups.values()
+        Told(one.loader, _summary(one.word), f"Here {_mib(one.cases[0])} MiB/s at most: {told(one)}.")
+        for one in under_loaders(context)
     ]
-
-
-def times_text(times: Estimate) -> str:
-    """How many times as long, with the interval: `2.30 × (2.10 – 2.60)`."""
-    ends = (
-        "" if times.low is None or times.high is None else f" ({_digits(times.low)} – {_digits(times.high)})"
-    )
-    return f"{_digits(times.median)} ×{ends}"
-
-
-def _digits(times: float) -> str:
-    return three_digits(times)
-
-
-def _rates(
-    by_case: Mapping[str, Sequence[Record]], same: Sequence[CaseSummary]
-) -> dict[str, dict[tuple[str, int], float]]:
-    return rates({case.key: by_case[case.key] for case in same})
-
-
-def _formats(same: Mapping[str, CaseSummary], found: stats.Verdict) -> str:
-    """What the format changes under one loader."""
-    best = same[found.fastest]
-    if found.runner_up is None:
-        return f"Here with {best.facets['format']} alone: {_mib(best)} MiB/s."
-    rivals = [str(same[key].facets["format"]) for key in found.rivals]
-    told = [key for key in found.against if key not in found.rivals]
-    alike = "equally fast" if found.outcome == "equivalent" else "not told apart"
-    name = str(best.facets["format"])
-    fastest = f"{_listed([name, *rivals])} are {alike}" if rivals else f"{name} is fastest"
-    slower = [
-        f"{same[key].facets['format']} takes {times_text(found.against[key].ratio)} as long" for key in told
-    ]
-    return f"Under it {'; '.join([f'{fastest} ({_mib(best)} MiB/s)', *slower])}."
 
 
 def _summary(loader: str) -> str:
     """What a loader says it is; nothing for one of another package that is not here."""
+    if ":" in loader:
+        return "a loader of your own, made by that function"
     try:
         return loaders.type_of(loader).summary
     except (InvalidSettings, FormatError):
@@ -225,15 +190,9 @@ def _opening(best: CaseSummary) -> str | None:
 
 
 def _pair(case: CaseSummary) -> str:
-    return f"{case.label.format} with {case.label.loader}"
+    doubt = " (not proved)" if case.not_proved else ""
+    return f"{case.label.format} with {case.label.loader}{doubt}"
 
 
 def _mib(case: CaseSummary) -> str:
     return NAMED["bytes_per_s"].text(case.bytes_per_s.median)
-
-
-def _listed(names: Sequence[str]) -> str:
-    unique = list(dict.fromkeys(names))
-    shown, more = unique[:MOST_NAMED], len(unique) - MOST_NAMED
-    *several, last = [*shown, f"{more} more"] if more > 0 else shown
-    return f"{', '.join(several)} and {last}" if several else last

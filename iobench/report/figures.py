@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from iobench.report import across, charts, machine, plots, rows
-from iobench.report.answer import times_text
 from iobench.report.conversion import break_even
 from iobench.report.figure import Figure, heading
 from iobench.report.rows import Row
 from iobench.results.metrics import NAMED
 from iobench.results.summary import CaseSummary, Context
+from iobench.results.under_loader import times_text
 from iobench.units import MIB
 
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")  # names of options come from records, those of files do not

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iobench.results.record import Record
-from iobench.units import bytes_text
+from iobench.units import bytes_text, seconds_text
 
 Facets = Mapping[str, Any]
 
@@ -48,6 +48,7 @@ FACETS: dict[str, Facet] = {
     "world_size": Facet("ranks", lambda value: f"{value} rank{'s' * (value != 1)}"),
     "cache": Facet("cache", lambda value: f"{value} cache", fixed=True),
     "model": Facet("model", lambda value: f"model {value}", fixed=True),
+    "step_s": Facet("step time", lambda value: f"step of {seconds_text(value)}", True, seconds_text),
     "order": Facet("order", lambda value: f"{value} order"),
     "batch_size": Facet("batch", lambda value: f"batch {value}"),
     "block_bytes": Facet("block", lambda value: f"blocks of {bytes_text(value)}", cell=bytes_text),
@@ -59,6 +60,7 @@ FACETS: dict[str, Facet] = {
 }
 # told apart by the label itself, always
 NAMED = ("format", "loader", "options")
+OWN_DATA = "own data"  # in the place of a format, where a loader knows by itself where its files lie
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,11 @@ def facets_of(record: Record) -> dict[str, Any]:
         "fields": [f"{f.name} {f.dtype} {'x'.join(map(str, f.shape)) or 'scalar'}" for f in dataset.fields],
         **record.case,
     }
+
+
+def trains(facets: Facets) -> bool:
+    """Whether the device has something to do with each batch, so that waiting for batches means something."""
+    return facets.get("model", "none") != "none" or bool(facets.get("step_s"))
 
 
 def key_of(facets: Facets) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from iobench.errors import NotComparable
 from iobench.results import cases, stats
+from iobench.results.between import Machine, compare_runs
 from iobench.results.cases import FACETS, Facets
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
@@ -25,7 +26,9 @@ class Line:
     base_bytes_per_s: Estimate
     new_bytes_per_s: Estimate
     rounds: tuple[int, int]  # of the base and of the newer run
-    comparison: Comparison  # new over base
+    comparison: Comparison  # new over base; its outcome may be `cannot tell`, too
+    machine: Machine  # what was different about it
+    because: str | None  # why nobody can tell
     settings: list[str]  # that differ between the two
     forced: list[str]  # what else differs, and would have been refused
 
@@ -93,13 +96,16 @@ def compare(
 
 def _line(name: str, before: _Side, after: _Side, smallest: float, comparisons: int) -> Line:
     old, new = ([record.bytes_per_s for record in side.rounds] for side in (before, after))
+    found = compare_runs(before.rounds, after.rounds, smallest, comparisons)
     return Line(
         case=after.label,
         new=name,
         base_bytes_per_s=stats.estimate(old),
         new_bytes_per_s=stats.estimate(new),
         rounds=(len(old), len(new)),
-        comparison=stats.compare_rates(new, old, smallest, comparisons),
+        comparison=found.comparison,
+        machine=found.machine,
+        because=found.because,
         settings=list(_changed(before.choices, after.choices)),
         forced=list(_differences(before.facets, after.facets)),
     )

@@ -115,7 +115,7 @@ def export(records: Sequence[Record], path: Path) -> None:
 def flat(one: Record) -> dict[str, Any]:
     """A record as one row: nested values under joined names, lists left out."""
     row: dict[str, Any] = {"case_key": cases.key_of(cases.facets_of(one))}
-    _flatten("", asdict(one), row)
+    _flatten("", {name: part for name, part in asdict(one).items() if name != "plan"}, row)
     return {**row, **row_of(one)}
 
 

@@ -223,6 +223,22 @@ METRICS: tuple[Metric, ...] = (
         _median,
     ),
     Metric(
+        "other_cpu_share",
+        "others' CPU",
+        "part of the processors' time that other processes used meanwhile",
+        _percent,
+        lambda r: r.others.processors if r.others else None,
+        _median,
+    ),
+    Metric(
+        "other_disk_bytes_per_s",
+        "others' disk",
+        "bytes per second that other processes read from the disk under the data meanwhile",
+        lambda value: f"{bytes_text(value)}/s",
+        lambda r: r.others.disk_bytes_per_s if r.others else None,
+        _median,
+    ),
+    Metric(
         "spans_share",
         "profiling",
         "part of the epochs that --profile itself took",

@@ -21,6 +21,7 @@ class CasePart(_CaseAlways, total=False):
     order: str
     cache: str
     model: str
+    step_s: float
     batch_size: int
     block_bytes: int
     window_bytes: int
@@ -101,6 +102,22 @@ class DiskPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class OthersPart:
+    """What other processes did to the machine meanwhile; None where the kernel keeps no such account.
+
+    See iobench.host.others. `processors` and `steal` are shares of the time of the processors that could
+    be used; stalled is the share of the time in which some task, ours or not, waited for that resource.
+    """
+
+    processors: float | None = None
+    steal: float | None = None
+    disk_bytes_per_s: float | None = None  # that other processes read from the disk under the data
+    cpu_stalled: float | None = None
+    io_stalled: float | None = None
+    memory_stalled: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryPart:
     """Peaks of memory, in bytes."""
 
@@ -111,8 +128,12 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ProofPart:
-    """What the proof of a case found of a loader that has an order of its own, in one epoch."""
+    """What the proof of a case found of a loader that has an order of its own, in one epoch.
 
+    `missing`: of somebody's own loader, why nobody can say that all of the dataset came.
+    """
+
+    missing: str | None = None
     dropped: int = 0  # samples that never came
     repeated: int = 0  # that came, beyond the first time of each
     in_order: bool | None = None  # as they are stored; None where that was not asked for
@@ -121,12 +142,18 @@ class ProofPart:
 
 @dataclass(frozen=True, kw_only=True)
 class LimitPart:
-    """The lowest limit on the way of a case's bytes, measured in the same run."""
+    """The lowest limit on the way of a case's bytes, measured in the same run.
+
+    `bytes_per_s` is the most that the resource gave so far, `now_bytes_per_s` what it gave at the last look
+    before the record was made; both count logical bytes, `logical_per_byte` of them for each stored one.
+    """
 
     name: str
     bytes_per_s: float  # logical
     how: str = ""
     reads_per_s: float | None = None
+    now_bytes_per_s: float | None = None  # None in records of before it was noted
+    logical_per_byte: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,4 +220,5 @@ class Measured:
     processor: ProcessorPart
     disk: DiskPart
     memory: MemoryPart
+    others: OthersPart | None = None  # None in records of before it was noted
     loss: float | None = None  # of the last step of the round's first epoch

@@ -8,7 +8,7 @@ import os
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
@@ -42,9 +42,15 @@ class Record(Measured):
     machine: MachinePart
     limit: LimitPart | None = None
     shuffledness: float | None = None  # of block order, and of a loader's own: see iobench.loading.order
-    proof: ProofPart | None = None  # of the case, where its loader has an order of its own
+    proof: ProofPart | None = None  # of the case, where there is anything to say of it
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
+    plan: dict[str, Any] | None = None  # of the run, in its first record: what `--resume` goes on with
     record_version: int = VERSION
+
+    @property
+    def not_proved(self) -> str | None:
+        """Why nobody can say that all of the dataset came; None where it was proved."""
+        return self.proof.missing if self.proof else None
 
     @property
     def samples_per_s(self) -> float:
@@ -79,10 +85,18 @@ def append(path: Path, record: Record) -> None:
     line = json.dumps(plain(asdict(record)), allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(path, "a") as file:
-            file.write(line + "\n")
+        with open(path, "ab+") as file:
+            file.write((_separator(file) + line + "\n").encode())
     except OSError as error:
         raise RecordError(f"records cannot be written to {path}: {error.strerror}") from error
+
+
+def _separator(file: IO[bytes]) -> str:
+    """A line's end where the last line lacks one: whoever wrote it was ended in the middle."""
+    if file.seek(0, os.SEEK_END) == 0:
+        return ""
+    file.seek(-1, os.SEEK_END)
+    return "" if file.read(1) == b"\n" else "\n"
 
 
 def read(path: Path) -> tuple[list[Record], list[str]]:

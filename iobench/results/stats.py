@@ -102,9 +102,12 @@ def compare_rates(
     rates: Sequence[float], others: Sequence[float], smallest: float = WORTH_NAMING, comparisons: int = 1
 ) -> Comparison:
     """The first case's rates against the second's (larger is faster), as one of so many comparisons."""
-    found = ratio(rates, others, comparisons)
-    few = min(len(rates), len(others)) < ENOUGH
-    return Comparison(found, _outcome(found, smallest, must_clear=smallest if few else 0.0))
+    return judge(ratio(rates, others, comparisons), min(len(rates), len(others)), smallest)
+
+
+def judge(found: Estimate, rounds: int, smallest: float = WORTH_NAMING) -> Comparison:
+    """What a ratio amounts to, where the side with fewer rounds has so many."""
+    return Comparison(found, _outcome(found, smallest, must_clear=smallest if rounds < ENOUGH else 0.0))
 
 
 def compare_paired(

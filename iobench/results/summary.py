@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from iobench.results import cases, stats
+from iobench.results import cases, limits, stats
 from iobench.results.cases import Label
 from iobench.results.metrics import METRICS
 from iobench.results.record import Record
 from iobench.results.stats import Estimate, Verdict
+from iobench.results.unproved import unproved
 from iobench.results.warnings import RunWarning, warnings_of
 
 
@@ -32,6 +33,12 @@ class CaseSummary:
     limit: str | None = None
     stages: dict[str, float] | None = None
     beside_s: float | None = None  # that threads read beside the consumer
+    not_proved: str | None = None  # why nobody can say that all of the dataset came
+
+    @property
+    def named(self) -> str:
+        """What it is called where only formats and loaders differ, and that it is not proved if it is not."""
+        return self.label.short + (" (not proved)" if self.not_proved else "")
 
     def value(self, metric: str) -> float | None:
         """A metric's figure; None where no record has it."""
@@ -77,8 +84,8 @@ class Context:
         return {"title": self.title, "cases": shown, "verdict": asdict(self.verdict)}
 
     def label(self, key: str) -> str:
-        """What a case is called among those of its context."""
-        return next(case.label.short for case in self.cases if case.key == key)
+        """What a case is called among those of its context, and whether it is not proved."""
+        return next(case.named for case in self.cases if case.key == key)
 
 
 @dataclass(frozen=True)
@@ -104,6 +111,7 @@ def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -
 
     Differences below `smallest` (a fraction) are not called any.
     """
+    records = limits.shared(records)
     groups = cases.by_context(records)
     facets = [cases.facets_of(group[0]) for group in groups]
     labels = cases.labels_of(records)
@@ -111,7 +119,9 @@ def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -
         _context(group, cases.context_title(own, facets), labels, smallest)
         for group, own in zip(groups, facets, strict=True)
     ]
-    return Summary(sorted(contexts, key=lambda one: -len(one.cases)), warnings_of(records))
+    return Summary(
+        sorted(contexts, key=lambda one: -len(one.cases)), [*warnings_of(records), *unproved(records)]
+    )
 
 
 def rates(by_case: Mapping[str, Sequence[Record]]) -> dict[str, dict[tuple[str, int], float]]:
@@ -146,5 +156,6 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
             for name in names
         }
         or None,
+        not_proved=next((r.not_proved for r in rounds if r.not_proved), None),
         beside_s=statistics.median(timing.beside_s or 0.0 for timing in profiled) if profiled else None,
     )

@@ -1,19 +1,30 @@
-"""Verdicts in words."""
+"""Verdicts in words: which format and loader are fastest, and what the format changes under each loader."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from iobench.results import stats
 from iobench.results.stats import Estimate
-from iobench.results.summary import Context
+from iobench.results.summary import CaseSummary, Context
+from iobench.results.under_loader import HIDDEN, UnderLoader, most, step_share, told, under_loaders
+from iobench.text import enumerated
+from iobench.units import counted, seconds_text
+
+WHOLE = 2  # contexts that get a line for each loader; of more, all loaders share one
+MOST_LOADERS = 4  # that are told of in a context
 
 
 def sentences(contexts: Sequence[Context]) -> list[str]:
-    """The verdict on each context; one for all of them where none has anything to compare."""
+    """The verdict on each context, and below it what the format changes and what opening does.
+
+    One sentence for all of them where none has anything to compare.
+    """
     if len(contexts) > 1 and all(context.verdict.outcome == "single" for context in contexts):
         return ["Each of these was measured with a single format and loader: there is nothing to compare."]
-    return [sentence(context) for context in contexts]
+    brief = len(contexts) > WHOLE
+    return [line for context in contexts for line in (sentence(context), *_below(context, brief))]
 
 
 def sentence(context: Context) -> str:
@@ -22,6 +33,12 @@ def sentence(context: Context) -> str:
     fastest = context.label(verdict.fastest)
     if verdict.ratio is None or verdict.runner_up is None:
         return f"{title}{fastest} is the only case: there is nothing to compare it with."
+    if nothing_matters(context):
+        share = step_share(context.cases) or 0.0
+        return (
+            f"{title}The training step takes {share:.0%} of the time or more with each of these: neither "
+            f"format nor loader matters here (highest median: {fastest})."
+        )
     runner_up = context.label(verdict.runner_up)
     figures = ratio_text(verdict.ratio, verdict.correction)
     if verdict.outcome == "faster":
@@ -36,9 +53,63 @@ def sentence(context: Context) -> str:
     return f"{title}Inconclusive between {named}: {figures}; {advice}."
 
 
+def nothing_matters(context: Context) -> bool:
+    """Whether a training step takes so much of the time that no case is told apart from the fastest."""
+    share, found = step_share(context.cases), context.verdict
+    return share is not None and share >= 1 - HIDDEN and len(found.rivals) == len(found.against) > 0
+
+
+def opening(context: Context) -> str | None:
+    """How long the fastest case takes to open, where a slower one is ahead until that has been made up for.
+
+    Opening happens once a training, reading in every epoch: one figure for both would mislead.
+    """
+    best, *others = context.cases
+    slower = (case for case in others if case.key not in context.verdict.rivals)
+    ahead = [(epochs, case) for case in slower if (epochs := _made_up_after(best, case)) >= 1]
+    if not ahead:
+        return None
+    epochs, first = max(ahead, key=lambda one: one[0])
+    own, other = (seconds_text(case.value("open_s") or 0.0) for case in (best, first))
+    return (
+        f"Opening {best.label.short} takes {own}, once a training, which is not in these speeds: "
+        f"{first.label.short} opens in {other} and is ahead for {counted(math.floor(epochs), 'epoch')}."
+    )
+
+
 def ratio_text(ratio: Estimate, correction: str | None = None) -> str:
     """A ratio with its interval, and what was done about many comparisons."""
     if ratio.low is None or ratio.high is None:
         return f"{ratio.median:.2f} × (too few rounds for an interval)"
     corrected = f"; {correction}" if correction else ""
     return f"{ratio.median:.2f} × (95 % interval {ratio.low:.2f} to {ratio.high:.2f}{corrected})"
+
+
+def _below(context: Context, brief: bool) -> Iterator[str]:
+    loaders = under_loaders(context)
+    if not nothing_matters(context) and _says_more(loaders):
+        compared = [one for one in loaders if len(one.cases) > 1]
+        if brief:
+            yield f"  The format changes, under {enumerated([most(one) for one in compared], MOST_LOADERS)}."
+        else:
+            yield from (f"  under {one.loader}: {told(one)}" for one in compared[:MOST_LOADERS])
+            if len(compared) > MOST_LOADERS:
+                rest = counted(len(compared) - MOST_LOADERS, "more loader")
+                yield f"  … and {rest}: 'iobench report' has them all"
+    if said := opening(context):
+        yield f"  {said}"
+
+
+def _says_more(loaders: Sequence[UnderLoader]) -> bool:
+    """Whether there is more to say about formats than which of two cases is faster."""
+    several = [one for one in loaders if len(one.cases) > 1]
+    return len(several) > 0 and (len(loaders) > 1 or len(several[0].cases) > 2 or several[0].hidden)
+
+
+def _made_up_after(best: CaseSummary, other: CaseSummary) -> float:
+    """Epochs after which the faster case has made up for its longer opening; 0 where it need not."""
+    first, second = best.value("open_s"), other.value("open_s")
+    quick, slow = best.value("epoch_s"), other.value("epoch_s")
+    if first is None or second is None or quick is None or slow is None or slow <= quick:
+        return 0.0
+    return max(0.0, (first - second) / (slow - quick))

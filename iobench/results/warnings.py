@@ -7,18 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from iobench import thresholds
-from iobench.results import cases, stats
+from iobench.results import cases, limits, others, stats
 from iobench.results.record import Record
-from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, WARM_LIMIT
+from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, STEAL, WARM_LIMIT
 from iobench.units import bytes_text, rate_text, seconds_text
 
 SPREAD = 0.10  # robust standard deviation over median
 DRIFT = 0.10  # from the first round to the last
 CHANCE = 0.05  # of as clear a drift in rounds that only scatter
 FIRST = 0.10  # a first round this far from the rest, and three times as far as these scatter
-STEAL = 0.01  # of the processors' time
 SHUFFLED = 0.5  # of what a full shuffle is
 NEIGHBOURS = 0.05  # of the data, read from the same disk by others
+SPREAD_OF_LIMITS = 0.25  # robust standard deviation of the looks at one
 SPANS = 0.01  # of an epoch
 MOST_NAMED = 3
 
@@ -167,7 +167,11 @@ def _not_warm(groups: Cases) -> RunWarning | None:
 
 
 def _unverified(groups: Cases) -> RunWarning | None:
-    unknown = [key for key, rounds in _warm(groups).items() if _least_residency(rounds) is None]
+    unknown = [
+        key
+        for key, rounds in _warm(groups).items()
+        if _least_residency(rounds) is None and rounds[0].case["format"] != cases.OWN_DATA
+    ]
     said = "nobody can tell if the files were in memory; run as their owner"
     return RunWarning("unverified", said, unknown) if unknown else None
 
@@ -201,14 +205,32 @@ def _steal(groups: Cases) -> RunWarning | None:
 
 
 def _neighbours(groups: Cases) -> RunWarning | None:
-    parts = {key: statistics.median(map(_read_by_others, rounds)) for key, rounds in groups.items()}
-    busy = [key for key, part in parts.items() if part > NEIGHBOURS]
+    found = {
+        key: others.often(list(map(_read_by_others, rounds)), NEIGHBOURS) for key, rounds in groups.items()
+    }
+    busy = {key: seen for key, seen in found.items() if seen is not None}
     if not busy:
         return None
-    amount = f"others read as much as {max(parts.values()):.0%} of the data from the same disk"
+    amount = f"others read as much as {max(most for _, most in busy.values()):.0%} of the data"
     return RunWarning(
-        "neighbours", f"{amount} meanwhile; see who does with 'pidstat -d 1', and stop it", busy
+        "neighbours",
+        f"{amount} from the same disk meanwhile; see who does with 'pidstat -d 1', and stop it",
+        list(busy),
     )
+
+
+def _sign(sign: others.Sign) -> Callable[[Cases], RunWarning | None]:
+    """A sign of other work in enough rounds of some case to move its median."""
+
+    def check(groups: Cases) -> RunWarning | None:
+        found = {key: sign.often([r.others for r in rounds]) for key, rounds in groups.items()}
+        busy = {key: seen for key, seen in found.items() if seen is not None}
+        if not busy:
+            return None
+        worst = max(busy, key=lambda key: busy[key][1])
+        return RunWarning(sign.kind, sign.said(busy[worst], len(groups[worst])), list(busy))
+
+    return check
 
 
 def _beaten_limit(groups: Cases) -> RunWarning | None:
@@ -220,6 +242,26 @@ def _beaten_limit(groups: Cases) -> RunWarning | None:
     ]
     said = "faster than the limit measured for it, also when that was measured again; give more --rounds"
     return RunWarning("limit", said, beaten) if beaten else None
+
+
+def _unsteady_limits(groups: Cases) -> RunWarning | None:
+    """Limits of the machine itself that changed while a run went on."""
+    by_run: dict[str, list[Record]] = {}
+    for record in (record for rounds in groups.values() for record in rounds):
+        by_run.setdefault(record.run, []).append(record)
+    seen = [(name, looks) for run in by_run.values() for name, looks in limits.looks(run).items()]
+    changed = [
+        (name, looks) for name, looks in seen if len(looks) > 2 and stats.spread(looks) > SPREAD_OF_LIMITS
+    ]
+    if not changed:
+        return None
+    name, looks = max(changed, key=lambda one: stats.spread(one[1]))
+    ends = f"{rate_text(min(looks))}B/s and {rate_text(max(looks))}B/s"
+    return RunWarning(
+        "limits",
+        f"what the machine itself can do changed while the run went on: the {name} gave between {ends}; "
+        "stop other work, and measure again",
+    )
 
 
 def _costly_spans(groups: Cases) -> RunWarning | None:
@@ -306,7 +348,10 @@ _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _warm_from_disk,
     _steal,
     _neighbours,
+    _sign(others.PROCESSORS),
+    _sign(others.MEMORY),
     _beaten_limit,
+    _unsteady_limits,
     _costly_spans,
     _throttled_device,
     _mixed_software,

@@ -12,7 +12,17 @@ import typer
 
 from iobench.errors import INTERRUPTED, BenchError, InvalidSettings, TargetError
 from iobench.formats import FormatError, InvalidOption, UnknownFormat
-from iobench.terminal.commands import compare, diagnose, history, inspect, prepare, report, run, study
+from iobench.terminal.commands import (
+    compare,
+    diagnose,
+    history,
+    inspect,
+    prepare,
+    recommend,
+    report,
+    run,
+    study,
+)
 from iobench.text import printable, shortened
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -25,6 +35,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 COMMANDS = (
     prepare.prepare,
     run.run,
+    recommend.recommend,
     compare.compare,
     report.report,
     diagnose.diagnose,

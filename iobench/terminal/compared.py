@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from iobench.results.between import Machine
 from iobench.results.compare import Compared
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
@@ -20,6 +21,7 @@ TITLES = [
     "ratio",
     "95 %",
     "verdict",
+    "machine",
     "differs",
 ]
 
@@ -34,7 +36,7 @@ def compared_table(found: Compared) -> Table:
 
 def compared_markdown(found: Compared) -> str:
     """The same for a page that understands Markdown."""
-    lines = [TITLES, ["---"] * 2 + ["---:"] * 6 + ["---"] * 2, *_cells(found)]
+    lines = [TITLES, ["---"] * 2 + ["---:"] * 6 + ["---"] * 3, *_cells(found)]
     escaped = [[printable(cell).replace("|", "\\|") for cell in cells] for cells in lines]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped) + f"\n\n{compared_line(found)}"
 
@@ -44,6 +46,28 @@ def compared_line(found: Compared) -> str:
     corrected = f"; {found.correction}" if found.correction else ""
     least = f"below {found.smallest:.0%} nothing is called a difference"
     return f"Ratios are new over {found.base}; {least}{corrected}."
+
+
+def cannot_tell_lines(found: Compared) -> list[str]:
+    """Why nobody can tell, for each case of which nobody can."""
+    return [
+        f"cannot tell of {line.case} in {line.new}: {line.because} ({_machine(line.machine)}); measure both "
+        "again, one after the other, with nothing else at work"
+        for line in found.lines
+        if line.because
+    ]
+
+
+def _machine(machine: Machine) -> str:
+    """How the machine differed between the runs: what its limit became, what others used, quiet rounds."""
+    change, shares, told = machine.limit_change, machine.others, list[str]()
+    if change is not None:
+        told.append(f"{machine.limit} {change.median:.2f} ×")
+    if None not in shares:
+        told.append(f"others {shares[0]:.0%} → {shares[1]:.0%} of the processors")
+    if machine.quiet is not None:
+        told.append(f"{machine.quiet[0]} and {machine.quiet[1]} quiet rounds")
+    return ", ".join(told)
 
 
 def _cells(found: Compared) -> list[list[str]]:
@@ -56,6 +80,7 @@ def _cells(found: Compared) -> list[list[str]]:
             f"{line.comparison.ratio.median:.3f}",
             _ratio_interval(line.comparison.ratio),
             line.comparison.outcome,
+            _machine(line.machine),
             "; ".join([*(f"forced: {text}" for text in line.forced), *line.settings]),
         ]
         for line in found.lines

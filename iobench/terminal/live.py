@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console, Group, RenderableType
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from iobench.bench.observer import Observer, Progress
 from iobench.bench.plan import RoundPlan
-from iobench.results.cases import Label
+from iobench.results.cases import Label, key_of
 from iobench.results.record import Record
 from iobench.terminal import run_tables
 from iobench.terminal.display import note
@@ -24,10 +24,10 @@ PER_S = 1  # renewing the view takes some milliseconds of a core
 
 
 class Lines(Observer):
-    """Prints a line for whatever happens."""
+    """Prints a line for whatever happens, and for each round where these are wanted."""
 
-    def __init__(self, rounds: RoundPlan) -> None:
-        self._rounds, self._labels = rounds.count, dict[str, Label]()
+    def __init__(self, rounds: RoundPlan, each_round: bool) -> None:
+        self._rounds, self._labels, self._each_round = rounds.count, dict[str, Label](), each_round
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
         """Keep the labels."""
@@ -39,7 +39,8 @@ class Lines(Observer):
 
     def recorded(self, key: str, record: Record) -> None:
         """Print the round."""
-        note(run_tables.round_line(record, self._labels[key], self._rounds))
+        if self._each_round:
+            note(run_tables.round_line(record, self._labels[key], self._rounds))
 
 
 class View(Observer):
@@ -52,11 +53,18 @@ class View(Observer):
         self._doing, self._bytes, self._number = "", 0, 0
         self._progress, self._began = Progress(), time.monotonic()
         self._first_began: float | None = None
+        self._before = 0
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
         """Keep what they are called."""
         self._labels.update(labels)
         self._batch_bytes.update(batch_bytes)
+
+    def went_before(self, records: Sequence[Record]) -> None:
+        """Show them, and do not count them as made in this while."""
+        for record in records:
+            self.recorded(key_of(record.case), record)
+        self._before = len(records)
 
     def status(self, text: str) -> None:
         """Show it."""
@@ -90,21 +98,21 @@ class View(Observer):
         return printable("  ".join(parts))
 
     def _left(self) -> list[str]:
-        done = sum(map(len, self._rates.values()))
+        done = sum(map(len, self._rates.values())) - self._before
         if self._first_began is None or not done:
             return []
         elapsed = time.monotonic() - self._first_began
         if self._rounds.count is None:
             return [f"at most {seconds_text(max(0.0, (self._rounds.max_time_s or 0.0) - elapsed))} left"]
-        left = elapsed / done * (self._rounds.count * len(self._labels) - done)
+        left = elapsed / done * (self._rounds.count * len(self._labels) - self._before - done)
         return [f"about {seconds_text(max(0.0, left))} left"]
 
 
 @contextmanager
-def view(rounds: RoundPlan) -> Iterator[Observer]:
+def view(rounds: RoundPlan, each_round: bool = True) -> Iterator[Observer]:
     """Whoever shows how a run goes: live on a terminal, else line by line."""
     if not sys.stderr.isatty():
-        yield Lines(rounds)
+        yield Lines(rounds, each_round)
         return
     seen = View(rounds)
     with Live(

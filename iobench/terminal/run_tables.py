@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from iobench.results.cases import FACETS, Facets, Label, varying
+from iobench.results.cases import FACETS, Facets, Label, trains, varying
 from iobench.results.metrics import METRICS, Metric
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
@@ -16,7 +16,14 @@ from iobench.results.summary import CaseSummary, Summary
 from iobench.terminal.tables import plain_table
 from iobench.units import MIB, bytes_text, rate_text, seconds_text, three_digits
 
-COMMON = ("device", "cache", "order", "batch_size", "model")  # said once where all cases have them alike
+COMMON = (
+    "device",
+    "cache",
+    "order",
+    "batch_size",
+    "model",
+    "step_s",
+)  # said once where all cases have them alike
 Columns = list[tuple[str, list[str | None]]]
 
 
@@ -96,13 +103,15 @@ def _columns(cases: Sequence[CaseSummary], wide: bool) -> Columns:
         if metric.name == "limit_bytes_per_s":
             found.append(("limit", [case.limit for case in cases]))
             found.append(("reached", [_share(case.limit_share) for case in cases]))
+    if any(case.not_proved for case in cases):
+        found.append(("proved", ["no" if case.not_proved else "yes" for case in cases]))
     return [(title, cells) for title, cells in found if any(cell is not None for cell in cells)]
 
 
 def _where_it_matters(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
     """Metrics that belong into every table of cases like these."""
-    trains = ("wait_share", "loss") if any(case.facets.get("model") != "none" for case in cases) else ()
-    return (*trains, *(("shuffledness",) if any(case.value("shuffledness") for case in cases) else ()))
+    trained = [name for name in ("wait_share", "loss") if any(trains(case.facets) for case in cases)]
+    return (*trained, *(("shuffledness",) if any(case.value("shuffledness") for case in cases) else ()))
 
 
 def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) -> Columns:

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.formats import CorruptArtifact, Field, Format, Reader, Schema, build, get, read_word
+from iobench.formats import (
+    Batch,
+    Blocks,
+    CorruptArtifact,
+    Field,
+    Format,
+    Reader,
+    Schema,
+    build,
+    get,
+    read_word,
+)
 from iobench.testing._cases import (
     INDICES,
     SAMPLES,
@@ -75,14 +87,38 @@ def read_flipped(artifact: Artifact, damaged: Path, flips: list[tuple[Path, int,
     return complaints
 
 
+def decoded(schema: Schema, blocks: Blocks, number: int, damage: bytes | None = None) -> Batch:
+    """All fields of a block, decoded from what is stored of it, or from other bytes in its place."""
+    first, after = (int(edge) for edge in np.append(blocks.first, schema.samples)[number : number + 2])
+    out = replace(schema, fields=tuple(schema.field(name) for name in blocks.fields)).empty(after - first)
+    if damage is None:
+        offset, count = int(blocks.offset[number]), int(blocks.stored[number])
+        with open(blocks.files[int(blocks.file[number])], "rb") as file:
+            file.seek(offset)
+            damage = file.read(count)
+        assert len(damage) == count
+    blocks.decode(number, memoryview(damage), out)
+    return out
+
+
+def complaint(schema: Schema, blocks: Blocks, damage: bytes) -> str | None:
+    """What is said of these bytes in place of the first block; None where they are decoded."""
+    try:
+        decoded(schema, blocks, 0, damage)
+    except CorruptArtifact as error:
+        return str(error)
+    return None
+
+
 class Life:
     """What a format says of itself; opening, closing and sharing, and what lies on disk.
 
-    A blob has axes of `blob_axes` and one of its bytes; there are at most `most_samples` of them.
+    A blob has axes of `blob_axes` and one of its bytes; there are at most `most_samples` of them, of
+    `most_bytes` in all.
     """
 
     blob_axes: tuple[int, ...] = ()
-    most_samples = 20_000
+    most_samples, most_bytes = 20_000, 4_000_000
 
     def test_it_says_what_it_is(self, fmt: Format) -> None:
         assert re.fullmatch("[a-z][a-z0-9_-]*", fmt.name)
@@ -137,24 +173,77 @@ class Life:
         old = store(fmt, tmp_path / "a", replace(schema, samples=3))
         with old.open() as old_reader:
             shutil.rmtree(old.path)
+            if not fmt.holds_files:
+                with pytest.raises(CorruptArtifact):
+                    old_reader.batch(slice(None))
+                old_reader.close()
             new = store(fmt, tmp_path / "a", schema)
             with new.open() as new_reader:
                 assert_rows(new_reader.batch(slice(None)), new.source, slice(None))
-                assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
+                if fmt.holds_files:
+                    assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
 
-    def test_extents_point_at_every_sample(self, artifact: Artifact, reader: Reader) -> None:
-        for name, extent in (reader.extents or {}).items():
-            width, stored = artifact.schema.field(name).sample_bytes, extent.path.read_bytes()
-            for row in range(SAMPLES):
-                begin = extent.offset + row * extent.stride
-                assert stored[begin : begin + width] == artifact.source[name][row].tobytes()
+    def test_located_bytes_are_the_samples(self, artifact: Artifact, reader: Reader) -> None:
+        rows = np.array([*range(SAMPLES), *INDICES])
+        for name, place in reader.placement().items():
+            width, stored = (
+                artifact.schema.field(name).sample_bytes,
+                [path.read_bytes() for path in place.files],
+            )
+            files, offsets = place.locate(rows)
+            assert files.dtype == offsets.dtype == np.dtype(np.int64)
+            for row, file, offset in zip(rows.tolist(), files.tolist(), offsets.tolist(), strict=True):
+                assert stored[file][offset : offset + width] == artifact.source[name][row].tobytes()
 
-    def test_extents_cover_all_fields_or_are_none(self, reader: Reader) -> None:
-        assert reader.extents is None or reader.extents.keys() == {f.name for f in reader.schema.fields}
+    def test_blocks_decode_to_the_samples_from_several_threads(
+        self, artifact: Artifact, reader: Reader
+    ) -> None:
+        wanted = [(b, number) for b in reader.blocks() for number in range(len(b.first))] * 4
+        with ThreadPoolExecutor(8) as pool:
+            found_all = pool.map(lambda one: decoded(artifact.schema, *one), wanted)
+            for (blocks, number), found in zip(wanted, found_all, strict=True):
+                first = int(blocks.first[number])
+                count = len(next(iter(found.values())))
+                assert_rows(found, artifact.source, slice(first, first + count))
+
+    def test_every_block_holds_rows_and_no_field_is_stored_twice(self, reader: Reader) -> None:
+        names = [*reader.placement(), *(name for blocks in reader.blocks() for name in blocks.fields)]
+        assert len(names) == len(set(names))
+        assert set(names) <= {field.name for field in reader.schema.fields}
+        for blocks in reader.blocks():
+            assert blocks.first[0] == 0
+            assert (np.diff(blocks.first, append=SAMPLES) > 0).all()
+
+    def test_lists_that_are_kept_give_the_same(self, artifact: Artifact) -> None:
+        """A reader that is given what another one found finds nothing itself, and need not."""
+        lists: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+
+        def keep(name: str, find: Any) -> Any:
+            lists[name] = find()
+            assert all(array.ndim == 1 for array in lists[name].values())
+            return lists[name]
+
+        rows = np.arange(SAMPLES)
+        with artifact.open() as first, artifact.open() as second:
+            first.kept, second.kept = keep, lambda name, find: lists[name]
+            for one, other in zip(first.placement().items(), second.placement().items(), strict=True):
+                assert one[0] == other[0]
+                np.testing.assert_array_equal(one[1].locate(rows), other[1].locate(rows))
+            for mine, its in zip(first.blocks(), second.blocks(), strict=True):
+                np.testing.assert_array_equal(mine.offset, its.offset)
+
+    def test_placement_and_blocks_of_a_closed_reader_are_value_errors_or_as_before(
+        self, artifact: Artifact
+    ) -> None:
+        reader = artifact.open()
+        reader.close()
+        for ask in (reader.placement, reader.blocks):
+            with suppress(ValueError):
+                ask()
 
     @pytest.mark.parametrize("sample_bytes", [1, 100, 512, 2048, 5120, 150_000])
     def test_size_bound_holds_for_random_data(self, fmt: Format, tmp_path: Path, sample_bytes: int) -> None:
-        samples = min(self.most_samples, 4_000_000 // sample_bytes)
+        samples = min(self.most_samples, max(3, self.most_bytes // sample_bytes))
         fields = (Field("blob", (*self.blob_axes, sample_bytes), "uint8"),)
         artifact = store(fmt, tmp_path / "a", Schema(samples, fields))
         stored = sum(file.stat().st_blocks * 512 for file in files_of(artifact.path))
@@ -226,6 +315,15 @@ class Damage:
             flips.append((file, int(rng.integers(reach)), int(rng.integers(8))))
         assert elsewhere(read_flipped, artifact, damaged, flips) <= FLIPS
 
+    def test_damaged_blocks_are_corrupt_or_other_content(self, reader: Reader) -> None:
+        """Cut, emptied, of other bytes or of zeros: CorruptArtifact, or an array that is full."""
+        for blocks in reader.blocks():
+            count = int(blocks.stored[0])
+            for damage in (b"", b"\0", bytes(count), np.random.default_rng(3).bytes(count)):
+                told = complaint(reader.schema, blocks, damage)
+                assert told is None or "\n" not in told
+                assert told or len(damage) == count, "a block that is cut is corrupt"
+
     def test_a_missing_artifact_is_corrupt(self, fmt: Format, schema: Schema, tmp_path: Path) -> None:
         with pytest.raises(CorruptArtifact):
             fmt.open(tmp_path / "nothing", schema)
@@ -239,7 +337,7 @@ class Damage:
             content = file.read_bytes()
             file.write_bytes((start + np.random.default_rng(1).bytes(len(content)))[: len(content)])
             found = elsewhere(read_all, artifact.format, damaged, artifact.schema)
-            assert (found is None) == (file.relative_to(damaged) not in bare), file.name
+            assert found is None or file.relative_to(damaged) in bare, file.name
             file.write_bytes(content)
 
     @pytest.mark.parametrize("other", OTHERS)

@@ -6,13 +6,30 @@ import itertools
 
 from iobench import formats
 
-MORE_VALUES = {("hdf5", "chunk_bytes"): (0, 4096)}
+MORE_VALUES = {
+    ("hdf5", "chunk_bytes"): (0, 4096),
+    ("arrow", "batch_bytes"): (200,),
+    ("webdataset", "shard_bytes"): (20_000,),
+    ("tfrecord", "shard_bytes"): (900,),
+    ("mds", "shard_bytes"): (900,),
+}
+# what differs in how it is read, of formats with many options
+CHOSEN = {"zarr": ("zarr", "zarr:shard_bytes=4096,codec=zstd")}
+# pieces so small that the contract's few samples are in several; many files, of many samples
+SMALL = (
+    "zarr:chunk_bytes=200,codec=zstd",
+    "zarr:chunk_bytes=100,shard_bytes=300",
+    "zarr:chunk_bytes=100,shard_bytes=300,codec=blosc",
+)
 
 
 def variants():
-    """Every format with every combination of option values that it accepts, defaults first."""
+    """Every format with all combinations of option values that it accepts, or some; defaults first."""
     found = []
     for name in formats.names():
+        if name in CHOSEN:
+            found += map(formats.parse, CHOSEN[name])
+            continue
         specs = dataclasses.fields(formats.type_of(name))
         for values in itertools.product(*(_values(name, spec) for spec in specs)):
             options = {spec.name: value for spec, value in zip(specs, values, strict=True)}

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from iobench.dataset.sources._base import BATCH_BYTES, Source, ahead, checked
 from iobench.dataset.sources._files import reading
+from iobench.dataset.sources._first import FirstSamples
 from iobench.dataset.sources.synthetic import Synthetic
 from iobench.errors import SourceError
 
-__all__ = ["BATCH_BYTES", "Source", "Synthetic", "ahead", "checked", "open_source"]
+__all__ = ["BATCH_BYTES", "FirstSamples", "Source", "Synthetic", "ahead", "checked", "open_source"]
 
 
 def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Source:

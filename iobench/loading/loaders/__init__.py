@@ -1,6 +1,7 @@
 """Loaders: one module beside this one = one loader = one word on the command line.
 
-A module whose name starts with an underscore is none. Other packages add loaders by the entry points
+A module whose name starts with an underscore is none. A function of somebody's own, `train.py:make_loader`,
+is a loader, too: `_target.py`. Other packages add loaders by the entry points
 `iobench.loaders`, as they do formats; `iobench.testing` tests what they promise.
 """
 
@@ -8,7 +9,9 @@ from __future__ import annotations
 
 from iobench.errors import InvalidSettings
 from iobench.formats import Registry
+from iobench.loading.loaders import _target
 from iobench.loading.loaders._loader import Asked, CopyingLoader, Epochs, Job, Loader, failure
+from iobench.loading.loaders._target import samples_of
 
 __all__ = [
     "DEFAULT_LOADERS",
@@ -23,6 +26,7 @@ __all__ = [
     "get",
     "names",
     "parse",
+    "samples_of",
     "type_of",
 ]
 
@@ -36,5 +40,9 @@ names = LOADERS.names
 type_of = LOADERS.type_of
 class_of = LOADERS.class_of
 get = LOADERS.get
-parse = LOADERS.parse
 describe = LOADERS.describe
+
+
+def parse(word: str) -> Loader:
+    """The loader that a word stands for: a known one, or a function of somebody's own."""
+    return _target.parse(word) if _target.is_target(word, names()) else LOADERS.parse(word)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
 from iobench.dataset.manifest import Opener
 from iobench.errors import BenchError, InvalidSettings, LoaderFailed
-from iobench.formats import Format, FormatError, Options, Rows, option
+from iobench.formats import Format, FormatError, Options, Rows, declared, option
 from iobench.loading.order import ORDERS, Order
 from iobench.loading.stages import UNTIMED, Stages
 
@@ -48,6 +48,22 @@ class Loader(Options, ABC):
     repeats: ClassVar[bool] = False
     drops: ClassVar[bool] = False
     isolated: ClassVar[bool] = False  # measured in a process of its own, unless told otherwise
+    foreign: ClassVar[bool] = False  # somebody's own: what it gives is looked at, not promised
+
+    @property
+    def called(self) -> str:
+        """What it is called in records."""
+        return self.name
+
+    @property
+    def settable(self) -> tuple[str, ...]:
+        """The options that can be set of it by plain options of a run, too."""
+        return tuple(spec.name for spec in declared(type(self)))
+
+    @property
+    def own_data(self) -> bool:
+        """Whether it reads other files than the artifact's, and knows by itself where they lie."""
+        return False
 
     def reads(self, format: Format) -> bool:
         """Whether it can read artifacts of that format."""
@@ -161,7 +177,7 @@ def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     kind, said = type(error).__name__, _reason(error.with_traceback(None))
     if not isinstance(error, (RuntimeError, OSError)) and said:
         said = f"{kind}: {said}"
-    return LoaderFailed(f"{loader.name} over {opener.path}: {said or kind}")
+    return LoaderFailed(f"{loader.called} over {opener.path}: {said or kind}")
 
 
 def _reason(error: Exception) -> str:

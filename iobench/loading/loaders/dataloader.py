@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.dataset.manifest import Opener
 from iobench.errors import InvalidSettings
-from iobench.formats import Convert, Reader, Rows, option
+from iobench.formats import Convert, Reader, Rows, Timed, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.stages import UNTIMED, Stages
@@ -88,6 +88,10 @@ class SampleDataset:
             silence_read_only_warning()
         return self._reader
 
+    def open_timed(self, timed: Timed) -> None:
+        """Open this process's reader, with what it decodes timed."""
+        self.open().time_decoding(timed)
+
     def __len__(self) -> int:
         return self._opener.schema.samples
 
@@ -140,14 +144,15 @@ class _Sampler:
 class DataLoaderEpochs(Epochs):
     """A new DataLoader for each epoch, whose workers live one epoch, or one DataLoader where they persist."""
 
-    def __init__(self, loader: TorchDataLoader, job: Job) -> None:
+    def __init__(self, loader: TorchDataLoader, job: Job, dataset: SampleDataset | None = None) -> None:
         super().__init__(loader, job)
         self._settings = loader
-        self._dataset = (SampleDataset if loader.fetch == "sample" else BatchDataset)(job.opener)
+        usual = SampleDataset if loader.fetch == "sample" else BatchDataset
+        self._dataset = dataset or usual(job.opener)
         self._sampler = _Sampler()
         self._kept: DataLoader[Any] | None = None
         if not loader.num_workers:
-            self._dataset.open().time_decoding(partial(self.stages.timed, "decode"))
+            self._dataset.open_timed(partial(self.stages.timed, "decode"))
 
     @property
     def ahead(self) -> bool:
@@ -164,14 +169,19 @@ class DataLoaderEpochs(Epochs):
             batches = iter(loader)
         yield from batches
 
+    def _class(self) -> type[DataLoader[Any]]:
+        from torch.utils.data import DataLoader
+
+        return DataLoader
+
     def _made(self) -> DataLoader[Any]:
-        from torch.utils.data import DataLoader, default_collate
+        from torch.utils.data import default_collate
 
         settings = self._settings
         collate = default_collate if settings.fetch == "sample" else _as_it_is
         timed = not self.ahead and self.stages is not UNTIMED
         dataset: Any = TimedDataset(self._dataset, self.stages) if timed else self._dataset
-        return DataLoader(
+        return self._class()(
             dataset,
             batch_sampler=self._sampler,
             collate_fn=self.stages.timed("collate", collate) if timed else collate,

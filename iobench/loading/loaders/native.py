@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.formats import Rows
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.tensors import silence_read_only_warning, tensor_of, unmoved
+from iobench.loading.tensors import pinned, silence_read_only_warning, tensor_of, unmoved
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
@@ -44,10 +44,10 @@ class NativeEpochs(Epochs):
 
     def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
         """One `reader.native` a batch, pinned if the options say so."""
-        read, pinned = self.stages.timed("read", self._read), self.stages.timed("host_to_device", _pinned)
+        read, pin = self.stages.timed("read", self._read), self.stages.timed("host_to_device", pinned)
         for rows in asked:
             batch = read(rows)
-            yield pinned(batch) if self._pins else batch
+            yield pin(batch) if self._pins else batch
 
     def _read(self, rows: Rows) -> HostBatch:
         batch = self._reader.native(rows)
@@ -60,9 +60,3 @@ class NativeEpochs(Epochs):
     def close(self) -> None:
         """Close the reader."""
         self._reader.close()
-
-
-def _pinned(batch: HostBatch) -> HostBatch:
-    if isinstance(batch, dict):
-        return {name: tensor.pin_memory() for name, tensor in batch.items()}
-    return batch.pin_memory()

@@ -29,6 +29,14 @@ def listed_numbers(option: str, text: str) -> tuple[int, ...]:
         raise InvalidSettings(f"{option} {text!r} is not a whole number, or a list of them") from None
 
 
+def listed_floats(option: str, text: str) -> tuple[float, ...]:
+    """The numbers of a list; InvalidSettings names the option."""
+    try:
+        return tuple(float(part) for part in words_of(text))
+    except ValueError:
+        raise InvalidSettings(f"{option} {text!r} is not a number, or a list of them") from None
+
+
 def listed_bytes(option: str, text: str) -> tuple[int, ...]:
     """The sizes of a list in bytes; InvalidSettings names the option."""
     return tuple(parse_bytes(option, part) for part in words_of(text))

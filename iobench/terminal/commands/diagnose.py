@@ -28,8 +28,8 @@ def diagnose(
 ) -> None:
     """Say what is slow about a loader of yours, and what to do."""
     from iobench.diagnose import session
-    from iobench.diagnose.target import loader_of
     from iobench.host.device import pick_device
+    from iobench.loading.target import loader_of
     from iobench.terminal import display
 
     for option, value in (("--batches", batches), ("--seconds", seconds), ("--timeout", timeout)):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from iobench.terminal.commands._options import (
     MinDifference,
     Name,
     listed_bytes,
+    listed_floats,
     listed_numbers,
     parse_percent,
     words_of,
@@ -30,8 +32,11 @@ from iobench.terminal.commands._options import (
 if TYPE_CHECKING:
     from iobench.bench.outcome import Run
     from iobench.dataset.manifest import Manifest
+    from iobench.results.record import Record
 
-BESIDE_A_PLAN = ("plan", "save_plan", "data_dir", "name", "out", "as_json", "wide", "min_difference")
+SHOWING = ("data_dir", "as_json", "wide", "min_difference")
+BESIDE_A_PLAN = ("plan", "save_plan", "name", "out", *SHOWING)
+BESIDE_A_RUN = ("resume", *SHOWING)
 
 
 @with_loader_options
@@ -65,6 +70,10 @@ def run(
     model: Annotated[
         str, typer.Option(help=f"Train on each batch: {', '.join(MODELS)}, or a list.")
     ] = "none",
+    step_ms: Annotated[
+        str,
+        typer.Option(help="Milliseconds that each batch keeps the device busy, as a training step would."),
+    ] = "0",
     rounds: Annotated[str, typer.Option(help="Timed rounds of each case, or auto.")] = str(DEFAULT_ROUNDS),
     max_time: Annotated[
         float | None,
@@ -112,6 +121,10 @@ def run(
     save_plan: Annotated[
         Path | None, typer.Option(help="Write the whole run to this TOML file.", show_default=False)
     ] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(help="Go on with this run, which was cut short: a name or a file.", show_default=False),
+    ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
     as_json: AsJson = False,
     out: Annotated[
@@ -126,12 +139,20 @@ def run(
     """Measure how fast each format reaches the device under each loader, in interleaved rounds."""
     from iobench.bench import plan_file
     from iobench.bench.options import RunOptions
+    from iobench.bench.resume import earlier
     from iobench.bench.run import run as measure
     from iobench.dataset.manifest import find_dataset
+    from iobench.results import history
     from iobench.terminal import display, live, tables
 
     smallest = parse_percent("--min-difference", min_difference)
-    if plan is None:
+    rounds_before: list[Record] = []
+    if resume is not None:
+        _check_alone(context, f"the run {resume}", "measure anew", BESIDE_A_RUN)
+        out = history.find(data_dir, resume)
+        planned, rounds_before = earlier(out)
+        options, manifest = planned.run, find_dataset(data_dir, planned.dataset)
+    elif plan is None:
         options = RunOptions(
             format=tuple(format or ["all"]),
             loader=tuple(loader or DEFAULT_LOADERS),
@@ -142,6 +163,7 @@ def run(
             block_bytes=listed_bytes("--block-size", block_size),
             window_bytes=listed_bytes("--window-size", window_size),
             model=words_of(model),
+            step_ms=listed_floats("--step-ms", step_ms),
             seed=seed,
             loader_options=loader_options,
             rounds=rounds,
@@ -157,15 +179,17 @@ def run(
         )
         manifest = find_dataset(data_dir, name)
     else:
-        _check_alone(context, plan)
+        _check_alone(context, f"the plan {plan}", "change it there, or leave --plan out", BESIDE_A_PLAN)
         planned = plan_file.load(plan)
         options, manifest = planned.run, find_dataset(data_dir, name or planned.dataset)
         _check_content(plan, planned.content, manifest)
     if save_plan is not None:
         plan_file.save(save_plan, options, manifest.name, f"{manifest.content or 0:016x}")
-    display.note(tables.dataset_line(manifest) + ("" if name or plan else f" (the newest in {data_dir})"))
+    display.note(
+        tables.dataset_line(manifest) + ("" if name or plan or resume else f" (the newest in {data_dir})")
+    )
     with live.view(options.plan) as observer:
-        found = measure(manifest, options, out=out, observer=observer)
+        found = measure(manifest, options, out=out, observer=observer, went_before=rounds_before)
     try:
         with interrupts.deferred() as check:  # what was measured is shown before anything else
             _show(found, smallest, as_json, wide)
@@ -173,23 +197,33 @@ def run(
     except KeyboardInterrupt:
         found.interrupted = True
     if found.interrupted:
-        display.note("iobench: interrupted; what had been measured is kept")
+        display.note(f"iobench: interrupted; what had been measured is kept{_go_on(found, data_dir)}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(1 if found.failures or found.stopped else 0)
 
 
-def _check_alone(context: typer.Context, plan: Path) -> None:
-    """InvalidSettings where an option was typed beside a plan, which says all of them."""
+def _go_on(found: Run, data_dir: Path) -> str:
+    """What to type to go on with a run, where any of it is there."""
+    if not found.records:
+        return ""
+    where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
+    named = found.path.parent.resolve() == (data_dir / "results").resolve()
+    name = found.path.stem if named else str(found.path)
+    return f"; go on with: {shlex.join(['iobench', 'run', *where, '--resume', name])}"
+
+
+def _check_alone(context: typer.Context, what: str, advice: str, beside: Collection[str]) -> None:
+    """InvalidSettings where an option was typed beside what says all of them."""
     typed = [
         name
         for name in context.params
-        if name not in BESIDE_A_PLAN
+        if name not in beside
         and (source := context.get_parameter_source(name)) is not None
         and source.name == "COMMANDLINE"
     ]
     if typed:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
-        raise InvalidSettings(f"{flags}: the plan {plan} says that; change it there, or leave --plan out")
+        raise InvalidSettings(f"{flags}: {what} says that; {advice}")
 
 
 def _check_content(plan: Path, content: str | None, manifest: Manifest) -> None:

@@ -1,0 +1,56 @@
+"""Rounds in which the field shrinks: who is clearly behind takes no further turn."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from iobench.bench.plan import worst
+from iobench.results import stats
+
+# How many times as fast the fastest has to be, by the number of rounds made, for another to be dropped
+# while no interval can be had: figures of one round scatter by a factor of two on busy machines.
+FACTORS = {1: 3.0, 2: 2.0, 3: 1.5, 4: 1.5}
+PRECISION = 0.02  # of every median: sure enough
+
+
+@dataclass(frozen=True)
+class Race:
+    """Successive halving (Jamieson and Talwalkar 2016) that drops only who is surely behind.
+
+    No case is proved after `proofs_s` seconds, but for the first; no round begins that would end after
+    `max_time_s`, or after `rounds` of them. Of those clearly behind, the slower half goes after each
+    round, and all from ten rounds on.
+    """
+
+    max_time_s: float
+    rounds: int = 31
+    proofs_s: float = float("inf")
+
+    def goes_on(
+        self, done: int, elapsed_s: float, next_s: float, rates: Mapping[str, Sequence[float]]
+    ) -> bool:
+        """Whether another round is wanted, which would take `next_s`."""
+        if done >= self.rounds or (done and elapsed_s + next_s > self.max_time_s):
+            return False
+        return done < stats.PAIRED or (len(rates) > 1 and worst(rates)[1] > PRECISION)
+
+    def behind(self, rates: Mapping[str, Mapping[int, float]]) -> list[str]:
+        """Who drops out, given the rates of all that are in it by round."""
+        medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items() if by_round}
+        fastest, *others = sorted(medians, key=lambda key: medians[key], reverse=True)
+        done = len(rates[fastest])
+        lost = [key for key in others if _lost(rates[fastest], rates[key], len(others))]
+        if done >= stats.PAIRED:
+            return lost
+        slower = others[len(others) // 2 :]
+        return [key for key in lost if key in slower]
+
+
+def _lost(best: Mapping[int, float], other: Mapping[int, float], comparisons: int) -> bool:
+    done = min(len(best), len(other))
+    if done >= stats.ENOUGH:
+        return stats.compare_paired(best, other, comparisons=comparisons).outcome == "faster"
+    ratio = statistics.median(best.values()) / statistics.median(other.values())
+    return min(best.values()) > max(other.values()) and ratio >= FACTORS[max(1, done)]

@@ -1,0 +1,208 @@
+"""Arrow's IPC files, and streams, through memory maps: every record batch is looked at when it is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from iobench.formats._arrow_columns import (
+    DAMAGE,
+    arrays,
+    first_line,
+    leaf_of,
+    sample_shape,
+    values,
+)
+from iobench.formats._chunked import ChunkedReader, Index
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
+from iobench.formats._placement import Chunked, Placement
+from iobench.formats._reader import Rows
+from iobench.formats._schema import Array, Batch, Field, Schema
+
+MAGIC = b"ARROW1"
+
+
+class Mapped:
+    """A file's record batches, over a map of it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        try:
+            if not file.is_file():  # a pipe would keep us waiting
+                raise OSError("no such file")
+            self._map = pa.memory_map(str(file), "r")
+            whole = self._map.read_buffer()
+            self.base, self.size = whole.address, whole.size
+            self.batches = list(self._checked(whole))
+        except DAMAGE as error:
+            if isinstance(error, CorruptArtifact):
+                raise
+            raise corrupt(file, "an Arrow IPC file", first_line(error)) from error
+
+    def _checked(self, whole: pa.Buffer) -> Iterator[pa.RecordBatch]:
+        """Every record batch with rows, its buffers inside the file."""
+        source = pa.BufferReader(whole)
+        if whole.slice(0, len(MAGIC)).to_pybytes() == MAGIC:
+            opened = pa.ipc.open_file(source)
+            self.schema = opened.schema
+            batches = (opened.get_batch(number) for number in range(opened.num_record_batches))
+        else:
+            stream = pa.ipc.open_stream(source)
+            self.schema = stream.schema
+            batches = iter(stream)
+        for batch in batches:
+            batch.validate()
+            if batch.num_rows:
+                yield batch
+
+    def offset_of(self, leaf: pa.Array, width: int) -> int:
+        """Where in the file the values of a column begin; CorruptArtifact where they are not in it."""
+        address = leaf.buffers()[1].address + leaf.offset * width
+        if not self.base <= address <= self.base + self.size - len(leaf) * width:
+            raise corrupt(self.file, "columns as they lie in memory", "compressed ones; write them without")
+        return int(address - self.base)
+
+
+def found_schema(files: Sequence[Path], told: Sequence[Field]) -> Schema:
+    """The samples and fields of files that others wrote."""
+    wanted = {field.name for field in told}
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+    samples = 0
+    for opened in map(Mapped, files):
+        names = fields_by_name(opened.file, opened.schema.names)
+        samples += sum(batch.num_rows for batch in opened.batches)
+        for batch in opened.batches:
+            for field, name in names.items():
+                if not wanted or field in wanted:
+                    found = sample_shape(opened.file, name, batch.column(name))
+                    if shapes.setdefault(name, found) != found:
+                        raise not_fixed(opened.file, f"column {name}", f"{shapes[name]} and {found}")
+    if not samples:
+        raise CorruptArtifact(f"{files[0]}: it holds no rows")
+    made = {name: ((samples, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+    return schema_of_arrays(files[0], made, told)
+
+
+def check_lists(files: Sequence[Path], schema: Schema) -> None:
+    """CorruptArtifact where a variable list is not of its field's length."""
+    for opened in map(Mapped, files):
+        names = fields_by_name(opened.file, opened.schema.names)
+        for batch in opened.batches:
+            for field in schema.fields:
+                if field.name in names:
+                    name = names[field.name]
+                    shape, _ = _shape(opened.file, name, batch)
+                    if shape != field.shape:
+                        raise corrupt(opened.file, f"{name} of shape {field.shape}", shape)
+
+
+def _shape(file: Path, name: str, batch: pa.RecordBatch) -> tuple[tuple[int, ...], str]:
+    try:
+        return sample_shape(file, name, batch.column(name))
+    except DAMAGE as error:
+        if isinstance(error, CorruptArtifact):
+            raise
+        raise corrupt(file, f"lists in column {name}", first_line(error)) from error
+
+
+class ArrowReader(ChunkedReader):
+    """Copies rows out of the mapped record batches; `native` slices and takes as Arrow's tables do."""
+
+    def __init__(self, files: Sequence[Path], schema: Schema) -> None:
+        opened = [Mapped(file) for file in files]
+        batches = [(number, batch) for number, one in enumerate(opened) for batch in one.batches]
+        first = np.cumsum([0, *(batch.num_rows for _, batch in batches)], dtype=np.int64)
+        if first[-1] != schema.samples:
+            raise corrupt(files[0], f"{schema.samples} samples", int(first[-1]))
+        super().__init__(schema, first[:-1])
+        self._files, self._numbers = tuple(files), np.array([number for number, _ in batches], np.int64)
+        self._names = _names(opened, schema)
+        self._chunks: dict[str, list[Any]] | None = {f.name: [] for f in schema.fields}
+        self._offsets: dict[str, list[int]] = {f.name: [] for f in schema.fields if f.dtype != "bool"}
+        for number, batch in batches:
+            self._add(opened[number], batch)
+        self._table = pa.Table.from_batches([batch for _, batch in batches])
+
+    def _add(self, opened: Mapped, batch: pa.RecordBatch) -> None:
+        """One more record batch: bools stay packed, numbers are views of the map."""
+        assert self._chunks is not None
+        for field in self.schema.fields:
+            try:
+                leaf = leaf_of(opened.file, field, batch.column(self._names[field.name]))
+            except DAMAGE as error:
+                if isinstance(error, CorruptArtifact):
+                    raise
+                raise corrupt(opened.file, f"a column {field.name}", first_line(error)) from error
+            if field.dtype == "bool":
+                self._chunks[field.name].append(leaf)
+                continue
+            width = np.dtype(field.dtype).itemsize
+            self._offsets[field.name].append(opened.offset_of(leaf, width))
+            self._chunks[field.name].append(values(leaf).reshape(-1, *field.shape))
+
+    def placement(self) -> Mapping[str, Placement]:
+        """Every field but bools, which are bits, by the record batches' buffers."""
+        return {
+            name: Chunked(
+                self._files,
+                self._first,
+                self._numbers,
+                np.array(offsets, np.int64),
+                self.schema.field(name).sample_bytes,
+            )
+            for name, offsets in self._offsets.items()
+        }
+
+    def native(self, rows: Rows) -> Batch:
+        """A slice of the table, of which nothing is read, or what `take` made of indices."""
+        self._check_open()
+        checked, _ = self._checked(rows)
+        if not isinstance(checked, slice):
+            taken = self._table.take(pa.array(checked))
+            return arrays(self._files[0], self.schema, taken, self._names)
+        table = self._table.slice(checked.start, max(0, checked.stop - checked.start))
+        return arrays(self._files[0], self.schema, table, self._names)
+
+    def close(self) -> None:
+        """Drop the maps; they go when the last view of them does."""
+        self._chunks, self._table = None, None
+
+    def _check_open(self) -> None:
+        if self._chunks is None:
+            raise ValueError("this reader is closed")
+
+    def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
+        assert self._chunks is not None
+        found = self._chunks[name][chunk]
+        if isinstance(found, np.ndarray):
+            target[slots] = found[rows]
+        else:
+            self._copy_bits(self.schema.field(name), found, rows, target, slots)
+
+    @staticmethod
+    def _copy_bits(field: Field, leaf: Any, rows: slice | Index, target: Array, slots: slice | Index) -> None:
+        if isinstance(rows, slice):
+            part = leaf.slice(rows.start * field.elements, (rows.stop - rows.start) * field.elements)
+            target[slots] = values(part).reshape(-1, *field.shape)
+            return
+        assert not isinstance(slots, slice)
+        for row, slot in zip(rows.tolist(), slots.tolist(), strict=True):
+            part = leaf.slice(row * field.elements, field.elements)
+            target[slot] = values(part).reshape(field.shape)
+
+
+def _names(opened: Sequence[Mapped], schema: Schema) -> dict[str, str]:
+    """The name of each field's column, the same in every file."""
+    names = fields_by_name(opened[0].file, opened[0].schema.names)
+    for field in schema.fields:
+        if field.name not in names:
+            raise corrupt(opened[0].file, f"a column {field.name}", ", ".join(names))
+    for other in opened[1:]:
+        if other.schema.types != opened[0].schema.types or other.schema.names != opened[0].schema.names:
+            raise corrupt(other.file, f"the columns of {opened[0].file.name}", ", ".join(other.schema.names))
+    return {field.name: names[field.name] for field in schema.fields}

@@ -1,0 +1,69 @@
+"""Reading rows out of arrays that hold some of them each, in the order of rows."""
+
+from __future__ import annotations
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.formats._reader import Convert, Reader, same
+from iobench.formats._schema import Array, Schema
+
+Index = npt.NDArray[np.int64]
+
+
+class ChunkedReader(Reader):
+    """Rows out of chunks: a reader says which rows are in each, and copies those of one of them.
+
+    `first`: the first row of each chunk; the first one's is 0, each ends where the next begins.
+    """
+
+    def __init__(self, schema: Schema, first: Index) -> None:
+        super().__init__(schema)
+        self._first = first
+
+    @abstractmethod
+    def _copy(self, name: str, chunk: int, rows: slice | Index, target: Any, slots: slice | Index) -> None:
+        """Copy `rows` of a chunk, counted from its own first, to `slots` of the target."""
+
+    @abstractmethod
+    def _check_open(self) -> None:
+        """ValueError where the reader is closed."""
+
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample in fresh arrays; IndexError out of range."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        self._check_open()
+        for chunk, low, high in self._pieces(start, stop):
+            first = int(self._first[chunk])
+            for name, target in out.items():
+                rows, slots = slice(low - first, high - first), slice(low - start, high - start)
+                self._copy(name, chunk, rows, target, slots)
+
+    def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
+        self._check_open()
+        chunks = np.searchsorted(self._first, rows, side="right") - 1
+        order = np.argsort(chunks, kind="stable")
+        edges = np.flatnonzero(np.diff(chunks[order], prepend=-1, append=-1)).tolist()
+        for low, high in itertools.pairwise(edges):
+            slots = order[low:high]
+            chunk = int(chunks[slots[0]])
+            local = rows[slots] - self._first[chunk]
+            for name, target in out.items():
+                self._copy(name, chunk, local, target, slots)
+
+    def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """The chunks that hold rows start..stop-1, with the first and past the last of these rows in each."""
+        chunk = int(np.searchsorted(self._first, start, side="right")) - 1
+        while start < stop:
+            end = int(self._first[chunk + 1]) if chunk + 1 < len(self._first) else len(self)
+            yield chunk, start, min(end, stop)
+            start, chunk = end, chunk + 1

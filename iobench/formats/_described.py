@@ -1,0 +1,33 @@
+"""The schema beside files that hold nothing but bytes, so that they explain themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from iobench.formats._errors import corrupt
+from iobench.formats._schema import Schema
+
+SCHEMA_FILE = "schema.json"
+
+
+def describe(path: Path, schema: Schema) -> None:
+    """Write the schema into a folder: samples, and each field's name, shape and dtype."""
+    (path / SCHEMA_FILE).write_text(_text(schema))
+
+
+def check_described(path: Path, schema: Schema) -> None:
+    """CorruptArtifact where what is written in a folder is not this schema."""
+    file = path / SCHEMA_FILE
+    try:
+        found = file.read_bytes()
+    except OSError as error:
+        raise corrupt(file, "the schema", error.strerror) from error
+    if found != _text(schema).encode():
+        raise corrupt(file, "this dataset's schema", "another")
+
+
+def _text(schema: Schema) -> str:
+    plain = {"samples": schema.samples, "fields": [asdict(field) for field in schema.fields]}
+    return json.dumps(plain) + "\n"

@@ -1,0 +1,180 @@
+"""Tar archives: where the files in them begin, and headers for many files of one size at once.
+
+POSIX.1-1988 (ustar) and POSIX.1-2001 (pax) headers, and GNU's long names, as Python's tarfile writes them.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._placed import runs
+from iobench.formats._placement import Index
+from iobench.formats._schema import Array
+
+BLOCK = tarfile.BLOCKSIZE
+MAGIC_AT, MAGIC = 257, b"ustar"
+CHECKSUM = slice(148, 156)
+END = bytes(2 * BLOCK)
+DIGIT = b"@"  # stands for a digit of a name that differs from file to file
+LONGEST_NAME = 1 << 16  # of a header that holds one: it is read whole
+LINKS = {b"1": "a hard link", b"2": "a symbolic link", b"S": "a sparse file"}
+
+
+@dataclass(frozen=True)
+class Member:
+    """A regular file in an archive: its name, and where its content begins and how long it is."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass
+class _Long:
+    """What an extended header says of the member that follows it."""
+
+    name: str | None = None
+    size: int | None = None
+
+
+def is_tar(start: bytes) -> bool:
+    """Whether a file that begins with these bytes looks like an archive."""
+    return start[MAGIC_AT : MAGIC_AT + len(MAGIC)] == MAGIC
+
+
+def members(stored: Array, path: Path) -> Iterator[Member]:
+    """Every regular file of an archive, in order.
+
+    CorruptArtifact where a header is damaged, content or end are missing, or a member is a link, sparse,
+    or named as if to lie outside the archive.
+    """
+    data, place, long = stored.data, 0, _Long()
+    headers: list[int] = []
+    while True:
+        header = bytes(data[place : place + BLOCK])
+        if header[:1] in (b"\0", b""):
+            break
+        headers.append(place)
+        kind, size, begin = header[156:157], _size(header, path, place), place + BLOCK
+        place = begin + -(-size // BLOCK) * BLOCK
+        if place > len(data):
+            raise corrupt(path, f"{size} bytes of a file in the archive", f"{max(0, len(data) - begin)}")
+        if kind in (b"0", b"\0", b"7"):
+            size = size if long.size is None else long.size
+            name = long.name or _name(header)
+            _refuse_outside(name, path)
+            place = begin + -(-size // BLOCK) * BLOCK
+            yield Member(name, begin, size)
+            long = _Long()
+        elif kind in (b"x", b"L"):
+            _read_long(long, kind, bytes(data[begin : begin + min(size, LONGEST_NAME)]), path)
+        elif kind not in (b"5", b"g", b"K"):
+            what = LINKS.get(kind, f"a member of type {kind!r}")
+            raise CorruptArtifact(f"{path}: {_name(header)} is {what}; only regular files hold samples")
+    if bytes(data[place : place + len(END)]) != END:
+        raise corrupt(path, "a tar archive with two empty blocks at its end", "no such end")
+    _check_sums(stored, np.array(headers, np.int64), path)
+
+
+def _size(header: bytes, path: Path, place: int) -> int:
+    if len(header) < BLOCK or not is_tar(header):
+        raise corrupt(path, f"the header of a file at byte {place}", "none")
+    try:
+        size: int = tarfile.nti(header[124:136])  # type: ignore[attr-defined]  # the shape of numbers in headers
+    except tarfile.HeaderError as error:
+        raise corrupt(path, f"the size of a file at byte {place}", error) from error
+    if size < 0:
+        raise corrupt(path, f"the size of a file at byte {place}", size)
+    return size
+
+
+def _name(header: bytes) -> str:
+    name, prefix = (header[part].partition(b"\0")[0] for part in (slice(0, 100), slice(345, 500)))
+    return (prefix + b"/" + name if prefix else name).decode("utf-8", "replace")
+
+
+def _refuse_outside(name: str, path: Path) -> None:
+    if name[:1] == "/" or (".." in name and ".." in PurePosixPath(name).parts):
+        raise CorruptArtifact(f"{path}: {name} is named as if it lay outside the archive; pack it again")
+
+
+def _read_long(long: _Long, kind: bytes, content: bytes, path: Path) -> None:
+    """Read a pax header, or a GNU long name, of the next member."""
+    if kind == b"L":
+        long.name = content.partition(b"\0")[0].decode("utf-8", "replace")
+        return
+    while content:
+        length, _, rest = content.partition(b" ")
+        key, equals, value = rest[: int(length) - len(length) - 2 if length.isdigit() else 0].partition(b"=")
+        if not equals:
+            raise corrupt(path, "a pax header", content[:20])
+        if key == b"path":
+            long.name = value.decode("utf-8", "replace")
+        elif key == b"size" and value.isdigit():
+            long.size = int(value)
+        elif key.startswith(b"GNU.sparse"):
+            raise CorruptArtifact(f"{path}: it holds a sparse file; only regular files hold samples")
+        content = content[int(length) :]
+
+
+def _check_sums(stored: Array, headers: Index, path: Path) -> None:
+    """CorruptArtifact where the checksum of a header is wrong."""
+    for some, found in runs(stored, headers, BLOCK):
+        sums = found.sum(1, np.int64) - found[:, CHECKSUM].sum(1, np.int64) + 8 * ord(" ")
+        digits = found[:, CHECKSUM.start : CHECKSUM.start + 6].astype(np.int64)
+        digits[(digits == ord(" ")) | (digits == 0)] = ord("0")  # some pad with spaces
+        said = ((digits - ord("0")) * 8 ** np.arange(5, -1, -1)).sum(1)
+        if (wrong := np.flatnonzero(said != sums)).size:
+            place = int(headers[some][wrong[0]])
+            raise corrupt(
+                path, f"a header at byte {place} with the checksum {sums[wrong[0]]}", said[wrong[0]]
+            )
+
+
+@dataclass
+class Headers:
+    """Headers of files of one size whose names differ in one run of digits: `@` stands for each of them.
+
+    `blocks`: the headers as tarfile makes them, with zeros for the digits.
+    """
+
+    name: str
+    size: int
+    blocks: bytes = b""
+    _digits: list[int] = field(default_factory=list)
+    _sums: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        info = tarfile.TarInfo(self.name)
+        info.size = self.size
+        made = info.tobuf(tarfile.PAX_FORMAT)
+        run = DIGIT * self.name.count("@")
+        place = made.find(run)
+        while place >= 0:
+            self._digits.append(place)
+            place = made.find(run, place + 1)
+        self.blocks = made.replace(run, b"0" * len(run))
+        for place in self._digits:
+            block = place // BLOCK * BLOCK
+            if is_tar(self.blocks[block : block + BLOCK]):
+                content = bytearray(self.blocks[block : block + BLOCK])
+                content[CHECKSUM] = b" " * 8
+                self._sums[block] = sum(content)
+
+    def number(self, table: Array, begin: int, rows: Index) -> None:
+        """Put the numbers of samples into headers that begin at byte `begin` of each row of a table."""
+        width = self.name.count("@")
+        digits = (rows[:, None] // 10 ** np.arange(width - 1, -1, -1)) % 10
+        for place in self._digits:
+            table[:, begin + place : begin + place + width] = digits + ord("0")
+        for block, empty in self._sums.items():
+            sums = (empty + digits.sum(1))[:, None] // 8 ** np.arange(5, -1, -1) % 8
+            table[:, begin + block + CHECKSUM.start : begin + block + CHECKSUM.start + 6] = sums + ord("0")
+            table[:, begin + block + CHECKSUM.start + 6] = 0
+            table[:, begin + block + CHECKSUM.start + 7] = ord(" ")

@@ -1,0 +1,99 @@
+"""The records of TFRecord files: lengths, data and the checksums of both."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from iobench.formats import _example
+from iobench.formats._crc import masked, masked_rows
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._example import BadExample, Layout
+from iobench.formats._placed import Maps, runs
+from iobench.formats._placement import Index
+from iobench.formats._schema import Array
+
+LENGTH = struct.Struct("<Q")
+CRC = struct.Struct("<I")
+HEAD, TAIL = LENGTH.size + CRC.size, CRC.size
+GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of some files, in order: the file of each, where its data begin, and how long they are."""
+
+    maps: Maps
+    file: Index
+    offset: Index
+    length: Index
+
+    @classmethod
+    def of(cls, maps: Maps) -> Records:
+        """Walk the records; CorruptArtifact where a length, its checksum or the end of a file is wrong."""
+        file, offset, length = array("q"), array("q"), array("q")
+        for number, path in enumerate(maps.files):
+            before = len(offset)
+            _walk(maps[number], path, offset, length)
+            file.extend([number] * (len(offset) - before))
+        arrays = (np.frombuffer(part, np.int64) for part in (file, offset, length))
+        return cls(maps, *arrays)
+
+    def data(self, row: int) -> memoryview:
+        """The bytes of a record."""
+        begin = int(self.offset[row])
+        return self.maps[int(self.file[row])][begin : begin + int(self.length[row])].data
+
+    def layout(self, row: int) -> Layout:
+        """Where the features of a record lie; CorruptArtifact where it is no Example."""
+        try:
+            return _example.layout_of(self.data(row))
+        except BadExample as error:
+            raise corrupt(self.path(row), f"record {row} as a tf.train.Example", error) from error
+
+    def path(self, row: int) -> Path:
+        """The file of a record."""
+        return self.maps.files[int(self.file[row])]
+
+    def verify(self, rows: Index) -> None:
+        """CorruptArtifact where the data of one of these do not have the checksum that follows them."""
+        from crc32c import crc32c
+
+        for row in np.unique(rows).tolist():
+            data, end = self.data(row), int(self.offset[row] + self.length[row])
+            (said,) = CRC.unpack(self.maps[int(self.file[row])][end : end + TAIL].tobytes())
+            if (found := masked(crc32c(data))) != said:
+                raise corrupt(self.path(row), f"record {row} with the checksum {said:08x}", f"{found:08x}")
+
+
+def _walk(stored: Array, path: Path, offset: array[int], length: array[int]) -> None:
+    data, place, first = stored.data, 0, len(offset)
+    while place < len(data):
+        left = len(data) - place
+        size = LENGTH.unpack_from(data, place)[0] if left >= HEAD + TAIL else left
+        if size > left - HEAD - TAIL:
+            if place == 0 and data[: len(GZIP)] == GZIP:
+                raise CorruptArtifact(
+                    f"{path}: it is compressed; write its records again without compression"
+                )
+            raise corrupt(path, f"a record of {size} bytes at byte {place}", f"{left} bytes")
+        offset.append(place + HEAD)
+        length.append(size)
+        place += HEAD + size + TAIL
+    begins = np.array(offset[first:], np.int64) - HEAD
+    for some, heads in runs(stored, begins, HEAD):
+        if (wrong := np.flatnonzero(~lengths_are_right(heads))).size:
+            raise corrupt(
+                path, f"the length of a record at byte {begins[some][wrong[0]]}", "another checksum"
+            )
+
+
+def lengths_are_right(heads: Array) -> Array:
+    """Which heads of records have the checksum of their length; uint8 (records, 12)."""
+    said = np.ascontiguousarray(heads[:, LENGTH.size :]).view("<u4")[:, 0]
+    found: Array = masked_rows(heads[:, : LENGTH.size]) == said
+    return found

@@ -1,0 +1,186 @@
+"""Reading Zarr through its library; codecs that could run code of the file's choice are refused first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import zarr
+
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._foreign import fields_by_name, schema_of_arrays
+from iobench.formats._placement import Blocks, Placement
+from iobench.formats._reader import Convert, Reader, Rows, same
+from iobench.formats._schema import Array, Batch, Field, Schema
+from iobench.formats._zarr_places import Chunks, chunks_of
+
+OURS = "iobench"
+# what zarr and its codecs raise for damaged metadata and chunks
+DAMAGE = (
+    *(OSError, ValueError, KeyError, TypeError, RuntimeError),
+    *(AttributeError, IndexError, AssertionError, SystemError),
+)
+# of version 3 and 2; others, such as numcodecs' pickle, would run what a file says
+CODECS = {
+    *("bytes", "sharding_indexed", "zstd", "blosc", "gzip", "crc32c", "transpose"),
+    *("zlib", "lz4", "bz2", "lzma", "shuffle", "delta", "bitround", "fixedscaleoffset", "packbits"),
+}
+
+
+def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
+    """The arrays of a group and those below it by their paths, or the one at `path`; whether we wrote them.
+
+    CorruptArtifact where there is none, or a codec is not one of those that only unpack.
+    """
+    try:
+        _refuse_codecs(path)
+        node = zarr.open(path, mode="r")
+        if isinstance(node, zarr.Array):
+            return {path.name.partition(".")[0]: node}, False
+        members = node.members(max_depth=None)
+        found = {name: member for name, member in members if isinstance(member, zarr.Array)}
+        return found, node.attrs.get(OURS) == 1
+    except DAMAGE as error:
+        if isinstance(error, CorruptArtifact):
+            raise
+        raise corrupt(path, "a Zarr group", _line(error)) from error
+
+
+def found_schema(path: Path, told: Sequence[Field]) -> Schema:
+    """The samples and fields of arrays that others wrote."""
+    arrays, _ = open_arrays(path)
+    return schema_of_arrays(path, {name: (a.shape, a.dtype.name) for name, a in arrays.items()}, told)
+
+
+class ZarrReader(Reader):
+    """Reads through zarr, which decodes chunks in threads of its own."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        super().__init__(schema)
+        self._path = path
+        arrays, ours = open_arrays(path)
+        names = fields_by_name(path, arrays)
+        if ours and set(names) != {field.name for field in schema.fields}:
+            raise corrupt(path, f"arrays {', '.join(f.name for f in schema.fields)}", ", ".join(names))
+        self._arrays: dict[str, zarr.Array[Any]] | None = {}
+        self._folders: dict[str, Path] = {}
+        for field in schema.fields:
+            array = arrays.get(names.get(field.name, ""))
+            expected = f"{field.name}: {field.dtype} {(schema.samples, *field.shape)}"
+            if array is None:
+                raise corrupt(path, expected, "no such array")
+            if (found := f"{field.name}: {array.dtype.name} {array.shape}") != expected:
+                raise corrupt(path, expected, found)
+            self._arrays[field.name], self._folders[field.name] = array, path / array.path
+            if ours:
+                self._check_files(field, array)
+
+    def _check_files(self, field: Field, array: zarr.Array[Any]) -> None:
+        """CorruptArtifact where a chunk or shard of ours is missing, or has not the size of plain chunks."""
+        folder, rows = self._folders[field.name], (array.shards or array.chunks)[0]
+        plain = array.shards is None and not array.compressors
+        size = rows * field.sample_bytes
+        for number in range(-(-len(self) // rows)):
+            file = folder / array.metadata.encode_chunk_key((number,) + (0,) * len(field.shape))
+            if file.is_symlink() or not file.is_file():
+                raise corrupt(file, "a file with a chunk", "no such file")
+            found = file.stat().st_size
+            if not found:  # which zarr takes for zeros
+                raise corrupt(file, "a chunk or shard", "an empty file")
+            if plain and found != size:
+                raise corrupt(file, f"{size} bytes", f"{found} bytes")
+
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample in fresh arrays; IndexError out of range."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        arrays = self._opened()
+        return {name: convert(np.asarray(self._read(array, row))) for name, array in arrays.items()}
+
+    def placement(self) -> Mapping[str, Placement]:
+        """Fields in plain chunks."""
+        return {
+            field.name: chunks.placement(field)
+            for field, chunks in self._chunks()
+            if chunks is not None and chunks.codec is None
+        }
+
+    def blocks(self) -> Sequence[Blocks]:
+        """Fields in packed chunks."""
+        return [c.blocks(field) for field, c in self._chunks() if c is not None and c.codec is not None]
+
+    def _chunks(self) -> list[tuple[Field, Chunks | None]]:
+        arrays = self._opened()
+        fields = self.schema.fields
+        return [(f, chunks_of(arrays[f.name], self._folders[f.name], f)) for f in fields]
+
+    def folders(self) -> Mapping[str, tuple[Path, int]]:
+        """Where the array of each field lies, and the version of Zarr that it is in, for other libraries."""
+        opened = self._opened().items()
+        return {name: (self._folders[name], array.metadata.zarr_format) for name, array in opened}
+
+    def native(self, rows: Rows) -> Batch:
+        """A slice, or orthogonal indexing."""
+        checked, _ = self._checked(rows)
+        return {name: self._read(array, checked) for name, array in self._opened().items()}
+
+    def close(self) -> None:
+        """Let go of the arrays; no file stays open between reads."""
+        self._arrays = None
+
+    def _opened(self) -> dict[str, zarr.Array[Any]]:
+        if self._arrays is None:
+            raise ValueError("this reader is closed")
+        return self._arrays
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        self._fill_out(slice(start, stop), out)
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        self._fill_out(rows, out)
+
+    def _fill_out(self, rows: Rows, out: Mapping[str, Array]) -> None:
+        arrays = self._opened()
+        for name, target in out.items():
+            target[...] = self._read(arrays[name], rows)
+
+    def _read(self, array: zarr.Array[Any], rows: Rows | int) -> Any:
+        read: Callable[[], Any] = partial(array.__getitem__, rows)
+        if isinstance(rows, np.ndarray):
+            read = partial(array.get_orthogonal_selection, (rows,))
+        try:
+            found = read()
+        except DAMAGE as error:
+            raise corrupt(self._path, f"readable chunks in {array.path}", _line(error)) from error
+        if not self._path.exists():  # zarr takes missing chunks for zeros
+            raise corrupt(self._path, "a Zarr group", "no such folder")
+        return found
+
+
+def _refuse_codecs(path: Path) -> None:
+    """CorruptArtifact where metadata below `path` name a codec that does more than unpack."""
+    for file in sorted({*path.rglob("zarr.json"), *path.rglob(".zarray")}):
+        if file.is_symlink():
+            raise corrupt(file, "metadata in this folder", "a link")
+        described = json.loads(file.read_bytes())
+        named = [*(described.get("codecs") or ()), *(described.get("filters") or ())]
+        named += [described["compressor"]] if described.get("compressor") else []
+        for codec in named:
+            _refuse(file, codec)
+
+
+def _refuse(file: Path, codec: Mapping[str, Any]) -> None:
+    name = str(codec.get("name") or codec.get("id")).removeprefix("numcodecs.")
+    if name not in CODECS:
+        raise CorruptArtifact(f"{file}: codec {name} is not one that is read ({', '.join(sorted(CODECS))})")
+    for inner in codec.get("configuration", {}).get("codecs", ()):
+        _refuse(file, inner)
+
+
+def _line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

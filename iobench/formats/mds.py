@@ -1,0 +1,138 @@
+"""MDS, MosaicML's format: `index.json` and shards with a table of offsets; read by its StreamingDataset.
+
+Ours have fixed columns alone, so samples stand at one stride in each shard. Columns are sorted by name.
+Booleans are uint8 there, because MDS has none. What others wrote may have other columns beside those
+that are taken; columns of `bytes` can be told. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from iobench.formats._chunks import (
+    placements,
+    read_index,
+    refuse_large,
+    rows_in_shard,
+    table,
+)
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._format import Format
+from iobench.formats._mds_index import INDEX, NUMBERS, VERSION, MdsIndex, get
+from iobench.formats._options import option
+from iobench.formats._placed import Found, PlacedReader
+from iobench.formats._records import Record, ShardWriter
+from iobench.formats._schema import Batch, Field, Schema
+
+
+@dataclass(frozen=True)
+class Mds(Format):
+    """An index and shards that mosaicml-streaming reads."""
+
+    name: ClassVar[str] = "mds"
+    summary: ClassVar[str] = "MosaicML's MDS shards with an index, fixed columns"
+    library: ClassVar[str] = "numpy"
+    dtypes: ClassVar[frozenset[str]] = frozenset({"bool", *NUMBERS})
+
+    shard_bytes: int = option(
+        64 << 20, "most bytes of a shard", minimum=1, maximum=(1 << 32) - 1, unit="bytes"
+    )
+
+    def check_schema(self, schema: Schema) -> None:
+        """As any format, and refuse samples that are too large for a shard."""
+        super().check_schema(schema)
+        refuse_large(self.name, schema, schema.sample_bytes)
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write the shards, then the index."""
+        path.mkdir()
+        writer = _Writer(path, schema, self.shard_bytes)
+        writer.write(batches)
+        writer.write_index()
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
+        """A reader, after the index was compared with the schema and the shards with the index."""
+        index = MdsIndex.read(path)
+        items = index.items(schema.fields)
+        if sum(index.rows) != schema.samples:
+            raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
+        maps = index.maps()
+        return PlacedReader(schema, maps, lambda: Found(placements(maps, index.rows, items, thorough=False)))
+
+    def size_bound(self, schema: Schema) -> int:
+        """Samples, their offsets and the shards' descriptions."""
+        writer = _Writer(Path(), schema, self.shard_bytes)
+        per_shard = 4096 + 4 * len(writer.description)
+        return schema.logical_bytes + 4 * schema.samples + writer.shards * per_shard + (1 << 20)
+
+    def recognises(self, path: Path) -> bool:
+        """Whether it is a folder whose index has MDS shards."""
+        try:
+            shards = read_index(path / INDEX).get("shards")
+        except CorruptArtifact:
+            return False
+        return isinstance(shards, list) and bool(shards) and get(shards[0], "format") == "mds"
+
+    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+        """What the index says, after each sample was looked at; with fields told, these alone.
+
+        Hashes of shards are compared; those of kinds that Python has not are passed over.
+        """
+        index = MdsIndex.read(path)
+        schema = Schema(sum(index.rows), tuple(told) or index.fields())
+        maps = index.maps()
+        try:
+            placements(maps, index.rows, index.items(schema.fields), thorough=True)
+            index.verify(maps)
+            return schema
+        finally:
+            maps.close()
+
+
+class _Writer(ShardWriter):
+    """Shards of fixed columns, in the order of their names."""
+
+    def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
+        fields = sorted(schema.fields, key=lambda field: field.name)
+        self._path = path
+        self._config = {
+            "version": VERSION,
+            "format": "mds",
+            "compression": None,
+            "hashes": [],
+            "size_limit": shard_bytes,
+            "column_names": [field.name for field in fields],
+            "column_encodings": [_encoding(field) for field in fields],
+            "column_sizes": [field.sample_bytes for field in fields],
+        }
+        self.description = json.dumps(self._config, sort_keys=True).encode()
+        record = Record.of(fields)
+        rows = rows_in_shard(shard_bytes, len(record.pattern), 8 + len(self.description))
+        super().__init__(schema, record, rows)
+
+    def path_of(self, number: int) -> Path:
+        return self._path / f"shard.{number:05d}.mds"
+
+    def begin(self, number: int) -> bytes:
+        return table(self.rows_of(number), len(self.record.pattern), self.description)
+
+    def write_index(self) -> None:
+        """Write what there is in each shard."""
+        shards = [self._config | {"zip_data": None} | self._entry(number) for number in range(self.shards)]
+        index = {"version": VERSION, "shards": shards}
+        (self._path / INDEX).write_text(json.dumps(index, sort_keys=True))
+
+    def _entry(self, number: int) -> dict[str, Any]:
+        file = self.path_of(number)
+        raw = {"basename": file.name, "bytes": file.stat().st_size, "hashes": {}}
+        return {"samples": self.rows_of(number), "raw_data": raw}
+
+
+def _encoding(field: Field) -> str:
+    """The column that holds a field."""
+    dtype = "uint8" if field.dtype == "bool" else field.dtype
+    return f"ndarray:{dtype}:{','.join(map(str, field.shape))}" if field.shape else dtype

@@ -1,0 +1,153 @@
+"""What other processes did to this machine meanwhile: processors, disk, and who had to wait for what."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from iobench.host import machine
+from iobench.host.tree import descendants
+
+PRESSURE, STAT = Path("/proc/pressure"), Path("/proc/stat")
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Others:
+    """What was seen between `start` and `stop` of `OtherWork`; None where the kernel keeps no such account.
+
+    Shares are of the time of the processors that this process may use; what is stalled is a share of
+    the time in which some task of the machine, ours or not, had to wait for that resource (pressure stall
+    information: the kernel's Documentation/accounting/psi.rst).
+    """
+
+    processors: float | None = None  # that other processes used
+    steal: float | None = None  # that a hypervisor gave to others
+    disk_bytes_per_s: float | None = None  # that other processes read from the disk under the data
+    cpu_stalled: float | None = None
+    io_stalled: float | None = None
+    memory_stalled: float | None = None
+
+
+class OtherWork:
+    """Watches other processes between `start` and `stop`: the whole machine, less ours and our children's."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def start(self) -> None:
+        """Begin."""
+        self._before = _Accounts.now(self._path)
+
+    def stop(self) -> Others:
+        """End, and say what there was."""
+        before, now = self._before, _Accounts.now(self._path)
+        elapsed = max(now.clock - before.clock, 1e-9)
+        stalled = {
+            name: None if now.stalled_s[name] is None else _share(now.stalled_s[name], then, elapsed)
+            for name, then in before.stalled_s.items()
+        }
+        whole = elapsed * len(os.sched_getaffinity(0))
+        rate = _rest(now.disk_bytes, before.disk_bytes, now.own_disk_bytes, before.own_disk_bytes)
+        busy = _rest(now.busy_s, before.busy_s, now.own_s, before.own_s)
+        return Others(
+            processors=None if busy is None else min(1.0, busy / whole),
+            steal=_share(now.steal_s, before.steal_s, whole),
+            disk_bytes_per_s=None if rate is None else rate / elapsed,
+            cpu_stalled=stalled["cpu"],
+            io_stalled=stalled["io"],
+            memory_stalled=stalled["memory"],
+        )
+
+
+@dataclass(frozen=True)
+class _Accounts:
+    """Sums since the machine started, or since we did."""
+
+    clock: float
+    busy_s: float | None
+    steal_s: float | None
+    own_s: float
+    disk_bytes: int | None
+    own_disk_bytes: int | None
+    stalled_s: dict[str, float | None]
+
+    @classmethod
+    def now(cls, path: Path) -> _Accounts:
+        busy, steal = _processors()
+        disk = machine.disk_account(path)
+        return cls(
+            clock=time.perf_counter(),
+            busy_s=busy,
+            steal_s=steal,
+            own_s=own_cpu_s(),
+            disk_bytes=disk.read_bytes if disk else None,
+            own_disk_bytes=own_disk_bytes(),
+            stalled_s={name: _stalled_s(name) for name in ("cpu", "io", "memory")},
+        )
+
+
+def own_cpu_s() -> float:
+    """Processor seconds of this process, of its children that were reaped, and of those that live."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used) + sum(map(_cpu_s, descendants()))
+
+
+def own_disk_bytes() -> int | None:
+    """Bytes the kernel fetched from disk for this process, its reaped children and those that live.
+
+    None where it keeps no such account.
+    """
+    own = _read_bytes("self")
+    return None if own is None else own + sum(_read_bytes(str(child)) or 0 for child in descendants())
+
+
+def _cpu_s(pid: int) -> float:
+    """Of a process and those that it has reaped; 0 where it has just ended."""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return TICK_S * sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
+    return 0.0
+
+
+def _read_bytes(pid: str) -> int | None:
+    with suppress(OSError):
+        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)
+    return None
+
+
+def _processors() -> tuple[float | None, float | None]:
+    """Seconds that the processors which we may use worked for processes, and that a hypervisor took."""
+    usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+    try:
+        lines = [line.split() for line in STAT.read_text().splitlines()]
+    except OSError:
+        return None, None
+    each = [list(map(int, ticks)) for name, *ticks in lines if name in usable]
+    busy = sum(sum(ticks[:3]) for ticks in each)  # user, nice, system
+    return busy * TICK_S, sum(ticks[7] if len(ticks) > 7 else 0 for ticks in each) * TICK_S
+
+
+def _stalled_s(name: str) -> float | None:
+    """Seconds in which some task waited for a resource; None where the kernel does not tell."""
+    with suppress(OSError, StopIteration, ValueError):
+        lines = (PRESSURE / name).read_text().splitlines()
+        some = next(line for line in lines if line.startswith("some "))
+        return int(some.rpartition("total=")[2]) / 1e6
+    return None
+
+
+def _share(now: float | None, then: float | None, whole: float) -> float | None:
+    return None if now is None or then is None else max(0.0, min(1.0, (now - then) / whole))
+
+
+def _rest(now: float | None, then: float | None, own: float | None, own_then: float | None) -> float | None:
+    """What a sum grew by, less what is ours of it."""
+    if now is None or then is None or own is None or own_then is None:
+        return None
+    return max(0.0, (now - then) - (own - own_then))

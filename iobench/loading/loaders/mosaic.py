@@ -1,0 +1,128 @@
+"""MosaicML's StreamingDataset over MDS shards that lie on this machine, under its StreamingDataLoader.
+
+As its documentation advises: the dataset is told the batch size, and shuffles by itself, by default with
+`py1e`, which moves samples within a range of shards. The library keeps its state in shared memory and
+in lock files of the temporary folder, by a number of its own, and leaves them when its process is
+ended: they are removed when the loader is closed.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from iobench.errors import InvalidSettings
+from iobench.formats import Format, option
+from iobench.host import interrupts
+from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS, unwarned
+
+if TYPE_CHECKING:
+    from iobench.loading.transfer import HostBatch
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Mosaic(CopyingLoader):
+    """Its own order, over a local folder; nothing is downloaded or copied."""
+
+    name: ClassVar[str] = "mosaic"
+    summary: ClassVar[str] = "mosaicml-streaming: StreamingDataset over local MDS shards"
+    library: ClassVar[str] = "mosaicml-streaming"
+    modules: ClassVar[tuple[str, ...]] = ("streaming",)
+    extra: ClassVar[str] = "mosaic"
+    orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
+    own_order: ClassVar[bool] = True
+    isolated: ClassVar[bool] = True
+
+    shuffle_algo: str = option(
+        "py1e",
+        "how random order shuffles; naive: all samples among each other",
+        choices=("py1e", "py1br", "py1b", "py1s", "py2s", "naive"),
+    )
+    num_workers: int = option(0, "worker processes", minimum=0, maximum=MOST_WORKERS)
+    prefetch_factor: int | None = option(
+        None, "batches that each worker reads ahead; by default torch's 2", minimum=1, maximum=MOST_AHEAD
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.num_workers and self.prefetch_factor is not None:
+            raise InvalidSettings("mosaic: prefetch_factor needs workers: set num_workers")
+
+    def reads(self, format: Format) -> bool:
+        """MDS shards."""
+        return format.name == "mds"
+
+    @property
+    def workers(self) -> int:
+        """As many as its option says."""
+        return self.num_workers
+
+    def open(self, job: Job) -> Epochs:
+        """The dataset, over its index."""
+        return MosaicEpochs(self, job)
+
+
+class MosaicEpochs(Epochs):
+    """One dataset, told the number of each epoch."""
+
+    def __init__(self, loader: Mosaic, job: Job) -> None:
+        super().__init__(loader, job)
+        from streaming import StreamingDataset
+
+        self._settings = loader
+        with job.opener():  # shards that hold something else are told as everywhere
+            pass
+        self._dataset: Any = StreamingDataset(
+            local=str(job.opener.path),
+            batch_size=job.order.batch_size,
+            shuffle=job.order.kind == "random",
+            shuffle_algo=loader.shuffle_algo,
+            shuffle_seed=job.order.seed % (1 << 32),
+        )
+
+    @property
+    def ahead(self) -> bool:
+        """Its workers and threads do."""
+        return True
+
+    def _epoch(self, asked: int) -> Iterator[HostBatch]:
+        from streaming import StreamingDataLoader
+
+        settings = self._settings
+        self._dataset.next_epoch = asked
+        with interrupts.blocked(), unwarned():
+            loader = StreamingDataLoader(
+                self._dataset,
+                batch_size=self.job.order.batch_size,
+                num_workers=settings.num_workers,
+                prefetch_factor=settings.prefetch_factor,
+                pin_memory=bool(settings.pin_memory),
+            )
+            batches = iter(loader)
+        yield from map(self._typed, batches)
+
+    def _typed(self, batch: HostBatch) -> HostBatch:
+        """The fields, bools as such: MDS has them as bytes."""
+        import torch
+
+        fields = self.opener.schema.fields
+        return {
+            f.name: batch[f.name].view(torch.bool) if f.dtype == "bool" else batch[f.name] for f in fields
+        }
+
+    def close(self) -> None:
+        """Close the files, and remove what the library keeps beside its processes."""
+        if self._dataset is None:
+            return
+        prefix, self._dataset = f"{self._dataset._shm_prefix_int:06}_", None
+        gc.collect()
+        for folder in (SHARED_MEMORY, Path(tempfile.gettempdir())):
+            for left in folder.glob(f"{prefix}*"):
+                left.unlink(missing_ok=True)

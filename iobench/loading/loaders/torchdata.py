@@ -1,0 +1,151 @@
+"""torchdata: its nodes, or its StatefulDataLoader, over the same map-style Dataset as DataLoader's.
+
+Nodes as its guide for users of DataLoader has them: a sampler's batches, a ParallelMapper in order over
+threads or processes, a Prefetcher, a Loader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from iobench.errors import InvalidSettings
+from iobench.formats import Rows, option
+from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.loaders.dataloader import (
+    MOST_AHEAD,
+    MOST_WORKERS,
+    BatchDataset,
+    DataLoaderEpochs,
+    SampleDataset,
+    TorchDataLoader,
+)
+
+if TYPE_CHECKING:
+    from torch.utils.data import DataLoader
+
+    from iobench.loading.transfer import HostBatch
+
+
+@dataclass(frozen=True)
+class TorchData(CopyingLoader):
+    """Nodes, or the loader that can save its state; both are told the rows of each batch."""
+
+    name: ClassVar[str] = "torchdata"
+    summary: ClassVar[str] = "torchdata: nodes, or StatefulDataLoader, over a map-style Dataset"
+    library: ClassVar[str] = "torchdata"
+    modules: ClassVar[tuple[str, ...]] = ("torchdata",)
+    extra: ClassVar[str] = "torchdata"
+    isolated: ClassVar[bool] = True
+
+    api: str = option(
+        "nodes", "nodes: torchdata.nodes; stateful: StatefulDataLoader", choices=("nodes", "stateful")
+    )
+    fetch: str = option(
+        "sample",
+        "sample: one __getitem__ per sample and default_collate; batch: whole batches",
+        choices=("sample", "batch"),
+    )
+    num_workers: int = option(0, "worker threads or processes", minimum=0, maximum=MOST_WORKERS)
+    method: str = option("thread", "what workers of nodes are", choices=("thread", "process"))
+    prefetch_factor: int | None = option(
+        None, "batches that are read ahead for each worker; by default 2", minimum=1, maximum=MOST_AHEAD
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.num_workers and (self.prefetch_factor is not None or self.method == "process"):
+            given = "prefetch_factor" if self.prefetch_factor is not None else "method=process"
+            raise InvalidSettings(f"torchdata: {given} needs workers: set num_workers")
+        if self.api == "stateful" and self.method == "process":
+            raise InvalidSettings("torchdata: method is of nodes: the workers of api=stateful are processes")
+
+    @property
+    def workers(self) -> int:
+        """As many as its option says, where they are processes."""
+        return self.num_workers if self.api == "stateful" or self.method == "process" else 0
+
+    def open(self, job: Job) -> Epochs:
+        """A dataset whose reader is opened by whichever process reads."""
+        return StatefulEpochs(self, job) if self.api == "stateful" else NodesEpochs(self, job)
+
+
+class StatefulEpochs(DataLoaderEpochs):
+    """As DataLoader's, with StatefulDataLoader in its place."""
+
+    def __init__(self, loader: TorchData, job: Job) -> None:
+        same = TorchDataLoader(
+            fetch=loader.fetch,
+            num_workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            pin_memory=loader.pin_memory,
+        )
+        super().__init__(same, job)
+        self.loader = loader
+
+    def _class(self) -> type[DataLoader[Any]]:
+        from torchdata.stateful_dataloader import StatefulDataLoader
+
+        loader: type[DataLoader[Any]] = StatefulDataLoader
+        return loader
+
+
+class NodesEpochs(Epochs):
+    """A chain of nodes for each epoch."""
+
+    def __init__(self, loader: TorchData, job: Job) -> None:
+        super().__init__(loader, job)
+        self._settings, self._pins = loader, loader.pins(job.device)
+        self._dataset = (SampleDataset if loader.fetch == "sample" else BatchDataset)(job.opener)
+        if not loader.workers:
+            self._dataset.open()
+
+    @property
+    def ahead(self) -> bool:
+        """Its workers do."""
+        return self._settings.num_workers > 0
+
+    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
+        root = self._nodes(asked)
+        root.reset()
+        yield from root  # no Loader around it: nodes end their workers when nothing refers to them
+
+    def _nodes(self, asked: Sequence[Rows]) -> Any:
+        from torchdata.nodes import IterableWrapper, ParallelMapper, PinMemory, Prefetcher
+
+        settings = self._settings
+        ahead = settings.num_workers * (settings.prefetch_factor or 2)
+        node = ParallelMapper(
+            IterableWrapper(asked),
+            map_fn=_fetching(self._dataset),
+            num_workers=settings.num_workers,
+            in_order=True,
+            method=settings.method,
+        )
+        if self._pins:
+            node = PinMemory(node)
+        return Prefetcher(node, prefetch_factor=ahead) if ahead else node
+
+    def close(self) -> None:
+        """Close the reader of this process."""
+        self._dataset.close()
+
+
+def _fetching(dataset: SampleDataset) -> Callable[[Rows], HostBatch]:
+    """What makes a batch of rows; it can be pickled."""
+    return dataset.__getitems__ if isinstance(dataset, BatchDataset) else Collated(dataset)
+
+
+class Collated:
+    """One sample at a time, collated as DataLoader does."""
+
+    def __init__(self, dataset: SampleDataset) -> None:
+        self._dataset = dataset
+
+    def __call__(self, rows: Rows) -> HostBatch:
+        """The batch of these rows."""
+        from torch.utils.data import default_collate
+
+        every = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+        return default_collate([self._dataset[row] for row in every])

@@ -1,0 +1,307 @@
+"""From what was measured to what to use: the choice, why, what it costs and when it has paid."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from iobench.bench.case import Case
+from iobench.bench.outcome import Run
+from iobench.recommendation.code import loader_code, prepare_code
+from iobench.recommendation.needs import Needs
+from iobench.recommendation.search import DEFAULT, FASTEST, Found, cost_of, rate_of
+from iobench.results import stats
+from iobench.results.cases import key_of, labels
+from iobench.results.stats import Comparison, Estimate
+from iobench.results.verdict import ratio_text
+from iobench.units import MIB, bytes_text, counted, seconds_text, three_digits
+
+WORTH_IT = 0.05  # a loader that brings less than this part of a training's time is not worth changing
+CLOSE = 0.9  # of the fastest: what else is worth naming
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A finalist, with the figures of its fresh rounds.
+
+    `against_default` is how many times as fast it is as the default; `waits` is the part of the time that
+    the device waits with the training step. `stored_bytes` and `write_s` are those of the real data.
+    """
+
+    key: str
+    label: str
+    roles: list[str]
+    samples_per_s: Estimate
+    bytes_per_s: float
+    against_default: Comparison | None
+    limit: str | None
+    reached: float | None
+    waits: float | None
+    memory_bytes: int | None
+    stored_bytes: float
+    write_s: float
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """What to use, and everything that it rests on.
+
+    `outcome`: `decided`; `tied` where others are as fast within 5 %, or may be; `fed` where the default
+    keeps the device busy already, so that loading is not the problem.
+    """
+
+    outcome: str
+    use: Candidate
+    candidates: list[Candidate]
+    sentences: list[str]
+    else_: list[str] = field(default_factory=list)  # what to use if something else matters more
+    not_tried: list[str] = field(default_factory=list)
+    prepare: str = ""
+    code: str = ""
+    records: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def answer(found: Found, needs: Needs) -> Recommendation:
+    """The recommendation that the finalists' fresh rounds support."""
+    candidates = _candidates(found, needs)
+    outcome, use = _choose(found, candidates)
+    case = next(case for case in found.finalists if case.key == use.key)
+    default = next((one for one in candidates if DEFAULT in one.roles), None)
+    sentences = [
+        _headline(outcome, use, default, candidates),
+        *_why(use),
+        *_feeding(use, default, needs),
+        *_costs(found, use, default, needs),
+        *_rests_on(found),
+    ]
+    records = [str(run.path) for run in (found.race, found.final, found.stepped, found.halved) if run]
+    return Recommendation(
+        outcome,
+        use,
+        candidates,
+        sentences,
+        list(_otherwise(found, use)),
+        [*found.not_tried, *_untried(found.race)],
+        prepare_code(found.data, case),
+        loader_code(found.data, case),
+        records,
+    )
+
+
+def _candidates(found: Found, needs: Needs) -> list[Candidate]:
+    """The finalists, the fastest first."""
+    rounds = {case.key: _rounds(found.final, case.key) for case in found.finalists}
+    named = labels({case.key: case.facets for case in found.finalists})
+    default = next((key for key, roles in found.roles.items() if DEFAULT in roles and rounds.get(key)), None)
+    waits = _waits(found, needs)
+    made = [
+        _candidate(found, case, str(named[case.key]), rounds, default, waits.get(case.key))
+        for case in found.finalists
+        if rounds[case.key]
+    ]
+    return sorted(made, key=lambda one: one.samples_per_s.median, reverse=True)
+
+
+def _candidate(
+    found: Found,
+    case: Case,
+    label: str,
+    rounds: dict[str, dict[int, float]],
+    default: str | None,
+    waits: float | None,
+) -> Candidate:
+    own = [made for made in found.final.sound if key_of(made.case) == case.key]
+    artifact, scale = found.data.manifest.artifacts[case.variant], found.data.scale
+    limit = max((made.limit for made in own if made.limit), key=lambda one: one.bytes_per_s, default=None)
+    speed = statistics.median(made.bytes_per_s for made in own)
+    against = None
+    if default is not None and default != case.key:
+        against = stats.compare_paired(
+            rounds[case.key], rounds[default], comparisons=max(1, len(found.roles) - 1)
+        )
+    return Candidate(
+        key=case.key,
+        label=label,
+        roles=found.roles[case.key],
+        samples_per_s=stats.estimate(list(rounds[case.key].values())),
+        bytes_per_s=speed,
+        against_default=against,
+        limit=limit.name if limit else None,
+        reached=speed / limit.bytes_per_s if limit else None,
+        waits=waits,
+        memory_bytes=max((made.memory.peak_bytes for made in own if made.memory.peak_bytes), default=None),
+        stored_bytes=artifact.stored_bytes * scale,
+        write_s=artifact.write_s * scale,
+    )
+
+
+def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candidate]:
+    """The choice among candidates, the fastest of which is first, and how sure it is."""
+    default = next((one for one in candidates if DEFAULT in one.roles), None)
+    if default is not None and default.waits is not None and default.waits < WORTH_IT:
+        return "fed", default
+    feeding = [one for one in candidates if one.waits is not None and one.waits < WORTH_IT]
+    if feeding:
+        return "decided", _cheapest(found, feeding)
+    fastest, *others = candidates
+    rates = {one.key: _rounds(found.final, one.key) for one in candidates}
+    tied = [
+        other
+        for other in others
+        if stats.compare_paired(rates[fastest.key], rates[other.key], comparisons=len(others)).outcome
+        != "faster"
+    ]
+    if tied:
+        return "tied", _cheapest(found, [fastest, *tied])
+    return "decided", fastest
+
+
+def _cheapest(found: Found, among: Sequence[Candidate]) -> Candidate:
+    cases = {case.key: case for case in found.finalists}
+    return min(among, key=lambda one: cost_of(cases[one.key], found.data.manifest))
+
+
+def _headline(
+    outcome: str, use: Candidate, default: Candidate | None, candidates: Sequence[Candidate]
+) -> str:
+    if outcome == "fed":
+        return (
+            f"Loading is not your problem: with {use.label}, which people use by default, the device waits "
+            f"{use.waits:.1%} of the time, and no loader can bring more than that."
+        )
+    told = ""
+    if use.against_default is not None and default is not None:
+        told = f": {ratio_text(use.against_default.ratio)} as fast as {default.label}, the default"
+        if use.against_default.outcome not in ("faster", "slower"):
+            told += ", which may be no difference at all"
+    said = f"Use {use.label}{told}."
+    if outcome == "tied":
+        others = [one.label for one in candidates if one is not use]
+        said += f" Tied for speed among: {', '.join([use.label, *others])}; this one costs least."
+    return said
+
+
+def _why(use: Candidate) -> Iterator[str]:
+    if use.reached is not None:
+        yield (
+            f"Why: it delivers {three_digits(use.bytes_per_s / MIB)} MiB/s, {use.reached:.0%} of what "
+            f"this machine can do here ({use.limit})."
+        )
+
+
+def _feeding(use: Candidate, default: Candidate | None, needs: Needs) -> Iterator[str]:
+    if use.waits is None:
+        return
+    fed = "is fed" if use.waits < WORTH_IT else "is not fed by anything that was tried"
+    said = f"A step of {needs.step_ms:g} ms {fed}: the device waits {use.waits:.1%} of the time"
+    if default is not None and default is not use and default.waits is not None:
+        said += f" ({default.waits:.1%} with {default.label})"
+    yield said + "."
+
+
+def _costs(found: Found, use: Candidate, default: Candidate | None, needs: Needs) -> Iterator[str]:
+    memory = f", {bytes_text(use.memory_bytes)} of memory" if use.memory_bytes else ""
+    yield (
+        f"It costs {seconds_text(use.write_s)} to write all {bytes_text(found.data.real_bytes)} in that "
+        f"format, {bytes_text(use.stored_bytes)} on disk{memory}."
+    )
+    if use.against_default is not None and default is not None:
+        yield _pays(found, use, default, needs)
+
+
+def _pays(found: Found, use: Candidate, default: Candidate, needs: Needs) -> str:
+    """After how many epochs writing the data anew has paid, from both ends of the interval."""
+    samples = found.data.manifest.schema.samples * found.data.scale
+    ratio = (use.against_default or Comparison(Estimate(1, None, None), "")).ratio
+    before_s = _epoch_s(default, needs, samples)
+    if default.waits is not None and use.waits is not None:
+        steps_s = samples / needs.batch_size * needs.step_ms / 1000
+        saved = [steps_s / (1 - default.waits) - steps_s / (1 - use.waits)] * 2
+    elif ratio.low is None or ratio.high is None:
+        return "After how many epochs that has paid cannot be told: too few rounds."
+    else:
+        saved = [before_s * (1 - 1 / ratio.low), before_s * (1 - 1 / ratio.high)]
+    if min(saved) <= 0:
+        return "Whether writing the data anew ever pays is not sure: the interval reaches down to no gain."
+    epochs = sorted(use.write_s / one for one in saved)
+    said = f"Writing has paid after {epochs[0]:.1f} to {epochs[1]:.1f} epochs of training"
+    late = f", longer than the {counted(needs.epochs, 'epoch')} of yours" if epochs[0] > needs.epochs else ""
+    return f"{said}{late}."
+
+
+def _epoch_s(one: Candidate, needs: Needs, samples: float) -> float:
+    return samples / one.samples_per_s.median
+
+
+def _rests_on(found: Found) -> Iterator[str]:
+    """How far what was measured stands for the real data."""
+    schema, data = found.data.manifest.schema, found.data
+    if data.scale > 1:
+        yield (
+            f"Measured on {bytes_text(schema.logical_bytes)}, for {bytes_text(data.real_bytes)}: figures for "
+            f"those are {data.scale:,.0f} times these, on the same disk with a {data.cache} cache."
+        )
+    if found.halved is not None and found.halved.sound:
+        key = next(key for key, roles in found.roles.items() if FASTEST in roles)
+        rates = [made.samples_per_s for made in found.halved.sound]
+        whole = list(_rounds(found.final, key).values())
+        ratio = stats.ratio(rates, whole)
+        same = ratio.low is not None and ratio.high is not None and ratio.low > 0.9 and ratio.high < 1.1
+        verdict = "so its rate does not depend on that" if same else "so more data may have another rate"
+        yield f"On half as many samples the fastest is {ratio_text(ratio)} as fast, {verdict}."
+
+
+def _otherwise(found: Found, use: Candidate) -> Iterator[str]:
+    """What to use instead if something else matters more: the Pareto set of the race, in a few lines."""
+    measured = [(case, rate) for case in found.race.cases if (rate := rate_of(found.race, case.key))]
+    best = max(rate for _, rate in measured)
+    manifest, named = found.data.manifest, found.race.labels
+    close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
+    smallest, rate = min(measured, key=lambda one: (manifest.artifacts[one[0].variant].stored_bytes, -one[1]))
+    stored = {case.key: manifest.artifacts[case.variant].stored_bytes for case, _ in measured}
+    used = next(case for case in found.race.cases if case.key == use.key)
+    if stored[smallest.key] < 0.95 * stored[used.key]:
+        part, label = stored[smallest.key] / stored[used.key], named[smallest.key]
+        yield f"If disk matters most: {label}, {part:.0%} of the bytes at {rate / best:.0%} of the speed."
+    plain = [(case, rate) for case, rate in measured if cost_of(case, manifest)[0] == 0]
+    if plain and cost_of(used, manifest)[0]:
+        case, rate = max(plain, key=lambda one: one[1])
+        yield f"If nothing may be installed: {named[case.key]}, at {rate / best:.0%} of the speed."
+    shuffled = [(case, rate) for case, rate in measured if case.order == "random"]
+    if used.order == "block" and shuffled:
+        case, rate = max(shuffled, key=lambda one: one[1])
+        yield f"If a full shuffle matters most: {named[case.key]}, at {rate / best:.0%} of the speed."
+    if others := [str(named[case.key]) for case, _ in close if case.key != use.key][:3]:
+        yield f"In the race these came within {1 - CLOSE:.0%} of the fastest: {'; '.join(others)}."
+
+
+def _untried(race: Run) -> Iterator[str]:
+    named = race.labels
+    for key, reason in race.failures.items():
+        yield f"{named[key]}: {reason}"
+    if race.untried:
+        shown = "; ".join(str(named[key]) for key in race.untried[:5])
+        more = f" and {len(race.untried) - 5} more" if len(race.untried) > 5 else ""
+        yield f"no time was left for {shown}{more}: give more --max-time"
+
+
+def _rounds(run: Run, key: str) -> dict[int, float]:
+    return {made.round: made.samples_per_s for made in run.sound if key_of(made.case) == key}
+
+
+def _waits(found: Found, needs: Needs) -> dict[str, float]:
+    """The part of the time that the device waits with the training step, by the key of the case without."""
+    if found.stepped is None:
+        return {}
+    keys = {case.key: plain.key for case, plain in zip(found.stepped.cases, found.final.cases, strict=True)}
+    shares: dict[str, list[float]] = {}
+    for made in found.stepped.sound:
+        key = keys[key_of(made.case)]
+        shares.setdefault(key, []).append(made.timing.wait_s / made.timing.epochs_s)
+    return {key: statistics.median(values) for key, values in shares.items()}

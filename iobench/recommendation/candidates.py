@@ -1,0 +1,114 @@
+"""Who takes part in the race, and why others do not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from iobench import formats
+from iobench.bench.case import Case
+from iobench.bench.options import RunOptions, cases_of
+from iobench.dataset.manifest import Manifest
+from iobench.errors import BenchError, InvalidSettings
+from iobench.formats import FormatError, Schema
+from iobench.loading import loaders
+from iobench.loading.order import shuffledness
+from iobench.recommendation.needs import Needs
+from iobench.units import bytes_text
+
+DEFAULT_LOADER = "dataloader"
+OURS = ("stream", "native", DEFAULT_LOADER)  # without a process of their own, so they are asked first
+SHUFFLE_BATCHES = 50  # that an order's randomness is judged by
+
+
+@dataclass
+class Field:
+    """The cases that take part, and a sentence about each choice that does not."""
+
+    cases: list[Case]
+    not_tried: list[str]
+
+
+def loader_words(needs: Needs) -> list[str]:
+    """Every loader with the settings that people try: as it is, whole batches, a worker for each core."""
+    if "all" not in needs.loaders:
+        return list(needs.loaders)
+    cores = len(os.sched_getaffinity(0))
+    tuned = ["fetch=batch", f"num_workers={cores}", f"num_workers={cores},fetch=batch"]
+    ours = [*OURS, *(f"{DEFAULT_LOADER}:{options}" for options in tuned)]
+    return [*ours, *(name for name in loaders.names() if name not in OURS)]
+
+
+def worth_writing(schema: Schema, needs: Needs) -> tuple[list[str], list[str]]:
+    """The variants that could hold such samples on the disk there is, and why others could not."""
+    found, left_out = [], []
+    for word in formats.names() if "all" in needs.formats else needs.formats:
+        try:
+            format = formats.parse(word)
+            bound = format.size_bound(schema) * ((needs.real_bytes or 0) / schema.logical_bytes or 1)
+        except FormatError as error:
+            if "all" not in needs.formats:
+                raise
+            left_out.append(str(error))
+            continue
+        if needs.max_stored_bytes is not None and bound > 1.05 * needs.max_stored_bytes:
+            left_out.append(
+                f"{format.variant}: up to {bytes_text(bound)} on disk, more than "
+                f"{bytes_text(needs.max_stored_bytes)}"
+            )
+            continue
+        found.append(format.variant)
+    return found, left_out
+
+
+def field_of(manifest: Manifest, needs: Needs, device: str, cache: str) -> Field:
+    """Every case that fits what is needed, the default first, then ours; InvalidSettings where none does."""
+    cases, not_tried = list[Case](), list[str]()
+    wanted = RunOptions(
+        format=needs.formats,
+        order=needs.orders,
+        batch_size=(needs.batch_size,),
+        cache=(cache,),
+        seed=needs.seed,
+    )
+    for word in loader_words(needs):
+        try:
+            cases += cases_of(manifest, replace(wanted, loader=(word,)), [device])
+        except (BenchError, FormatError) as error:
+            if "all" not in needs.loaders:
+                raise
+            not_tried.append(f"{word}: {error}")
+    unshuffled = [order for order in needs.orders if shuffle_of(manifest, needs, order) < needs.min_shuffle]
+    for order in unshuffled if needs.order != "sequential" else ():
+        not_tried.append(f"{order} order: its batches are less random than {needs.min_shuffle:g}")
+        cases = [case for case in cases if case.order != order]
+    if not cases:
+        raise InvalidSettings(f"nothing fits: {'; '.join(not_tried) or 'no format is prepared'}")
+    first = default_case(cases)  # what all others are held against
+    ordered = [*([first] if first else []), *cases]
+    return Field(list({case.key: case for case in ordered}.values()), not_tried)
+
+
+def shuffle_of(manifest: Manifest, needs: Needs, order: str) -> float:
+    """How random the batches of an order are: see `iobench.loading.order.shuffledness`."""
+    if order == "random":
+        return 1.0
+    drawn = Case("", "", "", loaders.get(DEFAULT_LOADER), order=order, batch_size=needs.batch_size)
+    dealt = drawn.row_order(manifest.schema)
+    batches = dealt.batches(manifest.schema.samples, 0)[:SHUFFLE_BATCHES]
+    return shuffledness(batches, dealt.block_rows, manifest.schema.samples)
+
+
+def asked_word(case: Case) -> str:
+    """The loader of a case as it is typed: without what follows from the device."""
+    plain = type(case.loader)()
+    free, decided = plain.options, plain.on(case.device).options
+    same = {name: free[name] for name, value in case.loader.options.items() if value == decided[name]}
+    return replace(case.loader, **same).variant
+
+
+def default_case(cases: Sequence[Case]) -> Case | None:
+    """What people use by default: DataLoader, sample by sample, over npy or what there is first."""
+    plain = [case for case in cases if asked_word(case) == DEFAULT_LOADER and case.order != "block"]
+    return next((case for case in plain if case.variant == "npy"), plain[0] if plain else None)

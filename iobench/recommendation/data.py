@@ -1,0 +1,104 @@
+"""What the race is run over: a dataset that is prepared, or the first samples of a source in every format."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.prepare import prepare
+from iobench.dataset.sources import FirstSamples, Source
+from iobench.errors import BenchError, InvalidSettings
+from iobench.formats import ArtifactExists, FormatError, Schema
+from iobench.host import cache
+from iobench.recommendation.candidates import worth_writing
+from iobench.recommendation.needs import Needs
+
+WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: enough for rounds that are not all overhead
+BATCHES = 20  # the fewest in a sample
+STEPS = 200  # the most in a sample where each takes as long as a training step
+WRITING = 0.3  # of the time that there is
+
+
+@dataclass
+class Data:
+    """What is measured, out of what, and how it stands for it.
+
+    `real_bytes` and `real_samples` are those that will be trained on; `cold` where these do not fit
+    in this machine's memory. `source` is None where a dataset was prepared already.
+    """
+
+    manifest: Manifest
+    real_bytes: int
+    cold: bool
+    source: Source | None = None
+    source_words: tuple[str, ...] = ()  # as they are typed after `iobench prepare`
+    left_out: list[str] = field(default_factory=list)
+
+    @property
+    def scale(self) -> float:
+        """The real data are so many times as large as what is measured."""
+        return self.real_bytes / self.manifest.schema.logical_bytes
+
+    @property
+    def cache(self) -> str:
+        """The state of the page cache in which the real data will be read."""
+        return "cold" if self.cold else "warm"
+
+
+def prepared(manifest: Manifest, needs: Needs) -> Data:
+    """A dataset as it is."""
+    real_bytes = needs.real_bytes or manifest.schema.logical_bytes
+    return Data(manifest, real_bytes, _too_large(real_bytes))
+
+
+def sampled(
+    source: Source, words: Sequence[str], needs: Needs, data_dir: Path, status: Callable[[str], None]
+) -> Data:
+    """The first samples of a source in every format that could hold them, as a dataset of their own.
+
+    InvalidSettings where no format can.
+    """
+    real_bytes = needs.real_bytes or source.schema.logical_bytes
+    cold = _too_large(real_bytes)
+    first = FirstSamples(source, sample_count(source.schema, needs, cold))
+    variants, left_out = worth_writing(first.schema, needs)
+    manifest, began = None, time.monotonic()
+    for number, variant in enumerate(variants):
+        if manifest is not None and time.monotonic() - began > WRITING * needs.max_time_s:
+            left_out += [f"{one}: no time was left to write it" for one in variants[number:]]
+            break
+        status(f"writing {first.schema.samples:,} samples in {variant}")
+        try:
+            manifest, _ = prepare(first, [variant], data_dir=data_dir, name=first.name)
+        except ArtifactExists:
+            raise
+        except (BenchError, FormatError) as error:
+            left_out.append(f"{variant}: {error}")
+    if manifest is None:
+        raise InvalidSettings(f"no format can hold {source.name}: {'; '.join(left_out)}")
+    return Data(manifest, real_bytes, cold, source, tuple(words), left_out)
+
+
+def half(data: Data, variants: list[str]) -> Manifest | None:
+    """Half as many samples of the same source in some variants; None where there is no source, or too few."""
+    count = data.manifest.schema.samples // 2
+    if data.source is None or not count:
+        return None
+    first = FirstSamples(data.source, count)
+    return prepare(first, variants, data_dir=data.manifest.root.parent, name=first.name)[0]
+
+
+def sample_count(schema: Schema, needs: Needs, cold: bool) -> int:
+    """Samples that are enough: some batches, some bytes, and no more steps than there is time for."""
+    count = (COLD_BYTES if cold else WARM_BYTES) // schema.sample_bytes
+    if needs.step_ms:
+        count = min(count, STEPS * needs.batch_size)
+    return min(schema.samples, max(count, BATCHES * needs.batch_size))
+
+
+def _too_large(real_bytes: int) -> bool:
+    """Whether an epoch will find nothing of the epoch before in memory."""
+    return real_bytes > cache.free_memory()

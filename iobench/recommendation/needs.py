@@ -1,0 +1,63 @@
+"""What decides which format and loader to use."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from iobench.errors import InvalidSettings
+from iobench.loading.order import LIMITS, check_number
+
+MAX_TIME_S = 300.0
+LEAST_TIME_S = 10.0
+EPOCHS = 90  # of a training, as ImageNet's is
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a person trains with; each default is said aloud by `told`.
+
+    `real_bytes`: logical bytes of the data that will be trained on, where these are a sample of them.
+    `step_ms`: what a training step takes. `max_stored_bytes`: room on the disk for all of the data.
+    `min_shuffle`: how random batches have to be, 1 being a full shuffle: below that, block order takes
+    part. `formats`, `loaders`: variants that take part, or all.
+    """
+
+    device: str = "auto"
+    order: str = "random"
+    batch_size: int = 256
+    real_bytes: int | None = None
+    step_ms: float = 0.0
+    epochs: int = EPOCHS
+    max_stored_bytes: int | None = None
+    min_shuffle: float = 1.0
+    formats: tuple[str, ...] = ("all",)
+    loaders: tuple[str, ...] = ("all",)
+    max_time_s: float = MAX_TIME_S
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number("epochs", self.epochs, 1, LIMITS["epoch"][1])
+        if not LEAST_TIME_S <= self.max_time_s < float("inf"):
+            raise InvalidSettings(
+                f"max-time {self.max_time_s:g} is too short to prove, race and measure again; "
+                f"give {LEAST_TIME_S:g} seconds or more"
+            )
+        if not 0 <= self.min_shuffle <= 1:
+            raise InvalidSettings(f"min-shuffle {self.min_shuffle:g} is not in 0..1")
+        for name in ("real_bytes", "max_stored_bytes"):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise InvalidSettings(f"{name} {value} is below 1")
+
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """Orders that take part: blocks are no worse than random order for who does not ask for it."""
+        return ("random", "block") if self.order == "random" and self.min_shuffle < 1 else (self.order,)
+
+    def told(self, cold: bool) -> str:
+        """What all of it comes to, in one sentence."""
+        step = f"a step of {self.step_ms:g} ms" if self.step_ms else "no training step"
+        cache = "a cold cache, since they do not fit this machine's memory" if cold else "a warm cache"
+        return (
+            f"batches of {self.batch_size} in {' or '.join(self.orders)} order, {step}, {cache}, "
+            f"{self.epochs} epochs, at most {self.max_time_s:g} s"
+        )

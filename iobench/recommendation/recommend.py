@@ -1,0 +1,39 @@
+"""One call for all of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from iobench.bench.observer import Observer
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.sources import Source
+from iobench.recommendation import data as datas
+from iobench.recommendation.answer import Recommendation, answer
+from iobench.recommendation.needs import Needs
+from iobench.recommendation.search import search
+
+
+def recommend(
+    of: Manifest | Source,
+    needs: Needs | None = None,
+    *,
+    data_dir: Path = Path("data"),
+    source_words: Sequence[str] = (),
+    observer: Observer | None = None,
+) -> Recommendation:
+    """What to use for a dataset, or for a source of which a sample is written into every format.
+
+    Measures for `needs.max_time_s` at most, but for what has begun. `source_words` are those that
+    `iobench prepare` is told the source by, for the code that is printed.
+    InvalidSettings where nothing fits what is needed, or there is no time; KeyboardInterrupt after Ctrl-C,
+    all records being kept.
+    """
+    needs, observer, began = needs or Needs(), observer or Observer(), time.monotonic()
+    if isinstance(of, Manifest):
+        data = datas.prepared(of, needs)
+    else:
+        data = datas.sampled(of, source_words, needs, data_dir, observer.status)
+    observer.status(f"for {needs.told(data.cold)}")
+    return answer(search(data, needs, observer, began), needs)

@@ -1,0 +1,158 @@
+"""The race, and the fresh rounds of those that it leaves."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from iobench import formats
+from iobench.bench.case import Case
+from iobench.bench.observer import Observer
+from iobench.bench.options import RunOptions
+from iobench.bench.outcome import Run
+from iobench.bench.race import Race
+from iobench.bench.run import run
+from iobench.dataset.manifest import Manifest
+from iobench.errors import InvalidSettings
+from iobench.host.device import pick_device
+from iobench.recommendation import data as datas
+from iobench.recommendation.candidates import default_case, field_of
+from iobench.recommendation.data import Data
+from iobench.recommendation.needs import Needs
+from iobench.results.cases import key_of
+
+PROVING, RACING, AGAIN = 0.35, 0.3, 0.2  # of the time that is left after writing
+FINAL_ROUNDS, STEP_ROUNDS, HALF_ROUNDS = 15, 7, 7
+LEAST_S = 3.0  # that rounds over half as many samples need
+FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
+CORE = ("torch", "tensordict", "numpy", "h5py", "lmdb")  # installed with iobench
+
+
+@dataclass
+class Found:
+    """What came of it: the race, fresh rounds of its finalists, and the same with the training step.
+
+    `roles` says why a case is a finalist, by its key. `halved` are rounds over half as many samples.
+    """
+
+    data: Data
+    race: Run
+    final: Run
+    roles: dict[str, list[str]]
+    not_tried: list[str]
+    stepped: Run | None = None
+    halved: Run | None = None
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def finalists(self) -> list[Case]:
+        """Those that were measured again."""
+        return [case for case in self.final.cases if case.key in self.roles]
+
+
+def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
+    """Race all that take part, measure the few that matter again, and check what it rests on.
+
+    InvalidSettings where nothing fits, or no case could be measured in the time there is.
+    """
+    device = str(pick_device(needs.device))
+    field_ = field_of(data.manifest, needs, device, data.cache)
+    left_s = needs.max_time_s - (time.monotonic() - began)
+    options = RunOptions(cache=(data.cache,), seed=needs.seed, limits=False)
+    race = Race(RACING * left_s, proofs_s=PROVING * left_s)
+    raced = run(data.manifest, options, observer=observer, cases=field_.cases, race=race)
+    if raced.interrupted:
+        raise KeyboardInterrupt
+    roles = _roles(raced, data.manifest, needs)
+    if not roles:
+        reasons = "; ".join(dict.fromkeys(raced.failures.values())) or "no time was left"
+        raise InvalidSettings(f"no case could be measured: {reasons}")
+    chosen = [case for case in raced.cases if case.key in roles]
+    fresh = replace(options, limits=True)
+    final = _again(data.manifest, chosen, fresh, FINAL_ROUNDS, AGAIN * left_s, observer)
+    found = Found(data, raced, final, roles, [*data.left_out, *field_.not_tried])
+    end = began + needs.max_time_s
+    found.stepped = _with_step(data.manifest, chosen, needs, end, options, observer)
+    fastest = next(case for case in chosen if FASTEST in roles[case.key])
+    found.halved = _on_half(data, fastest, options, end, observer)
+    return found
+
+
+def rate_of(run: Run, key: str) -> float | None:
+    """The median samples/s of a case; None where it was not measured."""
+    rates = [made.samples_per_s for made in run.sound if key_of(made.case) == key]
+    return statistics.median(rates) if rates else None
+
+
+def _roles(raced: Run, manifest: Manifest, needs: Needs) -> dict[str, list[str]]:
+    """Why which cases are measured again, by key."""
+    rates = {case.key: rate for case in raced.cases if (rate := rate_of(raced, case.key)) is not None}
+    if not rates:
+        return {}
+    ordered = sorted(rates, key=lambda key: rates[key], reverse=True)
+    named = [(FASTEST, ordered[0]), *((RUNNER_UP, key) for key in ordered[1:2])]
+    measured = [case for case in raced.cases if case.key in rates]
+    if (default := default_case(measured)) is not None:
+        named.append((DEFAULT, default.key))
+    if needs.step_ms:
+        enough = needs.batch_size / (needs.step_ms / 1000)
+        feeding = [case for case in measured if rates[case.key] >= enough]
+        if feeding:
+            named.append((CHEAPEST, min(feeding, key=lambda case: cost_of(case, manifest)).key))
+    roles: dict[str, list[str]] = {}
+    for role, key in named:
+        roles.setdefault(key, []).append(role)
+    return roles
+
+
+def cost_of(case: Case, manifest: Manifest) -> tuple[int, int, float]:
+    """What orders cases by what they cost: packages to install, then processes, then bytes on disk."""
+    needed = {formats.type_of(formats.parse(case.variant).name).library, type(case.loader).library}
+    return len(needed - set(CORE)), case.loader.workers, manifest.artifacts[case.variant].stored_bytes
+
+
+def _again(
+    manifest: Manifest,
+    cases: Sequence[Case],
+    options: RunOptions,
+    rounds: int,
+    max_time_s: float,
+    observer: Observer,
+) -> Run:
+    """Fresh rounds: a winner that was picked from noise must not keep its lucky figure."""
+    again = replace(options, rounds=str(rounds), max_time=max(1.0, max_time_s))
+    made = run(manifest, again, observer=observer, cases=cases)
+    if made.interrupted:
+        raise KeyboardInterrupt
+    return made
+
+
+def _with_step(
+    manifest: Manifest,
+    cases: Sequence[Case],
+    needs: Needs,
+    end: float,
+    options: RunOptions,
+    observer: Observer,
+) -> Run | None:
+    """Rounds with the training step beside them; None where there is none."""
+    if not needs.step_ms:
+        return None
+    stepping = [replace(case, step_s=needs.step_ms / 1000) for case in cases]
+    return _again(manifest, stepping, options, STEP_ROUNDS, end - time.monotonic(), observer)
+
+
+def _on_half(data: Data, fastest: Case, options: RunOptions, end: float, observer: Observer) -> Run | None:
+    """The fastest case over half as many samples: does its rate depend on how many there are?
+
+    None where there is no time or no source for that.
+    """
+    if end - time.monotonic() < LEAST_S:
+        return None
+    manifest = datas.half(data, [fastest.variant])
+    if manifest is None:
+        return None
+    smaller = replace(fastest, dataset=manifest.name, content=f"{manifest.content or 0:016x}")
+    return _again(manifest, [smaller], options, HALF_ROUNDS, end - time.monotonic(), observer)

@@ -1,0 +1,113 @@
+"""`iobench recommend`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from iobench.errors import InvalidSettings
+from iobench.loading.order import ORDERS
+from iobench.recommendation.needs import EPOCHS, MAX_TIME_S
+from iobench.terminal.commands._options import AsJson, DataDir, Device, Name, parse_bytes
+
+if TYPE_CHECKING:
+    from iobench.dataset.manifest import Manifest
+    from iobench.dataset.sources import Source
+
+
+def recommend(
+    name: Name = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            help="Your own data, of which a sample is written into every format; as for 'iobench prepare'.",
+            show_default=False,
+        ),
+    ] = None,
+    sample_shape: Annotated[
+        str | None, typer.Option(help="The shape that images are cropped to, as for 'iobench prepare'.")
+    ] = None,
+    format: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A format or variant that takes part; repeatable. [default: all]", show_default=False
+        ),
+    ] = None,
+    loader: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A loader with its options that takes part; repeatable. [default: all that are installed]",
+            show_default=False,
+        ),
+    ] = None,
+    device: Device = "auto",
+    order: Annotated[str, typer.Option(help=f"{', '.join(ORDERS)}.")] = "random",
+    min_shuffle: Annotated[
+        float, typer.Option(help="How random batches have to be, 0 to 1; below 1 block order takes part.")
+    ] = 1.0,
+    batch_size: Annotated[int, typer.Option(help="Samples in a batch.")] = 256,
+    real_size: Annotated[
+        str | None,
+        typer.Option(help="How large the real data are, like 2TiB. [default: as given]", show_default=False),
+    ] = None,
+    step_ms: Annotated[float, typer.Option(help="Milliseconds that a training step takes.")] = 0.0,
+    epochs: Annotated[int, typer.Option(help="Epochs of the training.")] = EPOCHS,
+    max_stored: Annotated[
+        str | None, typer.Option(help="Room on the disk for all of the data.", show_default=False)
+    ] = None,
+    max_time: Annotated[float, typer.Option(help="Seconds that the search may take.")] = MAX_TIME_S,
+    seed: Annotated[int, typer.Option(help="Seed of the orders.")] = 0,
+    data_dir: DataDir = Path("data"),
+    as_json: AsJson = False,
+) -> None:
+    """Race formats, loaders and settings against each other, and say what to use, with the code."""
+    from iobench.bench.plan import RoundPlan
+    from iobench.recommendation.needs import Needs
+    from iobench.recommendation.recommend import recommend as search
+    from iobench.terminal import display, live, recommended
+
+    needs = Needs(
+        device=device,
+        order=order,
+        batch_size=batch_size,
+        real_bytes=parse_bytes("--real-size", real_size) if real_size else None,
+        step_ms=step_ms,
+        epochs=epochs,
+        max_stored_bytes=parse_bytes("--max-stored", max_stored) if max_stored else None,
+        min_shuffle=min_shuffle,
+        formats=tuple(format or ["all"]),
+        loaders=tuple(loader or ["all"]),
+        max_time_s=max_time,
+        seed=seed,
+    )
+    of, words = _data(name, source, sample_shape, data_dir)
+    with live.view(RoundPlan(None, max_time), each_round=False) as observer:
+        found = search(of, needs, data_dir=data_dir, source_words=words, observer=observer)
+    if as_json:
+        display.as_json(found.as_dict())
+        return
+    display.result(*recommended.parts(found))
+    for path in found.records:
+        display.note(f"records: {path}")
+
+
+def _data(
+    name: str | None, source: Path | None, sample_shape: str | None, data_dir: Path
+) -> tuple[Manifest | Source, list[str]]:
+    """The dataset or the source, and the words that `iobench prepare` is told the source by."""
+    if source is None:
+        from iobench.dataset.manifest import find_dataset
+
+        if sample_shape is not None:
+            raise InvalidSettings("--sample-shape: for --source alone")
+        return find_dataset(data_dir, name), []
+    from iobench import units
+    from iobench.dataset.sources import open_source
+
+    if name is not None:
+        raise InvalidSettings("--name and --source: give the one or the other")
+    shape = units.parse_shape(sample_shape) if sample_shape is not None else None
+    shaped = ["--sample-shape", sample_shape] if sample_shape is not None else []
+    return open_source(source, shape), ["--source", str(source), *shaped]

@@ -1,0 +1,152 @@
+"""Arrow: its own library and datasets read the same files, whoever wrote them."""
+
+import json
+
+import numpy as np
+import pytest
+
+from iobench import formats
+from iobench.formats import CorruptArtifact, Field, Schema
+from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, read_all, store
+from iobench.testing._places import assert_places
+
+pa = pytest.importorskip("pyarrow")
+
+ARROW = formats.get("arrow")
+
+
+def nested(array):
+    """A column of fixed-size lists."""
+    if array.ndim == 1:
+        return pa.array(array)
+    return pa.FixedSizeListArray.from_arrays(nested(array.reshape(-1, *array.shape[2:])), array.shape[1])
+
+
+def save(file, columns, stream=False, rows=10, **options):
+    """A file as one would write it by hand."""
+    table = pa.table(columns)
+    make = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with make(str(file), table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table, max_chunksize=rows)
+
+
+def test_its_own_library_reads_what_was_written(tmp_path):
+    artifact = store(ARROW, tmp_path / "a", SCHEMA)
+    table = pa.ipc.open_file(pa.memory_map(str(artifact.path / "data.arrow"))).read_all()
+    assert str(table.schema.field("signal").type) == (
+        "fixed_size_list<item: fixed_size_list<item: float not null>[5] not null>[2]"
+    )
+    for name, array in artifact.source.items():
+        found = table.column(name).to_pylist()
+        assert_same(np.array(found, array.dtype).reshape(array.shape)[INDICES] * 0, array[INDICES] * 0)
+        if array.dtype.kind != "f":
+            assert found == array.tolist()
+
+
+def test_datasets_loads_what_was_written(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    artifact = store(ARROW, tmp_path / "a", SCHEMA)
+    files = {"train": str(artifact.path / "data.arrow")}
+    loaded = datasets.load_dataset("arrow", data_files=files, cache_dir=str(tmp_path / "cache"))["train"]
+    rows = loaded.with_format("numpy")[:]
+    for name, array in artifact.source.items():
+        assert np.asarray(rows[name], array.dtype).tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path, stream):
+    source = random_batch(SCHEMA)
+    columns = {f"train.{name}": nested(array) for name, array in source.items()}
+    tensors = source["signal"].reshape(23, 10)
+    columns["tensor"] = pa.ExtensionArray.from_storage(
+        pa.fixed_shape_tensor(pa.float32(), (5, 2)), nested(tensors)
+    )
+    save(tmp_path / "theirs.arrow", columns, stream)
+    assert ARROW.recognises(tmp_path / "theirs.arrow")
+    schema = ARROW.schema_of(tmp_path / "theirs.arrow")
+    expected = {f"train_{name}": array for name, array in source.items()} | {
+        "tensor": tensors.reshape(23, 5, 2)
+    }
+    assert {f.name: (f.shape, f.dtype) for f in schema.fields} == {
+        name: (array.shape[1:], array.dtype.name) for name, array in expected.items()
+    }
+    ARROW.check(tmp_path / "theirs.arrow", schema)
+    with ARROW.open(tmp_path / "theirs.arrow", schema) as reader:
+        assert_rows(reader.batch(INDICES), expected, INDICES)
+        assert_rows(reader.batch(slice(3, 22)), expected, slice(3, 22))
+        assert_rows(reader.native(slice(3, 22)), expected, slice(3, 22))
+        assert_places(reader, expected)
+        assert set(reader.placement()) == set(expected) - {"train_mask"}
+
+
+def test_a_folder_that_datasets_saved_is_read_where_it_lies(tmp_path):
+    datasets = pytest.importorskip("datasets")
+    images = np.random.default_rng(0).integers(0, 256, (20, 3, 4, 5), dtype=np.uint8)
+    features = datasets.Features(
+        {
+            "image": datasets.Array3D((3, 4, 5), "uint8"),
+            "label": datasets.ClassLabel(num_classes=20),
+            "box": datasets.Sequence(datasets.Value("float32"), length=4),
+        }
+    )
+    columns = {"image": list(images), "label": range(20), "box": np.arange(80.0).reshape(20, 4)}
+    datasets.Dataset.from_dict(columns, features=features).save_to_disk(tmp_path / "saved", num_shards=3)
+    assert ARROW.recognises(tmp_path / "saved")
+    schema = ARROW.schema_of(tmp_path / "saved")
+    expected = {
+        "image": images,
+        "label": np.arange(20),
+        "box": np.arange(80, dtype="float32").reshape(20, 4),
+    }
+    ARROW.check(tmp_path / "saved", schema)
+    with ARROW.open(tmp_path / "saved", schema) as reader:
+        assert_rows(reader.batch(np.array([19, 0, 7])), expected, [19, 0, 7])
+        assert_rows(reader.batch(slice(None)), expected, slice(None))
+        assert_places(reader, expected)
+    (tmp_path / "saved" / "state.json").write_text('{"_data_files": [{"filename": "../elsewhere.arrow"}]}')
+    with pytest.raises(CorruptArtifact, match="names of files beside it"):
+        ARROW.open(tmp_path / "saved", schema)
+
+
+@pytest.mark.parametrize(
+    ("column", "complaint"),
+    [
+        ([[1, 2], [3]], "column x is lists of 1 to 2, and samples must be of one shape: pad the samples"),
+        (["a", "b"], "numbers in column x .* string"),
+        ([b"a", b"b"], "numbers in column x .* binary"),
+        ([1, None], "nulls"),
+        ([[1, 2], None], "lists of 0 to 2"),
+        ([[1, None], [2, 3]], "nulls"),
+        ([{"bytes": b"a"}, {"bytes": b"b"}], "numbers in column x .* struct"),
+    ],
+    ids=range(7),
+)
+def test_columns_that_are_no_samples_of_one_shape_are_refused_by_name(tmp_path, column, complaint):
+    save(tmp_path / "x.arrow", {"x": column})
+    with pytest.raises(CorruptArtifact, match=complaint):
+        ARROW.open(tmp_path / "x.arrow", ARROW.schema_of(tmp_path / "x.arrow"))
+
+
+def test_lists_that_are_only_on_the_whole_of_one_length_are_found(tmp_path):
+    save(tmp_path / "x.arrow", {"x": [[1, 2], [3], [4, 5, 6]]})
+    with pytest.raises(CorruptArtifact, match="lists of 1 to 3"):
+        ARROW.check(tmp_path / "x.arrow", Schema(3, (Field("x", (2,), "int64"),)))
+
+
+def test_compressed_buffers_are_refused(tmp_path):
+    save(tmp_path / "x.arrow", {"x": np.zeros(10_000)}, compression="zstd", rows=10_000)
+    with pytest.raises(CorruptArtifact, match="compressed ones; write them without"):
+        ARROW.open(tmp_path / "x.arrow", ARROW.schema_of(tmp_path / "x.arrow"))
+
+
+def test_some_columns_can_be_told(tmp_path):
+    save(tmp_path / "x.arrow", {"x": np.arange(5), "text": list("abcde")})
+    schema = ARROW.schema_of(tmp_path / "x.arrow", [Field("x", (), "int64")])
+    assert_same(read_all(ARROW, tmp_path / "x.arrow", schema)["x"], np.arange(5))
+
+
+def test_a_state_that_is_none_is_corrupt(tmp_path):
+    for state in ("", "[]", json.dumps({"_data_files": []}), json.dumps({"_data_files": [1]}), "[" * 99_999):
+        (tmp_path / "state.json").write_text(state)
+        with pytest.raises(CorruptArtifact):
+            ARROW.schema_of(tmp_path)

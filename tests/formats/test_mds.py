@@ -1,0 +1,202 @@
+"""MDS folders: as MosaicML's own library reads and writes them, and indices that lie."""
+
+import json
+import pickle
+import shutil
+import struct
+
+import numpy as np
+import pytest
+from own_library import loaded, run
+
+from iobench import formats
+from iobench.formats import Chunked, CorruptArtifact, Field, Listed, Schema, UnsupportedSchema
+from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
+from iobench.testing._damage import Bomb
+
+MDS = formats.get("mds")
+
+READ = """
+import sys, numpy as np
+from streaming import LocalDataset, StreamingDataset
+local = LocalDataset(sys.argv[1])
+samples = [local[row] for row in range(len(local))]
+streamed = list(StreamingDataset(local=sys.argv[1], batch_size=1, shuffle=False))
+for name in samples[0]:
+    assert all(np.array_equal(a[name], b[name], equal_nan=a[name].dtype.kind == "f")
+               for a, b in zip(samples, streamed, strict=True)), name
+np.savez(sys.argv[2], **{name: np.stack([sample[name] for sample in samples]) for name in samples[0]})
+"""
+
+WRITE = """
+import sys, numpy as np
+from streaming import MDSWriter
+columns = {"train/x": "ndarray:float32:3,4", "label": "int", "raw": "bytes", "u": "uint16"}
+with MDSWriter(out=sys.argv[1], columns=columns, hashes=["sha1", "xxh3_64"], size_limit=900) as out:
+    for row in range(50):
+        array = np.arange(12, dtype="float32").reshape(3, 4) + row
+        out.write({"train/x": array, "label": row - 9, "raw": array.tobytes(), "u": np.uint16(row)})
+"""
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    path = tmp_path_factory.mktemp("others") / "a"
+    run("streaming", WRITE, path)
+    return path
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    return store(formats.get("mds", shard_bytes=900), tmp_path / "a", SCHEMA)
+
+
+@pytest.mark.parametrize("shard_bytes", [900, 1 << 26])
+def test_streaming_reads_what_we_write(tmp_path, shard_bytes):
+    artifact = store(formats.get("mds", shard_bytes=shard_bytes), tmp_path / "a", SCHEMA)
+    run("streaming", READ, artifact.path, tmp_path / "read.npz")
+    found = loaded(tmp_path / "read.npz")
+    assert found["mask"].dtype == np.uint8
+    assert_rows(found | {"mask": found["mask"].astype(bool)}, artifact.source, slice(None))
+
+
+def test_what_streaming_writes_is_read_where_it_lies(others):
+    assert MDS.recognises(others)
+    told = (
+        Field("train_x", (3, 4), "float32"),
+        Field("label", (), "int64"),
+        Field("raw", (12,), "float32"),
+        Field("u", (), "uint16"),
+    )
+    assert MDS.schema_of(others, told) == Schema(50, told)
+    rows = np.array([49, 0, 7, 7, 23])
+    with MDS.open(others, Schema(50, told)) as reader:
+        batch = reader.batch(rows)
+        expected = np.arange(12, dtype="float32").reshape(3, 4) + rows[:, None, None].astype("float32")
+        assert_same(batch["train_x"], expected)
+        assert_same(batch["raw"], expected.reshape(-1, 12))
+        assert_same(batch["label"], rows - 9)
+        assert_same(batch["u"], rows.astype("uint16"))
+        assert all(isinstance(place, Chunked) for place in reader.placement().values())
+    with pytest.raises(CorruptArtifact, match="column raw is bytes: bytes, which do not say what they are"):
+        MDS.schema_of(others)
+
+
+def test_a_flipped_bit_is_found_by_the_hashes_of_the_index(others, tmp_path):
+    folder = shutil.copytree(others, tmp_path / "a")
+    shard = folder / "shard.00001.mds"
+    stored = bytearray(shard.read_bytes())
+    stored[-3] ^= 1
+    shard.write_bytes(stored)
+    with pytest.raises(CorruptArtifact, match=r"shard\.00001\.mds: expected sha1"):
+        MDS.schema_of(folder, (Field("label", (), "int64"),))
+
+
+def encode(path, encodings, rows, version=2):
+    """A folder of one shard, with columns of these encodings and samples of these bytes."""
+    path.mkdir()
+    names = [f"c{number}" for number in range(len(encodings))]
+    sizes = {"int": 8, "uint8": 1, "ndarray:uint8:2,3": 6}
+    config = {
+        "format": "mds",
+        "version": version,
+        "column_names": names,
+        "column_encodings": encodings,
+        "column_sizes": [sizes.get(encoding) for encoding in encodings],
+    }
+    edges = 4 * (len(rows) + 2) + np.cumsum([0, *map(len, rows)])
+    shard = struct.pack("<I", len(rows)) + edges.astype("<u4").tobytes() + b"".join(rows)
+    (path / "shard.00000.mds").write_bytes(shard)
+    raw = {"basename": "shard.00000.mds", "bytes": len(shard), "hashes": {}}
+    index = {"version": version, "shards": [config | {"samples": len(rows), "raw_data": raw}]}
+    (path / "index.json").write_text(json.dumps(index))
+    return path
+
+
+def test_fixed_columns_beside_texts_are_listed(tmp_path):
+    texts = [b"a", b"four", b"", b"two"]
+    rows = [struct.pack("<I", len(text)) + text + struct.pack("<q", row) for row, text in enumerate(texts)]
+    path = encode(tmp_path / "a", ["str", "int"], rows)
+    schema = MDS.schema_of(path, (Field("c1", (), "int64"),))
+    with MDS.open(path, schema) as reader:
+        assert reader.batch(slice(None))["c1"].tolist() == [0, 1, 2, 3]
+        assert isinstance(reader.placement()["c1"], Listed)
+
+
+REFUSED = {
+    "pkl": "column c0 is pkl: pickled, and nothing is unpickled here",
+    "ndarray:float32": "column c0 is ndarray:float32: of any shape in each sample; pad",
+    "ndarray": "of any shape in each sample; pad",
+    "jpeg": "column c0 is jpeg: encoded, not an array of one shape; decode it",
+    "str": "encoded, not an array",
+}
+
+
+@pytest.mark.parametrize(("encoding", "complaint"), REFUSED.items(), ids=REFUSED)
+def test_columns_that_are_no_arrays_of_one_shape_are_refused_by_name(tmp_path, encoding, complaint):
+    row = pickle.dumps(Bomb(tmp_path / "exploded"))
+    path = encode(tmp_path / "a", [encoding], [struct.pack("<I", len(row)) + row])
+    with pytest.raises(CorruptArtifact, match=complaint):
+        MDS.schema_of(path)
+    if encoding != "bytes":
+        with pytest.raises(CorruptArtifact):
+            MDS.schema_of(path, (Field("c0", (len(row),), "uint8"),))
+    assert not (tmp_path / "exploded").exists()
+
+
+def test_bytes_of_several_lengths_are_refused(tmp_path):
+    path = encode(tmp_path / "a", ["bytes"], [struct.pack("<I", n) + bytes(n) for n in (4, 4, 8)])
+    with pytest.raises(
+        CorruptArtifact, match=r"c0 has 8 bytes in sample 2 of the shard, not 4 as float32 \(\); pad"
+    ):
+        MDS.schema_of(path, (Field("c0", (), "float32"),))
+
+
+def altered(path, change):
+    index = json.loads((path / "index.json").read_text())
+    change(index, index["shards"][0])
+    (path / "index.json").write_text(json.dumps(index))
+
+
+LIES = {
+    "above": (lambda i, s: s["raw_data"].update(basename="../shard.00000.mds"), "no file inside"),
+    "absolute": (lambda i, s: s["raw_data"].update(basename="/etc/passwd"), "no file inside"),
+    "no name": (lambda i, s: s["raw_data"].update(basename=None), "no file inside"),
+    "missing": (lambda i, s: s["raw_data"].update(basename="shard.9.mds"), "no such file"),
+    "more samples": (lambda i, s: s.update(samples=s["samples"] + 1), "samples"),
+    "negative": (lambda i, s: s.update(samples=-1), "samples and bytes"),
+    "huge": (lambda i, s: s.update(samples=1 << 60), "samples"),
+    "version": (lambda i, s: s.update(version=3), "of version 3"),
+    "format": (lambda i, s: s.update(format="json"), "json of version 2"),
+    "sizes": (lambda i, s: s.update(column_sizes=[1, 1, 1, 1]), "columns of"),
+    "names": (lambda i, s: s.update(column_names=["x"]), "columns with a name"),
+    "others": (
+        lambda i, s: s.update(column_names=s["column_names"][::-1]),
+        "differ in their columns|columns of",
+    ),
+    "no shards": (lambda i, s: i.update(shards=[]), "no shards"),
+    "no index": (lambda i, s: i.update(shards="many"), "no shards"),
+}
+
+
+@pytest.mark.parametrize(("change", "complaint"), LIES.values(), ids=LIES)
+def test_an_index_that_lies_is_one_line(artifact, change, complaint):
+    altered(artifact.path, change)
+    with pytest.raises(CorruptArtifact, match=complaint) as error:
+        MDS.open(artifact.path, SCHEMA).batch(slice(None))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("edge", [0, 1, 2, 3])
+@pytest.mark.parametrize("value", [0, 7, 1 << 31, (1 << 32) - 1])
+def test_offsets_that_lie_are_corrupt(artifact, edge, value):
+    shard = files_of(artifact.path)[1]
+    stored = bytearray(shard.read_bytes())
+    stored[4 + 4 * edge : 8 + 4 * edge] = struct.pack("<I", value)
+    shard.write_bytes(stored)
+    assert read_all(MDS, artifact.path, SCHEMA) is None
+
+
+def test_samples_too_large_for_its_offsets_are_refused():
+    with pytest.raises(UnsupportedSchema, match="field video has 4294967296 of them"):
+        MDS.check_schema(Schema(2, (Field("video", (1 << 32,), "uint8"),)))

@@ -1,0 +1,212 @@
+"""TFRecords: as other readers and writers have them, by whoever wrote them, and damaged."""
+
+import gzip
+import json
+import struct
+
+import crc32c
+import numpy as np
+import pytest
+from own_library import loaded, run
+
+from iobench import formats
+from iobench.formats import CorruptArtifact, Field, Schema, UnsupportedSchema
+from iobench.formats._crc import masked, masked_rows
+from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
+
+TFRECORD = formats.get("tfrecord")
+
+# protobuf's own library with the messages of tensorflow/core/example, made here: no TensorFlow
+MESSAGES = """
+import sys, struct, glob, numpy as np, crc32c
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+file = descriptor_pb2.FileDescriptorProto(name="e.proto", package="tensorflow", syntax="proto3")
+def message(name, *fields):
+    made = file.message_type.add(name=name)
+    for number, (field, kind, label, type_name) in enumerate(fields, 1):
+        made.field.add(name=field, number=number, type=kind, label=label, type_name=type_name)
+    return made
+message("BytesList", ("value", 12, 3, None))
+message("FloatList", ("value", 2, 3, None))
+message("Int64List", ("value", 3, 3, None))
+lists = ("bytes_list", "BytesList"), ("float_list", "FloatList"), ("int64_list", "Int64List")
+feature = message("Feature", *[(name, 11, 1, ".tensorflow." + kind) for name, kind in lists])
+feature.oneof_decl.add(name="kind")
+for field in feature.field: field.oneof_index = 0
+features = message("Features", ("feature", 11, 3, ".tensorflow.Features.FeatureEntry"))
+entry = features.nested_type.add(name="FeatureEntry")
+entry.field.add(name="key", number=1, type=9, label=1)
+entry.field.add(name="value", number=2, type=11, label=1, type_name=".tensorflow.Feature")
+entry.options.map_entry = True
+message("Example", ("features", 11, 1, ".tensorflow.Features"))
+pool = descriptor_pool.DescriptorPool()
+pool.Add(file)
+Example = message_factory.GetMessageClass(pool.FindMessageTypeByName("tensorflow.Example"))
+def masked(data):
+    crc = crc32c.crc32c(data)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+def records(path):
+    data = open(path, "rb").read()
+    while data:
+        (size,) = struct.unpack("<Q", data[:8])
+        assert data[8:12] == masked(data[:8]) and data[12 + size : 16 + size] == masked(data[12 : 12 + size])
+        yield data[12 : 12 + size]
+        data = data[16 + size :]
+"""
+
+READ = (
+    MESSAGES
+    + """
+rows = {}
+for path in sorted(glob.glob(sys.argv[1] + "/*.tfrecord")):
+    for record in records(path):
+        for key, feature in Example.FromString(record).features.feature.items():
+            (value,) = feature.bytes_list.value
+            rows.setdefault(key, []).append(np.frombuffer(value, np.uint8))
+np.savez(sys.argv[2], **{key: np.stack(found) for key, found in rows.items()})
+"""
+)
+
+WRITE = (
+    MESSAGES
+    + """
+with open(sys.argv[1], "wb") as out:
+    for row in range(300):
+        example = Example()
+        feature = example.features.feature
+        feature["train/x"].float_list.value.extend((np.arange(6, dtype="float32") + row).tolist())
+        feature["label"].int64_list.value.append(row * 37 - 1000)
+        feature["pair"].int64_list.value.extend([row, -row])
+        feature["raw"].bytes_list.value.append(np.full(4, row, "uint16").tobytes())
+        data = example.SerializeToString()
+        size = struct.pack("<Q", len(data))
+        out.write(size + masked(size) + data + masked(data))
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    path = tmp_path_factory.mktemp("others") / "train.tfrecord-00000-of-00001"
+    run("google.protobuf", WRITE, path)
+    return path
+
+
+@pytest.mark.parametrize("shard_bytes", [900, 1 << 26])
+def test_protobuf_reads_what_we_write(tmp_path, shard_bytes):
+    artifact = store(formats.get("tfrecord", shard_bytes=shard_bytes), tmp_path / "a", SCHEMA)
+    run("google.protobuf", READ, artifact.path, tmp_path / "read.npz")
+    described = json.loads((artifact.path / "schema.json").read_text())
+    found = {
+        field["name"]: loaded(tmp_path / "read.npz")[field["name"]]
+        .view(field["dtype"])
+        .reshape(-1, *field["shape"])
+        for field in described["fields"]
+    }
+    assert_rows(found, artifact.source, slice(None))
+
+
+def test_what_others_write_is_read_where_it_lies(others):
+    assert TFRECORD.recognises(others)
+    assert TFRECORD.recognises(others.parent)
+    with pytest.raises(CorruptArtifact, match="raw: values of bytes do not say what they are"):
+        TFRECORD.schema_of(others)
+    told = (
+        Field("train_x", (2, 3), "float32"),
+        Field("label", (), "int64"),
+        Field("pair", (2,), "int64"),
+        Field("raw", (4,), "uint16"),
+    )
+    schema = TFRECORD.schema_of(others.parent, told)
+    assert schema == Schema(300, told)
+    rows = np.array([299, 0, 7, 7, 150])
+    with TFRECORD.open(others.parent, schema) as reader:
+        batch = reader.batch(rows)
+        expected = (np.arange(6, dtype="float32") + rows[:, None].astype("float32")).reshape(-1, 2, 3)
+        assert_same(batch["train_x"], expected)
+        assert_same(batch["label"], rows * 37 - 1000)
+        assert_same(batch["pair"], np.stack([rows, -rows], 1))
+        assert_same(batch["raw"], np.repeat(rows[:, None], 4, 1).astype("uint16"))
+        assert_same(reader.sample(150)["pair"], np.array([150, -150]))
+        assert reader.placement().keys() == {"train_x", "raw"}
+        assert {blocks.fields for blocks in reader.blocks()} == {("label",), ("pair",)}
+
+
+def test_a_feature_of_another_kind_or_length_is_refused_by_name(others):
+    for field, complaint in [
+        (Field("raw", (5,), "uint16"), r"raw of record 0 has 8 bytes, not 10 as uint16 \(5,\); pad"),
+        (Field("label", (), "float32"), "label as float32"),
+        (Field("pair", (), "int64"), "pair of record 0 has 2 numbers, not 1"),
+        (Field("other", (), "int64"), "features other"),
+    ]:
+        with pytest.raises(CorruptArtifact, match=complaint):
+            TFRECORD.schema_of(others, (field,))
+
+
+def test_lengths_that_differ_are_refused_with_what_to_do(tmp_path):
+    code = WRITE.replace("np.full(4, row", "np.full(4 + row % 2, row")
+    run("google.protobuf", code, tmp_path / "a.tfrecord")
+    with pytest.raises(CorruptArtifact, match=r"raw of record 1 has 10 bytes, not 8 .*pad the samples"):
+        TFRECORD.schema_of(tmp_path / "a.tfrecord", (Field("raw", (4,), "uint16"),))
+
+
+def test_masks_and_checksums_are_those_of_crc32c():
+    rows = np.random.default_rng(0).integers(0, 256, (50, 8), dtype=np.uint8)
+    assert masked_rows(rows).tolist() == [masked(crc32c.crc32c(row.tobytes())) for row in rows]
+
+
+def test_every_flipped_bit_is_found(tmp_path):
+    artifact = store(TFRECORD, tmp_path / "a", SCHEMA)
+    (file,) = [path for path in files_of(artifact.path) if path.suffix == ".tfrecord"]
+    stored = file.read_bytes()
+    for place in range(0, len(stored), 13):
+        file.write_bytes(stored[:place] + bytes([stored[place] ^ 1 << place % 8]) + stored[place + 1 :])
+        assert read_all(TFRECORD, artifact.path, SCHEMA) is None
+    with TFRECORD.open(artifact.path, SCHEMA) as reader, pytest.raises(CorruptArtifact, match="checksum"):
+        list(map(reader.sample, range(23)))
+
+
+def test_a_length_that_lies_is_corrupt(tmp_path):
+    for size in (1 << 63, 1 << 40, 10**6):
+        head = struct.pack("<Q", size)
+        (tmp_path / "a.tfrecord").write_bytes(
+            head + struct.pack("<I", masked(crc32c.crc32c(head))) + bytes(50)
+        )
+        with pytest.raises(CorruptArtifact, match=f"a record of {size} bytes at byte 0"):
+            TFRECORD.schema_of(tmp_path / "a.tfrecord")
+
+
+def record(data):
+    size = struct.pack("<Q", len(data))
+    return b"".join(part + struct.pack("<I", masked(crc32c.crc32c(part))) for part in (size, data))
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0a\xff\xff\xff\xff\x7f",
+        b"\x0a" + b"\xff" * 20,
+        b"\x0a\x05hello",
+        b"\x0b\x01",
+        bytes(100),
+        b"\x0a\x80\x80",
+        b"",
+    ],
+)
+def test_a_record_that_is_no_example_is_corrupt(tmp_path, data):
+    (tmp_path / "a.tfrecord").write_bytes(record(data))
+    with pytest.raises(CorruptArtifact) as error:
+        TFRECORD.schema_of(tmp_path / "a.tfrecord", (Field("x", (), "int8"),))
+    assert "\n" not in str(error.value)
+
+
+def test_compressed_records_are_named(tmp_path):
+    (tmp_path / "a.tfrecord").write_bytes(gzip.compress(bytes(1 << 20)))
+    assert not TFRECORD.recognises(tmp_path)
+    with pytest.raises(CorruptArtifact, match="it is compressed"):
+        TFRECORD.schema_of(tmp_path)
+
+
+def test_samples_too_large_for_a_protocol_buffer_are_refused():
+    with pytest.raises(UnsupportedSchema, match="field video has 3000000000 of them"):
+        TFRECORD.check_schema(Schema(2, (Field("video", (3_000_000_000,), "uint8"),)))

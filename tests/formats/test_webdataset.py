@@ -1,0 +1,228 @@
+"""WebDataset's shards: as its own library reads and writes them, and archives that are not to be trusted."""
+
+import gzip
+import io
+import os
+import tarfile
+
+import numpy as np
+import pytest
+from own_library import loaded, run
+
+from iobench import formats
+from iobench.formats import CorruptArtifact, Field, Schema, UnsupportedSchema
+from iobench.testing._cases import SCHEMA, assert_rows, assert_same, read_all, store
+
+WEBDATASET = formats.get("webdataset")
+
+READ = """
+import glob, sys, numpy as np, webdataset
+shards = sorted(glob.glob(sys.argv[1] + "/*.tar"))
+samples = list(webdataset.WebDataset(shards, shardshuffle=False).decode())
+names = [name for name in samples[0] if name.endswith(".npy")]
+arrays = {name[:-4]: np.stack([sample[name] for sample in samples]) for name in names}
+np.savez(sys.argv[2], keys=[sample["__key__"] for sample in samples], **arrays)
+"""
+
+WRITE = """
+import sys, numpy as np, webdataset
+with webdataset.ShardWriter(sys.argv[1] + "/train-%06d.tar", maxcount=20, verbose=0) as sink:
+    for i in range(50):
+        array = np.arange(12, dtype="float32").reshape(3, 4) + i
+        fields = {"input-x.npy": array, "cls": 300 * i - 7, "raw": array.tobytes()}
+        sink.write({"__key__": f"part/{i:05d}"} | fields)
+"""
+
+
+def pack(path, files, change=lambda info: None):
+    """An archive of these files; `change` may alter what is said of each."""
+    path.parent.mkdir(exist_ok=True)
+    with tarfile.open(path, "w") as archive:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            change(info)
+            archive.addfile(info, io.BytesIO(content))
+    return path
+
+
+def npy(array):
+    made = io.BytesIO()
+    np.save(made, array)
+    return made.getvalue()
+
+
+FILES = {f"{row:03d}.x.npy": npy(np.full(3, row, np.int16)) for row in range(4)}
+
+
+@pytest.mark.parametrize("shard_bytes", [1, 20_000, 1 << 26])
+def test_webdataset_reads_what_we_write(tmp_path, shard_bytes):
+    artifact = store(formats.get("webdataset", shard_bytes=shard_bytes), tmp_path / "a", SCHEMA)
+    assert len(list(artifact.path.iterdir())) == {1: 23, 20_000: 6, 1 << 26: 1}[shard_bytes]
+    run("webdataset", READ, artifact.path, tmp_path / "read.npz")
+    found = loaded(tmp_path / "read.npz")
+    assert found.pop("keys").tolist() == [f"{row:09d}" for row in range(23)]
+    assert found.keys() == artifact.source.keys()
+    assert_rows(found, artifact.source, slice(None))
+
+
+def test_what_webdataset_writes_is_read_where_it_lies(tmp_path):
+    (tmp_path / "others").mkdir()
+    run("webdataset", WRITE, tmp_path / "others")
+    assert WEBDATASET.recognises(tmp_path / "others")
+    expected = np.arange(12, dtype="float32").reshape(3, 4) + np.arange(50, dtype="float32")[:, None, None]
+    with pytest.raises(CorruptArtifact, match=r"\.raw hold nothing that says its dtype and shape"):
+        WEBDATASET.schema_of(tmp_path / "others")
+    told = (Field("input_x", (3, 4), "float32"), Field("cls", (), "int64"), Field("raw", (12,), "float32"))
+    schema = WEBDATASET.schema_of(tmp_path / "others", told)
+    assert schema == Schema(50, told)
+    with WEBDATASET.open(tmp_path / "others", schema) as reader:
+        batch = reader.batch(np.array([49, 0, 20, 19, 20]))
+        assert_same(batch["input_x"], expected[[49, 0, 20, 19, 20]])
+        assert_same(batch["raw"], expected[[49, 0, 20, 19, 20]].reshape(-1, 12))
+        assert_same(batch["cls"], 300 * np.array([49, 0, 20, 19, 20]) - 7)
+        assert_same(reader.sample(33)["cls"], np.array(300 * 33 - 7))
+        assert reader.placement().keys() == {"input_x", "raw"}
+        assert [blocks.fields for blocks in reader.blocks()] == [("cls",)]
+
+
+def test_an_archive_says_itself_what_it_holds(tmp_path):
+    path = pack(tmp_path / "one.tar", FILES | {f"{row:03d}.cls": b"7" for row in range(4)} and FILES)
+    assert WEBDATASET.schema_of(path) == Schema(4, (Field("x", (3,), "int16"),))
+    assert read_all(WEBDATASET, path, WEBDATASET.schema_of(path))["x"][:, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_long_names_are_read_back(tmp_path):
+    schema = Schema(12, (Field("x" * 180, (2,), "int8"), Field("y", (), "float64")))
+    artifact = store(WEBDATASET, tmp_path / "a", schema)
+    assert_rows(read_all(WEBDATASET, artifact.path, schema), artifact.source, slice(None))
+    with tarfile.open(artifact.path / "000000.tar") as archive:
+        assert archive.getnames()[22:] == [f"000000011.{'x' * 180}.npy", "000000011.y.npy"]
+
+
+@pytest.mark.parametrize("made", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_kind_of_header_is_read(tmp_path, made):
+    folder = "f" * 120 + "/" if made != tarfile.USTAR_FORMAT else "f" * 90 + "/" + "g" * 50 + "/"
+    with tarfile.open(tmp_path / "a.tar", "w", format=made) as archive:
+        for name, content in FILES.items():
+            info = tarfile.TarInfo(folder + name)
+            info.size, info.mtime = len(content), 1.5
+            archive.addfile(info, io.BytesIO(content))
+    schema = WEBDATASET.schema_of(tmp_path / "a.tar")
+    assert read_all(WEBDATASET, tmp_path / "a.tar", schema)["x"][:, 0].tolist() == [0, 1, 2, 3]
+
+
+def named(name):
+    return lambda info: setattr(info, "name", name)
+
+
+def kind(value):
+    def change(info):
+        info.type, info.linkname = value, "/etc/passwd"
+
+    return change
+
+
+def sparse(info):
+    info.pax_headers = {"GNU.sparse.major": "1"}
+
+
+REFUSED = {
+    "absolute": (named("/000.x.npy"), "named as if it lay outside"),
+    "above": (named("a/../../000.x.npy"), "named as if it lay outside"),
+    "hard link": (kind(tarfile.LNKTYPE), "000.x.npy is a hard link; only regular files"),
+    "symbolic link": (kind(tarfile.SYMTYPE), "000.x.npy is a symbolic link; only regular files"),
+    "pipe": (kind(tarfile.FIFOTYPE), "a member of type"),
+    "sparse": (sparse, "sparse"),
+}
+
+
+@pytest.mark.parametrize(("change", "complaint"), REFUSED.values(), ids=REFUSED)
+def test_members_that_are_no_plain_files_inside_are_refused(tmp_path, change, complaint):
+    path = pack(tmp_path / "a.tar", FILES, change)
+    with pytest.raises(CorruptArtifact, match=complaint) as error:
+        WEBDATASET.schema_of(path)
+    assert "\n" not in str(error.value)
+
+
+OTHER_SAMPLES = {
+    "another shape": ({"009.x.npy": npy(np.zeros(4, np.int16))}, r"int16 \(4,\)"),
+    "another dtype": ({"009.x.npy": npy(np.zeros(3, np.int32))}, r"int32 \(3,\)"),
+    "objects": ({"009.x.npy": npy(np.array([{}, {}, {}]))}, "of dtype .O"),
+    "big-endian": ({"009.x.npy": npy(np.zeros(3, ">i2"))}, "little-endian"),
+    "nothing": ({"009.x.npy": b""}, r"as a \.npy file"),
+    "missing": ({"009.y.npy": npy(np.zeros(3))}, "same files each"),
+    "two": ({"003.X.npy": npy(np.zeros(3))}, r"has two files \.x\.npy"),
+}
+
+
+@pytest.mark.parametrize(("more", "complaint"), OTHER_SAMPLES.values(), ids=OTHER_SAMPLES)
+def test_samples_that_are_not_alike_are_refused(tmp_path, more, complaint):
+    with pytest.raises(CorruptArtifact, match=complaint):
+        WEBDATASET.schema_of(pack(tmp_path / "a.tar", FILES | more))
+
+
+def test_images_are_refused_with_what_to_do(tmp_path):
+    files = {f"{row:03d}.png": b"\x89PNG" for row in range(3)}
+    with pytest.raises(CorruptArtifact, match=r"files \.png hold encoded images: give 'iobench prepare"):
+        WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
+
+
+def test_compressed_shards_are_named(tmp_path):
+    (tmp_path / "a.tar.gz").write_bytes(gzip.compress(bytes(1 << 20)))
+    assert not WEBDATASET.recognises(tmp_path)
+    with pytest.raises(CorruptArtifact, match=r"a\.tar\.gz, which is compressed: unpack it"):
+        WEBDATASET.schema_of(tmp_path)
+
+
+def test_two_suffixes_of_one_field_are_refused(tmp_path):
+    files = {f"{row}.{name}.npy": npy(np.zeros(2)) for row in range(3) for name in ("a-b", "a_b")}
+    with pytest.raises(CorruptArtifact, match="would both be the field a_b"):
+        WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
+
+
+def test_names_that_webdataset_takes_for_one_are_refused():
+    fields = tuple(Field(name, (), "int8") for name in ("label", "Label"))
+    with pytest.raises(UnsupportedSchema, match="both label and Label: webdataset takes them for one"):
+        WEBDATASET.check_schema(Schema(3, fields))
+
+
+def test_a_number_that_is_none_is_corrupt(tmp_path):
+    path = pack(tmp_path / "a.tar", {"0.cls": b"7", "1.cls": b"cat"})
+    schema = WEBDATASET.schema_of(path)
+    with (
+        pytest.raises(CorruptArtifact, match="cls of sample 1 as a whole number"),
+        WEBDATASET.open(path, schema) as r,
+    ):
+        r.batch(slice(None))
+
+
+def test_a_header_that_claims_too_much_is_corrupt(tmp_path):
+    path = pack(tmp_path / "a.tar", FILES)
+    stored = bytearray(path.read_bytes())
+    stored[124:136] = b"\x80" + (1 << 60).to_bytes(11, "big")
+    path.write_bytes(stored)
+    with pytest.raises(CorruptArtifact, match="bytes of a file in the archive"):
+        WEBDATASET.schema_of(path)
+
+
+def test_a_flipped_bit_in_any_header_is_found(tmp_path):
+    path = pack(tmp_path / "a.tar", FILES)
+    stored = path.read_bytes()
+    with tarfile.open(path) as archive:
+        headers = [info.offset for info in archive]
+    for place in {*range(headers[1], headers[1] + 512, 7)} - {headers[1] + 154}:  # of the checksum's own end
+        path.write_bytes(stored[:place] + bytes([stored[place] ^ 4]) + stored[place + 1 :])
+        with pytest.raises(CorruptArtifact):
+            WEBDATASET.schema_of(path)
+
+
+@pytest.mark.parametrize("name", ["nothing", "pipe.tar", "text.tar", "empty.tar"])
+def test_what_is_no_archive_is_one_line(tmp_path, name):
+    os.mkfifo(tmp_path / "pipe.tar")
+    (tmp_path / "text.tar").write_text("hello")
+    (tmp_path / "empty.tar").touch()
+    assert not WEBDATASET.recognises(tmp_path / name)
+    with pytest.raises(CorruptArtifact) as error:
+        WEBDATASET.schema_of(tmp_path / name)
+    assert "\n" not in str(error.value)

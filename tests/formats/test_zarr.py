@@ -1,0 +1,118 @@
+"""Zarr: its own library reads the same folders, whoever wrote them; only codecs that unpack are used."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+
+from iobench import formats
+from iobench.formats import CorruptArtifact, Field, Schema
+from iobench.testing._cases import INDICES, SCHEMA, assert_rows, random_batch, store
+from iobench.testing._places import assert_places
+
+zarr = pytest.importorskip("zarr")
+
+ZARR = formats.get("zarr")
+
+
+@pytest.mark.parametrize("options", ["", ":chunk_bytes=100,shard_bytes=300,codec=blosc", ":codec=zstd"])
+def test_its_own_library_reads_what_was_written(tmp_path, options):
+    artifact = store(formats.parse(f"zarr{options}"), tmp_path / "a", SCHEMA)
+    group = zarr.open_group(artifact.path, mode="r")
+    assert set(group.array_keys()) == set(artifact.source)
+    assert_rows({name: group[name][:] for name in artifact.source}, artifact.source, slice(None))
+
+
+def test_tensorstore_reads_what_was_written(tmp_path):
+    tensorstore = pytest.importorskip("tensorstore")
+    artifact = store(formats.parse("zarr:chunk_bytes=100,shard_bytes=300,codec=zstd"), tmp_path / "a", SCHEMA)
+    kept = {"driver": "file", "path": str(artifact.path / "signal")}
+    found = tensorstore.open({"driver": "zarr3", "kvstore": kept}).result().read().result()
+    assert found.tobytes() == artifact.source["signal"].tobytes()
+
+
+def theirs(path, **options):
+    """A group with an array in a group below it, and the fields that they are."""
+    source = random_batch(SCHEMA)
+    group = zarr.open_group(path, mode="w", zarr_format=options.pop("zarr_format", 3))
+    for name, array in source.items():
+        group.create_array(f"train/{name}", data=array, chunks=(4, *array.shape[1:]), **options)
+    return {f"train_{name}": array for name, array in source.items()}
+
+
+@pytest.mark.parametrize(
+    ("options", "placed", "packed"),
+    [
+        ({"compressors": None}, 4, 0),
+        ({}, 0, 4),
+        ({"compressors": {"name": "gzip", "configuration": {"level": 1}}}, 0, 4),
+        ({"compressors": None, "zarr_format": 2}, 0, 0),
+    ],
+    ids=["plain", "zstd", "gzip", "version 2"],
+)
+def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path, options, placed, packed):
+    source = theirs(tmp_path / "t.zarr", **options)
+    assert ZARR.recognises(tmp_path / "t.zarr")
+    schema = ZARR.schema_of(tmp_path / "t.zarr")
+    assert {f.name for f in schema.fields} == set(source)
+    with ZARR.open(tmp_path / "t.zarr", schema) as reader:
+        assert_rows(reader.batch(INDICES), source, INDICES)
+        assert_rows(reader.batch(slice(3, 22)), source, slice(3, 22))
+        assert (len(reader.placement()), len(reader.blocks())) == (placed, packed)
+        assert_places(reader, source)
+
+
+def test_an_array_by_itself_is_a_field_by_its_name(tmp_path):
+    zarr.create_array(tmp_path / "images.zarr", data=np.arange(60, dtype="uint16").reshape(10, 6))
+    schema = ZARR.schema_of(tmp_path / "images.zarr")
+    assert schema == Schema(10, (Field("images", (6,), "uint16"),))
+    with ZARR.open(tmp_path / "images.zarr", schema) as reader:
+        assert reader.batch(slice(9, 10))["images"].tolist() == [[54, 55, 56, 57, 58, 59]]
+
+
+def test_chunks_cut_along_other_axes_and_missing_ones_have_no_place_but_are_read(tmp_path):
+    data = np.zeros((10, 6))
+    group = zarr.open_group(tmp_path / "t", mode="w")
+    group.create_array("cut", data=data + 1, chunks=(2, 3), compressors=None)
+    group.create_array("empty", data=data, chunks=(2, 6), compressors=None)
+    group.create_array("big", data=(data + 2).astype(">f8"), chunks=(2, 6), compressors=None)
+    with ZARR.open(tmp_path / "t", ZARR.schema_of(tmp_path / "t")) as reader:
+        assert not reader.placement().keys() & {"cut", "empty"}
+        assert_places(reader, {"cut": data + 1, "empty": data, "big": data + 2})
+        assert_rows(reader.batch(slice(None)), {"cut": data + 1, "empty": data, "big": data + 2}, slice(None))
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_codec_that_runs_what_a_file_says_is_refused(tmp_path, version):
+    theirs(tmp_path / "t", zarr_format=version)
+    file = tmp_path / "t/train/label" / ("zarr.json" if version == 3 else ".zarray")
+    described = json.loads(file.read_text())
+    if version == 3:
+        described["codecs"].append({"name": "numcodecs.pickle", "configuration": {}})
+    else:
+        described["filters"] = [{"id": "pickle", "protocol": 5}]
+    file.write_text(json.dumps(described))
+    with pytest.raises(CorruptArtifact, match="codec pickle is not one that is read"):
+        ZARR.schema_of(tmp_path / "t")
+
+
+def test_metadata_that_are_linked_from_elsewhere_are_refused(tmp_path):
+    theirs(tmp_path / "t")
+    file = tmp_path / "t/train/label/zarr.json"
+    file.rename(tmp_path / "elsewhere.json")
+    file.symlink_to(tmp_path / "elsewhere.json")
+    with pytest.raises(CorruptArtifact, match="found a link"):
+        ZARR.schema_of(tmp_path / "t")
+
+
+def test_an_index_of_a_shard_that_lies_is_corrupt(tmp_path):
+    import google_crc32c
+
+    artifact = store(formats.parse("zarr:chunk_bytes=100,shard_bytes=300"), tmp_path / "a", SCHEMA)
+    shard = artifact.path / "signal/c/0/0/0"
+    index = struct.pack("<6Q", 0, 1 << 40, 80, 80, 160, 80)
+    content = shard.read_bytes()[: -len(index) - 4] + index
+    shard.write_bytes(content + struct.pack("<I", google_crc32c.value(index)))
+    with artifact.open() as reader, pytest.raises(CorruptArtifact, match="chunks beyond them"):
+        reader.placement()

@@ -1,0 +1,117 @@
+"""Two runs of a case are told apart only where the machine cannot be blamed."""
+
+import dataclasses
+import random
+import statistics
+
+import pytest
+from record_cases import MIB, rounds_of
+
+from iobench import thresholds
+from iobench.results.between import CANNOT_TELL, compare_runs
+from iobench.results.parts import LimitPart, OthersPart
+
+STEADY = [1000, 1010, 990, 1005, 995] * 3
+QUIET, BUSY = OthersPart(processors=0.02), OthersPart(processors=0.5)
+
+
+def run(factor=1.0, limits=(10_000, 10_050, 9_950), others=None, speeds=STEADY):
+    """Rounds of a run at so many times the usual speed, with what its limit and others did, in turn."""
+    made = rounds_of([speed * factor for speed in speeds])
+    now = [limits[n * len(limits) // len(made)] * MIB for n in range(len(made))]
+    best = max(limits) * MIB
+    looks = [LimitPart(name="page cache", bytes_per_s=best, now_bytes_per_s=look) for look in now]
+    each = others or [QUIET] * len(made)
+    return [
+        dataclasses.replace(record, limit=look, others=other)
+        for record, look, other in zip(made, looks, each, strict=True)
+    ]
+
+
+def outcome(base, new):
+    return compare_runs(base, new, 0.05).comparison.outcome
+
+
+@pytest.mark.parametrize(("factor", "called"), [(1, "equivalent"), (0.85, "slower"), (1.2, "faster")])
+def test_on_a_machine_that_stays_as_it_is_a_difference_is_one(factor, called):
+    assert outcome(run(), run(factor)) == called
+
+
+def test_identical_commands_on_a_machine_that_became_slower_are_not_called_different():
+    base, new = run(), run(0.25, limits=(2500, 2600, 2450))
+    found = compare_runs(base, new, 0.05)
+    assert found.comparison.outcome == CANNOT_TELL
+    assert found.comparison.ratio.median == pytest.approx(0.25)
+    assert found.machine.limit_change.median == pytest.approx(0.25, rel=0.05)
+    assert "the machine's own page cache" in found.because
+    assert outcome(new, base) == CANNOT_TELL
+
+
+def test_records_of_before_looks_were_noted_tell_it_by_their_limits():
+    def before(factor, mib_per_s):
+        limit = LimitPart(name="page cache", bytes_per_s=mib_per_s * MIB)
+        return [dataclasses.replace(record, others=None, limit=limit) for record in run(factor)]
+
+    assert outcome(before(1, 5181), before(0.25, 1300)) == CANNOT_TELL
+    assert outcome(before(1, 5181), before(0.25, 5100)) == "slower"
+
+
+def test_what_got_much_slower_than_its_machine_is_slower():
+    assert outcome(run(), run(0.3, limits=(8000, 8100, 7900))) == "slower"
+
+
+def test_what_keeps_its_speed_on_another_machine_is_not_called_the_same():
+    assert outcome(run(), run(1, limits=(2500, 2600, 2450))) == CANNOT_TELL
+
+
+def test_limits_that_scatter_say_nothing_about_the_machine():
+    assert outcome(run(limits=(9000, 12_000, 10_000)), run(0.85, limits=(8500, 11_500, 10_100))) == "slower"
+
+
+def test_a_neighbour_in_most_rounds_leaves_nothing_to_tell():
+    found = compare_runs(run(), run(0.7, others=[QUIET] * 3 + [BUSY] * 12), 0.05)
+    assert found.comparison.outcome == CANNOT_TELL
+    assert "other processes" in found.because
+    assert found.machine.quiet == (15, 3)
+
+
+def test_a_neighbour_who_comes_in_the_middle_leaves_the_rounds_before():
+    speeds = [*STEADY[:8], *(speed * 0.5 for speed in STEADY[8:])]
+    disturbed = run(speeds=speeds, others=[QUIET] * 8 + [BUSY] * 7)
+    assert outcome(run(), disturbed) == "equivalent"
+    assert outcome(run(), [dataclasses.replace(r, others=None) for r in disturbed]) != "equivalent"
+    slower = run(0.85, speeds=speeds, others=[QUIET] * 8 + [BUSY] * 7)
+    assert outcome(run(), slower) == "slower"
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"steal": 2 * thresholds.STEAL},
+        {"disk_bytes_per_s": 2 * thresholds.OTHERS_DISK_BYTES_PER_S},
+        {"memory_stalled": 2 * thresholds.MEMORY_STALLED},
+    ],
+)
+def test_each_sign_of_other_work_counts(sign):
+    assert outcome(run(), run(0.7, others=[OthersPart(**sign)] * 15)) == CANNOT_TELL
+
+
+def wandering(generator, rounds=15, alike=0.6, spread=0.05):
+    """Rates that resemble the ones before them."""
+    away, speeds = generator.gauss(0, 1), []
+    for _ in range(rounds):
+        speeds.append(1000 * (1 + spread * away))
+        away = alike * away + (1 - alike**2) ** 0.5 * generator.gauss(0, 1)
+    return speeds
+
+
+def test_rounds_that_resemble_their_neighbours_do_not_make_an_interval_narrow():
+    generator = random.Random(3)
+    pairs = [(run(speeds=wandering(generator)), run(speeds=wandering(generator))) for _ in range(60)]
+    ratios = [compare_runs(*pair, 0.05).comparison.ratio for pair in pairs]
+    assert statistics.fmean(ratio.low <= 1 <= ratio.high for ratio in ratios) > 0.83
+    shuffled = [
+        compare_runs(run(), run(speeds=random.Random(n).sample(STEADY, 15)), 0.05).comparison.ratio
+        for n in range(5)
+    ]
+    assert all(ratio.high - ratio.low < 0.03 for ratio in shuffled)

@@ -1,0 +1,237 @@
+"""`iobench recommend`: who drops out of a race, what is said of the finalists, and code that runs."""
+
+import json
+import runpy
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import call
+
+import iobench
+from iobench.bench.case import Case
+from iobench.bench.options import RunOptions
+from iobench.bench.race import Race
+from iobench.bench.run import run
+from iobench.dataset.sources import FirstSamples
+from iobench.errors import InvalidSettings
+from iobench.loading import loaders
+from iobench.recommendation.candidates import asked_word, default_case, field_of
+from iobench.recommendation.code import loader_code
+from iobench.recommendation.data import Data, sample_count
+from iobench.recommendation.needs import Needs
+
+
+def by_round(*rates):
+    return dict(enumerate(rates, 1))
+
+
+def test_one_round_drops_only_who_is_three_times_slower():
+    rates = {"a": by_round(90.0), "b": by_round(60.0), "c": by_round(31.0), "d": by_round(29.0)}
+    assert Race(60.0).behind(rates) == ["d"]
+
+
+def test_only_the_slower_half_drops_while_there_are_few_rounds():
+    rates = {name: by_round(*[100.0 / (place * 4)] * 5) for place, name in enumerate("abcde", 1)}
+    assert sorted(Race(60.0).behind(rates)) == ["d", "e"]
+    many = {name: by_round(*[100.0 / (place * 4)] * 12) for place, name in enumerate("abcde", 1)}
+    assert sorted(Race(60.0).behind(many)) == ["b", "c", "d", "e"]
+
+
+def test_who_was_faster_once_is_not_clearly_behind():
+    rates = {"a": by_round(100.0, 100.0, 100.0), "b": by_round(50.0, 50.0, 101.0)}
+    assert Race(60.0).behind(rates) == []
+
+
+def test_noise_alone_never_drops_the_best_for_long():
+    """Two cases that are alike and one that is 10 % faster: it is still there after 15 noisy rounds."""
+    rng, kept = np.random.default_rng(0), 0
+    for _ in range(15):
+        live = {name: {} for name in "abc"}
+        for number in range(1, 16):
+            for name in live:
+                live[name][number] = (110.0 if name == "a" else 100.0) * rng.lognormal(0.0, 0.15)
+            for name in Race(60.0).behind(live) if len(live) > 1 else []:
+                del live[name]
+        kept += "a" in live
+    assert kept == 15
+
+
+def test_a_race_ends_in_time_and_when_it_is_sure():
+    race = Race(10.0, rounds=20)
+    noisy, sure = {"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0, 3.0]}, {"a": [1.0] * 12, "b": [2.0] * 12}
+    assert race.goes_on(0, 0.0, 99.0, {}), "a race without a round says nothing"
+    assert race.goes_on(3, 5.0, 4.0, noisy)
+    assert not race.goes_on(3, 7.0, 4.0, noisy)
+    assert not race.goes_on(20, 1.0, 0.1, noisy)
+    assert not race.goes_on(12, 1.0, 0.1, sure)
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory):
+    source = iobench.Synthetic(400_000, (32,))
+    return iobench.prepare(source, ["npy", "hdf5"], data_dir=tmp_path_factory.mktemp("data"), name="mine")[0]
+
+
+def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest):
+    words = ("stream", "dataloader")
+    options = RunOptions(format=("npy",), loader=words, limits=False)
+    found = run(manifest, options, race=Race(600.0, rounds=4))
+    (slow,) = [case for case in found.cases if case.loader.name == "dataloader"]
+    assert found.dropped == {slow.key: 1}
+    rounds = [made.case["loader"] for made in found.records]
+    assert rounds.count("dataloader") == 1
+    assert rounds.count("stream") == 4
+
+
+def test_cases_without_time_for_a_proof_are_named(manifest):
+    found = run(manifest, RunOptions(limits=False), race=Race(600.0, rounds=1, proofs_s=0.0))
+    assert len(found.untried) == len(found.cases) - 1
+
+
+def test_the_default_is_dataloader_sample_by_sample_over_npy(manifest):
+    field = field_of(manifest, Needs(), "cpu", "warm")
+    default = default_case(field.cases)
+    assert field.cases[0] is default
+    assert (default.variant, asked_word(default)) == ("npy", "dataloader")
+
+
+def test_order_by_blocks_takes_part_where_it_is_random_enough(manifest):
+    asked = Needs(min_shuffle=0.5)
+    orders = {case.order for case in field_of(manifest, asked, "cpu", "warm").cases}
+    assert orders == {"random", "block"}
+    strict = field_of(manifest, Needs(min_shuffle=1.0), "cpu", "warm")
+    assert {case.order for case in strict.cases} == {"random"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ({"max_time_s": 1.0}, "max-time 1 is too short"),
+        ({"min_shuffle": 2.0}, "min-shuffle 2 is not in 0..1"),
+        ({"epochs": 0}, "epochs 0 is below 1"),
+        ({"max_stored_bytes": 0}, "max_stored_bytes 0 is below 1"),
+    ],
+)
+def test_needs_that_cannot_be(wanted, said):
+    with pytest.raises(InvalidSettings, match=said):
+        Needs(**wanted)
+
+
+def test_a_loader_that_reads_nothing_of_it_says_so(manifest):
+    with pytest.raises(InvalidSettings, match="no case to measure"):
+        field_of(manifest, Needs(loaders=("stream",), order="random", formats=()), "cpu", "warm")
+
+
+def test_the_first_samples_of_a_source(tmp_path):
+    whole = iobench.Synthetic(100 * 8, (8,))
+    first = FirstSamples(whole, 30)
+    batches = list(first.batches())
+    assert sum(len(batch["x"]) for batch in batches) == 30 == first.schema.samples
+    expected = np.concatenate([batch["x"] for batch in whole.batches()])[:30]
+    np.testing.assert_array_equal(np.concatenate([batch["x"] for batch in batches]), expected)
+    assert first.description != whole.description
+
+
+def test_a_sample_has_some_batches_and_no_more_steps_than_there_is_time_for():
+    small = iobench.Synthetic(10**8, (128,)).schema
+    assert sample_count(small, Needs(), cold=False) * small.sample_bytes == 64 << 20
+    assert sample_count(small, Needs(step_ms=10.0), cold=False) == 200 * 256
+    large = iobench.Synthetic(10**8, (3, 224, 224)).schema
+    assert sample_count(large, Needs(batch_size=4), cold=False) == (64 << 20) // large.sample_bytes
+    assert sample_count(large, Needs(batch_size=64), cold=False) == min(large.samples, 20 * 64)
+
+
+def train(folder):
+    return subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+
+
+def every_choice():
+    yield from loaders.names()
+    yield "dataloader:fetch=batch"
+    yield "dataloader:num_workers=1,persistent_workers=yes"
+
+
+@pytest.mark.parametrize("order", ["sequential", "random"])
+@pytest.mark.parametrize("word", list(every_choice()))
+def test_every_snippet_runs(manifest, word, order, tmp_path):
+    loader = loaders.parse(word)
+    if order not in loader.orders:
+        pytest.skip(f"{word} has no {order} order")
+    case = Case(manifest.name, "", "npy", loader.on("cpu"), order=order)
+    code = loader_code(Data(manifest, 1, False), case)
+    code = code.replace("            pass  # x", "            assert batch['x'].shape[1:] == (32,)  # x")
+    code = code.replace("        pass  # x", "        assert batch['x'].shape[1:] == (32,)  # x")
+    (tmp_path / "train.py").write_text(code)
+    if "num_workers" in word:
+        done = train(tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
+
+
+@pytest.fixture(scope="module")
+def answered(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("own")
+    np.save(folder / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
+    args = (
+        "--source",
+        "own.npy",
+        "--max-time",
+        "12",
+        "--step-ms",
+        "0.5",
+        "--format",
+        "npy",
+        "--format",
+        "hdf5",
+    )
+    return folder, call("recommend", *args, "--json", cwd=folder)
+
+
+def test_an_answer_with_code_for_ones_own_file(answered):
+    folder, done = answered
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    roles = [role for one in found["candidates"] for role in one["roles"]]
+    assert {"fastest", "runner-up", "default"} <= set(roles)
+    assert found["outcome"] in ("decided", "tied", "fed")
+    assert found["use"]["key"] in [one["key"] for one in found["candidates"]]
+    assert found["prepare"].startswith("iobench prepare --source own.npy")
+    prepared = call(*found["prepare"].split()[1:], cwd=folder)
+    assert prepared.returncode == 0, prepared.stderr
+    (folder / "train.py").write_text(found["code"])
+    ran = subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):
+    folder, done = answered
+    found = json.loads(done.stdout)
+    race, final = (
+        [json.loads(line) for line in (folder / path).read_text().splitlines()]
+        for path in found["records"][:2]
+    )
+    assert {one["run"] for one in race}.isdisjoint({one["run"] for one in final})
+    use = found["use"]["samples_per_s"]["median"]
+    rates = [one["timing"]["samples"] / one["timing"]["epochs_s"] for one in final]
+    assert min(rates) <= use <= max(rates)
+
+
+def test_a_limit_that_nothing_fits_is_one_line(tmp_path):
+    np.save(tmp_path / "own.npy", np.zeros((500, 64), np.float32))
+    done = call("recommend", "--source", "own.npy", "--max-stored", "1KiB", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "no format can hold own" in done.stderr
+    assert "more than 1.00 KiB" in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_name_and_source_together_are_refused(tmp_path):
+    done = call("recommend", "--source", "x.npy", "--name", "y", cwd=tmp_path)
+    assert (done.returncode, "give the one or the other" in done.stderr) == (2, True)
