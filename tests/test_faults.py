@@ -1,5 +1,6 @@
 """scripts/faults, as far as there is time: no injected fault ends badly, and a bad one would be seen."""
 
+import json
 import os
 import re
 import subprocess
@@ -16,14 +17,15 @@ KINDS = {
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
 
-def faults(*arguments, code="from _faults.__main__ import main; raise SystemExit(main())"):
+def python(*arguments, **options):
     path = os.pathsep.join(filter(None, (str(SCRIPTS), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    command, environment = [sys.executable, *map(str, arguments)], {**os.environ, "PYTHONPATH": path}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, **options)
 
 
+@pytest.mark.timeout(1200)  # some 30 s on two idle cores; a slow machine is no fault
 def test_no_fault_ends_badly(tmp_path):
-    done = faults("--quick", "--folder", tmp_path)
+    done = python("-m", "_faults", "--quick", "--folder", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
     assert {row[0] for row in rows} == KINDS
@@ -31,8 +33,35 @@ def test_no_fault_ends_badly(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+# each piece of code is run in a child of one process that has everything imported; what it prints is told
+EACH = """
+import json, sys
+from _faults import kinds, ready
+from _faults.children import forked
+
+kinds.load()
+ready.load()
+for what, code in json.loads(sys.stdin.read()).items():
+    print(json.dumps(what), flush=True)
+    ended = forked(lambda: exec(code, {}))
+    print(ended.code, ended.said)
+"""
+
+
+def each(codes):
+    """What each of these pieces of code prints, and how it ends."""
+    done = python("-c", EACH, input=json.dumps(codes))
+    assert done.returncode == 0, done.stderr
+    parts = re.split("|".join(re.escape(json.dumps(what) + "\n") for what in codes), done.stdout)
+    return dict(zip(codes, parts[1:], strict=True))
+
+
 BREAK = """
 import os
+import random
+import tempfile
+from pathlib import Path
+from _faults.registry import Trials
 from _faults import calls, power, prepares
 from _faults.kinds import prepare_struck
 from iobench.dataset import manifest, manifest_file, seal, writer
@@ -51,8 +80,9 @@ def forget(end):
 
 
 {how}
-from _faults.__main__ import main
-raise SystemExit(main())
+with tempfile.TemporaryDirectory(dir={folder!r}) as folder:
+    tried = prepare_struck.at_calls(Trials(Path(folder), random.Random(0), False))
+    print("bad:", next((problem for what, problem in tried if problem), None), flush=True)
 """
 KILLED, LOST, NAMES_KEPT = ["killed"], ["power lost"], ["power lost, names kept"]
 BY_LOT = [f"power lost, by lot {number}" for number in range(1, 5)]
@@ -83,14 +113,13 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_protocol_is_seen(tmp_path, what):
+@pytest.mark.timeout(600)
+def test_a_broken_protocol_is_seen(tmp_path):
     """Each step of the protocol is needed: without it, replacing a dataset ends badly at some call."""
-    modes, how = BROKEN[what]
-    code = BREAK.format(how=how, modes=modes)
-    done = faults("--kind", "prepare-at-calls", "--folder", tmp_path, code=code)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert re.search(r"prepare-at-calls +\d+ +[1-9]", done.stdout), done.stdout
+    folder = str(tmp_path)
+    codes = {what: BREAK.format(how=how, modes=modes, folder=folder) for what, (modes, how) in BROKEN.items()}
+    for what, shown in each(codes).items():
+        assert re.match("bad: (after it|it ended)", shown), f"{what}: {shown}"
 
 
 UNGUARDED = """
@@ -110,16 +139,18 @@ def unguarded(folder):
 read_errors.LoopDisk = read_errors.CutFiles
 read_errors.WAYS = {{{way!r}: read_errors.WAYS[{way!r}]}}
 read_errors.formats = types.SimpleNamespace(names=lambda: ["npy"])
+import sys
 from _faults.__main__ import main
-raise SystemExit(main())
+sys.argv = ["faults", "--kind", "read-errors", "--folder", {folder!r}]
+print("exit", main(), flush=True)
 """
+WAYS = [("epoch", "run native"), ("epoch", "run dataloader"), ("verify", "verify")]
 
 
-@pytest.mark.parametrize(
-    ("module", "way"), [("epoch", "run native"), ("epoch", "run dataloader"), ("verify", "verify")]
-)
-def test_a_map_that_nobody_guards_is_seen(tmp_path, module, way):
-    code = UNGUARDED.format(module=module, way=way)
-    done = faults("--kind", "read-errors", "--folder", tmp_path, code=code)
-    assert done.returncode == 1, done.stdout + done.stderr
-    assert "it ended with -7" in done.stdout, done.stdout  # SIGBUS
+@pytest.mark.timeout(600)
+def test_a_map_that_nobody_guards_is_seen(tmp_path):
+    codes = {way: UNGUARDED.format(module=module, way=way, folder=str(tmp_path)) for module, way in WAYS}
+    for way, shown in each(codes).items():
+        assert re.search(r"read-errors +\d+ +[1-9]", shown), f"{way}: {shown}"
+        assert "it ended with -7" in shown, f"{way}: {shown}"  # SIGBUS
+        assert shown.endswith("exit 1\n0 \n"), f"{way}: {shown}"

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from iobench.diagnose import session
 from iobench.diagnose.advice import diagnose
+from iobench.diagnose.processes import Processes
 from iobench.diagnose.trials import MOST_WORKERS
 from iobench.diagnose.watch import Watch
 
@@ -100,15 +101,37 @@ def test_many_small_tensors():
     assert "collate" in kinds(alone(DataLoader(wide, batch_size=32), variants=False))
 
 
-def test_python_objects_that_workers_copy_by_looking_at_them():
-    held = [str(number) * 3 for number in range(6_000_000)]
+STRINGS, ROWS = 3_000_000, 300
+TWICE = [[row] for row in range(ROWS) for _ in range(2)]  # so that each of two workers has every row
+
+
+@pytest.fixture
+def looked(monkeypatch):
+    """Waits until the watcher has looked once more, however busy the machine is."""
+    look, looks = Processes._look, []
+    monkeypatch.setattr(Processes, "_look", lambda self: (look(self), looks.append(time.monotonic())))
+
+    def wait():
+        asked = time.monotonic()
+        while len([at for at in looks[-2:] if at > asked]) < 2:  # the one before may have begun earlier
+            time.sleep(1e-3)
+
+    return wait
+
+
+@pytest.mark.parametrize("objects", [True, False], ids=["a list of strings", "an array"])
+def test_python_objects_that_workers_copy_by_looking_at_them(looked, objects):
+    held = [str(number) * 3 for number in range(STRINGS)] if objects else np.arange(STRINGS * 10)
 
     def count(row):
-        time.sleep(12e-3)
-        return sum(len(text) for text in held[row * 10_000 : (row + 1) * 10_000])
+        part = held[row * len(held) // ROWS : (row + 1) * len(held) // ROWS]
+        return sum(len(text) for text in part) if objects else int(part.sum())
 
-    loader = DataLoader(Samples(600, count), batch_size=2, **FORK)
-    assert "memory" in kinds(in_a_loop(loader, step_s=0.0))
+    watch = Watch(DataLoader(Samples(ROWS, count), batch_sampler=TWICE, **FORK), "cpu", lambda seen: None)
+    for number, _ in enumerate(watch, 1):
+        if number in (2, len(TWICE) - 4):  # when all memory is yet shared, and when the workers are done
+            looked()
+    assert ("memory" in kinds(diagnose(watch.seen).advice)) == objects
 
 
 def test_a_file_that_was_open_before_workers_forked(tmp_path):

@@ -94,6 +94,10 @@ def in_part(part, **changes):
     return json.dumps({**body, part: {**body[part], **changes}})
 
 
+def deep(levels):
+    return [deep(levels - 1)] if levels else []
+
+
 BROKEN = {
     "hello": "Expecting value",
     "[]": "no record_version",
@@ -126,6 +130,7 @@ BROKEN = {
     changed(time="yesterday"): "yesterday",
     changed(time="2026-01-02T03:04:05"): "has no zone",
     "[" * 10_000: "",
+    in_part("dataset", source={"deep": deep(300)}): "nested deeper than 50 levels",
 }
 
 

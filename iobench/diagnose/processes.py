@@ -1,7 +1,13 @@
-"""Looks at this process and its children now and then: memory, processor time, disk bytes."""
+"""Looks at this process and its children now and then: memory, processor time, disk bytes.
+
+Memory that workers copy by looking at it grows from batch to batch. So each worker's own memory is
+compared with what it was when the loop had just become steady: what a worker needs to start, and for
+its first batches, is none of it.
+"""
 
 from __future__ import annotations
 
+import os
 import resource
 import threading
 import time
@@ -15,7 +21,9 @@ from iobench.host import counters
 from iobench.host.monitor import Monitor
 from iobench.host.tree import descendants
 
-PAUSES_S = (0.3, 1.2, 2.0, 4.0)  # and then always the last: a look takes some 10 ms
+FIRST_S, MOST_S = 0.1, 4.0  # between two looks
+SPACING = 0.15  # of the time so far: so the last look at workers is not long before they end
+COST = 20  # times as long a pause as a look took
 
 
 class Processes:
@@ -26,25 +34,33 @@ class Processes:
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
         self._memory: list[tuple[int, int]] = []  # children, and bytes with them
-        self._done = threading.Event()
+        self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: at first, and now
+        self._done = self._steady = False
+        self._wake = threading.Event()
 
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Snapshot, until the block ends."""
         self._began_cpu, self._began_disk = time.process_time(), counters.disk_bytes()
-        self._began_reaped = _reaped_cpu_s()
+        self._began_reaped, self._began = _reaped_cpu_s(), time.monotonic()
         thread = threading.Thread(target=self._watch, name="iobench-processes", daemon=True)
         with self._monitor.watching():
             thread.start()
             try:
                 yield
             finally:
-                self._look()
-                self._done.set()
+                self._done = True
+                self._wake.set()
                 thread.join()
+                self._look()
                 self._ended_cpu, self._ended_disk = time.process_time(), counters.disk_bytes()
                 self._ended_reaped = _reaped_cpu_s()
                 self.machine = self._monitor.take()
+
+    def steady(self) -> None:
+        """Compare memory from now on: each worker has given a batch."""
+        self._steady = True
+        self._wake.set()
 
     @property
     def cpu_s(self) -> float:
@@ -73,21 +89,23 @@ class Processes:
         """The most that all of them had together; None where the kernel does not tell."""
         return max((count for _, count in self._memory), default=None)
 
-    def memory_growth_bytes(self, workers: int | None) -> int | None:
-        """From the first look at which so many workers were there to the last one; None before two such.
-
-        None stands for as many children as there were at most.
-        """
-        wanted = self.workers if workers is None else workers
-        with_all = [count for children, count in self._memory if children >= wanted]
-        return with_all[-1] - with_all[0] if len(with_all) > 1 else None
+    @property
+    def memory_growth_bytes(self) -> int | None:
+        """Of the children's own memory since the loop was steady; None before two looks at any of them."""
+        twice = [own for own in self._own.values() if len(own) > 1]
+        return sum(now - first for first, now in twice) if twice else None
 
     def _watch(self) -> None:
-        pauses = iter(PAUSES_S)
-        pause = next(pauses)
-        while not self._done.wait(pause):
+        pause = FIRST_S
+        while True:
+            self._wake.wait(pause)
+            self._wake.clear()
+            if self._done:
+                return
+            began = time.monotonic()
             self._look()
-            pause = next(pauses, PAUSES_S[-1])
+            now = time.monotonic()
+            pause = min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
 
     def _look(self) -> None:
         children = descendants()
@@ -99,8 +117,13 @@ class Processes:
                 self._disk[child] = process.io_counters().read_bytes
             except psutil.Error:  # it has just ended, or is not ours to look at
                 continue
-        if (memory := counters.memory_bytes()) is not None:
-            self._memory.append((len(children), memory))
+        here, found = counters.memory_of(os.getpid()), map(counters.memory_of, children)
+        memory = {child: one for child, one in zip(children, found, strict=True) if one}
+        if here is not None:
+            self._memory.append((len(children), here.part_bytes + sum(m.part_bytes for m in memory.values())))
+        for child, one in memory.items() if self._steady else ():
+            own = self._own.setdefault(child, [])
+            own[min(1, len(own)) :] = [one.own_bytes]
 
 
 def _reaped_cpu_s() -> float:

@@ -37,7 +37,7 @@ class Seen:
     gpu: float | None  # busy
     gpu_low: float | None  # the part of the snapshots that found it less than half busy
     memory_bytes: int | None  # the most of all processes together, by PSS
-    memory_growth_bytes: int | None  # from the first look at all workers to the last
+    memory_growth_bytes: int | None  # of what is the workers' own, since the loop was steady
 
     @property
     def wait_share(self) -> float:

@@ -31,8 +31,8 @@ class Watch(Generic[T]):
         self.seen: Seen | None = None
 
     def __iter__(self) -> Iterator[T]:
-        loop = _Loop()
         processes = Processes(self._device)
+        loop = _Loop(processes.steady, facts_of(self._loader).workers or 1)
         try:
             with processes.watching():
                 yield from loop.over(self._loader)
@@ -48,9 +48,10 @@ class Watch(Generic[T]):
 
 
 class _Loop:
-    """The times of one loop."""
+    """The times of one loop; it is steady once it has as many batches as there are workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, steady: Callable[[], None], workers: int) -> None:
+        self._steady, self._steady_at = steady, workers
         self._waits, self._steps = array("q"), array("q")
         self._samples = self._bytes = self._tensors = 0
         self._last = (0, 0)
@@ -75,6 +76,8 @@ class _Loop:
             before = after
 
     def _count(self, batch: Any) -> None:
+        if len(self._waits) == self._steady_at:
+            self._steady()
         if self._tensors < MANY_TENSORS or len(self._waits) % COUNT_EVERY == 0:
             tensors = tensors_of(batch)
             self._tensors = len(tensors)
@@ -109,5 +112,5 @@ class _Loop:
             gpu=float(np.mean(gpu)) if gpu else None,
             gpu_low=float(np.mean([busy < LOW for busy in gpu])) if gpu else None,
             memory_bytes=processes.memory_bytes,
-            memory_growth_bytes=processes.memory_growth_bytes(facts.workers),
+            memory_growth_bytes=processes.memory_growth_bytes,
         )

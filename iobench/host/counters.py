@@ -94,21 +94,34 @@ class Counters:
             self._pause = SNAPSHOT_S
 
 
+@dataclass(frozen=True)
+class Memory:
+    """Anonymous and shared memory of one process: its part by PSS, and what no other process shares."""
+
+    part_bytes: int
+    own_bytes: int  # anonymous: after a fork, what the process has written to
+
+
 def memory_bytes() -> int | None:
     """Anonymous and shared memory of this process and its children, by PSS; None where untold."""
-    own = _pss(os.getpid())
+    own = memory_of(os.getpid())
     if own is None:
         return None
-    return own + sum(_pss(child) or 0 for child in descendants())  # one of them may just have ended
+    found = map(memory_of, descendants())  # one of them may just have ended
+    return own.part_bytes + sum(memory.part_bytes for memory in found if memory)
 
 
-def _pss(pid: int) -> int | None:
+def memory_of(pid: int) -> Memory | None:
+    """The memory of one process; None where the kernel does not tell. Takes some 10 ms for each GiB."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return None
-    kib = [int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:"))]
-    return 1024 * sum(kib) if kib else None
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:])}
+    if "Pss_Anon" not in kib:
+        return None
+    shared = kib["Pss_Shmem"]
+    return Memory(1024 * (kib["Pss_Anon"] + shared), 1024 * max(0, kib["Private_Dirty"] - shared))
 
 
 def _difference(now: Number | None, then: Number | None) -> Number | None:

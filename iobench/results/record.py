@@ -26,6 +26,7 @@ from iobench.results.parts import (
 )
 
 VERSION = 2
+MOST_LEVELS = 50  # of a record: far more than it has, far fewer than Python's own recursion can take
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +127,7 @@ def parse(line: str) -> Record:
     ValueError, in words, where it is none: every part is checked against its declared types.
     """
     body = json.loads(line, parse_constant=_refuse)
+    check_levels(body)
     if "\\ud" in line.lower():  # half of a surrogate pair is no text: a UnicodeEncodeError
         json.dumps(body, ensure_ascii=False).encode()
     version = body.get("record_version") if isinstance(body, dict) else None
@@ -162,6 +164,17 @@ def _check(record: Record) -> None:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"a figure is {constant}")
+
+
+def check_levels(body: Any) -> None:
+    """ValueError where it is nested deeper than whoever walks through it could go."""
+    level = [body]
+    for _ in range(MOST_LEVELS):
+        holders = [value for value in level if isinstance(value, (dict, list))]
+        if not holders:
+            return
+        level = [item for held in holders for item in (held.values() if isinstance(held, dict) else held)]
+    raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels")
 
 
 def plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ import msgspec
 from iobench.dataset.staging import os_errors
 from iobench.errors import RecordError
 from iobench.host import machine
-from iobench.results.record import plain
+from iobench.results.record import check_levels, plain
 from iobench.studies._base import Answer, Result, Study, StudyOptions, names, study_of
 from iobench.studies._turns import Measurements
 from iobench.text import reason
@@ -91,9 +91,9 @@ def past(data_dir: Path) -> tuple[list[Result], list[str]]:
 
 def _result(text: bytes) -> Result:
     result = msgspec.json.decode(text, type=Result)
-    json.dumps(
-        msgspec.to_builtins(result), ensure_ascii=False
-    ).encode()  # half of a surrogate pair is no text
+    body = msgspec.to_builtins(result)
+    check_levels(body)
+    json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair is no text
     if not isinstance(result.machine.get("cpu"), str):
         raise ValueError("its machine has no cpu")
     return result

@@ -9,18 +9,19 @@ line of its own, with what has to be typed to see it again. A kind is one module
 from __future__ import annotations
 
 import argparse
-import functools
+import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
+from multiprocessing.connection import wait
+from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from _faults import kinds
+from _faults import kinds, ready
 from _faults.registry import KINDS, Trials
 
 
@@ -31,27 +32,38 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer of each kind, in less than a minute")
     parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="only these; repeatable")
     parser.add_argument("--folder", type=Path, help="where to work, on the file system to try")
-    parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="kinds at once")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="kinds at once")
     chosen = parser.parse_args()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)
     names = chosen.kind or sorted(KINDS)
     print(f"{'kind':24} {'tried':>6} {'bad':>5} {'seconds':>8}", flush=True)
-    if len(names) == 1:
-        return 1 if run(names[0], chosen) else 0
-    with ThreadPoolExecutor(chosen.jobs) as pool:
-        return max(pool.map(functools.partial(_apart, chosen), names))
+    ready.load()
+    ready.hasten()
+    return side_by_side(names, chosen)
 
 
-def _apart(chosen: argparse.Namespace, name: str) -> int:
-    """Try one kind in a process of its own, which forks no threads of others; its exit code."""
-    command = [sys.executable, "-m", "_faults", "--kind", name, "--seed", str(chosen.seed)]
-    command += ["--quick"] * chosen.quick + (["--folder", str(chosen.folder)] if chosen.folder else [])
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    print(done.stdout.partition("\n")[2] + done.stderr, end="", flush=True)
-    if done.returncode not in (0, 1):
-        print(f"  {name} itself ended with {done.returncode}", flush=True)
-    return 1 if done.returncode else 0
+def side_by_side(names: Sequence[str], chosen: argparse.Namespace) -> int:
+    """Try each kind in a process of its own, which has everything imported; 1 where anything is bad."""
+    fork = multiprocessing.get_context("fork")
+    waiting, bad = list(names), False
+    running: list[ForkProcess] = []
+    while waiting or running:
+        while waiting and len(running) < chosen.jobs:
+            process = fork.Process(target=_apart, args=(waiting[0], chosen), name=waiting.pop(0))
+            process.start()
+            running.append(process)
+        wait([process.sentinel for process in running])
+        for process in [process for process in running if not process.is_alive()]:
+            running.remove(process)
+            bad |= process.exitcode != 0
+            if process.exitcode not in (0, 1):
+                print(f"  {process.name} itself ended with {process.exitcode}", flush=True)
+    return int(bad)
+
+
+def _apart(name: str, chosen: argparse.Namespace) -> None:
+    raise SystemExit(1 if run(name, chosen) else 0)
 
 
 def run(name: str, chosen: argparse.Namespace) -> int:
@@ -66,8 +78,8 @@ def run(name: str, chosen: argparse.Namespace) -> int:
                 problems.append(f"  {what}: {problem} ({again})")
     # a kind that tries nothing proves nothing
     problems += [] if tried else [f"  nothing was tried ({again})"]
-    print(f"{name:24} {tried:6} {len(problems):5} {time.monotonic() - started:8.1f}")
-    print(*problems, sep="\n", end="\n" if problems else "", flush=True)
+    line = f"{name:24} {tried:6} {len(problems):5} {time.monotonic() - started:8.1f}"
+    print(line, *problems, sep="\n", flush=True)
     return len(problems)
 
 

@@ -15,7 +15,6 @@ from _faults.prepares import NAME, Call
 from _faults.registry import Outcome, Trials, kind
 from _faults.typed import typed
 from iobench import RunOptions
-from iobench.bench import case_limits, epoch
 
 PATIENCE_S = 40  # what is bounded takes 20 s at most where the machine is idle
 NUMBERS = (
@@ -160,7 +159,6 @@ def _value(chance: random.Random) -> str:
 
 
 def _type(folder: Path, arguments: list[str]) -> None:
-    case_limits.SECONDS, epoch.ROUND_S = 0.002, 0.002
     os.chdir(folder)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))

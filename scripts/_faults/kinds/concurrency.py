@@ -13,7 +13,6 @@ from _faults.prepares import NAME, Call
 from _faults.reading import WAYS
 from _faults.registry import Outcome, Trials, kind
 from iobench import Manifest, RunOptions
-from iobench.bench import case_limits, epoch
 from iobench.results import record
 
 ELEMENTS, FORMATS = 1 << 16, ("npy", "lmdb", "hdf5", "memmap")
@@ -64,7 +63,6 @@ def _runs(data_dir: Path, apart_s: float) -> str | None:
 
     def run(after_s: float) -> None:
         time.sleep(after_s)
-        case_limits.SECONDS, epoch.ROUND_S = 0.002, 0.002
         options = RunOptions(loader=("native",), rounds="20", limits=False)
         found = iobench.run(iobench.find_dataset(data_dir, NAME), options, out=out)
         assert not found.failures, found.failures

@@ -3,122 +3,79 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 from _faults.children import LINE
+from _faults.commands import Ended, Ready, Start, command, new
 from _faults.prepares import NAME, Call
 from _faults.registry import Outcome, Trials, kind
 from iobench.formats import names
 
-AT_ONCE, PATIENCE_S = 3, 60
-# tells that Python has started: what comes before that is none of ours
-BEGIN = "import os; os.write({pipe}, b'x'); from iobench.__main__ import main; main()"
+AT_ONCE, ELEMENTS = 3, 1 << 14
+EACH_NEW = 5  # of so many one from a new interpreter, whose imports are struck, too
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How a command that was interrupted ended."""
+@dataclass
+class _Commands:
+    """What is interrupted, by what it is called, and how long each takes when it is not."""
 
-    code: int
-    said: str
-    left: list[str]
-    seconds: float
+    folder: Path
+    whole_s: dict[str, float] = field(default_factory=dict)
+
+    def line(self, what: str, number: int) -> list[str]:
+        """The arguments of trial `number`, whose records go into a file of its own."""
+        if what == "prepare":
+            data_dir, name = self.folder / "other", f"n{number % AT_ONCE}"
+            return ["prepare", "--size", "1e6", "--overwrite", "--data-dir", str(data_dir), "--name", name]
+        line = ["run", "--data-dir", str(self.folder), "--name", NAME, "--no-limits"]
+        line += ["--out", str(self.out(number))]
+        if what == "run":
+            return [*line, "--rounds", "4", "--loader", "native", "--loader", "stream"]
+        workers = ["--loader", "dataloader:num_workers=2", "--format", "npy", "--batch-size", "64"]
+        return [*line, "--rounds", "2", *workers]
+
+    def out(self, number: int) -> Path:
+        """Where the records of a trial are."""
+        return self.folder / f"{number}.jsonl"
+
+
+WHAT = ("run", "run with workers", "prepare")
 
 
 @kind("interrupts")
 def interrupts(trials: Trials) -> Iterator[Outcome]:
     """Interrupted after a time that is left to chance, alone or with its whole group, as by a terminal."""
-    Call(0, tuple(names()))(trials.folder, 1 << 16)
-    commands = {
-        "run": [
-            *("run", "--rounds", "4", "--data-dir", str(trials.folder), "--name", NAME),
-            *("--loader", "native", "--loader", "stream", "--no-limits"),
-        ],
-        "run with workers": [
-            *("run", "--rounds", "2", "--data-dir", str(trials.folder), "--name", NAME),
-            *("--loader", "dataloader:num_workers=2", "--format", "npy", "--batch-size", "64"),
-            "--no-limits",
-        ],
-        "prepare": ["prepare", "--size", "3e6", "--overwrite", "--data-dir", str(trials.folder / "other")],
-    }
-    whole_s = {}
-    for what, arguments in commands.items():
-        ended = _command(_with_out(arguments, trials.folder / "whole.jsonl"), None, False)
-        assert ended.code == 0, ended.said
-        whole_s[what] = ended.seconds
-
-    def one(number: int) -> Outcome:
-        chance = random.Random(f"{seed} {number}")
-        what = list(commands)[number % len(commands)]
-        at_s, group = chance.uniform(0, 1.1 * whole_s[what]), chance.random() < 0.5
-        out, arguments = trials.folder / f"{number}.jsonl", commands[what]
-        if what == "prepare":
-            arguments = [*arguments, "--name", f"n{number % AT_ONCE}"]
-        ended = _command(_with_out(arguments, out), at_s, group)
-        whose = "with its group" if group else "alone"
-        return f"{number}: {what}, {whose}, after {at_s:.3f} s", _problem(ended, out)
-
+    commands = _Commands(trials.folder)
+    Call(0, tuple(trials.sample(names(), quick=3)))(trials.folder, ELEMENTS)
     seed = trials.chance.random()
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield from pool.map(one, trials.some(full=100, quick=4))
+    with closing(Ready()) as ready, ThreadPoolExecutor(AT_ONCE) as pool:
+        for number, what in enumerate(WHAT, -len(WHAT)):
+            ended = command(ready, commands.line(what, number))
+            assert ended.code == 0, ended.said
+            commands.whole_s[what] = ended.seconds
+
+        def one(number: int) -> Outcome:
+            return _interrupted(commands, ready, number, random.Random(f"{seed} {number}"))
+
+        yield from pool.map(one, trials.some(full=150, quick=7))
 
 
-def _with_out(arguments: list[str], out: Path) -> list[str]:
-    return [*arguments, "--out", str(out)] if arguments[0] == "run" else arguments
+def _interrupted(commands: _Commands, ready: Ready, number: int, chance: random.Random) -> Outcome:
+    what, start = WHAT[number % len(WHAT)], _start(ready, number)
+    most_s = commands.whole_s[what] + (ready.import_s if start is new else 0.0)
+    at_s, group = chance.uniform(0, 1.1 * most_s), chance.random() < 0.5
+    ended = command(start, commands.line(what, number), at_s, group)
+    how = f"{'new' if start is new else 'ready'}, {'with its group' if group else 'alone'}"
+    return f"{number}: {what}, {how}, after {at_s:.3f} s", _problem(ended, commands.out(number))
 
 
-def _command(arguments: list[str], at_s: float | None, group: bool) -> Ended:
-    """Run a command in a session of its own, and interrupt it after so many seconds."""
-    reading, writing = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-c", BEGIN.format(pipe=writing), *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        pass_fds=[writing],
-        start_new_session=True,
-        text=True,
-    )
-    os.close(writing)
-    os.read(reading, 1)
-    began = time.monotonic()
-    try:
-        said = process.communicate(timeout=at_s if at_s is not None else PATIENCE_S)[1]
-    except subprocess.TimeoutExpired:
-        (os.killpg if group else os.kill)(process.pid, signal.SIGINT)
-        try:
-            said = process.communicate(timeout=PATIENCE_S)[1]
-        except subprocess.TimeoutExpired:
-            process.kill()
-            said = f"{process.communicate()[1]}\nit hangs"
-    os.close(reading)
-    return Ended(process.returncode, said, _left(process.pid), time.monotonic() - began)
-
-
-def _left(session: int) -> list[str]:
-    """The commands of processes of a session that are there yet after a second."""
-    for _ in range(20):
-        left = []
-        for process in psutil.process_iter(["pid", "cmdline", "status"]):
-            try:
-                if os.getsid(process.pid) == session and process.info["status"] != psutil.STATUS_ZOMBIE:
-                    left.append(" ".join(process.info["cmdline"] or ["?"])[:200])
-            except (ProcessLookupError, PermissionError):
-                continue
-        if not left:
-            break
-        time.sleep(0.05)
-    return left
+def _start(ready: Ready, number: int) -> Start:
+    return new if number % EACH_NEW == 0 else ready
 
 
 def _problem(ended: Ended, out: Path) -> str | None:
