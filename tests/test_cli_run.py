@@ -113,6 +113,7 @@ USAGE = [
     (("--block-size", "4KiB"), "for order block, not random"),
     (("--loader", "native", "--direct"), "direct is no option of native"),
     (("--seed", "-1"), "seed -1 is below 0"),
+    (("--sudo",), "add --cache cold"),
     (("--pin-memory",), "need an accelerator"),
     (("--loader", "dataloader:speed=9"), "loader dataloader has no option 'speed'"),
     (("--loader", "native:pin_memory"), "'pin_memory' is not OPTION=VALUE"),

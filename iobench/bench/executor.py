@@ -21,7 +21,7 @@ from iobench.formats import Schema
 from iobench.host.device import pick_device
 from iobench.loading.stages import Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice
-from iobench.results.parts import Measured
+from iobench.results.parts import Measured, ProofPart
 
 
 @dataclass
@@ -40,10 +40,10 @@ class Tick:
 class Executor(Protocol):
     """Runs cases; what is wrong with one is a BenchError or a FormatError."""
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> str | None:
+    def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Run a case once, every sample hashed on the device, and then the other warm-up rounds.
 
-        Of somebody's own loader, why that is no proof, where it is none.
+        What was found of a loader's own order; None where it is told its rows.
         """
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
@@ -62,7 +62,7 @@ class InProcess:
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> str | None:
+    def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Prove it, and warm it up; WrongContent where other than the dataset reached the device."""
         if self._manifest.unchanged(case.variant):
             opener = self._manifest.opener(case.variant)
@@ -82,10 +82,10 @@ class InProcess:
             proof.add(batch)
 
         self._run(case, Round(0, consume, seconds=0.0), tick, step)
-        not_proved = proof.conclude()
+        found = proof.conclude()
         for _ in range(warmup - 1):
             self._run(case, Round(0, lambda batch: None, seconds=0.0), tick)
-        return not_proved
+        return found
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time it: as many epochs as fill the round, or one from a cold disk."""

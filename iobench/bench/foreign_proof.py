@@ -15,6 +15,7 @@ from iobench.errors import TargetError
 from iobench.formats import Schema
 from iobench.loading.transfer import DeviceBatch
 from iobench.results.cases import trains
+from iobench.results.parts import ProofPart
 
 
 class ForeignProof:
@@ -50,11 +51,11 @@ class ForeignProof:
         self._check.add(batch, np.arange(done, done + len(hashes), dtype=np.int64))
         self._hashes.append(hashes.cpu().numpy())
 
-    def conclude(self) -> str | None:
-        """Why nobody can say that all of the dataset came as it was asked for; None where it did."""
+    def conclude(self) -> ProofPart:
+        """Why nobody can say that all of the dataset came as it was asked for, where it did not."""
         if not self._largest:
             raise TargetError("it gave no batches: there is nothing to measure")
-        return "; ".join([*self._content(), *self._batches()]) or None
+        return ProofPart(not_proved="; ".join([*self._content(), *self._batches()]) or None)
 
     def _content(self) -> list[str]:
         if self._other is not None:

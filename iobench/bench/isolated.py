@@ -23,7 +23,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.errors import BenchError, CaseDied
 from iobench.formats import FormatError
 from iobench.host.process import START_S, KillableProcess
-from iobench.results.parts import Measured
+from iobench.results.parts import Measured, ProofPart
 
 POLL_S = 0.05
 
@@ -35,10 +35,10 @@ class Isolated:
         self._manifest, self._timeout_s = manifest, timeout_s
         self._processes: dict[str, CaseProcess] = {}
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> str | None:
+    def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Start the case's process and have it prove and warm up; errors as in this process."""
-        not_proved: str | None = self._ask(case, tick, "prove", warmup)
-        return not_proved
+        found: ProofPart | None = self._ask(case, tick, "prove", warmup)
+        return found
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Have its process time a round."""

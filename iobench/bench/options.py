@@ -10,7 +10,7 @@ from typing import Any
 from iobench import formats
 from iobench.bench.case import Case
 from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
-from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest import Manifest, unusable
 from iobench.errors import InvalidSettings
 from iobench.formats import InvalidOption
 from iobench.host import cache
@@ -68,6 +68,10 @@ class RunOptions:
             )
         if not 0 < self.timeout < float("inf"):
             raise InvalidSettings(f"timeout {self.timeout} is not a number of seconds above 0")
+        if self.sudo and "cold" not in self.cache:
+            raise InvalidSettings(
+                "sudo drops the page cache for cold rounds, and none is asked for: add --cache cold"
+            )
         blocks = (self.block_bytes, self.window_bytes)
         if "block" not in self.order and blocks != ((BLOCK_BYTES,), (WINDOW_BYTES,)):
             raise InvalidSettings(
@@ -149,8 +153,11 @@ def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[
 
 
 def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
-    every = list(manifest.artifacts)
-    named = every if "all" in wanted else [formats.parse(word).variant for word in wanted]
+    every, missing = list(manifest.artifacts), unusable(manifest)
+    if "all" in wanted and every and len(missing) == len(every):
+        raise next(iter(missing.values()))
+    usable = [variant for variant in every if variant not in missing]
+    named = usable if "all" in wanted else [formats.parse(word).variant for word in wanted]
     for variant in named:
         if variant not in every:
             manifest.opener(variant)  # raises what to do about it
@@ -182,9 +189,14 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
         yield from found
 
 
-def left_out(options: RunOptions) -> list[str]:
-    """A sentence for each combination of a loader's options that does not go together, and makes no case."""
-    found = []
+def left_out(manifest: Manifest, options: RunOptions) -> list[str]:
+    """A sentence for whatever was asked for and makes no case.
+
+    Prepared formats of `all` whose library is not installed, combinations of a loader's options that do not
+    go together, and loaders of data of their own with a cold cache.
+    """
+    missing = unusable(manifest) if "all" in options.format else {}
+    found = [f"left out: {error}" for error in missing.values()]
     for loader in map(loaders.parse, _words(options)):
         own = {name: values for name, values in options.loader_options.items() if name in loader.settable}
         found += [f"left out: {problem}" for problem in _grid(loader, own)[1]]

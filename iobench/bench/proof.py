@@ -14,6 +14,7 @@ from iobench.errors import WrongContent
 from iobench.formats import Rows
 from iobench.loading.loaders import Asked, Job, Loader
 from iobench.loading.transfer import DeviceBatch
+from iobench.results.parts import ProofPart
 
 
 class Proof:
@@ -37,7 +38,7 @@ class Proof:
         else:
             self._check.add(batch, next(self._rows, None))
 
-    def conclude(self) -> str | None:
+    def conclude(self) -> ProofPart | None:
         """Nothing that is left open: WrongContent where what came is not what the manifest says."""
         if self._loader.repeats:
             self._cover()

@@ -28,6 +28,7 @@ from iobench.results.parts import (
     MachineGpu,
     MachinePart,
     Measured,
+    ProofPart,
     SnapshotPart,
 )
 from iobench.results.record import Record
@@ -43,6 +44,7 @@ class Recorder:
         self._monitor = Monitor(root, device) if run.options.profile else None
         self.machines = {case.device: _machine(root, case.device) for case in run.cases}
         self._below_s: list[float] | None = None
+        self._proofs: dict[str, ProofPart | None] = {}
 
     def watching(self) -> AbstractContextManager[None]:
         """Look at the machine once a second meanwhile, if the run asks for it."""
@@ -61,18 +63,16 @@ class Recorder:
                 self._below_s = [below.first_s, below.second_s]
                 self._run.remarks.append(below.sentence)
 
+    def proved(self, case: Case, found: ProofPart | None) -> None:
+        """Keep what the proof of a case found, for its records."""
+        self._proofs[case.key] = found
+
     def limit(self, case: Case) -> Limit | None:
         """The lowest limit on the case's way; None where none is to be, or can be, measured."""
         return self._limits.of(case) if self._limits and not case.loader.own_data else None
 
     def record(
-        self,
-        case: Case,
-        number: int,
-        measured: Measured,
-        cache: CachePart,
-        limit: Limit | None,
-        not_proved: str | None = None,
+        self, case: Case, number: int, measured: Measured, cache: CachePart, limit: Limit | None
     ) -> Record:
         """The record of a round that has just ended."""
         rate = measured.timing.logical_bytes / measured.timing.epochs_s
@@ -89,7 +89,7 @@ class Recorder:
             machine=self.machines[case.device],
             limit=LimitPart(**asdict(limit)) if limit else None,
             shuffledness=self._shuffledness(case),
-            not_proved=not_proved,
+            proof=self._proofs.get(case.key),
             plan=None if self._run.records else plan_of_run(self._run.options, self._run.cases),
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},

@@ -47,7 +47,6 @@ class Measuring:
             self._say_what_is_there()
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}
-        self._not_proved: dict[str, str | None] = {}
         for case in {case.model: case for case in run.cases}.values():
             Step.of(
                 case, run.manifest.schema
@@ -83,9 +82,8 @@ class Measuring:
             self._observer.status(f"checking {self._labels[case.key]}")
             with self._collecting_failures(case):
                 before = time.monotonic()
-                self._not_proved[case.key] = self._executor(case).prove(
-                    case, self._options.warmup, self._tick(case, 0)
-                )
+                found = self._executor(case).prove(case, self._options.warmup, self._tick(case, 0))
+                self._recorder.proved(case, found)
                 self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
 
     def _trace_all(self) -> None:
@@ -124,7 +122,7 @@ class Measuring:
             else CachePart(**cache.establish(case.cache, files, logical, self._options.sudo))
         )
         for measured in self._executor(case).measure(case, number, self._tick(case, number)):
-            made = recorder.record(case, number, measured, state, limit, self._not_proved.get(case.key))
+            made = recorder.record(case, number, measured, state, limit)
             record.append(self._run.path, made)
             self._run.records.append(made)
             self._observer.recorded(case.key, made)

@@ -39,7 +39,7 @@ def run(
     found = cases_of(manifest, options, devices)
     path = out or _new_path(manifest)
     record.check_writable(path)
-    result = Run(manifest, options, found, path, list(went_before), remarks=left_out(options))
+    result = Run(manifest, options, found, path, list(went_before), remarks=left_out(manifest, options))
     observer = observer or Observer()
     observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
     Measuring(result, observer).all_rounds()

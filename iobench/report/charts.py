@@ -10,7 +10,7 @@ import altair as alt
 from iobench.report import style
 from iobench.report.rows import WAITS, Row
 from iobench.results.metrics import NAMED, Metric
-from iobench.units import MIB
+from iobench.units import MIB, counted
 
 STEP = 32  # pixels from one case to the next: its name above, its marks below
 ABOVE, BELOW = -8, 7  # from the middle of a step
@@ -165,7 +165,7 @@ def _looks(points: Sequence[Row]) -> dict[str, Any]:
 
 
 def _medians(rows: Sequence[Row]) -> list[Row]:
-    return [_point(row, row["standing"], "bytes_per_s", f"{row['rounds']} rounds") for row in rows]
+    return [_point(row, row["standing"], "bytes_per_s", counted(row["rounds"], "round")) for row in rows]
 
 
 def _rounds(rounds: Sequence[Row]) -> list[Row]:

@@ -110,6 +110,13 @@ class MemoryPart:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ProofPart:
+    """What the proof of a case found of a loader that has an order of its own, in one epoch."""
+
+    not_proved: str | None = None  # of somebody's own: why nobody can say that all of the dataset came
+
+
+@dataclass(frozen=True, kw_only=True)
 class LimitPart:
     """The lowest limit on the way of a case's bytes, measured in the same run."""
 

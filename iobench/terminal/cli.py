@@ -15,7 +15,7 @@ from iobench.formats import FormatError, InvalidOption, UnknownFormat
 from iobench.terminal.commands import compare, diagnose, history, inspect, prepare, report, run, study
 from iobench.text import printable, shortened
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 LONGEST = 1500  # characters of an error: what was typed may be in it
 USAGE_ERRORS = (InvalidSettings, InvalidOption, UnknownFormat)

@@ -14,7 +14,7 @@ from iobench.results.record import Record
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Summary
 from iobench.terminal.tables import plain_table
-from iobench.units import MIB, bytes_text, rate_text, seconds_text, three_digits
+from iobench.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 
 COMMON = ("device", "cache", "order", "batch_size", "model")  # said once where all cases have them alike
 Columns = list[tuple[str, list[str | None]]]
@@ -24,7 +24,7 @@ def round_line(record: Record, label: Label, rounds: int | None) -> str:
     """One round in one line."""
     speed = f"{three_digits(record.bytes_per_s / MIB)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
     number = f"{record.round}/{rounds}" if rounds else record.round
-    epochs = f" × {record.timing.epochs} epochs" if record.timing.epochs > 1 else ""
+    epochs = f" × {counted(record.timing.epochs, 'epoch')}" if record.timing.epochs > 1 else ""
     return f"round {number}  {label}: {speed}, {seconds_text(record.epoch_s)}{epochs}"
 
 
@@ -48,8 +48,9 @@ def run_lines(records: Sequence[Record]) -> list[str]:
         if len(values := {record.case.get(name) for record in records}) == 1 and None not in values
     ]
     return [
-        ", ".join([*alike, f"{rounds} round{'s' * (rounds != 1)}"]),
-        f"{machine.cpu}, {machine.usable_cores} cores, {bytes_text(machine.memory_bytes)}{gpu}; "
+        ", ".join([*alike, counted(rounds, "round")]),
+        f"{FACETS['processor'].text([machine.cpu, machine.usable_cores or 0])}, "
+        f"{bytes_text(machine.memory_bytes)}{gpu}; "
         f"{drive}, read-ahead {disk.read_ahead_kib} KiB",
     ]
 

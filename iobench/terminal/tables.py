@@ -9,12 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
 from iobench.host.limits import Limit
 from iobench.results.history import Past
 from iobench.text import printable
-from iobench.units import MIB, bytes_text, rate_text, seconds_text, three_digits
+from iobench.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 
 if TYPE_CHECKING:  # they load torch
     from iobench.studies import Result
@@ -23,17 +22,9 @@ if TYPE_CHECKING:  # they load torch
 def dataset_line(manifest: Manifest) -> str:
     """The dataset in one line: name, elements, samples and bytes."""
     schema = manifest.schema
-    return (
-        f"dataset {manifest.name}: {schema.elements:,} elements, {schema.samples:,} samples "
-        f"of {bytes_text(schema.sample_bytes)} ({_fields(schema)}), {bytes_text(schema.logical_bytes)}"
-    )
-
-
-def prepared_table(rows: Sequence[Prepared]) -> Table:
-    """What prepare wrote: format, options, stored bytes, ratio, times and speed, verified."""
-    table = plain_table(
-        "format", "options", "stored", "ratio", "write", "MiB/s", "read back", "verified", left=2
-    )
+    counts = f"{counted(schema.elements, 'element')}, {counted(schema.samples, 'sample')}"
+    sample, whole = bytes_text(schema.sample_bytes), bytes_text(schema.logical_bytes)
+    return f"dataset {manifest.name}: {counts} of {sample} ({_fields(schema)}), {whole}"
     for row in rows:
         name, _, options = row.variant.partition(":")
         artifact = row.artifact

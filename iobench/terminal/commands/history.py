@@ -12,6 +12,7 @@ from iobench.errors import InvalidSettings
 from iobench.terminal.commands._options import AsJson, DataDir
 from iobench.terminal.commands._records import records_of
 from iobench.text import printable
+from iobench.units import counted
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="List, show, delete and export past runs."
@@ -105,4 +106,4 @@ def export(
         raise RecordError(f"no runs in {folder / 'results'}; make one with 'iobench run'")
     records = records_of(paths)
     history.export(records, out)
-    display.note(f"{len(records)} rounds in {out}")
+    display.note(f"{counted(len(records), 'round')} in {out}")
