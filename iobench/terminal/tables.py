@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iobench.dataset.manifest import Manifest
+from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
 from iobench.host.limits import Limit
 from iobench.results.history import Past
@@ -25,6 +26,13 @@ def dataset_line(manifest: Manifest) -> str:
     counts = f"{counted(schema.elements, 'element')}, {counted(schema.samples, 'sample')}"
     sample, whole = bytes_text(schema.sample_bytes), bytes_text(schema.logical_bytes)
     return f"dataset {manifest.name}: {counts} of {sample} ({_fields(schema)}), {whole}"
+
+
+def prepared_table(rows: Sequence[Prepared]) -> Table:
+    """What prepare wrote: format, options, stored bytes, ratio, times and speed, verified."""
+    table = plain_table(
+        "format", "options", "stored", "ratio", "write", "MiB/s", "read back", "verified", left=2
+    )
     for row in rows:
         name, _, options = row.variant.partition(":")
         artifact = row.artifact
