@@ -55,17 +55,17 @@ def _all(context: Context, number: int) -> Iterator[Figure]:
         )
     if paid := break_even(context):
         yield _pays(paid, number)
+    drawn_sizes = list(_sizes(context, number))
+    few = all(figure.small for figure in drawn_sizes)
+    if not few:  # it has a line to itself, which would leave a hole among small ones
+        yield from drawn_sizes
     waits = rows.waits(context)
     says = _meanings("open_s", "first_batch_s", "wait_p50_s", "wait_p99_s")
-    chart = charts.waits(rows.looked_at(context, waits))
-    yield Figure(f"{number}-waits", "Waiting", _folded(context, says), waits, chart, small=True)
+    chart = charts.waits(rows.looked_at(context, waits, small=True))
+    yield Figure(f"{number}-waits", "Waiting", _folded(context, says, small=True), waits, chart, small=True)
     yield from _costs(context, number)
-    if len(sizes := rows.sizes(context)) > 1:
-        says = (
-            "Each format by its fastest case. The line: formats than which none is both smaller and faster."
-        )
-        few = len(sizes) <= MOST_TARGETS
-        yield Figure(f"{number}-size", "Stored size and speed", says, sizes, plots.sizes(sizes), small=few)
+    if few:
+        yield from drawn_sizes
     course = rows.rounds(context)
     says = "Each round as a part of its case's median: a drift or a bad first round shows here."
     yield Figure(
@@ -82,13 +82,21 @@ def _speeds(context: Context, number: int) -> Figure:
     return Figure(f"{number}-speed", "How fast each case is", _folded(context, says), found, chart)
 
 
-def _folded(context: Context, says: str) -> str:
+def _folded(context: Context, says: str, small: bool = False) -> str:
     """What a chart says, and that it shows some of many cases, where it does."""
     if len(context.shown) == len(context.cases):
         return says
-    return (
-        f"{says} Of {len(context.cases)} cases the fastest of each format and each loader; the table has all."
-    )
+    each = "each format" if small else "each format and each loader"
+    return f"{says} Of {len(context.cases)} cases the fastest of {each}; the table has all."
+
+
+def _sizes(context: Context, number: int) -> Iterator[Figure]:
+    if len(sizes := rows.sizes(context)) > 1:
+        says = (
+            "Each format by its fastest case. The line: formats than which none is both smaller and faster."
+        )
+        few = len(sizes) <= MOST_TARGETS
+        yield Figure(f"{number}-size", "Stored size and speed", says, sizes, plots.sizes(sizes), small=few)
 
 
 def _pays(paid: list[Row], number: int) -> Figure:
@@ -120,8 +128,8 @@ def _costs(context: Context, number: int) -> Iterator[Figure]:
     for name, title, unit, axis in _COSTS:
         found = rows.of(context, name)
         if any(row[name] for row in found):
-            chart = charts.bars(rows.looked_at(context, found), NAMED[name], unit, axis)
-            short, says = name.partition("_")[0], _folded(context, _meanings(name))
+            chart = charts.bars(rows.looked_at(context, found, small=True), NAMED[name], unit, axis)
+            short, says = name.partition("_")[0], _folded(context, _meanings(name), small=True)
             yield Figure(f"{number}-{short}", title, says, found, chart, small=True)
 
 

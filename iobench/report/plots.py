@@ -15,7 +15,8 @@ from iobench.results.metrics import NAMED
 from iobench.text import enumerated
 from iobench.units import MIB, three_digits
 
-CLOSE, FAR = 0.05, 0.35  # of the height and width of a chart, within which names would overlap
+TALL = 6  # tiles above each other that may be high
+CLOSE, FAR = 0.05, 0.2  # of the height and width of a chart, within which names would overlap
 SPEED = NAMED["bytes_per_s"].title
 FILLS = {"yes": f"{style.LIKE}88", "never": f"{style.WEAK}55", "cannot tell": "#88888811"}
 
@@ -71,7 +72,7 @@ def sizes(rows: list[Row]) -> Any:
         ),
         tooltip=style.tips("format", "MiB", "MiB/s", "case"),
     )
-    names = base.mark_text(align="left", dx=9, fontSize=12, color="currentColor").encode(
+    names = base.mark_text(align="left", dx=7, dy=-9, fontSize=12, color="currentColor").encode(
         text=alt.Text(field="name", type="nominal")
     )
     return _wide(line + points + names, max(260, 22 * len(shown)))
@@ -85,7 +86,7 @@ def _without_overlaps(shown: list[Row]) -> list[Row]:
     height = place(max(values)) - (place(min(values)) if ratio else 0.0) or 1.0
     widest = max(row["MiB"] for row in shown)
     groups: list[list[Row]] = []
-    for row in shown:
+    for row in sorted(shown, key=lambda one: one["frontier"], reverse=True):  # which name the others
         near = (
             group
             for group in groups
@@ -130,7 +131,8 @@ def break_even(rows: list[Row]) -> Any:
     ends = base.mark_text(fontSize=11, dy=9, opacity=0.75, color="currentColor").encode(
         text=alt.Text(field="ends")
     )
-    return _wide(tiles + epochs + ends, 48 * len({row["from"] for row in rows}))
+    many = len({row["from"] for row in rows})
+    return _wide(tiles + epochs + ends, (48 if many <= TALL else 30) * many)
 
 
 def course(rows: list[Row]) -> Any:
