@@ -75,7 +75,7 @@ class RunOptions:
         blocks = (self.block_bytes, self.window_bytes)
         if "block" not in self.order and blocks != ((BLOCK_BYTES,), (WINDOW_BYTES,)):
             raise InvalidSettings(
-                f"sizes of blocks and windows are for order block, not {', '.join(self.order)}"
+                f"--block-size and --window-size are for order block, not {', '.join(self.order)}"
             )
         self.plan  # noqa: B018 - says what is wrong with the rounds
 

@@ -303,7 +303,7 @@ def pick_device(name: str) -> torch.device:
     if number >= found:
         label = kind.upper()
         there = counted(found, f"{label} device") if found else f"no {label} device"
-        raise DeviceUnavailable(f"--device {name}: there is {there} here; use --device cpu or auto")
+        raise DeviceUnavailable(f"--device {name}: this machine has {there}; use --device cpu or auto")
     assert here is not None
     return torch.device(here, number)
 

@@ -92,9 +92,7 @@ def _folded(context: Context, says: str, small: bool = False) -> str:
 
 def _sizes(context: Context, number: int) -> Iterator[Figure]:
     if len(sizes := rows.sizes(context)) > 1:
-        says = (
-            "Each format by its fastest case. The line: formats than which none is both smaller and faster."
-        )
+        says = "Each format by its fastest case. The line joins those that no other beats in both."
         few = len(sizes) <= MOST_TARGETS
         yield Figure(f"{number}-size", "Stored size and speed", says, sizes, plots.sizes(sizes), small=few)
 
@@ -102,8 +100,8 @@ def _sizes(context: Context, number: int) -> Iterator[Figure]:
 def _pays(paid: list[Row], number: int) -> Figure:
     says = (
         "Epochs of a training after which writing another format has paid for its own time, with the 95 % "
-        "interval; each format under its fastest loader. Writing and opening count once. Cannot tell: the "
-        "interval of what an epoch saves includes nothing."
+        "interval; each format under its fastest loader. Writing and opening count once. Cannot tell: as "
+        "far as these rounds show, an epoch may save nothing."
     )
     written = {row["to"] for row in paid}
     fastest = [name for name in dict.fromkeys(row["from"] for row in paid) if name in written]

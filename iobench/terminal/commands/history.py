@@ -79,7 +79,9 @@ def delete(
     path = history.find(data_dir or context.obj, name)
     if not yes:
         if not sys.stdin.isatty():
-            raise InvalidSettings(f"nobody is there to confirm that {path} may go; give --yes")
+            raise InvalidSettings(
+                f"without a terminal nobody can be asked whether to delete {path}: give --yes"
+            )
         typer.confirm(printable(f"delete {path}?"), abort=True, err=True)
     for gone in history.delete(path):
         display.note(f"deleted {gone}")
