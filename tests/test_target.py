@@ -116,7 +116,8 @@ def case_of(manifest, word, **chosen):
 
 def proved(manifest, word, **chosen):
     """What cannot be said of it."""
-    return InProcess(manifest).prove(case_of(manifest, word, **chosen), 1, Tick()).not_proved
+    found = InProcess(manifest).prove(case_of(manifest, word, **chosen), 1, Tick())
+    return found and found.missing
 
 
 @pytest.mark.parametrize("word", ["make", "workers", "workers:num_workers=0", "make:shuffle=yes"])
@@ -294,7 +295,7 @@ def test_a_winner_that_is_not_proved_is_called_so():
     from record_cases import rounds_of
 
     fast = [
-        dataclasses.replace(one, proof=ProofPart(not_proved="why"))
+        dataclasses.replace(one, proof=ProofPart(missing="why"))
         for one in rounds_of([2000, 2010, 1990, 2005, 1995])
     ]
     slow = rounds_of([1000, 1010, 990, 1005, 995], variant="lmdb")

@@ -43,7 +43,7 @@ class Executor(Protocol):
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Run a case once, every sample hashed on the device, and then the other warm-up rounds.
 
-        What was found of a loader's own order; None where it is told its rows.
+        What was found of an order of its own, or of somebody's own loader; None where all came as told.
         """
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:

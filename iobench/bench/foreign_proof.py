@@ -51,11 +51,12 @@ class ForeignProof:
         self._check.add(batch, np.arange(done, done + len(hashes), dtype=np.int64))
         self._hashes.append(hashes.cpu().numpy())
 
-    def conclude(self) -> ProofPart:
-        """Why nobody can say that all of the dataset came as it was asked for, where it did not."""
+    def conclude(self) -> ProofPart | None:
+        """Why nobody can say that all of the dataset came as it was asked for; None where it did."""
         if not self._largest:
             raise TargetError("it gave no batches: there is nothing to measure")
-        return ProofPart(not_proved="; ".join([*self._content(), *self._batches()]) or None)
+        reasons = [*self._content(), *self._batches()]
+        return ProofPart(missing="; ".join(reasons)) if reasons else None
 
     def _content(self) -> list[str]:
         if self._other is not None:

@@ -46,7 +46,7 @@ class Measuring:
             observer.went_before(run.records)
             self._say_what_is_there()
         self._check_interrupt: interrupts.Check = lambda: None
-        self._took_s: dict[str, float] = {}
+        self._took_s: dict[str, float] = {}  # the last time that a case was run
         for case in {case.model: case for case in run.cases}.values():
             Step.of(
                 case, run.manifest.schema

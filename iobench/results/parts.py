@@ -111,9 +111,12 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ProofPart:
-    """What the proof of a case found of a loader that has an order of its own, in one epoch."""
+    """What the proof of a case found of a loader that has an order of its own, in one epoch.
 
-    not_proved: str | None = None  # of somebody's own: why nobody can say that all of the dataset came
+    `missing`: of somebody's own loader, why nobody can say that all of the dataset came.
+    """
+
+    missing: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

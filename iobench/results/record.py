@@ -41,7 +41,7 @@ class Record(Measured):
     machine: MachinePart
     limit: LimitPart | None = None
     shuffledness: float | None = None  # of block order: see iobench.loading.order
-    proof: ProofPart | None = None  # of the case, where its loader has an order of its own
+    proof: ProofPart | None = None  # of the case, where there is anything to say of it
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
     plan: dict[str, Any] | None = None  # of the run, in its first record: what `--resume` goes on with
     record_version: int = VERSION
@@ -49,7 +49,7 @@ class Record(Measured):
     @property
     def not_proved(self) -> str | None:
         """Why nobody can say that all of the dataset came; None where it was proved."""
-        return self.proof.not_proved if self.proof else None
+        return self.proof.missing if self.proof else None
 
     @property
     def samples_per_s(self) -> float:
