@@ -95,6 +95,6 @@ def parse_percent(text: str) -> float:
     return float(match[1]) / 100
 
 
-def counted(count: int, noun: str) -> str:
-    """A number of things: `1 case`, `5 cases`."""
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number of things: `1 case`, `5 cases`, `2 batches`."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

@@ -1,5 +1,6 @@
 """Records as a run would leave them, made up."""
 
+import random
 from dataclasses import replace
 
 from iobench.bench.case import Case
@@ -103,3 +104,60 @@ def profiled(record, seconds):
     stages = {stage: seconds.get(stage, 0.0) for stage in STAGES}
     timing = replace(record.timing, stages=stages, beside_s=0.5, spans_s=0.001)
     return replace(record, timing=timing, case={**record.case, "profile": True})
+
+
+FORMATS = {  # stored bytes per logical byte, speed
+    "npy": (1.0, 5000),
+    "memmap": (1.0, 4900),
+    "raw": (1.0, 4800),
+    "safetensors": (1.0, 4700),
+    "hdf5": (1.02, 3300),
+    "zarr": (0.6, 2500),
+    "arrow": (1.01, 4300),
+    "parquet": (0.55, 700),
+    "webdataset": (1.1, 900),
+    "mds": (1.05, 600),
+    "litdata": (1.04, 1100),
+    "beton": (1.2, 2300),
+    "tfrecord": (1.03, 1300),
+    "lance": (0.95, 1900),
+    "blosc2": (0.5, 2100),
+}
+LOADERS = {
+    "stream": 1.0,
+    "native": 0.9,
+    "ffcv": 0.6,
+    "dataloader": 0.05,
+    "litdata": 0.2,
+    "mosaic": 0.12,
+    "webdataset": 0.15,
+    "spdl": 0.5,
+    "grain": 0.08,
+    "torchdata": 0.07,
+    "huggingface": 0.1,
+    "lance": 0.3,
+}
+
+
+def a_large_run(rounds=5):
+    """15 formats under 12 loaders, warm and cold."""
+    made = []
+    rng = random.Random(0)
+    for cache in ("warm", "cold"):
+        for name, (stored, speed) in FORMATS.items():
+            for loader, factor in LOADERS.items():
+                for number in range(1, rounds + 1):
+                    limit = 1200 if cache == "cold" else 9000
+                    mib_per_s = min(speed * factor, 0.9 * limit) * rng.uniform(0.97, 1.03)
+                    one = a_record(mib_per_s, number, chosen={"cache": cache}, cache={"mode": cache})
+                    made.append(
+                        replace(
+                            one,
+                            case={**one.case, "format": name, "loader": loader},
+                            dataset=replace(one.dataset, stored_bytes=int(stored * SAMPLES * MIB)),
+                            limit=LimitPart(
+                                name="disk" if cache == "cold" else "page cache", bytes_per_s=limit * MIB
+                            ),
+                        )
+                    )
+    return made

@@ -101,7 +101,7 @@ class TestHappyPaths:
         (tmp_path / "pets" / "cat").mkdir(parents=True)
         Image.new("RGB", (20, 30)).save(tmp_path / "pets/cat/1.png")
         text = rows(prepare(tmp_path, "--source", tmp_path / "pets", "--sample-shape=3x8x8", "--format=npy"))
-        assert "1 samples" in text
+        assert "1 sample of" in text
 
     def test_formats_lists_them(self):
         done = call("formats")

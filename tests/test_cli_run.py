@@ -113,6 +113,7 @@ USAGE = [
     (("--block-size", "4KiB"), "for order block, not random"),
     (("--loader", "native", "--direct"), "direct is no option of native"),
     (("--seed", "-1"), "seed -1 is below 0"),
+    (("--sudo",), "add --cache cold"),
     (("--pin-memory",), "need an accelerator"),
     (("--loader", "dataloader:speed=9"), "loader dataloader has no option 'speed'"),
     (("--loader", "native:pin_memory"), "'pin_memory' is not OPTION=VALUE"),
@@ -207,7 +208,7 @@ def test_a_plan_repeats_a_run_and_is_all_that_is_said_of_it(images, inside, tmp_
     [
         ("hello", "cannot be read"),
         ("x = 1", "has no table [run]"),
-        ("[run]\nspeed = 9", "speed is nothing that a run is asked for"),
+        ("[run]\nspeed = 9", "a run has no setting speed"),
         ("colour = 1\n[run]", "colour is nothing"),
         ('[run]\nbatch_size = ["many"]', "Expected `int`"),
         ("[run]\nbatch_size = [0]", "batch_size 0 is below 1"),

@@ -44,6 +44,25 @@ def test_every_option_is_in_the_readme(command, flag):
     assert re.search(rf"{flag}(?![\w-])", README)
 
 
+@pytest.mark.parametrize("columns", [80, 100])
+def test_help_is_not_cut_off(columns, monkeypatch, inside):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for arguments in ([], ["runs"]):
+        shown = inside(*arguments, "--help").stdout
+        assert "Commands:" in shown
+        assert "..." not in shown.partition("Commands:")[2]
+        assert "…" not in shown
+
+
+def test_completion_can_be_installed_and_is_in_the_readme(inside):
+    assert "--install-completion" in inside("--help").stdout
+    assert "iobench --install-completion" in README
+
+
+def test_the_first_screen_of_the_readme_fits_100_columns():
+    assert max(map(len, README.splitlines()[:60])) <= 100
+
+
 @pytest.mark.parametrize("name", formats.names())
 def test_every_format_and_its_options_are_in_the_readme(name):
     for word in (name, *(spec.name for spec in dataclasses.fields(formats.type_of(name)))):

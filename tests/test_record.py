@@ -128,7 +128,7 @@ BROKEN = {
     in_part("case", options={"threads": {}}): "Expected `bool",
     changed(cache=None): "Expected `object`",
     changed(time="yesterday"): "yesterday",
-    changed(time="2026-01-02T03:04:05"): "has no zone",
+    changed(time="2026-01-02T03:04:05"): "has no time zone",
     "[" * 10_000: "",
     in_part("dataset", source={"deep": deep(300)}): "nested deeper than 50 levels",
 }

@@ -102,7 +102,7 @@ def test_the_answer_is_no_surer_than_the_verdict(other, said):
 
 def test_contexts_stand_in_the_order_of_what_they_differ_in():
     records = [one for size in (256, 64, 1024) for one in rounds_of(STEADY, chosen={"batch_size": size})]
-    assert page.page(records).matrix.contexts == ["batch 64", "batch 256", "batch 1024"]
+    assert page.page(records).matrix.columns == ["batch 64", "batch 256", "batch 1024"]
 
 
 def test_what_wins_in_every_context_is_the_answer_and_else_it_depends():
@@ -159,7 +159,7 @@ def test_where_the_training_step_takes_the_time_the_answer_is_not_a_format():
 def test_contexts_have_sections_of_their_own_and_stand_beside_each_other():
     found = page.page(run_of_all() + run_of_all(**COLD))
     assert [section.title for section in found.sections] == ["cold cache", "warm cache"]
-    assert found.matrix.contexts == ["cold cache", "warm cache"]
+    assert found.matrix.columns == ["cold cache", "warm cache"]
     assert [name for name, _ in found.matrix.rows] == [
         "npy · stream",
         "npy · native",
@@ -180,7 +180,7 @@ def test_more_contexts_than_have_figures_all_stand_in_the_table():
     records = [one for size in range(1, 10) for one in rounds_of(STEADY, chosen={"batch_size": size})]
     found = page.page(records)
     assert len(found.sections) == page.MOST_CONTEXTS
-    assert len(found.matrix.contexts) == page.MOST_CONTEXTS + found.left_out == 9
+    assert len(found.matrix.columns) == page.MOST_CONTEXTS + found.left_out == 9
 
 
 SETTINGS = [

@@ -16,6 +16,7 @@ from iobench.host.memory import file_behind
 from iobench.loading import loaders
 from iobench.loading.loaders import _target
 from iobench.results import record
+from iobench.results.parts import ProofPart
 from iobench.results.summary import summarise
 
 MODULE = """
@@ -115,7 +116,8 @@ def case_of(manifest, word, **chosen):
 
 def proved(manifest, word, **chosen):
     """What cannot be said of it."""
-    return InProcess(manifest).prove(case_of(manifest, word, **chosen), 1, Tick())
+    found = InProcess(manifest).prove(case_of(manifest, word, **chosen), 1, Tick())
+    return found and found.missing
 
 
 @pytest.mark.parametrize("word", ["make", "workers", "workers:num_workers=0", "make:shuffle=yes"])
@@ -260,7 +262,7 @@ def test_what_cannot_be_made_cold_is_left_out_and_said(images, theirs):
     asked = options_for("native", "theirs.py:make", cache=("warm", "cold"))
     cold = [case for case in cases_of(images, asked, ["cpu"]) if case.cache == "cold"]
     assert {case.facets["loader"] for case in cold} == {"native"}
-    assert "theirs.py:make with a cold cache" in " ".join(left_out(asked))
+    assert "theirs.py:make with a cold cache" in " ".join(left_out(images, asked))
 
 
 def test_it_has_a_process_of_its_own_or_none(images, theirs):
@@ -292,7 +294,10 @@ def test_table_records_and_report_say_what_is_not_proved(images, theirs, tmp_pat
 def test_a_winner_that_is_not_proved_is_called_so():
     from record_cases import rounds_of
 
-    fast = [dataclasses.replace(one, not_proved="why") for one in rounds_of([2000, 2010, 1990, 2005, 1995])]
+    fast = [
+        dataclasses.replace(one, proof=ProofPart(missing="why"))
+        for one in rounds_of([2000, 2010, 1990, 2005, 1995])
+    ]
     slow = rounds_of([1000, 1010, 990, 1005, 995], variant="lmdb")
     (context,) = summarise(fast + slow).contexts
     assert context.label(context.verdict.fastest) == "npy · native (not proved)"

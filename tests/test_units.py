@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.units import bytes_text, parse_elements, parse_shape, rate_text, seconds_text
+from iobench.units import bytes_text, counted, parse_elements, parse_shape, rate_text, seconds_text
 
 
 @pytest.mark.parametrize(
@@ -127,3 +127,10 @@ def test_seconds_have_the_unit_that_suits_them(seconds, text):
 )
 def test_rates_are_short(rate, text):
     assert rate_text(rate) == text
+
+
+def test_one_of_a_thing_is_singular():
+    assert counted(1, "worker") == "1 worker"
+    assert counted(0, "case") == "0 cases"
+    assert counted(1234, "epoch") == "1,234 epochs"
+    assert [counted(count, "batch", "batches") for count in (1, 2)] == ["1 batch", "2 batches"]

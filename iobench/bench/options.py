@@ -10,7 +10,7 @@ from typing import Any
 from iobench import formats
 from iobench.bench.case import Case
 from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
-from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest import Manifest, unusable
 from iobench.errors import InvalidSettings
 from iobench.formats import InvalidOption
 from iobench.host import cache
@@ -72,10 +72,14 @@ class RunOptions:
             )
         if not 0 < self.timeout < float("inf"):
             raise InvalidSettings(f"timeout {self.timeout} is not a number of seconds above 0")
+        if self.sudo and "cold" not in self.cache:
+            raise InvalidSettings(
+                "sudo drops the page cache for cold rounds, and none is asked for: add --cache cold"
+            )
         blocks = (self.block_bytes, self.window_bytes)
         if "block" not in self.order and blocks != ((BLOCK_BYTES,), (WINDOW_BYTES,)):
             raise InvalidSettings(
-                f"sizes of blocks and windows are for order block, not {', '.join(self.order)}"
+                f"--block-size and --window-size are for order block, not {', '.join(self.order)}"
             )
         self.plan  # noqa: B018 - says what is wrong with the rounds
 
@@ -162,8 +166,11 @@ def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[
 
 
 def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
-    every = list(manifest.artifacts)
-    named = every if "all" in wanted else [formats.parse(word).variant for word in wanted]
+    every, missing = list(manifest.artifacts), unusable(manifest)
+    if "all" in wanted and every and len(missing) == len(every):
+        raise next(iter(missing.values()))
+    usable = [variant for variant in every if variant not in missing]
+    named = usable if "all" in wanted else [formats.parse(word).variant for word in wanted]
     for variant in named:
         if variant not in every:
             manifest.opener(variant)  # raises what to do about it
@@ -197,11 +204,13 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
 def left_out(manifest: Manifest, options: RunOptions) -> list[str]:
     """A sentence for whatever was asked for and makes no case.
 
-    Loaders of `all` that are not installed, loaders that read none of the formats in any of the orders,
-    combinations of a loader's options that do not go together, and cold rounds over unknown files.
+    Loaders of `all` that are not installed and prepared formats whose library is not, loaders that read none
+    of the formats in any of the orders, combinations of a loader's options that do not go together, and
+    cold rounds over unknown files.
     """
     words, missing = _words(options)
-    found, idle = list(missing), []
+    gone = unusable(manifest) if "all" in options.format else {}
+    found, idle = [*missing, *map(str, gone.values())], []
     variants = [formats.parse(word) for word in _variants(manifest, options.format)]
     for loader in map(loaders.parse, words):
         if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):

@@ -58,7 +58,7 @@ def load(path: Path) -> Planned:
         raise InvalidSettings(f"--plan: {path} has no table [run]; --save-plan writes one")
     unknown = [*(set(table) - {"dataset", "content", "run"}), *(name for name in body if name not in known)]
     if unknown:
-        raise InvalidSettings(f"--plan: {path}: {', '.join(unknown)} is nothing that a run is asked for")
+        raise InvalidSettings(f"--plan: {path}: a run has no setting {', '.join(unknown)}")
     try:
         texts = msgspec.convert(
             {key: table.get(key) for key in ("dataset", "content")}, dict[str, str | None]

@@ -30,7 +30,7 @@ from iobench.dataset.kept import Kept
 from iobench.dataset.manifest_file import FILE_NAME, VERSION, Artifact, Body, Checksums, FileStamp
 from iobench.dataset.seal import Seal
 from iobench.errors import ManifestError
-from iobench.formats import Format, Reader, Schema, corrupt
+from iobench.formats import Format, MissingDependency, Reader, Schema, corrupt
 
 __all__ = [
     "FILE_NAME",
@@ -44,6 +44,7 @@ __all__ = [
     "find_dataset",
     "stamps",
     "stored_bytes",
+    "unusable",
 ]
 
 DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]*")
@@ -201,6 +202,17 @@ class Manifest:
             )
         if found.folder != expected.folder:
             raise corrupt(folder, f"the seal of {expected.folder}", f"that of {found.folder}")
+
+
+def unusable(manifest: Manifest) -> dict[str, MissingDependency]:
+    """The prepared variants whose library is not installed, and what says how to install it."""
+    found = {}
+    for variant in manifest.artifacts:
+        try:
+            formats.parse(variant)
+        except MissingDependency as error:
+            found[variant] = error
+    return found
 
 
 def find_dataset(data_dir: Path, name: str | None = None) -> Manifest:

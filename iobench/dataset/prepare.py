@@ -22,6 +22,7 @@ from iobench.dataset.verify import Progress, silent
 from iobench.dataset.writer import Prepared, Writer
 from iobench.errors import BenchError, SourceError
 from iobench.formats import ArtifactExists, Schema
+from iobench.units import counted
 
 __all__ = ["DEFAULT_FORMATS", "Prepared", "prepare"]
 
@@ -103,4 +104,4 @@ def _manifest_for(
 
 def _summary(schema: Schema, source: dict[str, object]) -> str:
     shown = ", ".join(f"{key} {value}" for key, value in source.items() if key not in ("mtime_ns", "labels"))
-    return f"{schema.samples} samples, {shown}"
+    return f"{counted(schema.samples, 'sample')}, {shown}"

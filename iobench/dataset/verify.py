@@ -13,7 +13,7 @@ from pathlib import Path
 
 from iobench import formats
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.manifest import Manifest, Opener
+from iobench.dataset.manifest import Manifest, Opener, unusable
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.errors import BenchError, WrongContent
 from iobench.formats import Batch, FormatError, corrupt
@@ -35,13 +35,19 @@ def verify(
     variants: Sequence[str] = (),
     *,
     progress: Progress = silent,
+    leave_out: Callable[[str], None] = lambda sentence: None,
 ) -> dict[str, str | None]:
     """What is wrong with each artifact (all of them by default): None where it is intact.
 
+    Where none is named, those whose library is not installed are left out, and said to `leave_out`.
     UnknownFormat or InvalidOption where a variant is none.
     """
     found: dict[str, str | None] = {}
-    for variant in [formats.parse(v).variant for v in variants] or list(manifest.artifacts):
+    missing = {} if variants else unusable(manifest)
+    for error in missing.values():
+        leave_out(str(error))
+    named = [formats.parse(v).variant for v in variants] or list(manifest.artifacts)
+    for variant in (one for one in named if one not in missing):
         try:
             verify_artifact(manifest, variant, progress)
             found[variant] = None

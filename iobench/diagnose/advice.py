@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.diagnose.illnesses import CHECKS, Advice, Evidence, growth
 from iobench.diagnose.seen import Seen
-from iobench.units import bytes_text, rate_text, seconds_text
+from iobench.units import bytes_text, counted, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from iobench.diagnose.profiling import Profiled
@@ -63,7 +63,7 @@ def _verdict(seen: Seen, bottleneck: bool | None, alone: bool) -> str:
         return f"Alone, the loader gives {speed}."
     if bottleneck is None:
         took = seconds_text(seen.elapsed_s)
-        return f"Too short to tell: {seen.batches} batch{'es' * (seen.batches != 1)} in {took}."
+        return f"Too short to tell: {counted(seen.batches, 'batch', 'batches')} in {took}."
     waiter = "the GPU" if seen.gpu is not None else "the step"
     waits = f"{waiter} waits {seen.wait_share:.0%} of the time"
     if bottleneck and seen.wait_share < MOST:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iobench.diagnose.seen import Seen
-from iobench.units import bytes_text, seconds_text
+from iobench.units import bytes_text, counted, seconds_text
 
 if TYPE_CHECKING:
     from iobench.diagnose.profiling import Profiled
@@ -101,7 +101,8 @@ def _fewer_workers(evidence: Evidence) -> Advice | None:
         name = tried[0].name
         return Advice(
             "workers-cost",
-            f"{now} workers cost more than they bring (batches of {size}, each through a pipe): "
+            f"the work of {counted(now, 'worker')} costs more than it brings (batches of {size}, each "
+            "through a pipe): "
             f"with {name} it was {tried[1]:.1f} × as fast; set num_workers={tried[0].changes['num_workers']}",
             tried[1],
         )
@@ -111,8 +112,8 @@ def _fewer_workers(evidence: Evidence) -> Advice | None:
         return None
     return Advice(
         "workers-cost",
-        f"the main process is busy taking batches of {size} from {now} workers that are idle "
-        f"half of the time; try num_workers=0, or larger batches",
+        f"the main process is busy taking batches of {size} from "
+        f"{counted(now, 'worker')}, idle half of the time; try num_workers=0, or larger batches",
     )
 
 
@@ -124,14 +125,14 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     tried = evidence.gain(lambda t: t.changes.get("num_workers", 0) > now)
     if tried:
         count = tried[0].changes["num_workers"]
-        few = f"{now} workers are too few" if now else "there are no workers"
+        few = f"num_workers={now} is too few" if now else "there are no workers"
         said = f"{few}; {count} were {tried[1]:.1f} × as fast: set num_workers={count}"
         return Advice("too-few-workers", said, tried[1])
     if evidence.trials or seen.wait_share < SHARE or now >= cores:
         return None
     if now and seen.worker_cpu_s > BUSY * now * seen.elapsed_s:
         busy = seen.worker_cpu_s / now / seen.elapsed_s
-        said = f"{now} workers were busy {busy:.0%} of the time on {cores} cores; try num_workers={cores}"
+        said = f"{counted(now, 'worker')}, busy {busy:.0%} of the time; try num_workers={cores}"
         return Advice("too-few-workers", said)
     if not now and evidence.per_sample_s > 2 * QUICK_SAMPLE_S:
         each = seconds_text(evidence.per_sample_s)
@@ -211,7 +212,7 @@ def _first_batch(evidence: Evidence) -> Advice | None:
     part = seen.first_wait_s / seen.elapsed_s
     said = (
         f"the first batch took {seconds_text(seen.first_wait_s)}, {part:.0%} of the loop: starting "
-        f"{facts.workers} workers each epoch; set persistent_workers=True"
+        f"{counted(facts.workers, 'worker')} each epoch; set persistent_workers=True"
     )
     return Advice("first-batch", said)
 

@@ -13,6 +13,7 @@ from iobench.diagnose.watch import Watch
 from iobench.diagnose.watchdog import Watchdog
 from iobench.errors import TargetError
 from iobench.loading.target import traceback_of
+from iobench.units import counted
 
 WATCHED, PROFILED = 0.3, 0.2  # of the time; the rest is for the variants
 
@@ -59,7 +60,9 @@ def _watched(loader: Iterable[Any], dog: Watchdog, batches: int, seconds: float,
         *_, said = str(error).strip().splitlines() or [
             ""
         ]  # the last line, where a worker's traceback is in it
-        failed = TargetError(f"the loader raised {type(error).__name__} after {done} batches: {said}")
+        failed = TargetError(
+            f"the loader raised {type(error).__name__} after {counted(done, 'batch', 'batches')}: {said}"
+        )
         failed.traceback = traceback_of(error)
         raise failed from error
     finally:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, default_collate, defau
 from iobench.diagnose.facts import is_dataloader, tensors_of
 from iobench.host.device import device_of, pick_device
 from iobench.loading.loaders.dataloader import unwarned
+from iobench.units import counted
 
 ROUNDS = 3
 MOST_WORKERS = 16
@@ -51,9 +52,7 @@ def trials_of(loader: Any, idle: bool = False) -> list[Trial]:
     if not is_dataloader(loader):
         return found
     found += [
-        Trial(f"{n} worker{'s' * (n != 1)}", {"num_workers": n})
-        for n in _counts(idle)
-        if n != loader.num_workers
+        Trial(counted(n, "worker"), {"num_workers": n}) for n in _counts(idle) if n != loader.num_workers
     ]
     if loader.num_workers:
         more = 4 * (loader.prefetch_factor or 2)

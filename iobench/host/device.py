@@ -18,6 +18,7 @@ from iobench.errors import DeviceUnavailable, InvalidSettings
 from iobench.host.marks import DeviceMark, HostMark, Mark
 from iobench.host.memory import touched_array
 from iobench.host.nvml import Gpu
+from iobench.units import counted
 
 if TYPE_CHECKING:
     import torch
@@ -301,8 +302,8 @@ def pick_device(name: str) -> torch.device:
     number = int(index) if index else torch.accelerator.current_device_index() if found else 0
     if number >= found:
         label = kind.upper()
-        there = f"{found} {label} device{'s' * (found > 1)}" if found else f"no {label} device"
-        raise DeviceUnavailable(f"--device {name}: there is {there} here; use --device cpu or auto")
+        there = counted(found, f"{label} device") if found else f"no {label} device"
+        raise DeviceUnavailable(f"--device {name}: this machine has {there}; use --device cpu or auto")
     assert here is not None
     return torch.device(here, number)
 

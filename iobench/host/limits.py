@@ -25,7 +25,7 @@ from iobench.host import cache
 from iobench.host.aio import Queue, open_direct
 from iobench.host.memory import PAGE, touched_array
 from iobench.thresholds import CACHED_BELOW
-from iobench.units import bytes_text
+from iobench.units import bytes_text, counted
 
 if TYPE_CHECKING:
     import torch
@@ -169,7 +169,7 @@ def below(file: Path, reads: int = READS) -> Below:
 
 
 def _into(slot_bytes: int, threads: int) -> str:
-    return f"into slots of {bytes_text(slot_bytes)}, {threads} thread{'s' * (threads > 1)}"
+    return f"into slots of {bytes_text(slot_bytes)}, {counted(threads, 'thread')}"
 
 
 @contextmanager

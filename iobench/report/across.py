@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from iobench.report.rows import FASTEST, RIVAL, Row, standing
 from iobench.results import cases
 from iobench.results.cases import FACETS, NAMED, Facets
 from iobench.results.metrics import NAMED as METRIC
-from iobench.results.summary import CaseSummary, Context
+from iobench.results.summary import MOST_SHOWN, CaseSummary, Context
 from iobench.units import three_digits
 
 COLDEST = 50.0  # times as long as the fastest, from which on a cell has no colour left
@@ -33,10 +33,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Choices of format, loader and options (rows) in contexts (columns); None where not measured."""
+    """Cells in rows and columns that have names; None where not measured. `folded` are rows for later."""
 
-    contexts: list[str]
+    columns: list[str]
     rows: list[tuple[str, list[Cell | None]]]
+    folded: list[tuple[str, list[Cell | None]]] = field(default_factory=list)
 
 
 def choice_of(case: CaseSummary) -> str:
@@ -45,22 +46,37 @@ def choice_of(case: CaseSummary) -> str:
 
 
 def matrix(contexts: Sequence[Context]) -> Matrix | None:
-    """Every choice in every context, the nearest to the fastest first; None where there is one context."""
+    """Every choice of format, loader and options in every context, the nearest to the fastest first.
+
+    Of many, the first of each format; the others are folded. None where there is one context.
+    """
     if len(contexts) < 2:
         return None
     found: dict[str, dict[int, CaseSummary]] = {}
     for column, context in enumerate(contexts):
         for case in context.cases:
             found.setdefault(choice_of(case), {})[column] = case
-    ordered = sorted(found.values(), key=_usual_relative)
-    rows = [
-        (
-            str(next(iter(by_column.values())).label.short),
-            [_cell(contexts[column], by_column.get(column)) for column in range(len(contexts))],
-        )
-        for by_column in ordered
-    ]
-    return Matrix([context.title for context in contexts], rows)
+    ordered, formats = sorted(found.values(), key=_usual_relative), set()
+    shown: list[tuple[str, list[Cell | None]]] = []
+    folded: list[tuple[str, list[Cell | None]]] = []
+    for by_column in ordered:
+        first = next(iter(by_column.values()))
+        row = [_cell(contexts[column], by_column.get(column)) for column in range(len(contexts))]
+        again = len(ordered) > MOST_SHOWN and first.label.format in formats
+        (folded if again else shown).append((first.label.short, row))
+        formats.add(first.label.format)
+    return Matrix([context.title for context in contexts], shown, folded)
+
+
+def grid(context: Context) -> Matrix | None:
+    """Formats (rows) under loaders (columns), both by their fastest case; None where one has no choice."""
+    formats = list(dict.fromkeys(case.label.format for case in context.cases))
+    loaders = list(dict.fromkeys(case.label.loader for case in context.cases))
+    if len(formats) < 2 or len(loaders) < 2:
+        return None
+    by_place = {(case.label.format, case.label.loader): case for case in context.cases}
+    rows = [(name, [_cell(context, by_place.get((name, one))) for one in loaders]) for name in formats]
+    return Matrix(loaders, rows)
 
 
 def _usual_relative(by_column: Mapping[int, CaseSummary]) -> float:

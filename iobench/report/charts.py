@@ -10,9 +10,10 @@ import altair as alt
 from iobench.report import style
 from iobench.report.rows import WAITS, Row
 from iobench.results.metrics import NAMED, Metric
-from iobench.units import MIB
+from iobench.units import MIB, counted
 
-STEP = 32  # pixels from one case to the next: its name above, its marks below
+STEP, TIGHT = 32, 28  # pixels from one case to the next, and where there are many: name above, marks below
+MANY = 16
 ABOVE, BELOW = -8, 7  # from the middle of a step
 SECOND = 15  # more, where a case's name and its note do not fit beside each other on a phone
 
@@ -125,7 +126,8 @@ class _Names:
 
     def under(self, *layers: Any) -> Any:
         """The chart of these layers with the names over the marks, so that they need no room beside them."""
-        height = max(1, len(self._rows)) * (STEP + self._more)
+        step = STEP if len(self._rows) <= MANY else TIGHT
+        height = max(1, len(self._rows)) * (step + self._more)
         chart = alt.layer(*layers, self._text("case", "left", ABOVE - self._more // 2, 13, 1), self._notes())
         return chart.properties(width="container", height=height)
 
@@ -165,7 +167,7 @@ def _looks(points: Sequence[Row]) -> dict[str, Any]:
 
 
 def _medians(rows: Sequence[Row]) -> list[Row]:
-    return [_point(row, row["standing"], "bytes_per_s", f"{row['rounds']} rounds") for row in rows]
+    return [_point(row, row["standing"], "bytes_per_s", counted(row["rounds"], "round")) for row in rows]
 
 
 def _rounds(rounds: Sequence[Row]) -> list[Row]:

@@ -17,6 +17,7 @@ from iobench.units import MIB
 
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")  # names of options come from records, those of files do not
 MOST_LINES = 8  # that colours tell apart
+MOST_TARGETS = 6  # of conversions that have room beside each other
 
 
 def of_context(context: Context, number: int, whole: bool) -> list[Figure]:
@@ -45,16 +46,26 @@ def _all(context: Context, number: int) -> Iterator[Figure]:
             "Libraries that decode within their own read (HDF5) count as read. Opening, which is once a "
             "training, is not in it."
         )
-        yield Figure(f"{number}-stages", "Where an epoch's time went", says, spent, charts.stages(spent))
+        yield Figure(
+            f"{number}-stages",
+            "Where an epoch's time went",
+            _folded(context, says),
+            spent,
+            charts.stages(rows.looked_at(context, spent)),
+        )
     if paid := break_even(context):
         yield _pays(paid, number)
+    drawn_sizes = list(_sizes(context, number))
+    few = all(figure.small for figure in drawn_sizes)
+    if not few:  # it has a line to itself, which would leave a hole among small ones
+        yield from drawn_sizes
     waits = rows.waits(context)
     says = _meanings("open_s", "first_batch_s", "wait_p50_s", "wait_p99_s")
-    yield Figure(f"{number}-waits", "Waiting", says, waits, charts.waits(waits), small=True)
+    chart = charts.waits(rows.looked_at(context, waits, small=True))
+    yield Figure(f"{number}-waits", "Waiting", _folded(context, says, small=True), waits, chart, small=True)
     yield from _costs(context, number)
-    if len(sizes := rows.sizes(context)) > 1:
-        says = "Each format by its fastest case."
-        yield Figure(f"{number}-size", "Stored size and speed", says, sizes, plots.sizes(sizes), small=True)
+    if few:
+        yield from drawn_sizes
     course = rows.rounds(context)
     says = "Each round as a part of its case's median: a drift or a bad first round shows here."
     yield Figure(
@@ -67,18 +78,39 @@ def _speeds(context: Context, number: int) -> Figure:
     found, rounds = rows.cases(context), rows.rounds(context)
     notes = {case.key: times_text(case.relative) for case in context.cases}
     says = f"Medians. {_speed()} Beside each name: how many times as long as the fastest, 95 % interval."
-    chart = charts.speeds(found, rounds, notes)
-    return Figure(f"{number}-speed", "How fast each case is", says, found, chart)
+    chart = charts.speeds(rows.looked_at(context, found), rows.looked_at(context, rounds), notes)
+    return Figure(f"{number}-speed", "How fast each case is", _folded(context, says), found, chart)
+
+
+def _folded(context: Context, says: str, small: bool = False) -> str:
+    """What a chart says, and that it shows some of many cases, where it does."""
+    if len(context.shown) == len(context.cases):
+        return says
+    each = "each format" if small else "each format and each loader"
+    return f"{says} Of {len(context.cases)} cases the fastest of {each}; the table has all."
+
+
+def _sizes(context: Context, number: int) -> Iterator[Figure]:
+    if len(sizes := rows.sizes(context)) > 1:
+        says = "Each format by its fastest case. The line joins those that no other beats in both."
+        few = len(sizes) <= MOST_TARGETS
+        yield Figure(f"{number}-size", "Stored size and speed", says, sizes, plots.sizes(sizes), small=few)
 
 
 def _pays(paid: list[Row], number: int) -> Figure:
     says = (
         "Epochs of a training after which writing another format has paid for its own time, with the 95 % "
-        "interval; each format under its fastest loader. Writing and opening count once. Cannot tell: the "
-        "interval of what an epoch saves includes nothing."
+        "interval; each format under its fastest loader. Writing and opening count once. Cannot tell: as "
+        "far as these rounds show, an epoch may save nothing."
     )
+    written = {row["to"] for row in paid}
+    fastest = [name for name in dict.fromkeys(row["from"] for row in paid) if name in written]
+    few = len(fastest) <= MOST_TARGETS
+    if not few:
+        says += f" Into the {MOST_TARGETS} fastest formats; the table has all."
+    shown = [row for row in paid if row["to"] in fastest[:MOST_TARGETS]]
     return Figure(
-        f"{number}-break-even", "When a conversion pays", says, paid, plots.break_even(paid), small=True
+        f"{number}-break-even", "When a conversion pays", says, paid, plots.break_even(shown), small=few
     )
 
 
@@ -94,9 +126,9 @@ def _costs(context: Context, number: int) -> Iterator[Figure]:
     for name, title, unit, axis in _COSTS:
         found = rows.of(context, name)
         if any(row[name] for row in found):
-            chart = charts.bars(found, NAMED[name], unit, axis)
-            short = name.partition("_")[0]
-            yield Figure(f"{number}-{short}", title, _meanings(name), found, chart, small=True)
+            chart = charts.bars(rows.looked_at(context, found, small=True), NAMED[name], unit, axis)
+            short, says = name.partition("_")[0], _folded(context, _meanings(name), small=True)
+            yield Figure(f"{number}-{short}", title, says, found, chart, small=True)
 
 
 _PLOTS: list[tuple[str, str, list[str], str, bool]] = [

@@ -10,7 +10,7 @@ from typing import Any
 from iobench.report.rows import Row
 from iobench.results.cases import by_case, facets_of, key_of, labels_of, text_of
 from iobench.results.record import Record
-from iobench.units import bytes_text
+from iobench.units import bytes_text, counted
 
 BETWEEN = "between rounds"
 
@@ -34,9 +34,9 @@ def _about(record: Record) -> dict[str, str]:
     driver = f", driver {gpu.driver}" if gpu and gpu.driver else ""
     memory = f", {bytes_text(gpu.memory_bytes)}" if gpu and gpu.memory_bytes else ""
     return {
-        "dataset": f"{dataset.name}: {dataset.samples:,} samples ({fields}), {size}",
+        "dataset": f"{dataset.name}: {counted(dataset.samples, 'sample')} ({fields}), {size}",
         "source": ", ".join(f"{name} {value}" for name, value in dataset.source.items()) or "unknown",
-        "processor": f"{machine.cpu}, {machine.usable_cores} cores",
+        "processor": f"{machine.cpu}, {counted(machine.usable_cores or 0, 'core')}",
         "memory": bytes_text(machine.memory_bytes),
         "disk": f"{disk}, read-ahead {machine.disk.read_ahead_kib} KiB",
         "GPU": f"{gpu.name}{memory}{driver}" if gpu else "none",

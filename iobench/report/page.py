@@ -24,6 +24,7 @@ class Section:
     answer: str
     reasons: list[tuple[str, str]]
     loaders: list[Told]
+    grid: Matrix | None  # formats under loaders
     figures: list[Figure]
 
 
@@ -85,6 +86,7 @@ def _section(context: Context, number: int) -> Section:
         answer=answer.answer(context),
         reasons=list(answer.reasons(context)),
         loaders=answer.loaders_told(context),
+        grid=across.grid(context),
         figures=figures.of_context(context, number, whole=number == 1),
     )
 

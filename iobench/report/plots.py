@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import altair as alt
@@ -11,8 +12,11 @@ from iobench.report import style
 from iobench.report.figure import heading
 from iobench.report.rows import Row
 from iobench.results.metrics import NAMED
+from iobench.text import enumerated
 from iobench.units import MIB, three_digits
 
+TALL = 6  # tiles above each other that may be high
+CLOSE, FAR = 0.05, 0.2  # of the height and width of a chart, within which names would overlap
 SPEED = NAMED["bytes_per_s"].title
 FILLS = {"yes": f"{style.LIKE}88", "never": f"{style.WEAK}55", "cannot tell": "#88888811"}
 
@@ -41,19 +45,63 @@ def against(rows: list[Row], what: str) -> Any:
 
 
 def sizes(rows: list[Row]) -> Any:
-    """Stored size against the speed of each format's fastest case."""
+    """Stored size against the speed of each format's fastest case, with a line along Pareto's frontier."""
     shown = [{**row, "MiB": row["stored_bytes"] / MIB, **_mib(row)} for row in rows]
-    base = alt.Chart(style.data(shown)).encode(
-        x=alt.X(field="MiB", type="quantitative", title="MiB on disk", axis=alt.Axis(tickCount=5)),
-        y=_vertical("MiB/s", [row["MiB/s"] for row in shown]),
+    best = sorted((row for row in shown if row["frontier"] == "yes"), key=lambda row: row["MiB"])
+    widest = max(row["MiB"] for row in shown)
+    size = alt.X(
+        field="MiB",
+        type="quantitative",
+        title="MiB on disk",
+        axis=alt.Axis(tickCount=5),
+        scale=alt.Scale(domain=[0, widest * 1.25]),  # room for names to the right
     )
-    points = base.mark_circle(size=120, color=style.STRONG, opacity=1).encode(
-        tooltip=style.tips("format", "MiB", "MiB/s", "case")
+    speed = _vertical("MiB/s", [row["MiB/s"] for row in shown])
+    line = (
+        alt.Chart(style.data([*best, {**best[-1], "MiB": widest * 1.25}]))
+        .mark_line(interpolate="step-after", strokeDash=[4, 3], strokeWidth=1.5, color=style.MARK)
+        .encode(x=size, y=speed)
     )
-    names = base.mark_text(align="right", dx=-9, fontSize=12, color="currentColor").encode(
-        text=alt.Text(field="format", type="nominal")
+    base = alt.Chart(style.data(_without_overlaps(shown))).encode(x=size, y=speed)
+    points = base.mark_circle(size=110, opacity=1).encode(
+        color=alt.Color(
+            field="frontier",
+            type="nominal",
+            scale=alt.Scale(domain=["yes", "no"], range=[style.STRONG, style.WEAK]),
+            legend=None,
+        ),
+        tooltip=style.tips("format", "MiB", "MiB/s", "case"),
     )
-    return _wide(points + names, 260)
+    names = base.mark_text(align="left", dx=7, dy=-9, fontSize=12, color="currentColor").encode(
+        text=alt.Text(field="name", type="nominal")
+    )
+    return _wide(line + points + names, max(260, 22 * len(shown)))
+
+
+def _without_overlaps(shown: list[Row]) -> list[Row]:
+    """The rows with names that stand apart: of points that lie close, the first names them all."""
+    values = [row["MiB/s"] for row in shown]
+    ratio = style.far_apart(values)
+    place: Callable[[float], float] = math.log if ratio else float
+    height = place(max(values)) - (place(min(values)) if ratio else 0.0) or 1.0
+    widest = max(row["MiB"] for row in shown)
+    groups: list[list[Row]] = []
+    for row in sorted(shown, key=lambda one: one["frontier"], reverse=True):  # which name the others
+        near = (
+            group
+            for group in groups
+            if abs(place(group[0]["MiB/s"]) - place(row["MiB/s"])) < CLOSE * height
+            and abs(group[0]["MiB"] - row["MiB"]) < FAR * widest
+        )
+        if (group := next(near, None)) is None:
+            groups.append([row])
+        else:
+            group.append(row)
+    return [
+        {**row, "name": enumerated([str(one["format"]) for one in group]) if row is group[0] else ""}
+        for group in groups
+        for row in group
+    ]
 
 
 def break_even(rows: list[Row]) -> Any:
@@ -63,7 +111,12 @@ def break_even(rows: list[Row]) -> Any:
         x=alt.X(
             field="to", type="nominal", title="written anew as", axis=alt.Axis(orient="top", labelAngle=0)
         ),
-        y=alt.Y(field="from", type="nominal", title="read until now as"),
+        y=alt.Y(
+            field="from",
+            type="nominal",
+            title="read until now as",
+            sort=list(dict.fromkeys(row["from"] for row in rows)),
+        ),
     )
     tiles = base.mark_rect(stroke="#88888855").encode(
         color=alt.Color(
@@ -78,7 +131,8 @@ def break_even(rows: list[Row]) -> Any:
     ends = base.mark_text(fontSize=11, dy=9, opacity=0.75, color="currentColor").encode(
         text=alt.Text(field="ends")
     )
-    return _wide(tiles + epochs + ends, 48 * len({row["from"] for row in rows}))
+    many = len({row["from"] for row in rows})
+    return _wide(tiles + epochs + ends, (48 if many <= TALL else 30) * many)
 
 
 def course(rows: list[Row]) -> Any:

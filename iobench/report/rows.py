@@ -27,6 +27,18 @@ def named(case: CaseSummary) -> Row:
     return {"key": case.key, "case": case.label.short}
 
 
+def looked_at(context: Context, rows: Sequence[Row], small: bool = False) -> list[Row]:
+    """The rows of the cases that a chart shows: of many, the fastest of each format and each loader.
+
+    A `small` one shows of many the fastest of each format.
+    """
+    shown = context.shown
+    if small and len(shown) < len(context.cases):
+        shown = list(fastest_by_format(context.cases).values())
+    keys = {case.key for case in shown}
+    return [row for row in rows if row["key"] in keys]
+
+
 def cases(context: Context) -> list[Row]:
     """Each case's speed with its interval, its limit, and how it compares with the fastest."""
     return [
@@ -112,9 +124,12 @@ def of(context: Context, *metrics: str) -> list[Row]:
 
 
 def sizes(context: Context) -> list[Row]:
-    """Each format's stored size beside the speed of its fastest case."""
+    """Each format's stored size and the speed of its fastest case, and whether none beats it in both.
+
+    (Which is to be on Pareto's frontier.)
+    """
     stored = {record.case["format"]: record.dataset.stored_bytes for record in context.records}
-    return [
+    found: list[Row] = [
         {
             "format": name,
             "stored_bytes": stored[name],
@@ -124,6 +139,15 @@ def sizes(context: Context) -> list[Row]:
         for name, case in fastest_by_format(context.cases).items()
         if stored[name]
     ]
+    return [
+        {**row, "frontier": "no" if any(_beats(other, row) for other in found) else "yes"} for row in found
+    ]
+
+
+def _beats(one: Row, other: Row) -> bool:
+    """Whether a format is as small and as fast as another, and better in one of the two."""
+    ours, theirs = ((-row["stored_bytes"], row["bytes_per_s"]) for row in (one, other))
+    return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
 
 
 def fastest_by_format(cases: Sequence[CaseSummary]) -> dict[str, CaseSummary]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from iobench.results.record import Record
-from iobench.units import bytes_text, seconds_text
+from iobench.units import bytes_text, counted, seconds_text
 
 Facets = Mapping[str, Any]
 
@@ -35,17 +35,17 @@ class Facet:
 
 
 FACETS: dict[str, Facet] = {
-    "processor": Facet("processor", lambda value: f"{value[0]}, {value[1]} cores", fixed=True),
+    "processor": Facet("processor", lambda value: f"{value[0]}, {counted(value[1], 'core')}", fixed=True),
     "memory": Facet("memory", lambda value: f"{value} GiB", fixed=True),
     "disk": Facet("disk", lambda value: f"{value[0]} on {value[1]}, read-ahead {value[2]} KiB", fixed=True),
     "gpu": Facet("GPU", lambda value: value or "none", fixed=True),
     "host": Facet("host"),
     "dataset": Facet("dataset"),
     "content": Facet("data", lambda value: f"data {value}", fixed=True),
-    "samples": Facet("samples", lambda value: f"{value:,} samples", fixed=True),
+    "samples": Facet("samples", lambda value: counted(value, "sample"), fixed=True),
     "fields": Facet("fields", lambda value: "; ".join(value), fixed=True),
     "device": Facet("device", fixed=True),
-    "world_size": Facet("ranks", lambda value: f"{value} rank{'s' * (value != 1)}"),
+    "world_size": Facet("ranks", lambda value: counted(value, "rank")),
     "cache": Facet("cache", lambda value: f"{value} cache", fixed=True),
     "model": Facet("model", lambda value: f"model {value}", fixed=True),
     "step_s": Facet("step time", lambda value: f"step of {seconds_text(value)}", True, seconds_text),

@@ -159,7 +159,7 @@ def _check(record: Record) -> None:
             raise ValueError(f"{name} is {value}")
     msgspec.convert(record.case, CasePart)
     if datetime.fromisoformat(record.time.replace("Z", "+00:00")).tzinfo is None:
-        raise ValueError(f"its time {record.time} has no zone")
+        raise ValueError(f"its time {record.time} has no time zone")
 
 
 def _refuse(constant: str) -> Any:

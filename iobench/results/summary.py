@@ -66,6 +66,9 @@ class CaseSummary:
         return {**asdict(self), "label": str(self.label), "limit_share": self.limit_share}
 
 
+MOST_SHOWN = 24  # cases of a context that are shown in one list: more are folded
+
+
 @dataclass(frozen=True)
 class Context:
     """Cases that differ in format, loader and its options alone, fastest first, and which of them wins.
@@ -77,6 +80,17 @@ class Context:
     cases: list[CaseSummary]
     verdict: Verdict
     records: list[Record] = field(repr=False)
+
+    @property
+    def shown(self) -> list[CaseSummary]:
+        """The cases to look at first: all, or, of many, the fastest of each format and each loader."""
+        if len(self.cases) <= MOST_SHOWN:
+            return self.cases
+        first: dict[tuple[str, str], str] = {}
+        for case in self.cases:
+            for facet in ("format", "loader"):
+                first.setdefault((facet, str(case.facets[facet])), case.key)
+        return [case for case in self.cases if case.key in first.values()]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: everything but the records."""

@@ -25,7 +25,7 @@ from iobench.terminal.commands import (
 )
 from iobench.text import printable, shortened
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = typer.Typer(rich_markup_mode=None)
 
 LONGEST = 1500  # characters of an error: what was typed may be in it
 USAGE_ERRORS = (InvalidSettings, InvalidOption, UnknownFormat)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from iobench.diagnose.seen import Seen
 from iobench.terminal.tables import plain_table
-from iobench.units import bytes_text, rate_text, seconds_text
+from iobench.units import bytes_text, counted, rate_text, seconds_text
 
 if TYPE_CHECKING:  # they load torch
     from iobench.diagnose.profiling import Profiled
@@ -29,7 +29,9 @@ def seen_table(seen: Seen, alone: bool = False) -> Table:
 def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
     facts = seen.facts
     settings = (
-        f", {facts.workers} workers, batch size {facts.batch_size}" if facts.workers is not None else ""
+        f", {counted(facts.workers, 'worker')}, batch size {facts.batch_size}"
+        if facts.workers is not None
+        else ""
     )
     yield "loader", f"{facts.kind}{f' over {facts.dataset}' if facts.dataset else ''}{settings}"
     size = bytes_text(seen.bytes / max(1, seen.batches))
@@ -44,7 +46,7 @@ def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
     yield "wait p50, p99, most", ", ".join(map(seconds_text, waits))
     used = f"{seen.cpu_s / max(seen.elapsed_s, 1e-9):.0%} of a core"
     workers = seen.worker_cpu_s / max(seen.elapsed_s, 1e-9)
-    yield "processors", used + (f", {seen.workers} workers {workers:.0%}" if seen.workers else "")
+    yield "processors", used + (f", {counted(seen.workers, 'worker')} {workers:.0%}" if seen.workers else "")
     if seen.iowait is not None:
         yield "waiting for disks", f"{seen.iowait:.0%} of all processors"
     if seen.disk_bytes is not None:

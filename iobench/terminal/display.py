@@ -94,7 +94,14 @@ def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING, wide:
     described = summary.summarise(found, smallest)
     result(*run_tables.run_lines(found), "")
     width = _console().width
-    for table in (*run_tables.run_tables(described, width, wide), *run_tables.stages_tables(described)):
+    for table in run_tables.run_tables(described, width, wide):
+        result(table, "")
+    for context in () if wide else described.contexts:
+        if folded := run_tables.folded_line(context):
+            result(folded, "")
+            for table in run_tables.grid_tables(context, width):
+                result(table, "")
+    for table in run_tables.stages_tables(described):
         result(table, "")
     for warning in described.warnings:
         note(f"warning: {warning.sentence}")

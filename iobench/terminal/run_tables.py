@@ -12,9 +12,9 @@ from iobench.results.cases import FACETS, Facets, Label, trains, varying
 from iobench.results.metrics import METRICS, Metric
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
-from iobench.results.summary import CaseSummary, Summary
+from iobench.results.summary import CaseSummary, Context, Summary
 from iobench.terminal.tables import plain_table
-from iobench.units import MIB, bytes_text, rate_text, seconds_text, three_digits
+from iobench.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 
 COMMON = (
     "device",
@@ -31,7 +31,7 @@ def round_line(record: Record, label: Label, rounds: int | None) -> str:
     """One round in one line."""
     speed = f"{three_digits(record.bytes_per_s / MIB)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
     number = f"{record.round}/{rounds}" if rounds else record.round
-    epochs = f" × {record.timing.epochs} epochs" if record.timing.epochs > 1 else ""
+    epochs = f" × {counted(record.timing.epochs, 'epoch')}" if record.timing.epochs > 1 else ""
     return f"round {number}  {label}: {speed}, {seconds_text(record.epoch_s)}{epochs}"
 
 
@@ -55,19 +55,52 @@ def run_lines(records: Sequence[Record]) -> list[str]:
         if len(values := {record.case.get(name) for record in records}) == 1 and None not in values
     ]
     return [
-        ", ".join([*alike, f"{rounds} round{'s' * (rounds != 1)}"]),
-        f"{machine.cpu}, {machine.usable_cores} cores, {bytes_text(machine.memory_bytes)}{gpu}; "
+        ", ".join([*alike, counted(rounds, "round")]),
+        f"{FACETS['processor'].text([machine.cpu, machine.usable_cores or 0])}, "
+        f"{bytes_text(machine.memory_bytes)}{gpu}; "
         f"{drive}, read-ahead {disk.read_ahead_kib} KiB",
     ]
 
 
 def run_tables(summary: Summary, width: int, wide: bool = False) -> list[Table]:
-    """One line per case, context by context, fastest first, in as many tables as the width asks for."""
-    cases = summary.cases
+    """One line per case, context by context, fastest first, in as many tables as the width asks for.
+
+    Of a context with many cases the fastest of each format and each loader, unless it is to be `wide`.
+    """
+    cases = summary.cases if wide else [case for context in summary.contexts for case in context.shown]
     heads: Columns = [("format", [case.label.format for case in cases])]
     heads += [("loader", [case.label.loader for case in cases])]
     heads += [(_title(name), [_facet(case, name) for case in cases]) for name in _varying(cases)]
-    columns, tables = _columns(cases, wide), []
+    return _within(heads, _columns(cases, wide), width)
+
+
+def grid_tables(context: Context, width: int) -> list[Table]:
+    """How many times as long each format takes under each loader; none where the table has all cases."""
+    if context.shown is context.cases:
+        return []
+    formats = list(dict.fromkeys(case.label.format for case in context.cases))
+    by_place = {(case.label.format, case.label.loader): case for case in context.cases}
+    columns: Columns = [
+        (loader, [_times(by_place.get((name, loader))) for name in formats])
+        for loader in dict.fromkeys(case.label.loader for case in context.cases)
+    ]
+    return _within([("times as long", list(formats))], columns, width)
+
+
+def folded_line(context: Context) -> str | None:
+    """How many cases of a context its table leaves out; None where it has all."""
+    more = len(context.cases) - len(context.shown)
+    title = f"{context.title}: " if context.title else ""
+    return f"{title}… and {counted(more, 'more case')}: --wide shows them all" if more else None
+
+
+def _times(case: CaseSummary | None) -> str | None:
+    return None if case is None else three_digits(case.relative.median)
+
+
+def _within(heads: Columns, columns: Columns, width: int) -> list[Table]:
+    """The columns in as many tables as the width asks for, each with the heads."""
+    tables = []
     while columns:
         count = len(columns)
         while count > 1 and _width(_table(heads, columns[:count])) > width:
@@ -99,7 +132,7 @@ def _columns(cases: Sequence[CaseSummary], wide: bool) -> Columns:
         if wide or metric.main or metric.name in _where_it_matters(cases):
             found += _metric_columns(metric, cases, wide)
         if metric.name == "bytes_per_s":
-            found.append(("times as long", [_relative(case.relative) for case in cases]))
+            found.append(("times as long (95 %)", [_relative(case.relative) for case in cases]))
         if metric.name == "limit_bytes_per_s":
             found.append(("limit", [case.limit for case in cases]))
             found.append(("reached", [_share(case.limit_share) for case in cases]))
@@ -119,7 +152,7 @@ def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) ->
     columns: Columns = [
         (metric.title, [None if value is None else metric.text(value.median) for value in values])
     ]
-    if metric.interval is not None and (wide or metric.name == "bytes_per_s"):
+    if metric.interval is not None and wide:
         columns.append(("95 %", [_interval(value, metric) for value in values]))
     return columns
 

@@ -14,7 +14,7 @@ from iobench.formats import Schema
 from iobench.host.limits import Limit
 from iobench.results.history import Past
 from iobench.text import printable
-from iobench.units import MIB, bytes_text, rate_text, seconds_text, three_digits
+from iobench.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 
 if TYPE_CHECKING:  # they load torch
     from iobench.studies import Result
@@ -23,10 +23,9 @@ if TYPE_CHECKING:  # they load torch
 def dataset_line(manifest: Manifest) -> str:
     """The dataset in one line: name, elements, samples and bytes."""
     schema = manifest.schema
-    return (
-        f"dataset {manifest.name}: {schema.elements:,} elements, {schema.samples:,} samples "
-        f"of {bytes_text(schema.sample_bytes)} ({_fields(schema)}), {bytes_text(schema.logical_bytes)}"
-    )
+    counts = f"{counted(schema.elements, 'element')}, {counted(schema.samples, 'sample')}"
+    sample, whole = bytes_text(schema.sample_bytes), bytes_text(schema.logical_bytes)
+    return f"dataset {manifest.name}: {counts} of {sample} ({_fields(schema)}), {whole}"
 
 
 def prepared_table(rows: Sequence[Prepared]) -> Table:

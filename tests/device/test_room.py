@@ -89,14 +89,16 @@ def test_a_name_that_is_no_device_is_refused_with_the_known_ones(built_for, name
 )
 def test_a_device_that_is_not_here_is_refused_with_what_is(built_for, count, found):
     built_for("cuda", count)
-    with pytest.raises(DeviceUnavailable, match=f"--device cuda:2: there is {found} here; use"):
+    with pytest.raises(DeviceUnavailable, match=f"--device cuda:2: this machine has {found}; use"):
         pick_device("cuda:2")
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
 def test_a_back_end_that_torch_was_not_built_for_is_not_here(built_for, kind):
     built_for(None, 0)
-    with pytest.raises(DeviceUnavailable, match=f"--device {kind}: there is no {kind.upper()} device here"):
+    with pytest.raises(
+        DeviceUnavailable, match=f"--device {kind}: this machine has no {kind.upper()} device"
+    ):
         pick_device(kind)
 
 

@@ -12,6 +12,7 @@ from iobench.errors import InvalidSettings
 from iobench.terminal.commands._options import AsJson, DataDir
 from iobench.terminal.commands._records import records_of
 from iobench.text import printable
+from iobench.units import counted
 
 app = typer.Typer(
     add_completion=False, rich_markup_mode=None, help="List, show, delete and export past runs."
@@ -78,7 +79,9 @@ def delete(
     path = history.find(data_dir or context.obj, name)
     if not yes:
         if not sys.stdin.isatty():
-            raise InvalidSettings(f"nobody is there to confirm that {path} may go; give --yes")
+            raise InvalidSettings(
+                f"without a terminal nobody can be asked whether to delete {path}: give --yes"
+            )
         typer.confirm(printable(f"delete {path}?"), abort=True, err=True)
     for gone in history.delete(path):
         display.note(f"deleted {gone}")
@@ -105,4 +108,4 @@ def export(
         raise RecordError(f"no runs in {folder / 'results'}; make one with 'iobench run'")
     records = records_of(paths)
     history.export(records, out)
-    display.note(f"{len(records)} rounds in {out}")
+    display.note(f"{counted(len(records), 'round')} in {out}")

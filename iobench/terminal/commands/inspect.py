@@ -13,14 +13,14 @@ from iobench.terminal.commands._options import AsJson, DataDir, Device, Name
 
 
 def formats(as_json: AsJson = False) -> None:
-    """List the formats, whether they can be used here, and their options."""
+    """List the formats, their options, and which can be used here."""
     from iobench import formats as storage
 
     _describe("format", storage.describe(), as_json)
 
 
 def loaders(as_json: AsJson = False) -> None:
-    """List the loaders, whether they can be used here, and their options."""
+    """List the loaders, their options, and which can be used here."""
     from iobench.loading import loaders as known
 
     _describe("loader", known.describe(), as_json)
@@ -50,7 +50,12 @@ def verify(
 
     manifest = find_dataset(data_dir, name)
     with display.progress() as progress:
-        found = reread(manifest, format or [], progress=progress)
+        found = reread(
+            manifest,
+            format or [],
+            progress=progress,
+            leave_out=lambda sentence: display.note(f"left out: {sentence}"),
+        )
     for variant, problem in found.items():
         if problem is None:
             display.result(f"{variant}: intact")
@@ -67,7 +72,7 @@ def limits(
     name: Name = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what this disk, this memory and this device can do at most."""
+    """Measure what this disk, memory and device can do at most."""
     from iobench.bench.case_limits import survey
     from iobench.dataset.manifest import find_dataset
     from iobench.host.device import pick_device

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,7 +53,7 @@ def prepare(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
-    """Write one shared array into every format, read it back and compare."""
+    """Write an array into every format, read it back and compare."""
     from iobench.dataset.prepare import DEFAULT_FORMATS
     from iobench.dataset.prepare import prepare as write
     from iobench.terminal import display, tables
@@ -69,8 +70,9 @@ def prepare(
             progress=progress,
         )
     display.result(tables.dataset_line(manifest), tables.prepared_table(rows))
-    where = "" if data_dir == Path("data") else f" --data-dir {data_dir}"
-    display.note(f"in {manifest.root}; next: iobench run{where} --name {manifest.name}")
+    where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
+    following = shlex.join(["iobench", "run", *where, "--name", manifest.name])
+    display.note(f"in {manifest.root}; next: {following}")
 
 
 def _source(source: Path | None, sample_shape: str | None, generated: Mapping[str, Any]) -> Source:

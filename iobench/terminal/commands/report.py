@@ -23,11 +23,12 @@ def report(
     ] = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
-    """Write one HTML page that shows what was measured, and what studies answered."""
+    """Write an HTML page of what was measured and what it means."""
     from iobench import report as reporting
     from iobench import studies
     from iobench.results import history
     from iobench.terminal import display
+    from iobench.units import counted
 
     answered, problems = studies.past(data_dir)
     for sentence in problems:
@@ -38,4 +39,4 @@ def report(
     page, *pictures = reporting.write(records_of(paths), out, png, answered)
     display.result(str(page))
     if pictures:
-        display.note(f"{len(pictures)} pictures in {png}")
+        display.note(f"{counted(len(pictures), 'picture')} in {png}")

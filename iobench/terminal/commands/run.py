@@ -136,7 +136,7 @@ def run(
     *,
     loader_options: Mapping[str, tuple[Any, ...]],
 ) -> None:
-    """Measure how fast each format reaches the device under each loader, in interleaved rounds."""
+    """Measure how fast each format is under each loader."""
     from iobench.bench import plan_file
     from iobench.bench.options import RunOptions
     from iobench.bench.resume import earlier

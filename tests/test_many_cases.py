@@ -1,0 +1,126 @@
+"""15 formats under 12 loaders, warm and cold: table and report stay short, and leave nothing out unsaid."""
+
+import json
+
+import pytest
+from record_cases import FORMATS, LOADERS, a_large_run, rounds_of
+
+from iobench.results.summary import MOST_SHOWN, summarise
+from iobench.terminal import display, run_tables
+
+STEADY = [1000, 1010, 990, 1005, 995]
+
+
+@pytest.fixture(scope="module")
+def records():
+    return a_large_run(2)  # without intervals, which take time
+
+
+@pytest.fixture(scope="module")
+def summary(records):
+    return summarise(records)
+
+
+def names(cases, facet):
+    return {case.facets[facet] for case in cases}
+
+
+def test_the_fastest_of_each_format_and_of_each_loader_are_shown(summary):
+    for context in summary.contexts:
+        assert len(context.cases) == len(FORMATS) * len(LOADERS)
+        assert len(context.shown) <= len(FORMATS) + len(LOADERS)
+        assert context.shown[0] is context.cases[0]
+        assert names(context.shown, "format") == set(FORMATS)
+        assert names(context.shown, "loader") == set(LOADERS)
+    few = summarise(rounds_of(STEADY)).contexts[0]
+    assert few.shown == few.cases
+
+
+def test_the_table_says_how_many_it_leaves_out_and_wide_has_them_all(summary):
+    (table,) = run_tables.run_tables(summary, 200)
+    assert table.row_count == sum(len(context.shown) for context in summary.contexts)
+    for context in summary.contexts:
+        more = len(context.cases) - len(context.shown)
+        assert run_tables.folded_line(context).endswith(f"… and {more} more cases: --wide shows them all")
+    assert run_tables.run_tables(summary, 200, wide=True)[0].row_count == 2 * len(FORMATS) * len(LOADERS)
+
+
+@pytest.mark.parametrize("width", [100, 60, 200])
+def test_formats_under_loaders_fit_the_terminal(summary, width):
+    tables = run_tables.grid_tables(summary.contexts[0], width)
+    assert all(run_tables._width(table) <= width for table in tables)
+    heads = [str(column.header) for table in tables for column in table.columns]
+    assert [head for head in heads if head != "times as long"] == list(
+        dict.fromkeys(case.label.loader for case in summary.contexts[0].cases)
+    )
+    assert not run_tables.grid_tables(summarise(rounds_of(STEADY)).contexts[0], width)
+
+
+def test_a_default_table_has_few_columns_and_fits_100(capsys):
+    display.records(rounds_of(STEADY) + rounds_of(STEADY, variant="memmap", loader="dataloader"))
+    head = capsys.readouterr().out.split("\n\n")[1].splitlines()[0]
+    assert head.split("  ")[0].split() == ["format", "loader"]
+    assert "times as long (95 %)" in head
+    assert len(head) <= 100
+
+
+page = pytest.importorskip("iobench.report.page")
+
+
+@pytest.fixture(scope="module")
+def found(records):
+    return page.page(records)
+
+
+def test_the_page_folds_all_but_the_best_of_each_format(found):
+    assert [name.split(" · ")[0] for name, _ in found.matrix.rows] != sorted(FORMATS)
+    assert {name.split(" · ")[0] for name, _ in found.matrix.rows} == set(FORMATS)
+    assert len(found.matrix.rows) + len(found.matrix.folded) == len(FORMATS) * len(LOADERS)
+
+
+def test_every_format_stands_under_every_loader(found):
+    for section in found.sections:
+        assert set(section.grid.columns) == set(LOADERS)
+        assert {name for name, _ in section.grid.rows} == set(FORMATS)
+        assert all(cell is not None for _, cells in section.grid.rows for cell in cells)
+
+
+def test_charts_show_some_and_their_tables_all(found):
+    for figure in found.figures:
+        if figure.name in ("1-speed", "1-cpu", "1-memory"):
+            keys = {row["key"] for row in figure.rows}
+            assert len(keys) == len(FORMATS) * len(LOADERS)
+            spec = json.dumps(figure.spec)
+            drawn = {key for key in keys if key in spec}
+            assert len(drawn) <= len(FORMATS) + len(LOADERS)
+            assert "Of 180 cases" in figure.says
+
+
+def test_the_line_is_along_what_nothing_beats_in_both_size_and_speed(found):
+    (sizes,) = (figure for figure in found.figures if figure.name == "1-size")
+    frontier = {row["format"]: row for row in sizes.rows if row["frontier"] == "yes"}
+    for row in sizes.rows:
+        beaten = [
+            one
+            for one in sizes.rows
+            if one["stored_bytes"] <= row["stored_bytes"] and one["bytes_per_s"] > row["bytes_per_s"]
+        ]
+        assert (row["format"] in frontier) is not bool(beaten)
+    assert "blosc2" in frontier  # the smallest of all
+    assert "beton" not in frontier
+
+
+def test_conversions_into_the_fastest_formats_are_drawn(found):
+    (pays,) = (figure for figure in found.figures if figure.name == "1-break-even")
+    assert len({row["to"] for row in pays.rows}) == len(FORMATS)
+    drawn = json.dumps(pays.spec)
+    assert sum(f'"to": "{name}"' in drawn for name in FORMATS) == 6
+
+
+def test_a_few_cases_are_not_folded():
+    records = [
+        one for n in range(MOST_SHOWN) for one in rounds_of(STEADY, variant=f"hdf5:chunk_bytes={2**n}")
+    ]
+    (context,) = summarise(records).contexts
+    assert context.shown is context.cases
+    assert run_tables.folded_line(context) is None
