@@ -95,6 +95,14 @@ class TestTensorStoreAhead(LoaderContract):
     loader = loaders.class_of("tensorstore")(prefetch=2, cache_bytes=1 << 20)
 
 
+class TestTfData(LoaderContract):
+    loader = loaders.class_of("tfdata")(shuffle_buffer=10)
+
+
+class TestDali(LoaderContract):
+    loader, formats = loaders.class_of("dali")(), PLAIN
+
+
 # Workers of their own take seconds to start: two epochs of each, one of them left in the middle.
 WORKERS = [
     "torchdata:api=stateful,fetch=batch,num_workers=1",
@@ -103,6 +111,7 @@ WORKERS = [
     "huggingface:fetch=batch,num_workers=1",
     "webdataset:num_workers=2",
     "mosaic:num_workers=2",
+    "dali:num_workers=1",
 ]
 
 
