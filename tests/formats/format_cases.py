@@ -11,6 +11,7 @@ MORE_VALUES = {
     ("webdataset", "shard_bytes"): (20_000,),
     ("tfrecord", "shard_bytes"): (900,),
     ("mds", "shard_bytes"): (900,),
+    ("litdata", "chunk_bytes"): (900,),
 }
 
 
