@@ -12,7 +12,7 @@ from conftest import require_disk
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iobench.formats import DTYPES, CorruptArtifact, Extent, Field, Schema
+from iobench.formats import DTYPES, CorruptArtifact, Field, Schema, Strided
 from iobench.host import aio
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.stream import direct
@@ -54,12 +54,12 @@ class Placed:
         fits = (path.stat().st_size - offset) // stride
         self.samples = fits if samples is None else min(samples, fits)
         self.schema = Schema(self.samples, (Field("x", (stride // item,), dtype),))
-        self.extents = {"x": Extent(path, offset, stride)}
+        self.places = {"x": Strided((path,), offset, stride)}
         self.rows = content(path)[offset:][: self.samples * stride].reshape(self.samples, stride)
         self.item = item
 
     def open(self):
-        return DirectReader(self.schema, self.extents)
+        return DirectReader(self.schema, self.places)
 
     def read(self, reader, rows, phase):
         """The rows, read to byte `phase` of a page, with nothing written beside them."""
@@ -138,7 +138,7 @@ def test_fields_are_read_from_their_own_files_and_any_of_them_alone(file, tmp_pa
     x, y = Placed(file, 80, 3001, samples=300), Placed(other, 5, 8, samples=300)
     schema = Schema(300, (*x.schema.fields, Field("y", (8,), "uint8")))
     rows = np.array([299, 0, 7, 7, 150])
-    with DirectReader(schema, {"x": x.extents["x"], "y": y.extents["x"]}) as reader:
+    with DirectReader(schema, {"x": x.places["x"], "y": y.places["x"]}) as reader:
         found = reader.batch(rows)
         np.testing.assert_array_equal(found["x"], x.rows[rows])
         np.testing.assert_array_equal(found["y"], y.rows[rows])
@@ -211,7 +211,7 @@ def test_where_one_file_cannot_be_read_no_other_stays_open(file, tmp_path):
     placed = Placed(file, 0, 100)
     schema = Schema(10, (*placed.schema.fields, Field("y", (), "uint8")))
     with pytest.raises(FileNotFoundError):
-        DirectReader(schema, {**placed.extents, "y": Extent(tmp_path / "nothing", 0, 1)})
+        DirectReader(schema, {**placed.places, "y": Strided((tmp_path / "nothing",), 0, 1)})
     assert open_files(file) == 0
 
 

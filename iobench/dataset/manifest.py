@@ -3,6 +3,7 @@
     DATA_DIR/NAME/manifest.json              what there is; written last: what it does not list does not exist
     DATA_DIR/NAME/<variant>-<generation>/    one artifact: the files of the format, never changed once listed
         .iobench-seal.json                   which folder this is and which data are in it
+    DATA_DIR/NAME/.index/                    what readers found out about artifacts (see `kept`)
     DATA_DIR/NAME/.tmp-*                     what a prepare is writing, or a killed one was
     DATA_DIR/NAME/.lock                      held by the one prepare that may write here
 
@@ -24,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.dataset import manifest_file, seal
+from iobench.dataset import kept, manifest_file, seal
+from iobench.dataset.kept import Kept
 from iobench.dataset.manifest_file import FILE_NAME, VERSION, Artifact, Body, Checksums, FileStamp
 from iobench.dataset.seal import Seal
 from iobench.errors import ManifestError
@@ -55,10 +57,13 @@ class Opener:
     path: Path
     schema: Schema
     random: bool = False  # rows will be asked for in random order
+    index: Path | None = None  # where what readers find out is kept; see `dataset.kept`
 
     def __call__(self) -> Reader:
         """A new reader of the artifact."""
-        return self.format.open(self.path, self.schema, self.random)
+        reader = self.format.open(self.path, self.schema, self.random)
+        reader.kept = Kept(self.path, self.index, f"{self.format.variant} {self.schema}")
+        return reader
 
 
 @dataclass
@@ -107,7 +112,8 @@ class Manifest:
                 found = "no such file" if size is None else f"{size} bytes"
                 raise corrupt(file, f"{stamp.bytes} bytes", found)
         self._check_seal(variant)
-        return Opener(formats.parse(variant), self.path_of(variant), self.schema)
+        index = self.root / kept.FOLDER / self.artifacts[variant].folder_name
+        return Opener(formats.parse(variant), self.path_of(variant), self.schema, index=index)
 
     def unchanged(self, variant: str) -> bool:
         """Whether a prepared variant is sealed, and each file as large and old as when it was verified."""

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from iobench import formats
-from iobench.dataset import seal
+from iobench.dataset import kept, seal
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Artifact, Manifest, Opener, stamps, stored_bytes
 from iobench.dataset.seal import Seal
@@ -154,6 +154,7 @@ class Writer:
         self.listing = True
         self.manifest.save()
         seal.sweep(root, listed)
+        kept.sweep(root, listed)
 
     def _discard(self) -> None:
         """Remove what was finished but is not listed, as the manifest on disk says."""

@@ -20,7 +20,7 @@ from iobench.formats._errors import (
 from iobench.formats._format import Format
 from iobench.formats._options import Option, Options, build, declared, option, read_word, word
 from iobench.formats._placement import Blocks, Chunked, Listed, Placement, Strided
-from iobench.formats._reader import Convert, Extent, Reader, Rows, Timed, same, unread
+from iobench.formats._reader import Convert, Find, Keep, Reader, Rows, Timed, same, unread
 from iobench.formats._registry import Registry
 from iobench.formats._schema import (
     DTYPES,
@@ -45,11 +45,12 @@ __all__ = [
     "Chunked",
     "Convert",
     "CorruptArtifact",
-    "Extent",
     "Field",
+    "Find",
     "Format",
     "FormatError",
     "InvalidOption",
+    "Keep",
     "Listed",
     "MissingDependency",
     "Option",

@@ -96,6 +96,17 @@ def check(path: Path, samples: int, last_key: bytes) -> None:
         _Tree(path, file.fileno(), meta, samples, last_key).check()
 
 
+def values(path: Path, samples: int, last_key: bytes) -> tuple[Numbers, Numbers]:
+    """The byte offset and the size of each row's value, found and checked by walking the tree as `check`."""
+    meta = read_meta(path)
+    with open(path, "rb", buffering=0) as file:
+        tree = _Tree(path, file.fileno(), meta, samples, last_key)
+        tree.values = []
+        tree.check()
+    offsets, sizes = (np.concatenate(found)[:samples] for found in zip(*tree.values, strict=True))
+    return offsets, sizes
+
+
 def _read_meta(path: Path, descriptor: int) -> Meta:
     first = _one_meta(path, descriptor, 0, 0)
     page_bytes = int(first["free"]["page_bytes"])
@@ -132,6 +143,7 @@ class _Tree:
     samples: int
     last_key: bytes
     claims: list[tuple[Numbers, Numbers]] = field(default_factory=list)  # first and past the last page
+    values: list[tuple[Numbers, Numbers]] | None = None  # offset and size, if wanted
 
     def check(self) -> None:
         if not 1 <= self.meta.depth <= MOST_LEVELS:
@@ -167,6 +179,8 @@ class _Tree:
             wrong[first] |= found[first] != rows[low : low + len(pages)]
             nodes.complain(wrong, "the keys of the rows in order", "another key")
             alone.append(nodes.values_alone())
+            if self.values is not None:
+                self.values.append(nodes.values())
             row += len(found)
         if row != self.samples + 1:
             raise corrupt(self.path, f"{self.samples} samples", row - 1)
@@ -264,6 +278,14 @@ class _Nodes:
         self.check_ends(self.starts + begin + np.where(alone, NUMBER_BYTES, value))
         first = self.words(begin)[alone].astype(np.int64)
         return first, first + (HEADER_BYTES - 1 + value[alone]) // self.size + 1
+
+    def values(self) -> tuple[Numbers, Numbers]:
+        """The offset in the file and the size of each value."""
+        size, begin = (self.headers & np.uint64(0xFFFFFFFF)).astype(np.int64), NODE_BYTES + self.key_bytes
+        beside = self.numbers[self.pages] * self.size + self.starts + begin
+        apart = self.words(begin).astype(np.int64) * self.size + HEADER_BYTES
+        flags = (self.headers >> np.uint64(32)) & np.uint64(0xFFFF)
+        return np.where(flags == ALONE, apart, beside), size
 
     def check_ends(self, ends: Numbers) -> None:
         """Complain of nodes that go on past their page."""

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._reader import Convert, Extent, Reader, same
+from iobench.formats._placement import Strided
+from iobench.formats._reader import Convert, Reader, same
 from iobench.formats._schema import Array, Batch, Schema
 
 # One copy of 12 MiB or more out of a cold map runs from its tail and defeats the kernel's
@@ -19,17 +20,16 @@ PIECE_BYTES = 8 << 20
 class MappedReader(Reader):
     """Copies rows out of one mapped array per field."""
 
-    def __init__(self, schema: Schema, arrays: Batch, extents: dict[str, Extent] | None = None) -> None:
+    def __init__(self, schema: Schema, arrays: Batch, places: dict[str, Strided]) -> None:
         super().__init__(schema)
         self._arrays: Batch | None = arrays
         self._columns = tuple(arrays.items())
-        self._extents = extents
+        self._places = places
         self._pieces = {f.name: max(1, PIECE_BYTES // f.sample_bytes) for f in schema.fields}
 
-    @property
-    def extents(self) -> dict[str, Extent] | None:
-        """Each field's place in its own file, where they were given."""
-        return self._extents
+    def placement(self) -> dict[str, Strided]:
+        """Each field's place in its own file."""
+        return self._places
 
     def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
         """One sample as read-only views of the map."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -58,20 +59,39 @@ class Chunked(Placement):
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
         """The file and offset of each row, by its chunk."""
-        chunk = np.searchsorted(self.first, rows, side="right") - 1
+        chunk = self.chunk(rows)
         return self.file[chunk], self.offset[chunk] + (rows - self.first[chunk]) * self.stride
+
+    def chunk(self, rows: Index) -> Index:
+        """The number of each row's chunk."""
+        if self._rows is None:
+            return np.asarray(np.searchsorted(self.first, rows, side="right") - 1)
+        return np.asarray(np.minimum(rows // self._rows, len(self.first) - 1))
+
+    @cached_property
+    def _rows(self) -> int | None:
+        """Rows in each chunk but the last, where they are equally many: a tenth of a search's time."""
+        if len(self.first) < 2:
+            return None
+        rows = int(self.first[1])
+        equal = rows > 0 and (self.first == np.arange(len(self.first)) * rows).all()
+        return rows if equal else None
 
 
 @dataclass(frozen=True, eq=False)
 class Listed(Placement):
-    """A byte `offset`, and a `file` number, for each row; arrays that may be maps of a file."""
+    """A byte `offset`, and a `file` number, for each row; arrays that may be maps of a file.
+
+    The field begins `within` bytes behind the offset, for several fields that share a list.
+    """
 
     file: Index
     offset: Index
+    within: int = 0
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
         """What is listed for each row."""
-        return np.asarray(self.file[rows]), np.asarray(self.offset[rows])
+        return np.asarray(self.file[rows]), np.asarray(self.offset[rows] + self.within)
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -17,16 +15,9 @@ from iobench.formats._schema import Array, Batch, Schema
 T = TypeVar("T")
 Rows: TypeAlias = "slice | npt.NDArray[np.int64]"
 Convert: TypeAlias = Callable[[Array], Any]
+Find: TypeAlias = Callable[[], "dict[str, Array]"]
+Keep: TypeAlias = Callable[[str, Find], "dict[str, Array]"]
 Timed: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-
-@dataclass(frozen=True)
-class Extent:
-    """Where the samples of one field lie in a file: sample i is at `offset + i * stride` bytes."""
-
-    path: Path
-    offset: int
-    stride: int
 
 
 def same(value: T) -> T:
@@ -40,11 +31,23 @@ def unread(array: Array) -> Array:
     return array
 
 
+def find_now(name: str, find: Find) -> dict[str, Array]:
+    """What `find` gives: nothing is kept."""
+    return find()
+
+
 class Reader(ABC):
-    """Fills a caller's buffers from rows. Reading is safe from several threads at once."""
+    """Fills a caller's buffers from rows. Reading is safe from several threads at once.
+
+    `kept(name, find)`: flat arrays that are found by reading much of the files, such as a byte offset
+    for each row. Whoever opens a reader may set it to give what `find` gave an earlier time, as long as
+    the files are the same; the arrays may be maps of a file, and are not to be written to. `name` is a
+    word, one for each list that a format has.
+    """
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
+        self.kept: Keep = find_now
         self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields}
 
     def __len__(self) -> int:
@@ -92,11 +95,6 @@ class Reader(ABC):
     def time_decoding(self, timed: Timed) -> None:
         """Have `timed` wrap what decodes many samples, for a profile; nothing where a library does that."""
         return
-
-    @property
-    def extents(self) -> dict[str, Extent] | None:
-        """Where each field lies, if its samples stand at a fixed stride in a file; else None."""
-        return None
 
     def placement(self) -> Mapping[str, Placement]:
         """Where each field lies that is stored as it is in memory; none unless overridden.

@@ -14,13 +14,16 @@ import numpy.typing as npt
 
 from iobench.formats._errors import CorruptArtifact, InvalidOption, corrupt
 from iobench.formats._format import Format
+from iobench.formats._hdf5_chunks import placed
 from iobench.formats._options import option
-from iobench.formats._reader import Convert, Extent, Reader, Rows, same
+from iobench.formats._placement import Placement
+from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
 
 # HDF5's own chunk cache, and room for the compressed chunks that a random batch touches.
 DEFAULT_CACHE_BYTES, LARGE_CACHE_BYTES = 1 << 20, 64 << 20
-
+# Large chunks begin with a page: they are read past the cache, or by rows of equal size, without a remainder.
+ALIGNED = {"alignment_threshold": 64 << 10, "alignment_interval": 4096}
 
 # What h5py raises for damaged metadata, a missing dataset, or a group in the place of one.
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
@@ -45,7 +48,7 @@ class Hdf5(Format):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write `data.h5`, in space reserved first: HDF5 crashes where a full disk refuses a write."""
         path.mkdir()
-        with h5py.File(path / "data.h5", "w", rdcc_nbytes=LARGE_CACHE_BYTES) as file:
+        with h5py.File(path / "data.h5", "w", rdcc_nbytes=LARGE_CACHE_BYTES, **ALIGNED) as file:
             try:
                 os.posix_fallocate(file.id.get_vfd_handle(), 0, self.size_bound(schema))
                 self._fill(file, schema, batches)
@@ -94,7 +97,12 @@ class Hdf5(Format):
         chunks = schema.logical_bytes // max(self.chunk_bytes, 1) + 1 if self.chunk_bytes else 0
         incompressible = schema.logical_bytes // 50 if self.compression else 0
         partial = self.chunk_bytes * len(schema.fields)
-        return super().size_bound(schema) + 256 * chunks + incompressible + partial
+        aligned = (
+            ALIGNED["alignment_interval"] * chunks
+            if self.chunk_bytes >= ALIGNED["alignment_threshold"]
+            else 0
+        )
+        return super().size_bound(schema) + 256 * chunks + incompressible + partial + aligned
 
     def _cache_bytes(self, schema: Schema, random: bool) -> int:
         """The chunk cache that suits how rows will be asked for.
@@ -122,12 +130,13 @@ class Hdf5Reader(Reader):
     ) -> None:
         super().__init__(schema)
         self._path, self._file, self._datasets = path, file, datasets
-        self._extents = _extents(path, schema, datasets)
 
-    @property
-    def extents(self) -> dict[str, Extent] | None:
-        """Each field's place in the file, if all of them are contiguous."""
-        return self._extents
+    def placement(self) -> dict[str, Placement]:
+        """Where each field lies that is contiguous, or in chunks of whole samples without a filter."""
+        if not self._datasets:
+            raise ValueError("this reader is closed")
+        found = {name: placed(dataset, self._path) for name, dataset in self._datasets.items()}
+        return {name: place for name, place in found.items() if place is not None}
 
     def batch(self, rows: Rows) -> Batch:
         """These rows in fresh arrays; a slice comes straight from h5py, which has a fast path for it."""
@@ -249,10 +258,3 @@ def refuse_foreign(dataset: h5py.Dataset, path: Path) -> None:
             f"{path}: dataset {dataset.name} keeps its data in {other[:200]}; only data in this file "
             "are read, so copy them into it"
         )
-
-
-def _extents(path: Path, schema: Schema, datasets: dict[str, h5py.Dataset]) -> dict[str, Extent] | None:
-    offsets = {name: dataset.id.get_offset() for name, dataset in datasets.items()}
-    if any(offset is None for offset in offsets.values()):
-        return None
-    return {f.name: Extent(path, offsets[f.name], f.sample_bytes) for f in schema.fields}

@@ -27,6 +27,7 @@ from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._lmdb_environments import Environments
 from iobench.formats._options import option
+from iobench.formats._placement import Blocks, Index, Listed, Placement
 from iobench.formats._reader import Convert, Reader, Timed, same
 from iobench.formats._schema import Array, Batch, Schema, raw_bytes
 
@@ -151,6 +152,23 @@ class LmdbReader(Reader):
         """Have `timed` wrap the decoding of a batch's values."""
         self._timed = timed
 
+    def placement(self) -> dict[str, Placement]:
+        """Where each field lies in the values, if they are raw."""
+        if self._codec:
+            return {}
+        offset, _ = self._values()
+        file = np.broadcast_to(np.int64(0), offset.shape)
+        return {name: Listed((self._path,), file, offset, within) for name, *_, within in self._columns}
+
+    def blocks(self) -> tuple[Blocks, ...]:
+        """The values as blocks of one row, if they are packed."""
+        if not self._codec:
+            return ()
+        offset, size = self._values()
+        first, file = np.arange(len(offset)), np.broadcast_to(np.int64(0), offset.shape)
+        fields = tuple(field.name for field in self.schema.fields)
+        return (Blocks(fields, (self._path,), first, file, offset, size, self._decode),)
+
     def close(self) -> None:
         """Close the environment once its last reader in this process is closed."""
         if self._env is not None:
@@ -184,6 +202,28 @@ class LmdbReader(Reader):
             if self._codec or None in found or set(map(len, found)) != {self._size}:
                 found = self._timed(self._all_decoded)(some, found)
             _copy(found, start, parts)
+
+    def _values(self) -> tuple[Index, Index]:
+        """The byte offset and the size of each value; CorruptArtifact where they cannot hold a sample."""
+        if self._env is None:
+            raise ValueError("this reader is closed")
+        found = self.kept("values", self._find_values)
+        return found["offset"], found["size"]
+
+    def _find_values(self) -> dict[str, Array]:
+        offset, size = _lmdb_pages.values(self._path, self.schema.samples, SCHEMA_KEY)
+        wrong = size < HEADER.size if self._codec else size != self._size
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise corrupt(self._path, f"sample {row} of {self._size} bytes", f"{size[row]} bytes")
+        return {"offset": offset, "size": size}
+
+    def _decode(self, row: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+        """Fill `out` with the one row of a block."""
+        decoded = self._decoded(row, stored)
+        for name, dtype, shape, elements, offset in self._columns:
+            if name in out:
+                out[name][0] = np.frombuffer(decoded, dtype, elements, offset).reshape(shape)
 
     def _all_decoded(self, rows: Sequence[int], values: list[Any]) -> list[Any]:
         return [self._decoded(row, value) for row, value in zip(rows, values, strict=True)]

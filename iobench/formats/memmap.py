@@ -17,7 +17,8 @@ from tensordict import TensorDict, tensorclass
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader
-from iobench.formats._reader import Extent, Rows
+from iobench.formats._placement import Strided
+from iobench.formats._reader import Rows
 from iobench.formats._schema import Array, Batch, Schema, raw_bytes
 
 
@@ -71,8 +72,8 @@ class MemmapReader(MappedReader):
             expected, found = ((schema.samples, *field.shape), field.dtype), arrays[field.name]
             if (found.shape, str(found.dtype)) != expected:
                 raise corrupt(path / "meta.json", expected, (found.shape, str(found.dtype)))
-        extents = {f.name: Extent(path / f"{f.name}.memmap", 0, f.sample_bytes) for f in schema.fields}
-        super().__init__(schema, arrays, extents)
+        places = {f.name: Strided((path / f"{f.name}.memmap",), 0, f.sample_bytes) for f in schema.fields}
+        super().__init__(schema, arrays, places)
         self._samples: Any = sample_class(schema).from_tensordict(loaded)
 
     def native(self, rows: Rows) -> Any:

@@ -14,7 +14,7 @@ import numpy as np
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader
-from iobench.formats._reader import Extent
+from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 
 # The header is Python source, and a damaged one fails in any way that source can.
@@ -48,12 +48,12 @@ class Npy(Format):
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> MappedReader:
         """A reader over read-only maps, after each file's header and size were checked."""
-        arrays, extents = {}, {}
+        arrays, places = {}, {}
         for field in schema.fields:
             file = path / f"{field.name}.npy"
             arrays[field.name], offset = _map(file, field, schema.samples)
-            extents[field.name] = Extent(file, offset, field.sample_bytes)
-        return MappedReader(schema, arrays, extents)
+            places[field.name] = Strided((file,), offset, field.sample_bytes)
+        return MappedReader(schema, arrays, places)
 
 
 def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:

@@ -20,7 +20,7 @@ from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._foreign import fields_by_name, schema_of_arrays
 from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader
-from iobench.formats._placement import Placement, Strided
+from iobench.formats._placement import Strided
 from iobench.formats._reader import Rows, unread
 from iobench.formats._schema import Batch, Field, Schema, raw_bytes
 
@@ -149,15 +149,10 @@ class SafetensorsReader(MappedReader):
             f.name: np.ndarray((schema.samples, *f.shape), f.dtype, whole, places[f.name])
             for f in schema.fields
         }
-        super().__init__(schema, arrays, {})
-        self._file, self._places, self._names = file, places, names
+        lying = {f.name: Strided((file,), places[f.name], f.sample_bytes) for f in schema.fields}
+        super().__init__(schema, arrays, lying)
+        self._file, self._names = file, names
         self._tensors: dict[str, Any] | None = None
-
-    def placement(self) -> Mapping[str, Placement]:
-        """Every field, by its `data_offsets`."""
-        return {
-            f.name: Strided((self._file,), self._places[f.name], f.sample_bytes) for f in self.schema.fields
-        }
 
     def native(self, rows: Rows) -> Batch:
         """Rows of the torch tensors that `safetensors.torch.load_file` maps: a slice has read nothing."""

@@ -56,6 +56,14 @@ class DirectUnavailable(Exception):
     """This file system cannot be read past the page cache."""
 
 
+class ReadFailed(OSError):
+    """One of several reads failed: that of this number."""
+
+    def __init__(self, code: int, number: int) -> None:
+        super().__init__(code, os.strerror(code))
+        self.number = number
+
+
 def open_direct(path: Path) -> int:
     """A descriptor for reads past the page cache; DirectUnavailable where there are none."""
     try:
@@ -90,13 +98,19 @@ class Queue:
             self._flight = _ThreadFlight(self.depth)
 
     def read(
-        self, descriptor: int, offsets: Index, lengths: Index, into: Sequence[Bytes] | None = None
+        self,
+        descriptors: int | Index,
+        offsets: Index,
+        lengths: Index,
+        into: Sequence[Bytes] | None = None,
     ) -> Generator[tuple[int, Bytes], None, None]:
         """The number of each read with the bytes it got, as they come.
 
+        One descriptor for all reads, or one for each.
+
         Without memory to read `into`, one page-aligned array for each read, the bytes are there
         until the next is asked for. They are fewer than asked for where the file ends. Offsets and
-        lengths are multiples of the page. OSError where the disk fails.
+        lengths are multiples of the page. ReadFailed where the disk fails.
         """
         if not self.depth:
             raise ValueError("this queue is closed")
@@ -105,6 +119,7 @@ class Queue:
         free, in_flight = list(range(self.depth)), dict[int, tuple[int, Bytes]]()
         arrived: deque[tuple[int, int, Bytes, int]] = deque()
         submitted, count = 0, len(offsets)
+        descriptors = np.broadcast_to(descriptors, count)
         # many small reads are submitted together; a large one as soon as there is room, so that the
         # disk is not idle while those that arrived with it are still being used
         together = self.depth // 4 if self.depth > FEW_IN_FLIGHT else 1
@@ -117,7 +132,7 @@ class Queue:
                         for i, n in enumerate(numbers)
                     ]
                     slots = free[: -1 - len(numbers) : -1]
-                    taken = self._flight.submit(descriptor, slots, places, offsets[submitted:])
+                    taken = self._flight.submit(descriptors[submitted:], slots, places, offsets[submitted:])
                     for number, place in zip(numbers[:taken], places, strict=False):
                         in_flight[free.pop()] = (number, place)
                     submitted += taken
@@ -125,7 +140,7 @@ class Queue:
                     arrived.extend(self._collected(in_flight, together))
                 slot, number, place, result = arrived.popleft()
                 if result < 0:
-                    raise OSError(-result, os.strerror(-result))
+                    raise ReadFailed(-result, number)
                 yield number, place[:result]
                 free.append(slot)
         finally:
@@ -159,12 +174,12 @@ class _KernelFlight:
         self._places = (self._requests.ctypes.data + _REQUEST.itemsize * np.arange(depth)).astype("u8")
         self._events = np.zeros(depth, _EVENT)
 
-    def submit(self, descriptor: int, slots: list[int], places: list[Bytes], offsets: Index) -> int:
+    def submit(self, descriptors: Index, slots: list[int], places: list[Bytes], offsets: Index) -> int:
         """How many reads, the first ones, are in flight now; OSError where not even one can be."""
         if not slots:
             return 0
         requests = self._requests
-        requests["descriptor"] = descriptor
+        requests["descriptor"][slots] = descriptors[: len(slots)]
         requests["offset"][slots] = offsets[: len(slots)]
         requests["length"][slots] = [len(place) for place in places]
         requests["address"][slots] = [address_of(place) for place in places]
@@ -203,8 +218,9 @@ class _ThreadFlight:
         self._pool = ThreadPoolExecutor(min(THREADS, depth), "iobench-direct")
         self._futures: dict[Future[int], int] = {}
 
-    def submit(self, descriptor: int, slots: list[int], places: list[Bytes], offsets: Index) -> int:
-        for slot, place, offset in zip(slots, places, offsets[: len(slots)].tolist(), strict=True):
+    def submit(self, descriptors: Index, slots: list[int], places: list[Bytes], offsets: Index) -> int:
+        of_each = (array[: len(slots)].tolist() for array in (descriptors, offsets))
+        for slot, place, descriptor, offset in zip(slots, places, *of_each, strict=True):
             self._futures[self._pool.submit(os.preadv, descriptor, [place.data], offset)] = slot
         return len(slots)
 

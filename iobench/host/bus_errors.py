@@ -27,8 +27,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from iobench.host.memory import PAGE
 
 CAUGHT = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")  # as laid out below
@@ -94,15 +92,15 @@ class Guard:
 
     def __init__(self, path: Path, address: int, length: int, page: bytes = b"") -> None:
         self._path, self._address, self._end, self._page = path, address, address + length, page
-        self._lost = False
+        self._lost: Path | None = None
         if CAUGHT:
             _install()
             _guards.add(self)
 
     def check(self) -> None:
         """OSError where a page could not be read since this was made: what was copied may be no data."""
-        if self._lost:
-            raise OSError(errno.EIO, "a page that is mapped (SIGBUS) cannot be read", str(self._path))
+        if self._lost is not None:
+            raise OSError(errno.EIO, "a page that is mapped (SIGBUS) cannot be read", str(self._lost))
 
     def release(self) -> None:
         """Watch no longer; to be called before the memory is unmapped."""
@@ -112,13 +110,16 @@ class Guard:
         """Whether a byte of memory is in this stretch."""
         return self._address <= address < self._end
 
+    def stretch(self, address: int) -> tuple[Path, int, int]:
+        """The file mapped at an address, and from where to where it gives way if it fails there."""
+        if not self._page:
+            return self._path, self._address, self._end
+        start = address // PAGE * PAGE
+        return self._path, start, start + PAGE
+
     def replace(self, address: int) -> bool:
         """Put empty pages in the place of what cannot be read there; whether that worked."""
-        self._lost = True  # first: another thread may read the empty pages at once
-        start, end = self._address, self._end
-        if self._page:
-            start = address // PAGE * PAGE
-            end = start + PAGE
+        self._lost, start, end = self.stretch(address)  # first: another thread may read the pages at once
         count = end - start
         empty = _libc.mmap(None, count, mmap.PROT_READ | mmap.PROT_WRITE, _PRIVATE, -1, 0)
         if empty == _FAILED:
@@ -127,21 +128,18 @@ class Guard:
         return bool(_libc.mremap(empty, count, count, _TO_FIXED, start) != _FAILED)  # at one blow
 
 
-class GuardedMap(mmap.mmap):
-    """A file mapped to be read. Call `check` after each look: OSError where a page could not be read."""
+def map_memory(address: int | None, count: int, flags: int, descriptor: int = -1) -> int:
+    """Map memory, or a file from its beginning on, to be read; where that is. OSError where it cannot be."""
+    found = _libc.mmap(address, count, mmap.PROT_READ, flags, descriptor, 0)
+    if found == _FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"mapping {count} bytes: {os.strerror(code)}")
+    return int(found)
 
-    guard: Guard
 
-    def __new__(cls, path: Path) -> GuardedMap:
-        """The whole of a file, which holds a byte at least."""
-        with open(path, "rb") as file:
-            mapped = super().__new__(cls, file.fileno(), 0, prot=mmap.PROT_READ)
-        mapped.guard = Guard(path, np.frombuffer(mapped, np.uint8).ctypes.data, len(mapped))
-        return mapped
-
-    def __del__(self) -> None:
-        if hasattr(self, "guard"):
-            self.guard.release()
+def unmap_memory(address: int, count: int) -> None:
+    """Take back what was mapped there."""
+    _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(count))
 
 
 def guards_of(folder: Path, page: bytes = NO_KEYS) -> list[Guard]:

@@ -15,7 +15,7 @@ and one that adds a loader by `iobench.loaders` likewise with `iobench.testing.l
 
 and `pytest`. Needs pytest and hypothesis. A class for each variant, `RawBin(level=3)`, tests options.
 For a format that keeps nothing but samples in a file, garbage of the right size is content: the suite
-finds those files by the reader's `extents` and `placement`.
+finds those files by the reader's `placement`.
 """
 
 import pytest

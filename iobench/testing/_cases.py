@@ -81,7 +81,7 @@ def assert_rows(batch: Batch, source: Batch, rows: Any) -> None:
 
 def bare_files(artifact: Artifact, reader: Reader) -> set[Path]:
     """The files that hold samples from their first byte on, in which garbage is content."""
-    placed = [(extent.path, extent.offset) for extent in (reader.extents or {}).values()]
+    placed: list[tuple[Path, int]] = []
     for placement in reader.placement().values():
         file, offset = placement.locate(np.arange(len(reader)))
         placed += [(placement.files[f], o) for f, o in zip(file.tolist(), offset.tolist(), strict=True)]

@@ -8,6 +8,7 @@ import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +17,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.formats import CorruptArtifact, Field, Format, Reader, Schema, build, get, read_word
+from iobench.formats import (
+    Blocks,
+    CorruptArtifact,
+    Field,
+    Format,
+    Reader,
+    Schema,
+    build,
+    get,
+    read_word,
+)
 from iobench.testing._cases import (
     INDICES,
     SAMPLES,
@@ -29,6 +40,7 @@ from iobench.testing._cases import (
     read_all,
     store,
 )
+from iobench.testing._places import decoded
 
 # of nothing, a zip archive, NumPy's and HDF5's files and a pickle
 STARTS = [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]
@@ -73,6 +85,15 @@ def read_flipped(artifact: Artifact, damaged: Path, flips: list[tuple[Path, int,
         complaints += read_all(artifact.format, damaged, artifact.schema) is None
         file.write_bytes(content)
     return complaints
+
+
+def complaint(reader: Reader, blocks: Blocks, damage: bytes) -> str | None:
+    """What is said of these bytes in place of the first block; None where they are decoded."""
+    try:
+        decoded(reader.schema, blocks, 0, damage)
+    except CorruptArtifact as error:
+        return str(error)
+    return None
 
 
 class Life:
@@ -148,15 +169,32 @@ class Life:
                 if fmt.holds_files:
                     assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
 
-    def test_extents_point_at_every_sample(self, artifact: Artifact, reader: Reader) -> None:
-        for name, extent in (reader.extents or {}).items():
-            width, stored = artifact.schema.field(name).sample_bytes, extent.path.read_bytes()
-            for row in range(SAMPLES):
-                begin = extent.offset + row * extent.stride
-                assert stored[begin : begin + width] == artifact.source[name][row].tobytes()
+    def test_lists_that_are_kept_give_the_same(self, artifact: Artifact) -> None:
+        """A reader that is given what another one found finds nothing itself, and need not."""
+        lists: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
 
-    def test_extents_cover_all_fields_or_are_none(self, reader: Reader) -> None:
-        assert reader.extents is None or reader.extents.keys() == {f.name for f in reader.schema.fields}
+        def keep(name: str, find: Any) -> Any:
+            lists[name] = find()
+            assert all(array.ndim == 1 for array in lists[name].values())
+            return lists[name]
+
+        rows = np.arange(SAMPLES)
+        with artifact.open() as first, artifact.open() as second:
+            first.kept, second.kept = keep, lambda name, find: lists[name]
+            for one, other in zip(first.placement().items(), second.placement().items(), strict=True):
+                assert one[0] == other[0]
+                np.testing.assert_array_equal(one[1].locate(rows), other[1].locate(rows))
+            for mine, its in zip(first.blocks(), second.blocks(), strict=True):
+                np.testing.assert_array_equal(mine.offset, its.offset)
+
+    def test_placement_and_blocks_of_a_closed_reader_are_value_errors_or_as_before(
+        self, artifact: Artifact
+    ) -> None:
+        reader = artifact.open()
+        reader.close()
+        for ask in (reader.placement, reader.blocks):
+            with suppress(ValueError):
+                ask()
 
     @pytest.mark.parametrize("sample_bytes", [1, 100, 512, 2048, 5120, 150_000])
     def test_size_bound_holds_for_random_data(self, fmt: Format, tmp_path: Path, sample_bytes: int) -> None:
@@ -231,6 +269,15 @@ class Damage:
             reach = size if rng.random() < 0.5 else min(size, 600)  # headers are where files begin
             flips.append((file, int(rng.integers(reach)), int(rng.integers(8))))
         assert elsewhere(read_flipped, artifact, damaged, flips) <= FLIPS
+
+    def test_damaged_blocks_are_corrupt_or_other_content(self, reader: Reader) -> None:
+        """Cut, emptied, of other bytes or of zeros: CorruptArtifact, or an array that is full."""
+        for blocks in reader.blocks():
+            count = int(blocks.stored[0])
+            for damage in (b"", b"\0", bytes(count), np.random.default_rng(3).bytes(count)):
+                told = complaint(reader, blocks, damage)
+                assert told is None or "\n" not in told
+                assert told or len(damage) == count, "a block that is cut is corrupt"
 
     def test_a_missing_artifact_is_corrupt(self, fmt: Format, schema: Schema, tmp_path: Path) -> None:
         with pytest.raises(CorruptArtifact):

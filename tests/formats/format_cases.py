@@ -12,6 +12,7 @@ MORE_VALUES = {
     ("webdataset", "shard_bytes"): (20_000,),
     ("tfrecord", "shard_bytes"): (900,),
     ("mds", "shard_bytes"): (900,),
+    ("litdata", "chunk_bytes"): (900,),
 }
 # what differs in how it is read, of formats with many options
 CHOSEN = {"zarr": ("zarr", "zarr:shard_bytes=4096,codec=zstd")}

@@ -8,7 +8,7 @@ import pytest
 from format_cases import SMALL, variants
 
 from iobench import formats
-from iobench.formats import CorruptArtifact
+from iobench.formats import CorruptArtifact, Strided
 from iobench.testing._cases import INDICES, SAMPLES, SCHEMA, assert_same, files_of, read_all, store
 from iobench.testing._damage import Bomb
 from iobench.testing.formats import FormatContract
@@ -46,9 +46,9 @@ def test_native_of_memmap_is_a_tensorclass(tmp_path):
 
 
 @pytest.mark.parametrize("variant", ["npy", "memmap", "hdf5:chunk_bytes=0"])
-def test_raw_layouts_have_extents(variant, tmp_path):
+def test_raw_layouts_have_a_placement(variant, tmp_path):
     with store(formats.parse(variant), tmp_path / "a", SCHEMA).open() as reader:
-        assert reader.extents
+        assert all(isinstance(place, Strided) for place in reader.placement().values())
 
 
 @pytest.mark.parametrize("variant", ["npy", "memmap", "hdf5", "hdf5:chunk_bytes=4096,compression=gzip"])

@@ -15,7 +15,7 @@ import pickle
 from dataclasses import dataclass
 import numpy as np
 from iobench_rawbin import RawBin, RawBinReader
-from iobench.formats import CorruptArtifact
+from iobench.formats import CorruptArtifact, Strided
 from iobench.testing.formats import FormatContract
 
 
@@ -35,9 +35,8 @@ class Converted(RawBinReader):
 
 
 class Misplaced(RawBinReader):
-    @property
-    def extents(self):
-        return {name: type(e)(e.path, e.offset + 1, e.stride) for name, e in self._extents.items()}
+    def placement(self):
+        return {name: Strided(p.files, p.offset + 1, p.stride) for name, p in self._places.items()}
 
 
 class Undead(RawBinReader):
@@ -49,7 +48,7 @@ def made(reader):
     @dataclass(frozen=True)
     class Made(RawBin):
         def open(self, path, schema, random=False):
-            return reader(schema, super().open(path, schema).extents)
+            return reader(schema, super().open(path, schema).placement())
     Made.__qualname__ = f"Made{reader.__name__}"
     globals()[Made.__qualname__] = Made
     return Made()
@@ -117,7 +116,7 @@ FOUND_BY = {
     "Sorted": "test_indices_in_any_order_with_duplicates",
     "Forgetful": "test_out_is_wholly_overwritten_and_stays_the_callers",
     "Converted": "test_sample_is_one_row_of_every_field",
-    "Misplaced": "test_extents_point_at_every_sample",
+    "Misplaced": "test_located_bytes_are_the_samples",
     "Undead": "test_a_closed_reader_reads_no_more",
     "Trusting": "test_a_pickle_beside_the_files_is_left_alone",
     "Chatty": "test_a_missing_file_is_corrupt",

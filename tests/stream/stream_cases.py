@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from iobench import Manifest, StreamLoader
-from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.loading.order import ORDERS, Order
 
-PLACED = ("npy", "memmap", "hdf5:chunk_bytes=0")  # fields at a fixed stride
-VARIANTS = (*DEFAULT_FORMATS, PLACED[-1])
+# one or two for each way in which samples lie: strided, chunked, listed, encoded
+PLACED = ("npy", "memmap", "hdf5:chunk_bytes=0", "hdf5", "lmdb")
+VARIANTS = (*PLACED, "lmdb:codec=lz4")
 DIRECT = [(name, True) for name in PLACED]
-# one direct way stands for all: to end its queues takes the kernel 50 ms each
-WAYS = [*((name, None) for name in VARIANTS), DIRECT[-1]]
+# two direct ways stand for all: to end their queues takes the kernel 50 ms each
+WAYS = [*((name, None) for name in VARIANTS), DIRECT[2], DIRECT[-1]]
 
 SAMPLES, BATCH = 203, 16
 BLOCK_ROWS, WINDOW = 10, 3  # the latter in batches

@@ -13,7 +13,8 @@ import pytest
 from stream_cases import in_child
 
 from iobench.host import bus_errors
-from iobench.host.bus_errors import GuardedMap, guards_of
+from iobench.host.bus_errors import guards_of
+from iobench.host.maps import GuardedMap
 
 SIZE = 8 << 20
 KEPT = 4096
@@ -36,7 +37,8 @@ def _no_core():
 
 
 def rows_of(mapped):
-    return np.frombuffer(mapped, np.uint8).reshape(-1, 512)
+    memory = mapped.bytes if isinstance(mapped, GuardedMap) else np.frombuffer(mapped, np.uint8)
+    return memory[:SIZE].reshape(-1, 512)
 
 
 def ended_by_bus_error(action):
@@ -49,14 +51,14 @@ def ended_by_bus_error(action):
 
 
 def test_what_is_there_is_read_and_nothing_is_wrong(path):
-    mapped = GuardedMap(path)
-    assert bytes(mapped) == path.read_bytes()
+    mapped = GuardedMap([path])
+    assert rows_of(mapped).tobytes() == path.read_bytes()
     mapped.guard.check()
 
 
 def test_a_page_that_was_cut_off_is_an_error_that_names_the_file(path):
     def look():
-        mapped = GuardedMap(path)
+        mapped = GuardedMap([path])
         os.truncate(path, KEPT)
         rows_of(mapped)[0].sum()
         mapped.guard.check()
@@ -72,7 +74,7 @@ def test_without_the_guard_the_process_ends(path, monkeypatch):
     monkeypatch.setattr(bus_errors, "CAUGHT", False)
 
     def look():
-        mapped = GuardedMap(path)
+        mapped = GuardedMap([path])
         os.truncate(path, KEPT)
         rows_of(mapped).sum()
 
@@ -81,7 +83,7 @@ def test_without_the_guard_the_process_ends(path, monkeypatch):
 
 def test_all_threads_that_look_at_once_are_told(path):
     def look():
-        mapped, told = GuardedMap(path), []
+        mapped, told = GuardedMap([path]), []
         os.truncate(path, KEPT)
 
         def gather(seed):
@@ -107,10 +109,10 @@ def test_a_second_file_is_read_on_after_the_first_has_failed(path, tmp_path):
     other.write_bytes(path.read_bytes())
 
     def look():
-        lost, fine = GuardedMap(path), GuardedMap(other)
+        lost, fine = GuardedMap([path]), GuardedMap([other])
         os.truncate(path, KEPT)
         rows_of(lost).sum()
-        assert bytes(fine) == other.read_bytes()
+        assert rows_of(fine).tobytes() == other.read_bytes()
         fine.guard.check()
         with pytest.raises(OSError):
             lost.guard.check()
@@ -123,7 +125,7 @@ def test_a_bus_error_in_somebody_elses_map_ends_the_process_as_before(path, tmp_
     other.write_bytes(bytes(SIZE))
 
     def look():
-        guarded = GuardedMap(path)
+        guarded = GuardedMap([path])
         with open(other, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         os.truncate(other, KEPT)
@@ -141,11 +143,11 @@ def test_a_bus_error_elsewhere_comes_to_faulthandler_and_goes_no_round_trips(pat
     def look():
         with open(said, "w") as file:
             faulthandler.enable(file)
-            guarded = GuardedMap(path)
+            guarded = GuardedMap([path])
             if later:
                 faulthandler.disable()
                 faulthandler.enable(file)
-                guarded = GuardedMap(path)
+                guarded = GuardedMap([path])
             with open(path, "rb") as opened:
                 mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
             os.truncate(path, KEPT)
@@ -158,7 +160,7 @@ def test_a_bus_error_elsewhere_comes_to_faulthandler_and_goes_no_round_trips(pat
 
 def test_a_bus_error_that_is_sent_ends_the_process_as_before(path):
     def be_told():
-        guarded = GuardedMap(path)
+        guarded = GuardedMap([path])
         os.kill(os.getpid(), signal.SIGBUS)
         guarded.guard.check()
 
@@ -167,10 +169,10 @@ def test_a_bus_error_that_is_sent_ends_the_process_as_before(path):
 
 def test_who_catches_bus_errors_later_is_replaced_when_the_next_file_is_mapped(path):
     def look():
-        first = GuardedMap(path)
+        first = GuardedMap([path])
         faulthandler.disable()
         faulthandler.enable()
-        second = GuardedMap(path)
+        second = GuardedMap([path])
         os.truncate(path, KEPT)
         rows_of(second).sum()
         with pytest.raises(OSError):
@@ -182,13 +184,34 @@ def test_who_catches_bus_errors_later_is_replaced_when_the_next_file_is_mapped(p
 
 def test_a_map_that_is_gone_is_watched_no_longer(path):
     before = set(bus_errors._guards)
-    mapped = GuardedMap(path)
+    mapped = GuardedMap([path])
     view = rows_of(mapped)[3:5]
     guard = mapped.guard
     del mapped
     assert guard in bus_errors._guards
     del view
     assert bus_errors._guards == before
+
+
+def test_files_side_by_side_are_each_what_they_are_and_fail_alone(path, tmp_path):
+    names = [tmp_path / f"file{number}" for number in range(3)]
+    contents = [os.urandom(size) for size in (5, 3 << 20, 5000)]
+    for name, content in zip(names, contents, strict=True):
+        name.write_bytes(content)
+
+    def look():
+        mapped = GuardedMap([path, *names])
+        for start, content in zip(mapped.starts.tolist()[1:], contents, strict=False):
+            assert mapped.bytes[start : start + len(content)].tobytes() == content
+        os.truncate(names[1], 0)
+        mapped.bytes[mapped.starts[2] + KEPT]
+        with pytest.raises(OSError, match=f"cannot be read: '{names[1]}'"):
+            mapped.guard.check()
+        assert rows_of(mapped).tobytes() == path.read_bytes()
+        start = mapped.starts[3]
+        assert mapped.bytes[start : start + 5000].tobytes() == contents[2]
+
+    in_child(look)
 
 
 def test_what_a_library_has_mapped_is_guarded_page_by_page(path):
@@ -210,6 +233,6 @@ def test_what_a_library_has_mapped_is_guarded_page_by_page(path):
 
 def test_maps_of_other_folders_are_left_alone(path, tmp_path):
     (tmp_path / "filer").mkdir()
-    mapped = GuardedMap(path)
+    mapped = GuardedMap([path])
     assert guards_of(tmp_path / "filer", bytes(KEPT)) == guards_of(tmp_path / "fil", bytes(KEPT)) == []
     mapped.guard.check()

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Extent, Schema, corrupt
+from iobench.formats import corrupt
 from iobench.host.memory import PAGE, touched_array
+from iobench.loading.stream.files import Files, open_plain
+from iobench.loading.stream.places import Places, merged
 
 # Reads of this size fill the cache at the speed of the disk even where the kernel's own
 # read-ahead is short, and with large folios, which are fast to copy from afterwards.
@@ -27,9 +29,9 @@ Bytes = npt.NDArray[np.uint8]
 class ReadAhead:
     """A thread that reads rows into the page cache, in the order in which they are stored."""
 
-    def __init__(self, schema: Schema, extents: Mapping[str, Extent], rows: slice, first: int | None) -> None:
-        self._places, self._rows, self._first = extents, rows, first
-        self._step = max(1, PIECE_BYTES // max(e.stride for e in extents.values()))
+    def __init__(self, places: Places, rows: slice, first: int | None) -> None:
+        self._places, self._rows, self._first = places, rows, first
+        self._step = max(1, PIECE_BYTES // max(places.widths.values()))
         self._reached = rows.start
         self._error: Exception | None = None
         self._process = os.getpid()
@@ -38,12 +40,7 @@ class ReadAhead:
             self.begin()
         self._stopping = self.finished = False
         self._changed = threading.Condition()
-        with ExitStack() as stack:
-            self._files = {}
-            for path in {e.path for e in extents.values()}:
-                self._files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                stack.callback(os.close, self._files[path])
-            self._closing = stack.pop_all()
+        self._files = Files(places.files, open_plain)
         self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
         self._thread.start()
 
@@ -62,7 +59,7 @@ class ReadAhead:
         Large rows are asked for one by one, beside the thread, and so is the first batch. Small
         ones are waited for: reading on in order brings them sooner, by up to 50 times.
         """
-        large = [name for name in names if self._places[name].stride >= LARGE_ROW_BYTES]
+        large = [name for name in names if self._places.widths[name] >= LARGE_ROW_BYTES]
         first = int(rows[0]) == self._first
         if not first:
             self.begin()
@@ -77,14 +74,12 @@ class ReadAhead:
 
     def _ask_for(self, name: str, rows: Index) -> None:
         """Have the kernel fetch the pages of these rows, all at once and without waiting."""
-        place = self._places[name]
-        starts = np.sort(place.offset + rows * place.stride)
-        low, high = starts // PAGE * PAGE, -(-(starts + place.stride) // PAGE) * PAGE
-        first = np.flatnonzero(np.concatenate(([True], low[1:] > high[:-1])))
-        last = np.append(first[1:], len(rows)) - 1
-        file = self._files[place.path]
-        for offset, end in zip(low[first].tolist(), high[last].tolist(), strict=True):
-            os.posix_fadvise(file, offset, end - offset, os.POSIX_FADV_WILLNEED)
+        starts = self._places.positions(name, rows)
+        low, high = starts // PAGE * PAGE, -(-(starts + self._places.widths[name]) // PAGE) * PAGE
+        for begin, end in zip(*(ends.tolist() for ends in merged(low, high)), strict=True):
+            number, offset = self._places.within(begin)
+            with self._files.using(number) as file:
+                os.posix_fadvise(file, offset, end - begin, os.POSIX_FADV_WILLNEED)
 
     def _wait(self, reached: Callable[[], bool]) -> None:
         with self._changed:
@@ -103,7 +98,7 @@ class ReadAhead:
             self._changed.notify_all()
         self.begin()
         self._thread.join()
-        self._closing.close()
+        self._files.close()
 
     def _work(self) -> None:
         self._begun.wait()
@@ -112,8 +107,7 @@ class ReadAhead:
             for row in range(self._rows.start, self._rows.stop, self._step):
                 if self._stopping:
                     break
-                for place in self._places.values():
-                    self._read(place, row, min(row + self._step, self._rows.stop), scratch)
+                self._read(row, min(row + self._step, self._rows.stop), scratch)
                 with self._changed:
                     self._reached = row + self._step
                     self._changed.notify_all()
@@ -123,23 +117,26 @@ class ReadAhead:
             self.finished = True
             self._changed.notify_all()
 
-    def _read(self, place: Extent, start: int, stop: int, scratch: Bytes) -> None:
-        first, count = place.offset + start * place.stride, (stop - start) * place.stride
-        for low in range(0, count, len(scratch)):
-            read_into(self._files[place.path], place, first + low, scratch[: count - low])
+    def _read(self, start: int, stop: int, scratch: Bytes) -> None:
+        for low, high in zip(*(ends.tolist() for ends in self._places.ranges(start, stop)), strict=True):
+            number, offset = self._places.within(low)
+            with self._files.using(number) as file:
+                for done in range(0, high - low, len(scratch)):
+                    into = scratch[: high - low - done]
+                    read_into(file, self._places.files[number], offset + done, into)
 
 
-def read_into(descriptor: int, place: Extent, start: int, into: Bytes) -> None:
+def read_into(descriptor: int, path: Path, start: int, into: Bytes) -> None:
     """Fill memory from this offset of a file on.
 
     CorruptArtifact where the file ends before, OSError with its name where the disk fails.
     """
     done = 0
     while done < len(into):
-        with naming(place.path):
+        with naming(path):
             got = os.preadv(descriptor, [into[done : done + PIECE_BYTES].data], start + done)
         if got == 0:
-            raise corrupt(place.path, f"at least {start + len(into)} bytes", f"{start + done} bytes")
+            raise corrupt(path, f"at least {start + len(into)} bytes", f"{start + done} bytes")
         done += got
 
 

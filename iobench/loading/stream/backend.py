@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from iobench.dataset.manifest import Opener
 from iobench.errors import InvalidSettings, LoaderFailed
-from iobench.formats import Batch, Extent, FormatError, Reader, Rows, Schema, corrupt
+from iobench.formats import Batch, FormatError, Placement, Reader, Rows, Schema, corrupt
 from iobench.host import cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.bus_errors import Guard, guards_of
@@ -88,7 +88,7 @@ class Backend:
 
 
 class CachedBackend(Backend):
-    """Rows at a fixed stride, out of the page cache."""
+    """Rows that are stored as they are in memory, out of the page cache."""
 
     reader: CachedReader
 
@@ -112,7 +112,7 @@ class CachedBackend(Backend):
 
 
 class DirectBackend(Backend):
-    """Rows at a fixed stride, past the page cache."""
+    """Rows that are stored as they are in memory, past the page cache."""
 
     direct = cold = True
     reader: DirectReader
@@ -136,19 +136,24 @@ def failures_of(path: Path) -> Iterator[None]:
 def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bool | None) -> Backend:
     """The way to read an artifact that suits it and the state of its cache.
 
-    Fields at a fixed stride are read through the cache if they are in it or will stay in it, else
-    past it; `direct` decides instead. What has no fixed stride goes through the format's reader,
-    one thread at a time. InvalidSettings where `direct` is asked for and cannot be had, LoaderFailed
-    where the disk fails.
+    Fields that are stored as they are in memory are read through the cache if they are in it or will
+    stay in it, else past it; `direct` decides instead. Where others are asked for, all goes through
+    the format's reader, one thread at a time. InvalidSettings where `direct` is asked for and cannot be
+    had, LoaderFailed where the disk fails.
     """
     with failures_of(opener.path):
         unchanged = Unchanged(_files(opener.path))  # first: what changes while it is opened counts
         reader = opener()
-        if reader.extents is None and not direct:
+        try:
+            places = reader.placement()
+            if direct:
+                check_placed(places, schema, opener.format.variant)
+        except BaseException:
+            reader.close()
+            raise
+        if not _all_placed(places, schema):
             return Backend(opener.path, reader, threads or 1, unchanged, guards_of(opener.path))
-        with reader:
-            extents = places_of(reader, opener.format.variant)
-        places = {field.name: extents[field.name] for field in schema.fields}
+        reader.close()
         found = _placed_reader(schema, places, direct)
         cores = len(os.sched_getaffinity(0))
         if isinstance(found, CachedReader):
@@ -157,17 +162,22 @@ def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bo
         return DirectBackend(opener.path, found, threads or min(MOST_THREADS, cores + 1), unchanged)
 
 
-def places_of(reader: Reader, variant: str) -> dict[str, Extent]:
-    """Where the fields lie in files; InvalidSettings where they do not at a fixed stride."""
-    if reader.extents is None:
-        raise InvalidSettings(f"{variant} has no fixed stride: it cannot be read past the cache")
-    return reader.extents
+def check_placed(places: Mapping[str, Placement], schema: Schema, variant: str) -> None:
+    """InvalidSettings where a field is not stored as it is in memory, but has to be decoded."""
+    if not _all_placed(places, schema):
+        raise InvalidSettings(
+            f"{variant} does not store samples as they are in memory: it cannot be read past the cache"
+        )
+
+
+def _all_placed(places: Mapping[str, Placement], schema: Schema) -> bool:
+    return places.keys() >= {field.name for field in schema.fields}
 
 
 def _placed_reader(
-    schema: Schema, places: dict[str, Extent], direct: bool | None
+    schema: Schema, places: Mapping[str, Placement], direct: bool | None
 ) -> CachedReader | DirectReader:
-    files = sorted({place.path for place in places.values()})
+    files = sorted({file for field in schema.fields for file in places[field.name].files})
     cold = _residency(files) < WARM_LIMIT
     if direct or (direct is None and cold and not _fits(files)):
         try:

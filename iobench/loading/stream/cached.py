@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Convert, Extent, Field, Reader, Schema, corrupt, raw_bytes, same
-from iobench.host.bus_errors import CAUGHT, GuardedMap
+from iobench.formats import Array, Convert, Placement, Reader, Schema, raw_bytes, same
+from iobench.host.bus_errors import CAUGHT
+from iobench.host.maps import GuardedMap
 from iobench.loading.stream.ahead import ReadAhead, read_into
+from iobench.loading.stream.files import Files, open_plain
+from iobench.loading.stream.gather import Gather, gather_of
+from iobench.loading.stream.places import Places
 
 Index = npt.NDArray[np.int64]
+
+READ_BYTES = 64 << 10  # rows that follow each other without a gap for as long are read, others gathered
 
 
 class CachedReader(Reader):
@@ -27,26 +33,19 @@ class CachedReader(Reader):
     have rows read one by one instead.
     """
 
-    def __init__(self, schema: Schema, extents: Mapping[str, Extent], cold: bool) -> None:
+    def __init__(self, schema: Schema, placements: Mapping[str, Placement], cold: bool) -> None:
         super().__init__(schema)
-        self._extents, self.cold = dict(extents), cold
+        self.cold = cold
+        self._places = Places(schema, placements)
         self._ahead: ReadAhead | None = None
-        self._files: dict[Path, int] = {}
-        self._maps = {extent.path: _mapped(extent.path) for extent in extents.values()}
-        self._arrays = {
-            f.name: _array(f, self._maps[extents[f.name].path], schema.samples, extents[f.name])
-            for f in schema.fields
+        mapped = GuardedMap(self._places.files, self._places.sizes)
+        self._guard = mapped.guard  # an error's traceback keeps it, but not the map
+        self._gathers: dict[str, Gather] = {
+            f.name: gather_of(self._places, f.name, mapped.bytes) for f in schema.fields
         }
-        for path, mapped in self._maps.items():
-            self._files[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if cold:  # `read_ahead` reads ahead, and a fault must not start a stream of its own beside it
-                mapped.madvise(mmap.MADV_RANDOM)
-                os.posix_fadvise(self._files[path], 0, 0, os.POSIX_FADV_RANDOM)
-
-    @property
-    def extents(self) -> dict[str, Extent]:
-        """Each field's place in its own file."""
-        return self._extents
+        if cold:  # `read_ahead` reads ahead, and a fault must not start a stream of its own beside it
+            mapped.advise_random()
+        self._files = Files(self._places.files, partial(_opened, cold))
 
     def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
         """One sample in fresh arrays."""
@@ -59,7 +58,7 @@ class CachedReader(Reader):
         """
         self.stop()
         if self.cold:
-            self._ahead = ReadAhead(self.schema, self._extents, rows, first)
+            self._ahead = ReadAhead(self._places, rows, first)
 
     def stop(self) -> None:
         """End reading ahead; whoever waits for it gets CancelledError."""
@@ -70,59 +69,53 @@ class CachedReader(Reader):
     def close(self) -> None:
         """End reading ahead and drop the maps."""
         self.stop()
-        while self._files:
-            os.close(self._files.popitem()[1])
-        self._arrays.clear()
-        self._maps.clear()
-
-    def _file(self, path: Path) -> int:
-        if path not in self._files:
-            raise ValueError("this reader is closed")
-        return self._files[path]
+        self._files.close()
+        self._gathers.clear()
+        self._places.close()
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        """By plain reads, which are as fast as copies out of the map."""
+        """By plain reads where rows follow each other, which are as fast as copies out of the map."""
         if self._ahead is not None:
             self._ahead.wait_for(stop)
         for name, target in out.items():
-            self._read_from(name, start, target)
+            runs, done = self._places.runs(name, start, stop), 0
+            if runs is None or (len(runs) * READ_BYTES > target.nbytes and CAUGHT and len(runs) > 1):
+                self._read_each(name, np.arange(start, stop), target)
+                continue
+            for position, count in runs:
+                self._read_from(position, target[done : done + count])
+                done += count
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         if self._ahead is not None:
             self._ahead.fetch(rows, list(out))
         for name, target in out.items():
-            if CAUGHT:
-                self._gather(name, rows, target)
-            else:
-                for slot, row in enumerate(rows.tolist()):
-                    self._read_from(name, row, target[slot : slot + 1])
+            self._read_each(name, rows, target)
         if self._ahead is not None:
             self._ahead.begin()
 
     def _gather(self, name: str, rows: Index, target: Array) -> None:
-        path = self._extents[name].path
-        self._file(path)
-        # "clip" never clips here, the rows were checked; with "raise", take copies twice
-        np.take(self._arrays[name], rows, axis=0, out=target, mode="clip")
-        self._maps[path].guard.check()
+        if name not in self._gathers:
+            raise ValueError("this reader is closed")
+        self._gathers[name](rows, target)
+        self._guard.check()
 
-    def _read_from(self, name: str, row: int, target: Array) -> None:
-        """Fill an array with what lies from a row on."""
-        place, into = self._extents[name], np.frombuffer(raw_bytes(target), np.uint8)
-        read_into(self._file(place.path), place, place.offset + row * place.stride, into)
+    def _read_each(self, name: str, rows: Index, target: Array) -> None:
+        if CAUGHT:
+            self._gather(name, rows, target)
+            return
+        for slot, position in enumerate(self._places.positions(name, rows).tolist()):
+            self._read_from(position, target[slot : slot + 1])
+
+    def _read_from(self, position: int, target: Array) -> None:
+        """Fill an array with what lies from a position on."""
+        number, offset = self._places.within(position)
+        with self._files.using(number) as file:
+            read_into(file, self._places.files[number], offset, np.frombuffer(raw_bytes(target), np.uint8))
 
 
-def _mapped(path: Path) -> GuardedMap:
-    try:
-        return GuardedMap(path)
-    except ValueError as error:  # cut to nothing since its sizes were checked
-        raise corrupt(path, "samples", "an empty file") from error
-
-
-def _array(field: Field, mapped: GuardedMap, samples: int, place: Extent) -> Array:
-    """The samples of a field as they lie in a map; CorruptArtifact where it ends before they do."""
-    needed = place.offset + samples * field.sample_bytes
-    if len(mapped) < needed:
-        raise corrupt(place.path, f"{needed} bytes", f"{len(mapped)} bytes")
-    flat = np.frombuffer(mapped, field.dtype, samples * field.elements, place.offset)
-    return flat.reshape(samples, *field.shape)
+def _opened(cold: bool, path: Path) -> int:
+    descriptor = open_plain(path)
+    if cold:
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    return descriptor

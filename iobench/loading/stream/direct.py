@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Convert, Extent, Reader, Schema, corrupt, raw_bytes, same
-from iobench.host.aio import Queue, address_of, open_direct
+from iobench.formats import Array, Convert, Placement, Reader, Schema, corrupt, raw_bytes, same
+from iobench.host.aio import Queue, ReadFailed, address_of, open_direct
 from iobench.host.memory import PAGE, touched_array
-from iobench.loading.stream.ahead import naming
+from iobench.loading.stream.ahead import naming, read_into
+from iobench.loading.stream.files import MOST_OPEN, Files, open_plain
+from iobench.loading.stream.places import Places
 
 PIECE_BYTES = 1 << 20  # the most that is asked for at a time where rows follow each other
 SMALLEST_SLOT = 8 << 10
+FEW = 4  # rows that are copied one by one
 SMALL_BYTES = 32 << 20  # a field of no more is read once and kept: its rows share pages
 
 Index = npt.NDArray[np.int64]
@@ -30,19 +34,21 @@ class DirectReader(Reader):
     disk fails.
     """
 
-    def __init__(self, schema: Schema, extents: Mapping[str, Extent]) -> None:
+    def __init__(self, schema: Schema, placements: Mapping[str, Placement]) -> None:
         super().__init__(schema)
-        self._places = dict(extents)
-        self._files: dict[str, int] = {}
+        self._places = Places(schema, placements)
+        self._files = Files(self._places.files, open_direct)
         self._small: dict[str, Array] = {}
         self._queues: list[Queue] = []
         self._own = threading.local()
         try:
             for field in schema.fields:
-                if field.sample_bytes * schema.samples <= SMALL_BYTES:
+                place = placements[field.name]
+                if field.sample_bytes * schema.samples <= SMALL_BYTES and self._places.compact(field.name):
                     self._small[field.name] = self._whole(field.name)
                 else:
-                    self._files[field.name] = open_direct(extents[field.name].path)
+                    with self._files.using(self._places.files.index(place.files[0])):
+                        pass  # it can be opened
         except BaseException:
             self.close()
             raise
@@ -53,57 +59,80 @@ class DirectReader(Reader):
 
     def close(self) -> None:
         """Close the files and the queues."""
-        while self._files:  # first: giving a queue back takes a while, in which Ctrl-C may come
-            os.close(self._files.popitem()[1])
+        self._files.close()  # first: giving a queue back takes a while, in which Ctrl-C may come
         self._small.clear()
+        self._places.close()
         while self._queues:
             self._queues.pop().close()
 
     def phase(self, name: str, row: int) -> int:
         """Where in a page a row begins: memory that begins there needs no copy of a slice."""
-        place = self._places[name]
-        start = (place.offset + row * place.stride) % PAGE
-        return 0 if name in self._small or start % self._specs[name][1].itemsize else start
+        first, width = self._places.dense(name), self._places.widths[name]
+        if first is None or name in self._small:
+            return 0
+        start = (first + row * width) % PAGE
+        return 0 if start % self._specs[name][1].itemsize else start
 
     def _whole(self, name: str) -> Array:
-        place, (shape, dtype) = self._places[name], self._specs[name]
+        shape, dtype = self._specs[name]
         array = np.empty((self.schema.samples, *shape), dtype)
-        with open(place.path, "rb", buffering=0) as file, naming(place.path):
-            file.seek(place.offset)
-            found = file.readinto(raw_bytes(array))
-        if found != array.nbytes:
-            raise corrupt(place.path, f"{place.offset + array.nbytes} bytes", place.offset + (found or 0))
+        rows = np.frombuffer(raw_bytes(array), np.uint8).reshape(len(array), -1)
+        starts, width = self._places.positions(name, np.arange(len(array))), rows.shape[1]
+        first = np.flatnonzero(np.diff(starts, prepend=starts[0] - width - 1) != width).tolist()
+        plain = Files(self._places.files, open_plain)
+        try:
+            for low, high in zip(first, [*first[1:], len(rows)], strict=True):
+                number, offset = self._places.within(int(starts[low]))
+                with plain.using(number) as file:
+                    read_into(file, self._places.files[number], offset, rows[low:high].reshape(-1))
+        finally:
+            plain.close()
         return array
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        scattered = {}
         for name, target in out.items():
+            first = self._places.dense(name)
             if name in self._small:
                 target[:] = self._small[name][start:stop]
+            elif first is not None:
+                self._copy(first + start * self._places.widths[name], raw_bytes(target))
             else:
-                self._copy(name, start, raw_bytes(target))
+                scattered[name] = target
+        self._read_scattered(np.arange(start, stop), scattered)
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
-        order = _argsort(rows)
+        for name in self._small.keys() & out.keys():
+            np.take(self._small[name], rows, axis=0, out=out[name], mode="clip")
+        self._read_scattered(rows, {n: target for n, target in out.items() if n not in self._small})
+
+    def _read_scattered(self, rows: Index, out: Mapping[str, Array]) -> None:
+        """Rows that may lie anywhere: large ones one by one, others with what lies beside them."""
+        together = {}
         for name, target in out.items():
-            if name in self._small:
-                np.take(self._small[name], rows, axis=0, out=target, mode="clip")
-            elif self._places[name].stride >= PIECE_BYTES:
-                for slot, row in enumerate(rows.tolist()):
-                    self._copy(name, row, raw_bytes(target[slot]))
-            else:
-                self._gather(name, rows[order], order, target)
+            if self._places.widths[name] < PIECE_BYTES:
+                together[name] = target
+                continue
+            for slot, position in enumerate(self._places.positions(name, rows).tolist()):
+                self._copy(position, raw_bytes(target[slot]))
+        if together:
+            wanted = _Wanted.of(self._places, rows, together)
+            # no more files at a time than may be open
+            files = np.searchsorted(self._places.starts, wanted.starts, side="right")
+            steps = np.flatnonzero(np.diff(files, prepend=-1))[:: MOST_OPEN // 2]
+            for low, high in zip(steps.tolist(), [*steps[1:].tolist(), len(files)], strict=True):
+                self._gather(wanted.part(low, high))
 
-    def _copy(self, name: str, row: int, target: memoryview) -> None:
-        """Bytes from the beginning of a row on, as many as `target` holds."""
+    def _copy(self, start: int, target: memoryview) -> None:
+        """Bytes from a position on, as many as `target` holds."""
         into = np.frombuffer(target, np.uint8)
-        start = self._places[name].offset + row * self._places[name].stride
         if len(into) >= 2 * PAGE and (address_of(into) - start) % PAGE == 0:
-            self._read_into(name, start, into)
+            self._read_into(start, into)
         else:
-            self._copy_pages(name, start, into)
+            self._copy_pages(start, into)
 
-    def _read_into(self, name: str, start: int, into: Bytes) -> None:
-        """Bytes from this offset on, whole pages straight into memory that lies as the file does."""
+    def _read_into(self, start: int, into: Bytes) -> None:
+        """Bytes from this position on, whole pages straight into memory that lies as the file does."""
         end = start + len(into)
         low, high = -(-start // PAGE) * PAGE, end // PAGE * PAGE
         edges = touched_array(2 * PAGE)
@@ -114,51 +143,51 @@ class DirectReader(Reader):
         reads += [(low - PAGE, edges[:PAGE])] * (start < low) + [(high, edges[PAGE:])] * (high < end)
         offsets, lengths = np.array([at for at, _ in reads]), np.array([len(place) for _, place in reads])
         places = [place for _, place in reads]
-        for number, got in self._reads(name, offsets, lengths, places):
+        for number, got in self._reads(offsets, lengths, places):
             at = int(offsets[number])
-            self._check(name, min(at + int(lengths[number]), end), at + len(got))
+            self._check(min(at + int(lengths[number]), end), at + len(got))
         into[: low - start] = edges[PAGE - (low - start) : PAGE]
         into[high - start :] = edges[PAGE : PAGE + end - high]
 
-    def _copy_pages(self, name: str, start: int, into: Bytes) -> None:
-        """Bytes from this offset on, by way of memory that is aligned."""
+    def _copy_pages(self, start: int, into: Bytes) -> None:
+        """Bytes from this position on, by way of memory that is aligned."""
         end = start + len(into)
         offsets = np.arange(start // PAGE * PAGE, end, PIECE_BYTES)
         lengths = np.minimum(PIECE_BYTES, -(-end // PAGE) * PAGE - offsets)
-        for number, got in self._reads(name, offsets, lengths):
+        for number, got in self._reads(offsets, lengths):
             low = int(offsets[number]) - start
             high = min(low + PIECE_BYTES, len(into))
-            self._check(name, start + high, int(offsets[number]) + len(got))
+            self._check(start + high, int(offsets[number]) + len(got))
             into[max(low, 0) : high] = got[max(-low, 0) : high - low]
 
-    def _gather(self, name: str, rows: Index, slots: Index, target: Array) -> None:
-        """Rows in increasing order, each into its slot: neighbours are read together."""
-        place = self._places[name]
-        starts = place.offset + rows * place.stride
-        low, high = starts // PAGE * PAGE, -(-(starts + place.stride) // PAGE) * PAGE
+    def _gather(self, wanted: _Wanted) -> None:
+        """Rows in the order of their positions, each into its slot: neighbours are read together."""
+        low, high = wanted.starts // PAGE * PAGE, -(-wanted.ends // PAGE) * PAGE
         first = _pieces(low, high)
-        after = np.append(first[1:], len(rows))
-        offsets, ends = low[first], starts[after - 1] + place.stride
-        lengths = high[after - 1] - offsets
-        whole = np.dtype((np.void, place.stride))  # a row as one thing: three times as fast to move
-        into = np.frombuffer(raw_bytes(target), whole)
-        follow = np.diff(rows) == 1
-        for number, got in self._reads(name, offsets, lengths):
-            offset, a, b = int(offsets[number]), int(first[number]), int(after[number])
-            self._check(name, int(ends[number]), offset + len(got))
-            if follow[a : b - 1].all():
-                into[slots[a:b]] = np.frombuffer(got, whole, b - a, int(starts[a]) - offset)
-            else:
-                for i in range(a, b):
-                    into[slots[i]] = np.frombuffer(got, whole, 1, int(starts[i]) - offset)[0]
+        after = np.append(first[1:], len(low))
+        offsets = low[first]
+        ends = np.maximum.reduceat(wanted.ends, first)
+        lengths = -(-ends // PAGE) * PAGE - offsets
+        for number, got in self._reads(offsets, lengths):
+            offset = int(offsets[number])
+            self._check(int(ends[number]), offset + len(got))
+            wanted.take(int(first[number]), int(after[number]), got, offset)
 
     def _reads(
-        self, name: str, offsets: Index, lengths: Index, into: Sequence[Bytes] | None = None
+        self, positions: Index, lengths: Index, into: Sequence[Bytes] | None = None
     ) -> Iterator[tuple[int, Bytes]]:
-        if name not in self._files:
-            raise ValueError("this reader is closed")
-        with naming(self._places[name].path):
-            yield from self._queue(int(lengths.max())).read(self._files[name], offsets, lengths, into)
+        """Reads at positions, each within one file; the number of each, with its bytes, as they come."""
+        numbers = np.searchsorted(self._places.starts, positions, side="right") - 1
+        offsets = positions - self._places.starts[numbers]
+        files, which = np.unique(numbers, return_inverse=True)
+        with ExitStack() as stack:
+            opened = [stack.enter_context(self._files.using(number)) for number in files.tolist()]
+            queue = self._queue(int(lengths.max()))
+            try:
+                yield from queue.read(np.array(opened)[which], offsets, lengths, into)
+            except ReadFailed as error:
+                with naming(self._places.files[int(numbers[error.number])]):
+                    raise
 
     def _queue(self, most: int) -> Queue:
         """This thread's queue for reads of at most so many bytes."""
@@ -174,9 +203,71 @@ class DirectReader(Reader):
         queue: Queue = self._own.queues[size]
         return queue
 
-    def _check(self, name: str, expected: int, found: int) -> None:
+    def _check(self, expected: int, found: int) -> None:
+        """CorruptArtifact where a file ends at one position, and should go on to another."""
         if found < expected:
-            raise corrupt(self._places[name].path, f"at least {expected} bytes", f"{found} bytes")
+            number, offset = self._places.within(found)
+            needed = offset + expected - found
+            raise corrupt(self._places.files[number], f"at least {needed} bytes", f"{offset} bytes")
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """Rows of some fields in the order of their positions: where each begins and ends, field and slot.
+
+    `targets`: the fields' memory, as rows.
+    """
+
+    starts: Index
+    ends: Index
+    fields: Index
+    slots: Index
+    targets: list[Array]
+
+    @classmethod
+    def of(cls, places: Places, rows: Index, out: Mapping[str, Array]) -> _Wanted:
+        """These rows of all the fields."""
+        found = [places.positions(name, rows) for name in out]
+        starts = np.concatenate(found) if len(found) > 1 else found[0]
+        widths = [places.widths[name] for name in out]
+        order = _argsort(starts)
+        fields, slots = np.divmod(order, len(rows))
+        starts = starts[order]
+        targets = [
+            np.frombuffer(raw_bytes(target), np.dtype((np.void, width)))
+            for target, width in zip(out.values(), widths, strict=True)
+        ]
+        return cls(starts, starts + np.array(widths)[fields], fields, slots, targets)
+
+    def part(self, low: int, high: int) -> _Wanted:
+        """Those of these numbers."""
+        if (low, high) == (0, len(self.starts)):
+            return self
+        some = slice(low, high)
+        return _Wanted(self.starts[some], self.ends[some], self.fields[some], self.slots[some], self.targets)
+
+    def take(self, low: int, high: int, got: Bytes, position: int) -> None:
+        """Copy those of these numbers out of the bytes from a position on."""
+        if len(self.targets) == 1:
+            self._take(0, slice(low, high), got, position)
+            return
+        for number in range(len(self.targets)):
+            chosen = low + np.flatnonzero(self.fields[low:high] == number)
+            if len(chosen):
+                self._take(number, chosen, got, position)
+
+    def _take(self, field: int, chosen: slice | Index, got: Bytes, position: int) -> None:
+        into, slots = self.targets[field], self.slots[chosen]
+        row, at = into.dtype, self.starts[chosen] - position
+        width = row.itemsize
+        if len(at) <= FEW:
+            for slot, begin in zip(slots.tolist(), at.tolist(), strict=True):
+                into[slot] = np.frombuffer(got, row, 1, begin)[0]
+        elif int(at[-1]) - int(at[0]) == (len(at) - 1) * width and (np.diff(at) == width).all():
+            into[slots] = np.frombuffer(got, row, len(at), int(at[0]))
+        else:  # rows begin at any byte
+            every: Array = np.ndarray((len(got) - width + 1,), row, got, strides=(1,))
+            into[slots] = every[at]
 
 
 def _pieces(low: Index, high: Index) -> Index:

@@ -16,7 +16,7 @@ from iobench.errors import BenchError, InvalidSettings
 from iobench.formats import FormatError, Schema
 from iobench.host.device import pick_device
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
-from iobench.loading.stream.backend import open_backend, places_of
+from iobench.loading.stream.backend import check_placed, open_backend
 from iobench.loading.stream.pipeline import Pipeline, Transform
 from iobench.loading.stream.transfer import Tensors, transfer_to
 
@@ -74,7 +74,7 @@ class StreamLoader:
         opener.format.check(opener.path, opener.schema)
         if direct:
             with opener() as reader:
-                places_of(reader, self._variant)
+                check_placed(reader.placement(), _chosen(opener.schema, fields), self._variant)
         self._device = pick_device(str(device))
         self._fields = _chosen(self._manifest.schema, fields)
         self._transform, self._threads, self._direct = transform, threads, direct

@@ -17,10 +17,10 @@ from iobench.formats import (
     Array,
     Batch,
     Convert,
-    Extent,
     Format,
     Reader,
     Schema,
+    Strided,
     corrupt,
     option,
     raw_bytes,
@@ -57,14 +57,14 @@ class RawBin(Format):
         found = described.read_bytes() if described.is_file() else "no such file"
         if found != _described(schema).encode():
             raise corrupt(described, _described(schema), found[:200])
-        extents = {}
+        places = {}
         for field in schema.fields:
             file = path / f"{field.name}.bin"
             size = file.stat().st_size if file.is_file() else "no such file"
             if size != schema.samples * field.sample_bytes:
                 raise corrupt(file, f"{schema.samples * field.sample_bytes} bytes", size)
-            extents[field.name] = Extent(file, 0, field.sample_bytes)
-        return RawBinReader(schema, extents)
+            places[field.name] = Strided((file,), 0, field.sample_bytes)
+        return RawBinReader(schema, places)
 
 
 def _described(schema: Schema) -> str:
@@ -74,15 +74,14 @@ def _described(schema: Schema) -> str:
 class RawBinReader(Reader):
     """Reads each row, or all rows of a slice, from its place in the file."""
 
-    def __init__(self, schema: Schema, extents: dict[str, Extent]) -> None:
+    def __init__(self, schema: Schema, places: dict[str, Strided]) -> None:
         super().__init__(schema)
-        self._extents = extents
-        self._files = {name: os.open(extent.path, os.O_RDONLY) for name, extent in extents.items()}
+        self._places = places
+        self._files = {name: os.open(place.files[0], os.O_RDONLY) for name, place in places.items()}
 
-    @property
-    def extents(self) -> dict[str, Extent]:
+    def placement(self) -> dict[str, Strided]:
         """Each field's place in its own file."""
-        return self._extents
+        return self._places
 
     def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
         """One sample in fresh arrays."""
@@ -99,7 +98,7 @@ class RawBinReader(Reader):
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         for name, target in out.items():
-            width = self._extents[name].stride
+            width = self._places[name].stride
             memory = raw_bytes(target)
             for slot, row in enumerate(rows.tolist()):
                 self._read(name, row, memory[slot * width : (slot + 1) * width])
@@ -107,9 +106,9 @@ class RawBinReader(Reader):
     def _read(self, name: str, row: int, into: memoryview) -> None:
         if name not in self._files:
             raise ValueError("this reader is closed")
-        done, place = 0, self._extents[name]
+        done, place = 0, self._places[name]
         while done < len(into):
             got = os.preadv(self._files[name], [into[done:]], row * place.stride + done)
             if not got:
-                raise corrupt(place.path, f"{self.schema.samples} samples", "the end of the file before")
+                raise corrupt(place.files[0], f"{self.schema.samples} samples", "the end of the file before")
             done += got

@@ -1,0 +1,158 @@
+"""What readers find out about where samples lie, kept beside the manifest so that it is found once.
+
+    DATA_DIR/NAME/.index/<artifact's folder>.<what>     arrays, as `_Header` says, page by page
+
+A file is written beside and renamed, and is used only where it was made of the very files that are
+there now; else it is made again. It is no part of an artifact: whoever deletes it loses time. Where
+it cannot be written, its arrays stay in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import mmap
+import os
+import secrets
+import zlib
+from collections import OrderedDict
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from iobench.formats import Array, Find
+
+FOLDER = ".index"
+MAGIC = b"iobench index 1\n"
+MOST_HEADER_BYTES = 1 << 16
+MOST_IN_MEMORY = 16  # artifacts' lists
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One array: where it begins in the file."""
+
+    name: str
+    dtype: str
+    samples: int
+    offset: int
+
+
+class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first page: what the arrays are of, what they are, and the CRC-32 of all that follows it."""
+
+    made_of: str
+    parts: tuple[_Part, ...]
+    checksum: int
+
+
+_memory: OrderedDict[tuple[str, str, str], dict[str, Array]] = OrderedDict()
+_checked: set[tuple[str, int, int, int]] = set()  # files whose checksum was right
+
+
+class Kept:
+    """Gives a reader what it found before, or has it found now and keeps it.
+
+    `data`: the artifact's folder, or data that are one file. `index`: the file's path but for what it
+    is of; None where nothing may be written.
+    """
+
+    def __init__(self, data: Path, index: Path | None, what_for: str) -> None:
+        self._data, self._index, self._what_for = data, index, what_for
+
+    def __call__(self, name: str, find: Find) -> dict[str, Array]:
+        """The arrays that `find` gives, or gave."""
+        made_of = self._stamp()
+        key = (str(self._data), name, made_of)
+        if key in _memory:
+            return _memory[key]
+        path = None if self._index is None else self._index.with_name(f"{self._index.name}.{name}")
+        found = None if path is None else _read(path, made_of)
+        if found is not None:
+            return found
+        found = find()
+        if made_of == self._stamp() and path is not None and _write(path, made_of, found):
+            return _read(path, made_of) or found
+        _memory[key] = found
+        while len(_memory) > MOST_IN_MEMORY:
+            _memory.popitem(last=False)
+        return found
+
+    def _stamp(self) -> str:
+        """What the files are now, in a word: names, sizes, times of change and numbers."""
+        found = hashlib.blake2b(self._what_for.encode(), digest_size=16)
+        files = [self._data] if self._data.is_file() else sorted(self._data.rglob("*"))
+        for file in files:
+            with contextlib.suppress(OSError):  # whoever opens it says so
+                stat = file.stat()
+                found.update(f"{file}\0{stat.st_size}\0{stat.st_mtime_ns}\0{stat.st_ino}\n".encode())
+        return found.hexdigest()
+
+
+def sweep(root: Path, listed: Collection[str]) -> None:
+    """Remove the lists of artifacts that a dataset no longer has, and what was left half written."""
+    for path in (root / FOLDER).glob("*"):
+        if path.name.rpartition(".")[0] not in listed:
+            with contextlib.suppress(OSError):  # the next prepare tries again
+                path.unlink()
+
+
+def _write(path: Path, made_of: str, found: dict[str, Array]) -> bool:
+    """Write arrays into a file that appears whole; whether that could be done."""
+    parts, at = [], mmap.PAGESIZE
+    for name, array in found.items():
+        parts.append(_Part(name, array.dtype.str, len(array), at))
+        at = -(-(at + array.nbytes) // mmap.PAGESIZE) * mmap.PAGESIZE
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        path.parent.mkdir(exist_ok=True)
+        with open(temporary, "wb") as file:
+            checksum = 0
+            for part, array in zip(parts, found.values(), strict=True):
+                data = np.ascontiguousarray(array)
+                file.seek(part.offset)
+                file.write(data.data)
+                checksum = zlib.crc32(data.data, checksum)
+            header = MAGIC + msgspec.json.encode(_Header(made_of, tuple(parts), checksum))
+            if len(header) >= mmap.PAGESIZE:
+                return False
+            file.seek(0)
+            file.write(header.ljust(mmap.PAGESIZE))
+            file.truncate(at)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError:  # a folder that is read-only, or a full disk
+        return False
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+    return True
+
+
+def _read(path: Path, made_of: str) -> dict[str, Array] | None:
+    """The arrays of a file, mapped; None where it is not there, not whole, or made of other files."""
+    try:
+        with open(path, "rb") as file:
+            head, stat = file.read(mmap.PAGESIZE), os.fstat(file.fileno())
+            if not head.startswith(MAGIC):
+                return None
+            header = msgspec.json.decode(head[len(MAGIC) :].strip(), type=_Header)
+            if header.made_of != made_of:
+                return None
+            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        found = {
+            part.name: np.frombuffer(mapped, part.dtype, part.samples, part.offset) for part in header.parts
+        }
+    except (OSError, msgspec.DecodeError, ValueError, TypeError):
+        return None
+    seen = (str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
+    if seen not in _checked:
+        checksum = 0
+        for array in found.values():
+            checksum = zlib.crc32(array.data, checksum)
+        if checksum != header.checksum:
+            return None
+        _checked.add(seen)
+    return found
