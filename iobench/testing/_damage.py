@@ -124,7 +124,7 @@ class Life:
     def test_threads_read_one_reader_at_once(self, artifact: Artifact, reader: Reader) -> None:
         def read(seed: int) -> None:
             rng = np.random.default_rng(seed)
-            for _ in range(20):
+            for _ in range(10):
                 start = int(rng.integers(SAMPLES))
                 for rows in (rng.integers(0, SAMPLES, 9), slice(start, start + 7)):
                     assert_rows(reader.batch(rows), artifact.source, rows)

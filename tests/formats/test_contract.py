@@ -11,7 +11,7 @@ from iobench import formats
 from iobench.formats import CorruptArtifact, Strided
 from iobench.testing._cases import INDICES, SAMPLES, SCHEMA, assert_same, files_of, read_all, store
 from iobench.testing._damage import Bomb
-from iobench.testing.formats import FormatContract
+from iobench.testing.formats import FormatContract, NarrowFormatContract
 
 
 class TestEveryVariant(FormatContract):
@@ -23,7 +23,7 @@ class TestEveryVariant(FormatContract):
         return request.param
 
 
-class TestSmallPieces(FormatContract):
+class TestSmallPieces(NarrowFormatContract):
     """The same of chunks and shards of a few samples."""
 
     most_bytes = 20_000
