@@ -13,6 +13,7 @@ from iobench.testing.loaders import LoaderContract, as_arrays, asked, helper, jo
 
 FORMATS = {
     "huggingface": "arrow",
+    "litdata": "litdata:chunk_bytes=900",
     "mosaic": "mds:shard_bytes=700",
     "webdataset": "webdataset:shard_bytes=20000",
 }  # that a loader reads, where it does not read npy
@@ -95,6 +96,10 @@ class TestTensorStoreAhead(LoaderContract):
     loader = loaders.class_of("tensorstore")(prefetch=2, cache_bytes=1 << 20)
 
 
+class TestLitData(LoaderContract):
+    loader = loaders.class_of("litdata")()
+
+
 class TestTfData(LoaderContract):
     loader = loaders.class_of("tfdata")(shuffle_buffer=10)
 
@@ -110,6 +115,7 @@ WORKERS = [
     "grain:threads=1,prefetch=2,num_workers=1",
     "huggingface:fetch=batch,num_workers=1",
     "webdataset:num_workers=2",
+    "litdata:num_workers=2",
     "mosaic:num_workers=2",
     "dali:num_workers=1",
 ]
