@@ -42,13 +42,14 @@ class Proof:
         if self._loader.repeats:
             self._cover()
             return
-        found, expected = self._check.content, self._manifest.content or 0
+        expected, ordered = self._manifest.checksums_of(self._job.opener.format.variant)
+        found = self._check.content
         if found != expected:
             raise WrongContent(
                 f"wrong content on the device: expected checksum {expected:016x}, found {found:016x}; "
                 "prepare it again, as it was first prepared, to repair it"
             )
-        if not self._loader.own_order and self._check.ordered != self._manifest.ordered:
+        if not self._loader.own_order and self._check.ordered != ordered:
             raise WrongContent(
                 "samples in another order than was asked for reached the device; prepare it again, "
                 "as it was first prepared, to repair it"
