@@ -17,7 +17,9 @@ MORE_VALUES = {
 CHOSEN = {
     "zarr": ("zarr",),
     "parquet": ("parquet", "parquet:codec=zstd"),
+    "images": (),  # it holds no others than its own: see NARROW
 }
+NARROW = ("images", "images:lossy=jpeg")
 # pieces so small that the contract's few samples are in several; many files, of many samples
 SMALL = (
     "arrow:batch_bytes=200",
