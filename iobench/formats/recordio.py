@@ -25,6 +25,7 @@ from iobench.formats._foreign import FIXED
 from iobench.formats._format import Format
 from iobench.formats._placed import Found, Maps, PlacedReader, runs
 from iobench.formats._placement import Blocks, Index, Listed
+from iobench.formats._reader import Keep, find_now
 from iobench.formats._records import Record, ShardWriter
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 
@@ -71,10 +72,10 @@ class RecordIO(Format):
         """A reader; the records are walked when rows are first asked for."""
         if not path.is_dir():
             maps = Maps([path])
-            return PlacedReader(schema, maps, lambda: _Records(maps).found(schema))
+            return PlacedReader(schema, maps, lambda kept: _Records(maps, kept).found(schema))
         check_described(path, schema)
         maps = Maps([path / DATA_FILE, path / INDEX_FILE])
-        return PlacedReader(schema, maps, lambda: _found_ours(maps, schema))
+        return PlacedReader(schema, maps, lambda kept: _found_ours(maps, schema, kept))
 
     def size_bound(self, schema: Schema) -> int:
         """Records and lines of the index."""
@@ -98,7 +99,7 @@ class RecordIO(Format):
             )
         maps = Maps([path])
         try:
-            records = _Records(maps)
+            records = _Records(maps, find_now)
             schema = Schema(len(records.begin), tuple(told))
             records.found(schema)
             return schema
@@ -162,10 +163,14 @@ def _index_of(begins: Index) -> str:
 class _Records:
     """The records of a file: where each begins, its bytes with all its parts, and how many parts they are."""
 
-    def __init__(self, maps: Maps) -> None:
+    def __init__(self, maps: Maps, kept: Keep) -> None:
         self._maps, self.path = maps, maps.files[0]
+        lists = kept("records", self._walk)
+        self.begin, self.size, self._parts = lists["begin"], lists["size"], lists["parts"]
+
+    def _walk(self) -> dict[str, Array]:
         begin, size, parts = array("q"), array("q"), array("q")
-        data, place, in_parts = maps[0].data, 0, False
+        data, place, in_parts = self._maps[0].data, 0, False
         while place < len(data):
             kind, length = _head(data, place, self.path)
             if (kind in (MIDDLE, LAST)) != in_parts:
@@ -183,7 +188,8 @@ class _Records:
                 raise corrupt(self.path, f"a record of {length} bytes", "the end of the file")
         if in_parts:
             raise corrupt(self.path, "the last part of a record", "the end of the file")
-        self.begin, self.size, self._parts = (np.frombuffer(a, np.int64) for a in (begin, size, parts))
+        lists = {"begin": begin, "size": size, "parts": parts}
+        return {name: np.frombuffer(found, np.int64) for name, found in lists.items()}
 
     def found(self, schema: Schema) -> Found:
         """Where label and the other field of others' records lie; CorruptArtifact where they are not so."""
@@ -210,7 +216,7 @@ class _Records:
         if (self._parts > 1).any():
             return Found(blocks=[self._blocks(schema, places, size)])
         file = np.zeros(len(self.begin), np.int64)
-        return Found({n: Listed((self.path,), file, self.begin + HEAD.size + at) for n, at in places.items()})
+        return Found({n: Listed((self.path,), file, self.begin, HEAD.size + at) for n, at in places.items()})
 
     def _check_sizes(self, size: int | None) -> None:
         """CorruptArtifact where a record has other than `size` bytes, or is too small for an IRHeader."""
@@ -280,9 +286,9 @@ def _joined(stored: memoryview, path: Path) -> bytes:
     return struct.pack("<I", MAGIC).join(parts)
 
 
-def _found_ours(maps: Maps, schema: Schema) -> Found:
+def _found_ours(maps: Maps, schema: Schema, kept: Keep) -> Found:
     """Where the fields lie in what we wrote, after the index was compared with the records."""
-    records = _Records(maps)
+    records = _Records(maps, kept)
     if maps[1].tobytes() != _index_of(records.begin).encode():
         raise corrupt(maps.files[1], "the number and offset of each record", "others")
     places, at = {}, IR_HEADER.size
