@@ -232,7 +232,7 @@ def _found(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> Found:
 
 
 def _look(maps: Maps, schema: Schema) -> dict[str, Array]:
-    """Per field, by its number: shard and offset of each sample's values, and the size of those that are text.
+    """Per field, by its number: shard and offset of each sample's values, and the size of text.
 
     CorruptArtifact where the archives do not hold this schema.
     """
@@ -263,7 +263,7 @@ def _is(suffix: str, field: Field) -> bool:
 
 
 def _before(maps: Maps, field: Field, suffix: str, column: _Column) -> Index:
-    """The bytes before each array in its file, after headers and sizes were compared with what the field is."""
+    """The bytes before each array in its file, after headers and sizes were compared with the field."""
     file, _, size = column.arrays()
     header = np.zeros(len(file), np.int64)
     if suffix.rpartition(".")[2] == "npy":
