@@ -72,7 +72,9 @@ class LitData(Format):
             raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
         maps = index.maps()
         items = index.items(schema.fields)
-        return PlacedReader(schema, maps, lambda: Found(placements(maps, index.rows, items, thorough=False)))
+        return PlacedReader(
+            schema, maps, lambda kept: Found(placements(maps, index.rows, items, thorough=False))
+        )
 
     def size_bound(self, schema: Schema) -> int:
         """Samples with their headers, and the chunks' tables."""

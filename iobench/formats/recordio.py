@@ -25,6 +25,7 @@ from iobench.formats._foreign import FIXED
 from iobench.formats._format import Format
 from iobench.formats._placed import Found, Maps, PlacedReader, runs
 from iobench.formats._placement import Blocks, Index, Listed
+from iobench.formats._reader import Keep, find_now
 from iobench.formats._records import Record, ShardWriter
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 
@@ -71,10 +72,10 @@ class RecordIO(Format):
         """A reader; the records are walked when rows are first asked for."""
         if not path.is_dir():
             maps = Maps([path])
-            return PlacedReader(schema, maps, lambda: _Records(maps).found(schema))
+            return PlacedReader(schema, maps, lambda kept: _Records(maps, kept).found(schema))
         check_described(path, schema)
         maps = Maps([path / DATA_FILE, path / INDEX_FILE])
-        return PlacedReader(schema, maps, lambda: _found_ours(maps, schema))
+        return PlacedReader(schema, maps, lambda kept: _found_ours(maps, schema, kept))
 
     def size_bound(self, schema: Schema) -> int:
         """Records and lines of the index."""
@@ -98,7 +99,7 @@ class RecordIO(Format):
             )
         maps = Maps([path])
         try:
-            records = _Records(maps)
+            records = _Records(maps, find_now)
             schema = Schema(len(records.begin), tuple(told))
             records.found(schema)
             return schema
@@ -160,12 +161,17 @@ def _index_of(begins: Index) -> str:
 
 
 class _Records:
-    """The records of a file: where each begins, its bytes with all its parts, and how many parts they are."""
+    """The records of a file, which an index may lie beside."""
 
-    def __init__(self, maps: Maps) -> None:
+    def __init__(self, maps: Maps, kept: Keep) -> None:
         self._maps, self.path = maps, maps.files[0]
-        begin, size, parts = array("q"), array("q"), array("q")
-        data, place, in_parts = maps[0].data, 0, False
+        lists = kept("records", self._walk)
+        self.begin, self.size, self._length = lists["begin"], lists["size"], lists["length"]
+
+    def _walk(self) -> dict[str, Array]:
+        """Where records begin, the bytes that they take, how long their data are; as the index says, too."""
+        begin, size, lengths = array("q"), array("q"), array("q")
+        data, place, in_parts = self._maps[0].data, 0, False
         while place < len(data):
             kind, length = _head(data, place, self.path)
             if (kind in (MIDDLE, LAST)) != in_parts:
@@ -173,17 +179,29 @@ class _Records:
             if not in_parts:
                 begin.append(place)
                 size.append(0)
-                parts.append(0)
+                lengths.append(
+                    -WORD if kind == FIRST else 0
+                )  # the magic word is between parts, not after them
             in_parts = kind in (FIRST, MIDDLE)
             step = HEAD.size + length + -length % WORD
             size[-1] += step
-            parts[-1] += 1
+            lengths[-1] += length + (WORD if kind != WHOLE else 0)
             place += step
             if place > len(data):
                 raise corrupt(self.path, f"a record of {length} bytes", "the end of the file")
         if in_parts:
             raise corrupt(self.path, "the last part of a record", "the end of the file")
-        self.begin, self.size, self._parts = (np.frombuffer(a, np.int64) for a in (begin, size, parts))
+        lists = {"begin": begin, "size": size, "length": lengths}
+        found = {name: np.frombuffer(values, np.int64) for name, values in lists.items()}
+        if len(self._maps.files) > 1 and self._maps[1].tobytes() != _index_of(found["begin"]).encode():
+            raise corrupt(self._maps.files[1], "the number and offset of each record", "others")
+        return found
+
+    @property
+    def _in_parts(self) -> Array:
+        """Which records are in several parts."""
+        found: Array = self.size != HEAD.size + self._length + -self._length % WORD
+        return found
 
     def found(self, schema: Schema) -> Found:
         """Where label and the other field of others' records lie; CorruptArtifact where they are not so."""
@@ -207,19 +225,14 @@ class _Records:
         if len(self.begin) != schema.samples:
             raise corrupt(self.path, f"{schema.samples} records", len(self.begin))
         self._check_sizes(size)
-        if (self._parts > 1).any():
+        if self._in_parts.any():
             return Found(blocks=[self._blocks(schema, places, size)])
         file = np.zeros(len(self.begin), np.int64)
-        return Found({n: Listed((self.path,), file, self.begin + HEAD.size + at) for n, at in places.items()})
+        return Found({n: Listed((self.path,), file, self.begin, HEAD.size + at) for n, at in places.items()})
 
     def _check_sizes(self, size: int | None) -> None:
         """CorruptArtifact where a record has other than `size` bytes, or is too small for an IRHeader."""
-        lengths = np.zeros(len(self.begin), np.int64)
-        for row in np.flatnonzero(self._parts > 1).tolist():
-            lengths[row] = len(self._data(row))
-        whole = np.flatnonzero(self._parts == 1)
-        for some, heads in runs(self._maps[0], self.begin[whole], HEAD.size):
-            lengths[whole[some]] = heads.view("<u4")[:, 1] & MOST_BYTES
+        lengths = self._length
         wrong = np.flatnonzero(lengths < IR_HEADER.size if size is None else lengths != size)
         if wrong.size:
             row, least = int(wrong[0]), f"an IRHeader of {IR_HEADER.size}"
@@ -248,9 +261,9 @@ class _Records:
         """How many further labels each record says it has, which is what it begins with."""
         self._check_sizes(None)
         flags = np.zeros(len(self.begin), np.int64)
-        for row in np.flatnonzero(self._parts > 1).tolist():
+        for row in np.flatnonzero(self._in_parts).tolist():
             flags[row] = IR_HEADER.unpack_from(self._data(row))[0]
-        whole = np.flatnonzero(self._parts == 1)
+        whole = np.flatnonzero(~self._in_parts)
         for some, found in runs(self._maps[0], self.begin[whole] + HEAD.size, WORD):
             flags[whole[some]] = found.view("<u4")[:, 0]
         return flags
@@ -280,11 +293,9 @@ def _joined(stored: memoryview, path: Path) -> bytes:
     return struct.pack("<I", MAGIC).join(parts)
 
 
-def _found_ours(maps: Maps, schema: Schema) -> Found:
-    """Where the fields lie in what we wrote, after the index was compared with the records."""
-    records = _Records(maps)
-    if maps[1].tobytes() != _index_of(records.begin).encode():
-        raise corrupt(maps.files[1], "the number and offset of each record", "others")
+def _found_ours(maps: Maps, schema: Schema, kept: Keep) -> Found:
+    """Where the fields lie in what we wrote."""
+    records = _Records(maps, kept)
     places, at = {}, IR_HEADER.size
     for field in schema.fields:
         places[field.name] = at
