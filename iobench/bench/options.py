@@ -47,7 +47,7 @@ class RunOptions:
     max_time: float | None = None
     warmup: int = 1
     timeout: float = TIMEOUT_S
-    isolate: bool | None = None  # by default where a loader asks for it
+    isolate: bool | None = None  # all cases or none; by default all where a loader of the run asks for it
     sudo: bool = False
     limits: bool = True
     strict: bool = False
@@ -103,6 +103,8 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
             f"{', '.join(loader.variant for loader in grid)} reads {', '.join(variants) or 'nothing'} "
             f"in {' or '.join(options.order)} order"
         )
+    apart = any(case.loader.isolated for case in found) if options.isolate is None else options.isolate
+    found = [replace(case, isolated=apart) for case in found]  # alike, or they could not be compared
     return list({case.key: case for case in found}.values())
 
 
@@ -114,7 +116,6 @@ def _case(
         return None
     if combination["order"] != "block":
         combination = {**combination, "block_bytes": BLOCK_BYTES, "window_bytes": WINDOW_BYTES}
-    isolated = loader.isolated if options.isolate is None else options.isolate
     return Case(
         dataset=manifest.name,
         content=f"{manifest.content or 0:016x}",
@@ -123,7 +124,6 @@ def _case(
         seed=options.seed,
         strict=options.strict,
         profile=options.profile,
-        isolated=isolated,
         **combination,
     )
 
