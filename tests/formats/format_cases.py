@@ -11,6 +11,7 @@ MORE_VALUES = {("hdf5", "chunk_bytes"): (0, 4096)}
 CHOSEN = {
     "zarr": ("zarr",),
     "parquet": ("parquet", "parquet:codec=zstd"),
+    "blosc2": ("blosc2",),
     "images": (),  # it holds no others than its own: see NARROW
 }
 NARROW = ("images", "images:lossy=jpeg")
@@ -19,6 +20,7 @@ SMALL = (
     "arrow:batch_bytes=200",
     "zarr:chunk_bytes=100,shard_bytes=300,codec=zstd",
     "parquet:row_group_bytes=300",
+    "blosc2:chunk_bytes=300,codec=zstd",
 )
 
 
