@@ -17,6 +17,7 @@ MORE_VALUES = {
 CHOSEN = {
     "zarr": ("zarr",),
     "parquet": ("parquet", "parquet:codec=zstd"),
+    "blosc2": ("blosc2",),
     "images": (),  # it holds no others than its own: see NARROW
 }
 NARROW = ("images", "images:lossy=jpeg")
@@ -25,6 +26,7 @@ SMALL = (
     "arrow:batch_bytes=200",
     "zarr:chunk_bytes=100,shard_bytes=300,codec=zstd",
     "parquet:row_group_bytes=300",
+    "blosc2:chunk_bytes=300,codec=zstd",
 )
 
 
