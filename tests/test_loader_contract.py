@@ -100,6 +100,10 @@ class TestLitData(LoaderContract):
     loader = loaders.class_of("litdata")()
 
 
+class TestLance(LoaderContract):
+    loader = loaders.class_of("lance")()
+
+
 class TestTfData(LoaderContract):
     loader = loaders.class_of("tfdata")(shuffle_buffer=10)
 
