@@ -95,10 +95,10 @@ def test_workers_under_spawn_start_from_the_command_line(images, tmp_path):
 
 
 USAGE = [
-    (("--format", "parquet"), "unknown format 'parquet'; known: "),
+    (("--format", "csv"), "unknown format 'csv'; known: "),
     (("--format", "hdf5:speed=1"), "has no option 'speed'"),
     (("--format", "hdf5:compression=zip"), "compression=zip: compression must be one of"),
-    (("--loader", "fast"), "unknown loader 'fast'; known: dataloader, native, stream"),
+    (("--loader", "fast"), "unknown loader 'fast'; known: dali, dataloader, "),
     (("--device", "tpu"), "unknown device 'tpu'; known: "),
     (("--cache", "tepid"), "cache 'tepid' is not one of warm, cold"),
     (("--order", "backwards"), "order 'backwards' is not one of"),

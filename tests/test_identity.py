@@ -26,14 +26,22 @@ def other_value(spec):
     return {bool: not spec.default, int: 7, float: 0.5, str: "other"}[spec.type]
 
 
+# options that go together with others alone
+NEEDS = {
+    **{
+        name: {"num_workers": 2}
+        for name in ("prefetch_factor", "start_method", "persistent_workers", "method")
+    },
+    "via": {"fetch": "batch"},
+}
+
+
 def loader_pairs():
     for name in loaders.names():
-        for spec in declared(loaders.type_of(name)):
-            plain = loaders.get(name)
+        for spec in declared(loaders.class_of(name)):
+            plain = loaders.class_of(name)()
             value = other_value(spec)
-            needs_workers = spec.name in ("prefetch_factor", "start_method", "persistent_workers")
-            if needs_workers:
-                plain = dataclasses.replace(plain, num_workers=2)
+            plain = dataclasses.replace(plain, **NEEDS.get(spec.name, {}))
             yield f"{name}:{spec.name}", plain, dataclasses.replace(plain, **{spec.name: value})
 
 
@@ -92,7 +100,7 @@ def pair(request):
 def test_every_field_of_a_case_is_tried():
     fields = {spec.name for spec in dataclasses.fields(type(BASE))}
     assert fields == set(OTHERS)
-    options = [spec for name in loaders.names() for spec in declared(loaders.type_of(name))]
+    options = [spec for name in loaders.names() for spec in declared(loaders.class_of(name))]
     assert len(PAIRS) == len(fields) + len(options)
 
 

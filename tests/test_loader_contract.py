@@ -1,18 +1,31 @@
 """Our own loaders keep the contract that other packages' are held to."""
 
+import io
+import itertools
+import pickle
+import tarfile
 from contextlib import closing
+from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 
 from iobench import formats
 from iobench.dataset.checksum import Checksum
+from iobench.dataset.manifest import Opener
+from iobench.errors import LoaderFailed
+from iobench.formats import CorruptArtifact, corrupt
 from iobench.loading import loaders
+from iobench.loading.loaders import Job
+from iobench.loading.order import Order
 from iobench.testing._cases import SCHEMA, store
+from iobench.testing._damage import Bomb
 from iobench.testing.loaders import LoaderContract, as_arrays, asked, helper, job_over
 
 FORMATS = {
     "huggingface": "arrow",
+    "litdata": "litdata:chunk_bytes=900",
     "mosaic": "mds:shard_bytes=700",
     "webdataset": "webdataset:shard_bytes=20000",
 }  # that a loader reads, where it does not read npy
@@ -95,6 +108,22 @@ class TestTensorStoreAhead(LoaderContract):
     loader = loaders.class_of("tensorstore")(prefetch=2, cache_bytes=1 << 20)
 
 
+class TestLitData(LoaderContract):
+    loader = loaders.class_of("litdata")()
+
+
+class TestLance(LoaderContract):
+    loader = loaders.class_of("lance")()
+
+
+class TestTfData(LoaderContract):
+    loader = loaders.class_of("tfdata")(shuffle_buffer=10)
+
+
+class TestDali(LoaderContract):
+    loader, formats = loaders.class_of("dali")(), PLAIN
+
+
 # Workers of their own take seconds to start: two epochs of each, one of them left in the middle.
 WORKERS = [
     "torchdata:api=stateful,fetch=batch,num_workers=1",
@@ -102,7 +131,9 @@ WORKERS = [
     "grain:threads=1,prefetch=2,num_workers=1",
     "huggingface:fetch=batch,num_workers=1",
     "webdataset:num_workers=2",
+    "litdata:num_workers=2",
     "mosaic:num_workers=2",
+    "dali:num_workers=1",
 ]
 
 
@@ -125,3 +156,65 @@ def test_workers_give_every_sample_and_end(word, tmp_path):
     assert (check.content, check.samples) == (whole.content, SCHEMA.samples)
     left = [p for p in set(psutil.Process().children()) - set(before) if not helper(p)]
     assert not psutil.wait_procs(left, timeout=10)[1]
+
+
+FAILING = [
+    "spdl",
+    "spdl:keep_pipeline=yes,threads=2",
+    "torchdata",
+    "torchdata:fetch=batch,num_workers=2",
+    "grain",
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("word", FAILING)
+@pytest.mark.parametrize("error", [corrupt(Path("x.npy"), "8 bytes", "none"), ZeroDivisionError("a\nb")])
+def test_an_error_in_the_middle_is_one_line_and_no_hang(word, error, tmp_path, monkeypatch):
+    usable = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
+    if usable != "yes":
+        pytest.skip(usable)
+    loader = loaders.parse(word)
+    artifact = store(formats.parse("npy"), tmp_path / "a", SCHEMA)
+    job, reader, calls = job_over(artifact, "random"), type(artifact.open()), itertools.count()
+
+    def failing(method):
+        def call(self, *arguments):
+            if next(calls) == 3:
+                raise error
+            return method(self, *arguments)
+
+        return call
+
+    for name in ("batch", "sample"):
+        monkeypatch.setattr(reader, name, failing(getattr(reader, name)))
+    with closing(loader.on("cpu").open(job)) as epochs:
+        with pytest.raises((LoaderFailed, CorruptArtifact)) as caught:
+            list(epochs.epoch(asked(loader, job, 0)))
+        assert "\n" not in str(caught.value)
+        assert ("x.npy: expected 8 bytes" if isinstance(error, CorruptArtifact) else "a") in str(caught.value)
+        assert len(list(epochs.epoch(asked(loader, job, 1)))) == 6  # and the next epoch is whole
+
+
+def test_a_member_that_asks_to_be_unpickled_is_not(tmp_path):
+    """WebDataset's own decoder would."""
+    usable = {one["name"]: one["usable"] for one in loaders.describe()}["webdataset"]
+    if usable != "yes":
+        pytest.skip(usable)
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        for key in range(5):
+            array = io.BytesIO()
+            np.save(array, np.full(3, key, np.float32))
+            for suffix, content in (
+                ("x.npy", array.getvalue()),
+                ("y.pyd", pickle.dumps(Bomb(tmp_path / "b"))),
+            ):
+                info = tarfile.TarInfo(f"{key}.{suffix}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+    schema = formats.Schema(5, (formats.Field("x", (3,), "float32"),))
+    job = Job(Opener(formats.get("webdataset"), tmp_path / "a.tar", schema), Order("sequential", 2))
+    with closing(loaders.parse("webdataset").on("cpu").open(job)) as epochs:
+        found = np.concatenate([batch["x"].numpy() for batch in epochs.epoch(0)])
+    np.testing.assert_array_equal(found, np.arange(5, dtype=np.float32)[:, None].repeat(3, 1))
+    assert not (tmp_path / "b").exists()

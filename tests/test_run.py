@@ -307,7 +307,7 @@ def test_options_of_a_loader_that_cannot_be_are_refused(word):
         ({"loaders": ["fast"]}, InvalidSettings),
         ({"loaders": []}, InvalidSettings),
         ({"variants": []}, InvalidSettings),
-        ({"variants": ["parquet"]}, formats.UnknownFormat),
+        ({"variants": ["csv"]}, formats.UnknownFormat),
         ({"variants": ["npy:speed=high"]}, formats.InvalidOption),
         ({"variants": ["hdf5:chunk_bytes=0"]}, ManifestError),
         ({"loaders": ["native:pin_memory=yes"]}, InvalidSettings),

@@ -112,7 +112,7 @@ def test_a_variant_that_is_not_prepared_is_named(own_images):
 
 def test_an_unknown_format_is_an_error(own_images):
     with pytest.raises(formats.UnknownFormat):
-        iobench.verify(own_images, ["zarr"])
+        iobench.verify(own_images, ["csv"])
 
 
 def test_progress_reaches_all_bytes(own_images, capfd):

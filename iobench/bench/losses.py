@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from iobench import formats
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results.cases import key_of
@@ -36,7 +37,13 @@ def odd_losses(run: Run, case: Case, made: Record) -> dict[str, str]:
 
 
 def _alike(one: Record, other: Record) -> bool:
-    return all(one.case.get(name) == other.case.get(name) for name in ALIKE)
+    return _kept(one) == _kept(other) and all(one.case.get(n) == other.case.get(n) for n in ALIKE)
+
+
+def _kept(record: Record) -> str | None:
+    """The variant that a lossy format is: nothing else has the same data."""
+    form = formats.parse(str(record.case["format"]))
+    return None if form.keeps else form.variant
 
 
 def _others(losses: dict[str, str], own: str) -> str:

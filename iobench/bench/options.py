@@ -49,7 +49,7 @@ class RunOptions:
     max_time: float | None = None
     warmup: int = 1
     timeout: float = TIMEOUT_S
-    isolate: bool | None = None  # by default where a loader asks for it
+    isolate: bool | None = None  # all cases or none; by default all where a loader of the run asks for it
     sudo: bool = False
     limits: bool = True
     strict: bool = False
@@ -105,13 +105,12 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
     """
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
-    apart = _apart(options, grid)
     found = [
         case
         for combination in _combinations(options, devices)
         for variant in variants
         for loader in grid
-        if (case := _case(manifest, variant, loader, options, combination, apart)) is not None
+        if (case := _case(manifest, variant, loader, options, combination)) is not None
     ]
     if not found:
         raise InvalidSettings(
@@ -119,16 +118,13 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
             f"{', '.join(loader.variant for loader in grid)} reads {', '.join(variants) or 'nothing'} "
             f"in {' or '.join(options.order)} order"
         )
+    apart = _apart(options, [case.loader for case in found])
+    found = [replace(case, isolated=apart) for case in found]  # alike, or they could not be compared
     return list({case.key: case for case in found}.values())
 
 
 def _case(
-    manifest: Manifest,
-    variant: str,
-    loader: Loader,
-    options: RunOptions,
-    combination: dict[str, Any],
-    apart: bool,
+    manifest: Manifest, variant: str, loader: Loader, options: RunOptions, combination: dict[str, Any]
 ) -> Case | None:
     """The case of this combination; None where loader, format and order do not fit."""
     if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
@@ -145,7 +141,6 @@ def _case(
         seed=options.seed,
         strict=options.strict,
         profile=options.profile,
-        isolated=apart,
         **combination,
     )
 

@@ -46,22 +46,24 @@ class Proof:
         """
         if self._loader.own_order:
             return self._cover()
-        self._compare(self._check)
-        if self._check.ordered != self._manifest.ordered:
+        ordered = self._compare(self._check)
+        if self._check.ordered != ordered:
             raise WrongContent(
                 "samples in another order than was asked for reached the device; prepare it again, "
                 "as it was first prepared, to repair it"
             )
         return None
 
-    def _compare(self, check: Checksum) -> None:
-        """WrongContent where the sum over samples is not the manifest's."""
-        found, expected = check.content, self._manifest.content or 0
+    def _compare(self, check: Checksum) -> int | None:
+        """The manifest's sum with rows; WrongContent where the sum over samples is not the manifest's."""
+        expected, ordered = self._manifest.checksums_of(self._job.opener.format.variant)
+        found = check.content
         if found != expected:
             raise WrongContent(
                 f"wrong content on the device: expected checksum {expected:016x}, found {found:016x}; "
                 "prepare it again, as it was first prepared, to repair it"
             )
+        return ordered
 
     def _cover(self) -> ProofPart:
         """Every sample, and nothing else, as often as the loader says."""

@@ -92,6 +92,13 @@ class Manifest:
         """Every data file of a prepared variant."""
         return [self.path_of(variant) / name for name in self.artifacts[variant].files]
 
+    def checksums_of(self, variant: str) -> tuple[int, int]:
+        """The content checksum of a prepared variant and that in order: the dataset's, unless it is lossy."""
+        own = self.artifacts[variant].checksum
+        if own is not None:
+            return int(own.content, 16), int(own.ordered, 16)
+        return self.content or 0, self.ordered or 0
+
     def opener(self, variant: str) -> Opener:
         """How to open a prepared variant.
 

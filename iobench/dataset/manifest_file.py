@@ -47,6 +47,13 @@ class FileStamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     mtime_ns: Annotated[int, Meta(ge=-_MOST, le=_MOST)]
 
 
+class Checksums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content checksums in hexadecimal digits."""
+
+    content: Hash
+    ordered: Hash
+
+
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What prepare left on disk for one variant; times are those of the writing session."""
 
@@ -57,6 +64,7 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     verify_s: Seconds
     library: Text
     folder: str = ""  # below the dataset's; empty in version 1, where the variant is its name
+    checksum: Checksums | None = None  # of what a lossy format keeps of the data; else the dataset's
 
     @property
     def folder_name(self) -> str:
@@ -67,13 +75,6 @@ class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def sealed(self) -> bool:
         """Whether the folder holds a seal, as those of version 2 do."""
         return self.folder_name != self.variant
-
-
-class Checksums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content checksums in hexadecimal digits."""
-
-    content: Hash
-    ordered: Hash
 
 
 class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -71,7 +71,7 @@ def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silen
     except OSError as error:
         file = Path(str(error.filename or opener.path))
         raise corrupt(file, "a file that can be read", error.strerror or reason(error)) from error
-    compare(manifest, manifest.path_of(variant), found)
+    compare(manifest.checksums_of(variant), manifest.path_of(variant), found)
 
 
 def content_of(opener: Opener, report: Report = lambda done, total: None) -> Checksum:
@@ -107,13 +107,14 @@ def _discard_stderr() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def compare(manifest: Manifest, folder: Path, found: Checksum) -> None:
-    """Raise WrongContent where the checksum in order of what is in a folder is not the manifest's."""
-    if (found.content, found.ordered) == (manifest.content, manifest.ordered):
+def compare(expected: tuple[int, int], folder: Path, found: Checksum) -> None:
+    """Raise WrongContent where the checksums, that in order too, of what is in a folder are others."""
+    if (found.content, found.ordered) == expected:
         return
-    what = "samples in another order" if found.content == manifest.content else "other content"
+    content = expected[0]
+    what = "samples in another order" if found.content == content else "other content"
     raise WrongContent(
-        f"{folder}: {what}: expected checksum {manifest.content:016x}, "
+        f"{folder}: {what}: expected checksum {content:016x}, "
         f"found {found.content:016x}; prepare it again, as it was first prepared, to repair it"
     )
 

@@ -16,12 +16,13 @@ from iobench import formats
 from iobench.dataset import kept, seal
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Artifact, Manifest, Opener, stamps, stored_bytes
+from iobench.dataset.manifest_file import Checksums
 from iobench.dataset.seal import Seal
 from iobench.dataset.sources import Source, ahead, checked
 from iobench.dataset.staging import new_generation, sync, sync_directory, temporary, writing_back
 from iobench.dataset.verify import Progress, compare, content_of, read_back, verify_artifact
 from iobench.errors import BenchError, PrepareError, WrongContent
-from iobench.formats import Batch, Format, FormatError
+from iobench.formats import Batch, Format, FormatError, same
 
 CLOCK_S = time.get_clock_info("perf_counter").resolution  # no duration is shorter
 
@@ -110,16 +111,19 @@ class Writer:
         """Steps 2 and 3 of the protocol: verified, sealed and under its own name, but not listed."""
         variant, schema, library = form.variant, self.manifest.schema, _library(form)
         with temporary(self.manifest.root) as folder:
-            check = Checksum(schema)
+            check, kept = Checksum(schema), Checksum(schema)
             started = time.perf_counter()
             hashed = _hashed(batches(), check)
+            if not form.keeps:
+                hashed = _hashed(hashed, kept, form.kept)
             counting = contextlib.closing(self._counted(f"writing {variant}", hashed))
             with writing_back(folder), counting as counted:
                 form.write(folder, schema, counted)
             sync(folder)
             written = time.perf_counter()
             self._compare_source(check)
-            self._verify(Opener(form, folder, schema), f"verifying {variant}", variant)
+            expected = check if form.keeps else kept
+            self._verify(Opener(form, folder, schema), f"verifying {variant}", expected)
             artifact = Artifact(
                 variant=variant,
                 files=stamps(folder),
@@ -128,6 +132,7 @@ class Writer:
                 verify_s=time.perf_counter() - written,
                 library=library,
                 folder=f"{variant}-{new_generation()}",
+                checksum=None if form.keeps else Checksums(f"{kept.content:016x}", f"{kept.ordered:016x}"),
             )
             self._name(folder, artifact)
         self.manifest.artifacts[variant] = artifact
@@ -178,9 +183,9 @@ class Writer:
                 "prepared; use --overwrite, or another --name"
             )
 
-    def _verify(self, opener: Opener, what: str, variant: str) -> None:
+    def _verify(self, opener: Opener, what: str, expected: Checksum) -> None:
         found = content_of(opener, lambda done, total: self.progress(what, done, total))
-        compare(self.manifest, opener.path, found)
+        compare((expected.content, expected.ordered), opener.path, found)
 
     def _counted(self, what: str, batches: Iterator[Batch]) -> Generator[Batch, None, None]:
         done, total = 0, self.manifest.schema.logical_bytes
@@ -203,9 +208,12 @@ def _library(form: Format) -> str:
         ) from None
 
 
-def _hashed(batches: Iterator[Batch], check: Checksum) -> Iterator[Batch]:
+def _hashed(
+    batches: Iterator[Batch], check: Checksum, kept: Callable[[Batch], Batch] = same
+) -> Iterator[Batch]:
+    """The same batches, once `check` has seen what is kept of each."""
     for batch in batches:
-        check.add_in_order(batch)
+        check.add_in_order(kept(batch))
         yield batch
 
 

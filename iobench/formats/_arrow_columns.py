@@ -90,6 +90,21 @@ def _dtype(path: Path, name: str, kind: pa.DataType) -> str:
     return NAMES[kind]
 
 
+def check_type(path: Path, field: Field, kind: pa.DataType) -> None:
+    """CorruptArtifact where a column's type cannot be a field's; of variable lists, no length is known."""
+    expected = f"{field.name}: {field.dtype} {field.shape}"
+    if isinstance(kind, pa.FixedShapeTensorType):
+        sizes, value = [*kind.shape], kind.value_type
+    else:
+        sizes, value = [], kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        while not is_leaf(value):
+            sizes.append(value.list_size if pa.types.is_fixed_size_list(value) else None)
+            value = value.value_type
+    known = [size in (None, wanted) for size, wanted in zip(sizes, field.shape, strict=False)]
+    if len(sizes) != len(field.shape) or not all(known) or NAMES.get(value) != field.dtype:
+        raise corrupt(path, expected, kind)
+
+
 def plain(column: pa.Array) -> pa.Array:
     """What an extension type stores, or the column itself."""
     return column.storage if isinstance(column.type, pa.BaseExtensionType) else column

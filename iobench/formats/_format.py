@@ -38,6 +38,15 @@ class Format(Options, ABC):
                     f"it holds {held}"
                 )
 
+    @property
+    def keeps(self) -> bool:
+        """Whether what is read is what was written, byte by byte; a lossy format has an option `lossy`."""
+        return True
+
+    def kept(self, batch: Batch) -> Batch:
+        """The batch as reading gives it back: itself, unless the format is lossy."""
+        return batch
+
     def check(self, path: Path, schema: Schema) -> None:
         """Raise CorruptArtifact where `path` is damaged such that reading could end the process.
 

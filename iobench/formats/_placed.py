@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from iobench.formats._errors import corrupt
 from iobench.formats._placement import Blocks, Index, Placement
-from iobench.formats._reader import Convert, Reader, same
+from iobench.formats._reader import Convert, Keep, Reader, same
 from iobench.formats._schema import Array, Schema
 
 MAPPED = 128  # files of one reader at once: each takes a descriptor
@@ -94,10 +94,10 @@ class PlacedReader(Reader):
     """Copies or decodes rows out of mapped files, from where `find` says that they lie.
 
     All placements and blocks are of the files of `maps`. `find` is called once, when rows are first
-    asked for.
+    asked for; what takes long in it is for `Keep`.
     """
 
-    def __init__(self, schema: Schema, maps: Maps, find: Callable[[], Found]) -> None:
+    def __init__(self, schema: Schema, maps: Maps, find: Callable[[Keep], Found]) -> None:
         super().__init__(schema)
         self._maps = maps
         self._find = find
@@ -138,7 +138,7 @@ class PlacedReader(Reader):
     def _found(self) -> Found:
         with self._lock:
             if self._known is None:
-                self._known = self._find()
+                self._known = self._find(self.kept)
             return self._known
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:

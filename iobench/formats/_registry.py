@@ -158,10 +158,18 @@ def _require(cls: type[Options]) -> None:
     """MissingDependency where a module that a class needs is not installed; nothing is imported."""
     package = f"'iobench[{cls.extra}]'" if cls.extra else ""
     for module in cls.modules:
-        spec = importlib.util.find_spec(module)
-        if spec is None or spec.origin is None:  # which is a folder of that name on the way, and no module
+        if not _there(module):
             lacks = f"{cls.kind} {cls.name} needs {module}, which is not installed"
             raise MissingDependency(f"{lacks}: pip install {package or module}")
+
+
+def _there(module: str) -> bool:
+    """Whether a module can be imported; a folder of its name on the way is none."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:  # what it is in
+        return False
+    return spec is not None and spec.origin is not None
 
 
 def _origin(offer: EntryPoint) -> str:

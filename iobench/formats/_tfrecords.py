@@ -43,6 +43,10 @@ class Records:
         arrays = (np.frombuffer(part, np.int64) for part in (file, offset, length))
         return cls(maps, *arrays)
 
+    def lists(self) -> dict[str, Array]:
+        """What was found, to be kept."""
+        return {"file": self.file, "offset": self.offset, "length": self.length}
+
     def data(self, row: int) -> memoryview:
         """The bytes of a record."""
         begin = int(self.offset[row])

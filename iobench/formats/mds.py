@@ -61,7 +61,9 @@ class Mds(Format):
         if sum(index.rows) != schema.samples:
             raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
         maps = index.maps()
-        return PlacedReader(schema, maps, lambda: Found(placements(maps, index.rows, items, thorough=False)))
+        return PlacedReader(
+            schema, maps, lambda kept: Found(placements(maps, index.rows, items, thorough=False))
+        )
 
     def size_bound(self, schema: Schema) -> int:
         """Samples, their offsets and the shards' descriptions."""

@@ -24,8 +24,8 @@ from iobench.formats._foreign import FIXED, fields_by_name, not_fixed
 from iobench.formats._format import Format
 from iobench.formats._options import option
 from iobench.formats._placed import Found, Maps, PlacedReader, runs
-from iobench.formats._placement import Blocks, Index, Listed, Placement
-from iobench.formats._reader import Convert, same
+from iobench.formats._placement import Blocks, Decode, Index, Listed, Placement
+from iobench.formats._reader import Convert, Keep, same
 from iobench.formats._records import Record, ShardWriter, rows_within
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 from iobench.formats._tfrecords import CRC, HEAD, LENGTH, TAIL, Records, lengths_are_right
@@ -95,7 +95,7 @@ class TfRecord(Format):
             records = Records.of(maps)
             fields = tuple(told) or _fields(path, records)
             schema = Schema(len(records.file), fields)
-            _found(records, schema)
+            _look(records, schema)
             return schema
         finally:
             maps.close()
@@ -149,9 +149,10 @@ class TfRecordReader(PlacedReader):
         self._verify(np.array([row]))
         return sample
 
-    def _look(self) -> Found:
-        self._records = Records.of(self._maps)
-        return _found(self._records, self.schema)
+    def _look(self, kept: Keep) -> Found:
+        lists = kept("records", lambda: Records.of(self._maps).lists())
+        self._records = records = Records(self._maps, lists["file"], lists["offset"], lists["length"])
+        return _found(records, self.schema, kept("features", lambda: _look(records, self.schema)))
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         super()._read_rows(rows, out)
@@ -183,24 +184,49 @@ def _field(records: Records, name: str, span: Span) -> Field:
     return Field(name, () if count == 1 else (count,), "float32" if span.kind == FLOATS else "int64")
 
 
-def _found(records: Records, schema: Schema) -> Found:
-    """Where the fields lie; CorruptArtifact where the records do not hold this schema."""
+def _found(records: Records, schema: Schema, lists: Mapping[str, Array]) -> Found:
+    """Where the fields lie, by what `_look` found."""
+    files, rows = records.maps.files, np.arange(schema.samples)
+    placement: dict[str, Placement] = {}
+    blocks = []
+    for number, field in enumerate(schema.fields):
+        begin, size = lists[f"begin_{number}"], lists.get(f"size_{number}")
+        if size is None:
+            placement[field.name] = Listed(files, records.file, begin)
+        else:
+            decode = _decoder(records, field.name)
+            blocks.append(Blocks((field.name,), files, rows, records.file, begin, size, decode))
+    return Found(placement, blocks)
+
+
+def _look(records: Records, schema: Schema) -> dict[str, Array]:
+    """Per field, by its number: where each record's values begin, and how long those are that are packed.
+
+    CorruptArtifact where the records do not hold this schema.
+    """
     folder = records.maps.files[0].parent
     if len(records.file) != schema.samples:
         raise corrupt(folder, f"{schema.samples} records", len(records.file))
     names = fields_by_name(folder, sorted(records.layout(0).spans))
     if missing := [field.name for field in schema.fields if field.name not in names]:
         raise corrupt(folder, f"features {', '.join(missing)}", ", ".join(names) or "none")
-    keys = [names[field.name] for field in schema.fields]
-    kinds, begin, size = _spans(records, keys)
-    placement: dict[str, Placement] = {}
-    blocks = []
+    kinds, begin, size = _spans(records, [names[field.name] for field in schema.fields])
+    lists: dict[str, Array] = {}
     for number, field in enumerate(schema.fields):
+        held, expected = {
+            FLOATS: ("float32", "floats, float32"),
+            INTS: ("int64", "whole numbers, int64"),
+        }.get(kinds[number], (field.dtype, "bytes"))
+        if field.dtype != held:
+            raise corrupt(records.path(0), f"{field.name} as {field.dtype}", expected)
+        lists[f"begin_{number}"] = begin[number]
         if kinds[number] == INTS:
-            blocks.append(_numbers(records, field, begin[number], size[number]))
+            lists[f"size_{number}"] = size[number]
+            held_numbers = _counts(records, begin[number], size[number])
+            _refuse_others(records, field, held_numbers, field.elements, "numbers")
         else:
-            placement[field.name] = _placed(records, field, kinds[number], begin[number], size[number])
-    return Found(placement, blocks)
+            _refuse_others(records, field, size[number], field.sample_bytes, "bytes")
+    return lists
 
 
 def _spans(records: Records, keys: Sequence[str]) -> tuple[list[int], Array, Array]:
@@ -239,34 +265,28 @@ def _alike(records: Records, rows: Index, row: int, layout: Layout) -> Array:
     return alike
 
 
-def _placed(records: Records, field: Field, kind: int, begin: Index, size: Index) -> Listed:
-    if kind == FLOATS and field.dtype != "float32":
-        raise corrupt(records.path(0), f"{field.name} as {field.dtype}", "floats, float32")
-    _refuse_others(records, field, size, field.sample_bytes, "bytes")
-    return Listed(records.maps.files, records.file, begin)
-
-
-def _numbers(records: Records, field: Field, begin: Index, size: Index) -> Blocks:
-    """Packed whole numbers, one record's to a block."""
-    if field.dtype != "int64":
-        raise corrupt(records.path(0), f"{field.name} as {field.dtype}", "whole numbers, int64")
+def _counts(records: Records, begin: Index, size: Index) -> Index:
+    """How many packed whole numbers each record has."""
     held = np.zeros(len(size), np.int64)
     for number in np.unique(records.file).tolist():
         for width in np.unique(size[records.file == number]).tolist():
             rows = np.flatnonzero((records.file == number) & (size == width))
             for some, packed in runs(records.maps[number], begin[rows], max(1, width)):
                 held[rows[some]] = _example.counts(packed) if width else 0
-    _refuse_others(records, field, held, field.elements, "numbers")
+    return held
+
+
+def _decoder(records: Records, name: str) -> Decode:
+    """What unpacks whole numbers, one record's to a block."""
 
     def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
-        target = out[field.name]
+        target = out[name]
         try:
             target[...] = _example.unpacked(stored).reshape(target.shape)
         except ValueError as error:
-            raise corrupt(records.path(number), f"{field.name} of record {number}", error) from error
+            raise corrupt(records.path(number), f"{name} of record {number}", error) from error
 
-    rows = np.arange(len(size))
-    return Blocks((field.name,), records.maps.files, rows, records.file, begin, size, decode)
+    return decode
 
 
 def _refuse_others(records: Records, field: Field, found: Index, expected: int, what: str) -> None:

@@ -21,7 +21,7 @@ from iobench.formats._format import Format
 from iobench.formats._npy import LONGEST, header_of, read_header
 from iobench.formats._options import option
 from iobench.formats._placed import Found, Maps, PlacedReader, runs
-from iobench.formats._placement import Blocks, Index, Listed, Placement
+from iobench.formats._placement import Blocks, Decode, Index, Listed, Placement
 from iobench.formats._records import Record, ShardWriter, rows_within
 from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_name
 from iobench.formats._tar import BLOCK, DIGIT, END, Headers, is_tar, members
@@ -61,7 +61,9 @@ class WebDataset(Format):
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
         """A reader; the headers of all files in the shards are walked when rows are first asked for."""
         maps = Maps(_shards(path))
-        return PlacedReader(schema, maps, lambda: _found(maps, schema))
+        return PlacedReader(
+            schema, maps, lambda kept: _found(maps, schema, kept("members", lambda: _look(maps, schema)))
+        )
 
     def size_bound(self, schema: Schema) -> int:
         """Records, and two empty blocks for each shard."""
@@ -86,7 +88,7 @@ class WebDataset(Format):
             fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
             fields = told or tuple(_field_of(suffix, columns[suffix], maps) for suffix in columns)
             schema = Schema(samples, tuple(fields))
-            _found(maps, schema)
+            _look(maps, schema)
             return schema
         finally:
             maps.close()
@@ -213,34 +215,56 @@ def _start(maps: Maps, column: _Column, row: int) -> bytes:
     return maps[column.file[row]][begin : begin + min(column.size[row], LONGEST)].tobytes()
 
 
-def _found(maps: Maps, schema: Schema) -> Found:
-    """Where the fields lie; CorruptArtifact where the archives do not hold this schema."""
+def _found(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> Found:
+    """Where the fields lie, by what `_look` found."""
+    placement: dict[str, Placement] = {}
+    blocks = []
+    for number, field in enumerate(schema.fields):
+        file, offset, size = (lists.get(f"{what}_{number}") for what in ("file", "offset", "size"))
+        if file is None or offset is None:
+            raise corrupt(maps.files[0].parent, f"a list of the files of {field.name}", "none")
+        if size is None:
+            placement[field.name] = Listed(maps.files, file, offset)
+        else:
+            decode = _decoder(maps.files, field.name, file)
+            blocks.append(Blocks((field.name,), maps.files, np.arange(len(file)), file, offset, size, decode))
+    return Found(placement, blocks)
+
+
+def _look(maps: Maps, schema: Schema) -> dict[str, Array]:
+    """Per field, by its number: shard and offset of each sample's values, and the size of text.
+
+    CorruptArtifact where the archives do not hold this schema.
+    """
     samples, columns = _columns(maps)
     folder = maps.files[0].parent
     if samples != schema.samples:
         raise corrupt(folder, f"{schema.samples} samples", samples)
-    placement: dict[str, Placement] = {}
-    blocks = []
-    for field in schema.fields:
+    lists: dict[str, Array] = {}
+    for number, field in enumerate(schema.fields):
         suffix = next(
             (s for s in (f"{field.name.lower()}.npy", *columns) if s in columns and _is(s, field)), None
         )
         if suffix is None:
             raise corrupt(folder, f"files of field {field.name} in every sample", ", ".join(columns))
+        file, offset, size = columns[suffix].arrays()
         if suffix.rpartition(".")[2] in NUMBERS:
-            blocks.append(_numbers(maps, field, columns[suffix]))
+            if (field.dtype, field.shape) != ("int64", ()):
+                raise corrupt(folder, f"{field.name} as {field.dtype} {field.shape}", "whole numbers, int64")
+            lists[f"size_{number}"] = size
         else:
-            placement[field.name] = _placed(maps, field, suffix, columns[suffix])
-    return Found(placement, blocks)
+            offset = offset + _before(maps, field, suffix, columns[suffix])
+        lists |= {f"file_{number}": file, f"offset_{number}": offset}
+    return lists
 
 
 def _is(suffix: str, field: Field) -> bool:
     return suffix == f"{field.name.lower()}.npy" or _name_of(suffix) == field.name
 
 
-def _placed(maps: Maps, field: Field, suffix: str, column: _Column) -> Listed:
-    """Where the arrays of a field begin, after each header was compared with what the field is."""
-    file, offset, size = column.arrays()
+def _before(maps: Maps, field: Field, suffix: str, column: _Column) -> Index:
+    """The bytes before each array in its file, after headers and sizes were compared with the field."""
+    file, _, size = column.arrays()
     header = np.zeros(len(file), np.int64)
     if suffix.rpartition(".")[2] == "npy":
         header[:] = _headers(maps, field, column)
@@ -250,7 +274,7 @@ def _placed(maps: Maps, field: Field, suffix: str, column: _Column) -> Listed:
             f"{maps.files[file[wrong[0]]]}: field {field.name} has {found} bytes in sample {wrong[0]}, not "
             f"{field.sample_bytes} as {field.dtype} {field.shape}; {FIXED}"
         )
-    return Listed(maps.files, file, offset + header)
+    return header
 
 
 def _headers(maps: Maps, field: Field, column: _Column) -> Index:
@@ -275,19 +299,14 @@ def _headers(maps: Maps, field: Field, column: _Column) -> Index:
     return lengths
 
 
-def _numbers(maps: Maps, field: Field, column: _Column) -> Blocks:
-    """Whole numbers as text, one to a block."""
-    if (field.dtype, field.shape) != ("int64", ()):
-        raise corrupt(maps.files[0], f"{field.name} as {field.dtype} {field.shape}", "whole numbers, int64")
-    file, offset, size = column.arrays()
+def _decoder(files: Sequence[Path], name: str, file: Index) -> Decode:
+    """What decodes a whole number from text, one to a block."""
 
     def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
         try:
-            out[field.name][0] = int(bytes(stored))
+            out[name][0] = int(bytes(stored))
         except (ValueError, OverflowError) as error:
-            path = maps.files[file[number]]
-            raise corrupt(
-                path, f"{field.name} of sample {number} as a whole number", bytes(stored[:20])
-            ) from error
+            path = files[int(file[number])]
+            raise corrupt(path, f"{name} of sample {number} as a whole number", bytes(stored[:20])) from error
 
-    return Blocks((field.name,), maps.files, np.arange(len(file)), file, offset, size, decode)
+    return decode

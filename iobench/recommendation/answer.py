@@ -264,7 +264,7 @@ def _otherwise(found: Found, use: Candidate) -> Iterator[str]:
     close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
     smallest, rate = min(measured, key=lambda one: (manifest.artifacts[one[0].variant].stored_bytes, -one[1]))
     stored = {case.key: manifest.artifacts[case.variant].stored_bytes for case, _ in measured}
-    used = next(case for case in found.race.cases if case.key == use.key)
+    used = next(case for case in found.race.cases if found.again(case).key == use.key)
     if stored[smallest.key] < 0.95 * stored[used.key]:
         part, label = stored[smallest.key] / stored[used.key], named[smallest.key]
         yield f"If disk matters most: {label}, {part:.0%} of the bytes at {rate / best:.0%} of the speed."
@@ -276,7 +276,7 @@ def _otherwise(found: Found, use: Candidate) -> Iterator[str]:
     if used.order == "block" and shuffled:
         case, rate = max(shuffled, key=lambda one: one[1])
         yield f"If a full shuffle matters most: {named[case.key]}, at {rate / best:.0%} of the speed."
-    if others := [named[case.key] for case, _ in close if case.key != use.key][:3]:
+    if others := [named[case.key] for case, _ in close if case is not used][:3]:
         yield f"In the race these came within {1 - CLOSE:.0%} of the fastest: {'; '.join(others)}."
 
 

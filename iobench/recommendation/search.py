@@ -46,6 +46,10 @@ class Found:
     halved: Run | None = None
     remarks: list[str] = field(default_factory=list)
 
+    def again(self, case: Case) -> Case:
+        """A case of the race as it is, or would be, measured again."""
+        return replace(case, isolated=self.final.cases[0].isolated)
+
     @property
     def finalists(self) -> list[Case]:
         """Those that were measured again."""
@@ -69,7 +73,7 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     if not roles:
         reasons = "; ".join(dict.fromkeys(raced.failures.values())) or "no time was left"
         raise InvalidSettings(f"no case could be measured: {reasons}")
-    chosen = [case for case in raced.cases if case.key in roles]
+    chosen, roles = _alike([case for case in raced.cases if case.key in roles], roles)
     fresh = replace(options, limits=True)
     final = _again(data.manifest, chosen, fresh, FINAL_ROUNDS, AGAIN * left_s, observer)
     found = Found(data, raced, final, roles, [*data.left_out, *field_.not_tried])
@@ -78,6 +82,13 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     fastest = next(case for case in chosen if FASTEST in roles[case.key])
     found.halved = _on_half(data, fastest, options, end, observer)
     return found
+
+
+def _alike(cases: Sequence[Case], roles: dict[str, list[str]]) -> tuple[list[Case], dict[str, list[str]]]:
+    """The finalists, all in processes of their own where one needs it, and their roles by their new keys."""
+    apart = any(case.isolated for case in cases)
+    alike = [replace(case, isolated=apart) for case in cases]
+    return alike, {new.key: roles[old.key] for old, new in zip(cases, alike, strict=True)}
 
 
 def rate_of(run: Run, key: str) -> float | None:

@@ -62,7 +62,7 @@ def store(fmt: Format, path: Path, schema: Schema, batch_sizes: Sequence[int] = 
     edges = [min(edge, schema.samples) for edge in edges]
     batches = ({name: a[low:high] for name, a in source.items()} for low, high in itertools.pairwise(edges))
     fmt.write(path, schema, batches)
-    return Artifact(fmt, path, schema, source)
+    return Artifact(fmt, path, schema, fmt.kept(source))
 
 
 def assert_same(found: Any, expected: Array) -> None:
@@ -81,7 +81,7 @@ def assert_rows(batch: Batch, source: Batch, rows: Any) -> None:
 
 def bare_files(artifact: Artifact, reader: Reader) -> set[Path]:
     """The files that hold samples from their first byte on, in which garbage is content."""
-    placed = []
+    placed: list[tuple[Path, int]] = []
     for placement in reader.placement().values():
         file, offset = placement.locate(np.arange(len(reader)))
         placed += [(placement.files[f], o) for f, o in zip(file.tolist(), offset.tolist(), strict=True)]

@@ -17,7 +17,7 @@ import pytest
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
 from iobench.errors import BenchError
-from iobench.formats import Batch, Format, FormatError, get, names, read_word
+from iobench.formats import Batch, Format, FormatError, UnsupportedSchema, get, names, read_word
 from iobench.loading.loaders import Asked, Job, Loader, describe
 from iobench.loading.order import ORDERS, Order
 from iobench.testing._cases import SCHEMA, Artifact, store
@@ -49,6 +49,10 @@ class LoaderContract:
         fmt: Format = get(request.param)
         if not request.cls.loader.reads(fmt):
             pytest.skip(f"{request.cls.loader.name} does not read {fmt.name}")
+        try:
+            fmt.check_schema(SCHEMA)
+        except UnsupportedSchema as error:
+            pytest.skip(str(error))
         return store(fmt, tmp_path_factory.mktemp("artifact") / "a", SCHEMA)
 
     @pytest.fixture(params=ORDERS)

@@ -8,18 +8,25 @@ from iobench import formats
 
 MORE_VALUES = {
     ("hdf5", "chunk_bytes"): (0, 4096),
-    ("arrow", "batch_bytes"): (200,),
     ("webdataset", "shard_bytes"): (20_000,),
     ("tfrecord", "shard_bytes"): (900,),
     ("mds", "shard_bytes"): (900,),
+    ("litdata", "chunk_bytes"): (900,),
 }
-# what differs in how it is read, of formats with many options
-CHOSEN = {"zarr": ("zarr", "zarr:shard_bytes=4096,codec=zstd")}
+# what differs in how it is read, of slow formats with many options
+CHOSEN = {
+    "zarr": ("zarr",),
+    "parquet": ("parquet", "parquet:codec=zstd"),
+    "blosc2": ("blosc2",),
+    "images": (),  # it holds no others than its own: see NARROW
+}
+NARROW = ("images", "images:lossy=jpeg")
 # pieces so small that the contract's few samples are in several; many files, of many samples
 SMALL = (
-    "zarr:chunk_bytes=200,codec=zstd",
-    "zarr:chunk_bytes=100,shard_bytes=300",
-    "zarr:chunk_bytes=100,shard_bytes=300,codec=blosc",
+    "arrow:batch_bytes=200",
+    "zarr:chunk_bytes=100,shard_bytes=300,codec=zstd",
+    "parquet:row_group_bytes=300",
+    "blosc2:chunk_bytes=300,codec=zstd",
 )
 
 

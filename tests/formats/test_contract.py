@@ -5,13 +5,13 @@ import pickle
 
 import numpy as np
 import pytest
-from format_cases import SMALL, variants
+from format_cases import NARROW, SMALL, variants
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Strided
+from iobench.formats import CorruptArtifact, Field, Schema, Strided
 from iobench.testing._cases import INDICES, SAMPLES, SCHEMA, assert_same, files_of, read_all, store
 from iobench.testing._damage import Bomb
-from iobench.testing.formats import FormatContract
+from iobench.testing.formats import FormatContract, NarrowFormatContract
 
 
 class TestEveryVariant(FormatContract):
@@ -23,12 +23,32 @@ class TestEveryVariant(FormatContract):
         return request.param
 
 
-class TestSmallPieces(FormatContract):
+class TestSmallPieces(NarrowFormatContract):
     """The same of chunks and shards of a few samples."""
 
     most_bytes = 20_000
 
     @pytest.fixture(scope="class", params=SMALL)
+    @staticmethod
+    def fmt(request):
+        return formats.parse(request.param)
+
+
+class TestImages(NarrowFormatContract):
+    """Of images with labels."""
+
+    samples = Schema(
+        SAMPLES,
+        (
+            Field("rgb", (4, 6, 3), "uint8"),
+            Field("signal", (2, 5), "uint8"),
+            Field("label", (), "int64"),
+            Field("mask", (), "bool"),
+        ),
+    )
+    blob_axes, most_bytes, most_samples = (1,), 300_000, 100
+
+    @pytest.fixture(scope="class", params=NARROW)
     @staticmethod
     def fmt(request):
         return formats.parse(request.param)

@@ -47,7 +47,7 @@ class Loader(Options, ABC):
     own_order: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     drops: ClassVar[bool] = False
-    isolated: ClassVar[bool] = False  # measured in a process of its own, unless told otherwise
+    isolated: ClassVar[bool] = False  # wants a process for each case of the run, unless told otherwise
     foreign: ClassVar[bool] = False  # somebody's own: what it gives is looked at, not promised
 
     @property

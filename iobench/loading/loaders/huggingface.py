@@ -9,7 +9,7 @@ instead, whose columns are arrays already.
 from __future__ import annotations
 
 import gc
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -147,11 +147,12 @@ class Tables(Batches):
         """The batch of these rows, in memory of its own."""
         (view,) = self.open()
         table = view[rows]
-        return {field.name: _column(table, field.name, field.shape) for field in self._opener.schema.fields}
+        fields = self._opener.schema.fields
+        return {f.name: tensor_of_column(table[f.name].combine_chunks(), f.shape) for f in fields}
 
 
-def _column(table: Mapping[str, Any], name: str, shape: tuple[int, ...]) -> torch.Tensor:
-    column = table[name].combine_chunks()
+def tensor_of_column(column: Any, shape: tuple[int, ...]) -> torch.Tensor:
+    """A column of Arrow, an array of fixed-size lists, as a tensor in memory of its own."""
     count = len(column)
     for _ in shape:
         column = column.flatten()

@@ -20,6 +20,7 @@ from iobench.formats import Format, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS, unwarned
+from iobench.loading.tensors import silence_read_only_warning
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
@@ -77,6 +78,7 @@ class MosaicEpochs(Epochs):
         from streaming import StreamingDataset
 
         self._settings = loader
+        silence_read_only_warning()  # it hands views of shards to torch, which copies them
         with job.opener():  # shards that hold something else are told as everywhere
             pass
         self._dataset: Any = StreamingDataset(

@@ -89,7 +89,7 @@ def run(
         bool | None,
         typer.Option(
             "--isolate/--no-isolate",
-            help="Measure each case in a process of its own. [default: where its loader asks for it]",
+            help="Measure each case in a process of its own. [default: if a loader of the run asks for it]",
             show_default=False,
         ),
     ] = None,

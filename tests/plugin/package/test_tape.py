@@ -14,10 +14,10 @@ class TestTape(LoaderContract):
 class TestLoop(LoaderContract):
     """Some samples twice."""
 
-    loader = Loop()
+    loader, formats = Loop(), ("npy",)
 
 
 class TestClip(LoaderContract):
     """Some samples not at all."""
 
-    loader = Clip()
+    loader, formats = Clip(), ("npy",)

@@ -1,0 +1,166 @@
+"""Reading images: each file is decoded when it is asked for, by Pillow."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._placement import Blocks, Placement
+from iobench.formats._reader import Convert, Reader, Timed, same
+from iobench.formats._schema import Array, Schema
+
+KINDS = ("PNG", "JPEG")
+ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
+TAIL_BYTES = 64  # of a file, in which its end stands
+
+# What is wrong with an image is said once, as an error.
+warnings.filterwarnings("ignore", module=r"PIL\b")
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+
+def decoded(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
+    """Fill `pixels`, uint8 (H, W, 3) or (H, W), from the bytes of an image file.
+
+    CorruptArtifact where they are none, or one of another size or kind.
+
+    Lets go of the interpreter's lock while it decodes.
+    """
+    height, width = pixels.shape[:2]
+    expected = f"an image of {width} x {height}, {'RGB' if pixels.ndim == 3 else 'grey'}"
+    try:
+        with Image.open(BytesIO(stored), formats=KINDS) as image:
+            if (
+                image.size != (width, height)
+                or bytes(stored[-TAIL_BYTES:]).find(ENDS[image.format or ""]) < 0
+            ):
+                raise corrupt(file, expected, f"{image.size[0]} x {image.size[1]} in {len(stored)} bytes")
+            found = np.asarray(image)
+    except CorruptArtifact:
+        raise
+    except Exception as error:  # decoders fail in any way on damaged files; whichever it is, name the file
+        raise corrupt(file, expected, str(error).partition("\n")[0] or type(error).__name__) from error
+    if found.shape != pixels.shape or found.dtype != np.uint8:
+        raise corrupt(file, expected, f"{found.dtype} {found.shape}")
+    pixels[...] = found
+
+
+def shape_of(file: Path) -> tuple[int, ...]:
+    """The shape of an image's pixels, by its header; CorruptArtifact where it is no RGB or grey one."""
+    try:
+        with Image.open(file, formats=KINDS) as image:
+            (width, height), mode = image.size, image.mode
+    except Exception as error:  # as above
+        raise corrupt(file, "a PNG or JPEG file", str(error).partition("\n")[0]) from error
+    if mode not in ("RGB", "L"):
+        raise CorruptArtifact(
+            f"{file}: its pixels are {mode}; RGB and grey ones (L) are read: convert it first"
+        )
+    return (height, width, 3) if mode == "RGB" else (height, width)
+
+
+class ImageReader(Reader):
+    """Decodes an image per sample and field; other fields are arrays, or those of another reader."""
+
+    def __init__(
+        self,
+        path: Path,
+        schema: Schema,
+        files: Mapping[str, Sequence[Path]],
+        others: Mapping[str, Array] | Reader,
+    ) -> None:
+        super().__init__(schema)
+        self._others = others
+        self._timed: Timed = same
+        known = others.schema if isinstance(others, Reader) else None
+        for field in schema.fields:
+            held = len(files.get(field.name, ())) if field.shape else self._length(field.name, known)
+            if held != schema.samples:
+                raise corrupt(path, f"{schema.samples} samples of {field.name}", held)
+        self._files: dict[str, list[Path]] | None = {
+            f.name: list(files[f.name]) for f in schema.fields if f.shape
+        }
+
+    def _length(self, name: str, known: Schema | None) -> int:
+        if known is not None:
+            return known.samples if name in {field.name for field in known.fields} else 0
+        assert not isinstance(self._others, Reader)
+        return len(self._others.get(name, ()))
+
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample in fresh arrays; IndexError out of range."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
+
+    def time_decoding(self, timed: Timed) -> None:
+        """Have `timed` wrap the reading and decoding of a batch's images."""
+        self._timed = timed
+
+    def placement(self) -> Mapping[str, Placement]:
+        """Those of the fields that are no images."""
+        return self._others.placement() if isinstance(self._others, Reader) else {}
+
+    def blocks(self) -> Sequence[Blocks]:
+        """Every image as a block of one row."""
+        return [self._blocks(name, files) for name, files in self._opened().items()]
+
+    def _blocks(self, name: str, files: list[Path]) -> Blocks:
+        rows = np.arange(len(files))
+        sizes = np.array([_size(file) for file in files], np.int64)
+
+        def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+            for target in out.values():
+                decoded(files[number], stored, target[0])
+
+        return Blocks((name,), tuple(files), rows, rows, np.zeros(len(rows), np.int64), sizes, decode)
+
+    def close(self) -> None:
+        """Let go of the other fields; no image stays open."""
+        self._files = None
+        if isinstance(self._others, Reader):
+            self._others.close()
+
+    def _opened(self) -> dict[str, list[Path]]:
+        if self._files is None:
+            raise ValueError("this reader is closed")
+        return self._files
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        self._read_rows(np.arange(start, stop), out)
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        files = self._opened()
+        for name in files.keys() & out.keys():
+            self._timed(self._decode)(files[name], rows, out[name])
+        rest = {name: array for name, array in out.items() if name not in files}
+        if isinstance(self._others, Reader):
+            self._others.read(rows, rest)
+            return
+        for name, target in rest.items():
+            target[...] = self._others[name][rows]
+
+    @staticmethod
+    def _decode(files: list[Path], rows: npt.NDArray[np.int64], target: Array) -> None:
+        for row, pixels in zip(rows.tolist(), target, strict=True):
+            file = files[row]
+            try:
+                stored = file.read_bytes()
+            except OSError as error:
+                raise corrupt(file, "an image", error.strerror or str(error)) from error
+            decoded(file, stored, pixels)
+
+
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError as error:
+        raise corrupt(file, "an image", error.strerror or str(error)) from error

@@ -1,0 +1,129 @@
+"""Reading Lance through its library, by `take`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, first_line, sample_shape
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
+from iobench.formats._reader import Convert, Reader, Rows, same
+from iobench.formats._schema import Array, Batch, Field, Schema
+
+PIECE_ROWS = 1024  # looked at together
+
+
+def opened(path: Path) -> Any:
+    """The newest version of a dataset; CorruptArtifact where it is none, or files of it lie elsewhere."""
+    try:
+        if not (path / "_versions").is_dir():
+            raise OSError("no folder _versions")
+        dataset = lance.dataset(str(path))
+        for fragment in dataset.get_fragments():
+            for file in fragment.data_files():
+                if getattr(file, "base_id", None) is not None or Path(file.path).name != file.path:
+                    raise OSError(f"data outside its folder: {file.path}")
+                if not (path / "data" / file.path).is_file():
+                    raise OSError(f"no file data/{file.path}")
+        return dataset
+    except BaseException as error:
+        raise _told(path, "a Lance dataset", error) from error
+
+
+def found_schema(path: Path, told: Sequence[Field]) -> Schema:
+    """The samples and fields of a dataset that others wrote."""
+    dataset = opened(path)
+    names = fields_by_name(path, dataset.schema.names)
+    wanted = {field.name for field in told} or set(names)
+    chosen = [name for field, name in names.items() if field in wanted]
+    shapes: dict[str, tuple[tuple[int, ...], str]] = {}
+    try:
+        for batch in dataset.to_batches(columns=chosen, batch_size=PIECE_ROWS):
+            for name in chosen:
+                found = sample_shape(path, name, batch.column(name))
+                if shapes.setdefault(name, found) != found:
+                    raise not_fixed(path, f"column {name}", f"{shapes[name]} and {found}")
+        samples = dataset.count_rows()
+    except BaseException as error:
+        raise _told(path, "readable columns", error) from error
+    if not samples:
+        raise CorruptArtifact(f"{path}: it holds no rows")
+    return schema_of_arrays(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, told)
+
+
+class LanceReader(Reader):
+    """Takes rows by number; what comes is copied into the caller's memory."""
+
+    def __init__(self, path: Path, schema: Schema) -> None:
+        super().__init__(schema)
+        self._path, self._dataset = path, opened(path)
+        names = fields_by_name(path, self._dataset.schema.names)
+        for field in schema.fields:
+            if field.name not in names:
+                raise corrupt(path, f"a column {field.name}", ", ".join(names))
+            check_type(path, field, self._dataset.schema.field(names[field.name]).type)
+        self._names = {field.name: names[field.name] for field in schema.fields}
+        try:
+            samples = self._dataset.count_rows()
+        except BaseException as error:
+            raise _told(path, f"{schema.samples} samples", error) from error
+        if samples != schema.samples:
+            raise corrupt(path, f"{schema.samples} samples", samples)
+
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample; IndexError out of range."""
+        if not 0 <= row < len(self):
+            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        taken = self._taken(np.array([row]), [field.name for field in self.schema.fields])
+        return {name: convert(array[0, ...]) for name, array in taken.items()}
+
+    def native(self, rows: Rows) -> Batch:
+        """What `take` makes of the rows."""
+        checked, count = self._checked(rows)
+        if self._dataset is None:
+            raise ValueError("this reader is closed")
+        if not count:
+            return self.schema.empty(0)
+        index = np.arange(checked.start, checked.stop) if isinstance(checked, slice) else checked
+        return self._taken(index, [field.name for field in self.schema.fields])
+
+    def close(self) -> None:
+        """Let go of the dataset."""
+        self._dataset = None
+
+    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        self._read_rows(np.arange(start, stop), out)
+
+    def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
+        for name, array in self._taken(rows, list(out)).items():
+            out[name][...] = array
+
+    def _taken(self, rows: npt.NDArray[np.int64], names: list[str]) -> Batch:
+        if self._dataset is None:
+            raise ValueError("this reader is closed")
+        if not names:
+            return {}
+        fields = Schema(len(self), tuple(self.schema.field(name) for name in names))
+        try:
+            table: pa.Table = self._dataset.take(rows, columns=[self._names[name] for name in names])
+            found = arrays(self._path, fields, table, self._names)
+        except BaseException as error:
+            raise _told(self._path, "readable rows", error) from error
+        if any(len(array) != len(rows) for array in found.values()):
+            raise corrupt(self._path, f"{len(rows)} rows", table.num_rows)
+        return found
+
+
+def _told(path: Path, expected: str, error: BaseException) -> BaseException:
+    """The error to raise: a CorruptArtifact for what Lance raises on damage, panics of its own among that."""
+    panic = type(error).__name__ == "PanicException"  # a BaseException that no module exports
+    if isinstance(error, CorruptArtifact) or not (panic or isinstance(error, DAMAGE)):
+        return error
+    return corrupt(path, expected, first_line(error)[:300])

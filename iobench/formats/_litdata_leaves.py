@@ -1,0 +1,123 @@
+"""The leaves of LitData's samples: how each of its serializers stores an array, a tensor or a number."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._foreign import FIXED, not_fixed
+from iobench.formats._schema import DTYPES, Field
+
+# the numbers that litdata has for dtypes: of NumPy, and of torch (where it has two, both mean the same)
+NUMPY = dict.fromkeys("int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split(), 0)
+NUMPY = {name: number for number, name in enumerate([*NUMPY, "complex64", "complex128", "bool"])}
+TORCH = {
+    "float32": (0, 1),
+    "float64": (2, 3),
+    "complex64": (4, 5),
+    "complex128": (6, 7),
+    "float16": (8, 9),
+    "uint8": (11,),
+    "int8": (12,),
+    "int16": (13, 14),
+    "int32": (15, 16),
+    "int64": (17, 18),
+    "bool": (19,),
+    "uint16": (20,),
+}
+NUMPY_NAMES = {number: name for name, number in NUMPY.items()}
+TORCH_NAMES = {number: name for name, numbers in TORCH.items() for number in numbers}
+SCALARS = {"int": "int64", "float": "float64", "bool": "bool"}
+MOST_AXES = 32
+ADVICE = {
+    "pickle": "pickled, and nothing is unpickled here; store an array or a tensor",
+    "bytes": "bytes, which do not say what they are; name the fields to take, with dtype and shape",
+}
+
+
+def header_of(field: Field) -> bytes:
+    """What litdata's serializer of NumPy arrays puts before one."""
+    shape = field.shape
+    return struct.pack(
+        f"<{2 + len(shape)}I", NUMPY[field.dtype], len(shape), *(n & 0xFFFFFFFF for n in shape)
+    )
+
+
+def prefix_of(path: Path, name: str, kind: str, field: Field) -> bytes:
+    """What stands before the values of a field in a leaf; CorruptArtifact where the leaf cannot hold it."""
+    kind, _, number = kind.partition(":")
+    if kind == "numpy" and field.dtype in NUMPY:
+        return header_of(field)
+    if kind == "tensor" and field.dtype in TORCH:  # litdata writes the last of the numbers
+        shape = field.shape
+        return struct.pack(f">{2 + len(shape)}I", TORCH[field.dtype][-1], len(shape), *shape)
+    known = {"no_header_numpy": NUMPY_NAMES, "no_header_tensor": TORCH_NAMES}.get(kind)
+    dtype = SCALARS.get(kind) if known is None else known.get(int(number) if number.isdigit() else -1)
+    if known is None and kind not in (*SCALARS, "bytes"):
+        raise _refused(path, name, kind)
+    if kind != "bytes" and (dtype != field.dtype or (kind in SCALARS and field.shape)):
+        raise corrupt(path, f"leaf {name} as {field.dtype} {field.shape}", kind if dtype is None else dtype)
+    return b""
+
+
+def field_of(path: Path, name: str, kind: str, stored: bytes) -> Field:
+    """The field that a leaf of the first sample holds; CorruptArtifact where it is no array or number."""
+    kind, _, number = kind.partition(":")
+    if kind in SCALARS:
+        return Field(name, (), SCALARS[kind])
+    if kind in ("numpy", "tensor"):
+        dtype, shape = _header(path, name, "<" if kind == "numpy" else ">", stored)
+    elif kind in ("no_header_numpy", "no_header_tensor") and number.isdigit():
+        dtype, shape = int(number), None
+    else:
+        raise _refused(path, name, kind)
+    found = (NUMPY_NAMES if "numpy" in kind else TORCH_NAMES).get(dtype)
+    if found not in DTYPES:
+        raise CorruptArtifact(
+            f"{path}: leaf {name} is {found or 'of another dtype'}, not one of {', '.join(DTYPES)}"
+        )
+    if shape is None:
+        shape = (len(stored) // Field(name, (), found).sample_bytes,)
+    if 0 in shape:
+        raise not_fixed(path, name, f"empty, of shape {shape}, in the first sample")
+    return Field(name, shape, found)
+
+
+def _refused(path: Path, name: str, kind: str) -> CorruptArtifact:
+    advice = ADVICE.get(kind, f"encoded, not an array of one shape; decode it, {FIXED}")
+    return CorruptArtifact(f"{path}: leaf {name} is {kind}: {advice}")
+
+
+def _header(path: Path, name: str, order: str, stored: bytes) -> tuple[int, tuple[int, ...]]:
+    dtype, axes = struct.unpack_from(f"{order}2I", stored.ljust(8, b"\xff"))
+    if axes > MOST_AXES or len(stored) < 8 + 4 * axes:
+        raise corrupt(path, f"dtype and shape of leaf {name} in the first sample", f"{axes} axes")
+    return dtype, struct.unpack_from(f"{order}{axes}I", stored, 8)
+
+
+def leaf_names(path: Path, spec: object) -> list[str]:
+    """The name of each leaf of a sample, from the JSON that describes it: its keys, joined by `/`."""
+    try:
+        _, tree = json.loads(spec if isinstance(spec, str) else "")
+        names = _names(tree, ())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise corrupt(path, "a description of samples", str(error).partition("\n")[0]) from error
+    if len(set(names)) != len(names) or not names:
+        raise corrupt(path, "leaves that differ in name", ", ".join(names) or "none")
+    return names
+
+
+def _names(tree: dict[str, Any], above: tuple[str, ...]) -> list[str]:
+    kind, children = tree["type"], tree["children_spec"]
+    if kind is None:
+        return ["/".join(above) or "sample"]
+    if kind == "builtins.dict":
+        keys = [str(key) for key in json.loads(tree["context"])]
+    elif kind in ("builtins.list", "builtins.tuple"):
+        keys = [str(number) for number in range(len(children))]
+    else:
+        raise ValueError(f"samples are of {kind}, not of dict, list or tuple")
+    return [name for key, child in zip(keys, children, strict=True) for name in _names(child, (*above, key))]

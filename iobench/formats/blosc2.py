@@ -1,0 +1,99 @@
+"""Blosc2: one `<field>.b2nd` per field, a compressed array in chunks along the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from iobench.formats._format import Format
+from iobench.formats._options import option
+from iobench.formats._schema import Batch, Field, Schema
+from iobench.formats._slabs import Slab
+
+if TYPE_CHECKING:
+    from iobench.formats._blosc2_reader import Blosc2Reader
+
+SUFFIX = ".b2nd"
+BLOCK_BYTES = 256 << 10  # of whole samples: what one thread unpacks, and the least that is
+
+
+@dataclass(frozen=True)
+class Blosc2(Format):
+    """A .b2nd file per field."""
+
+    name: ClassVar[str] = "blosc2"
+    summary: ClassVar[str] = "one Blosc2 array (.b2nd) per field, compressed in chunks of samples"
+    library: ClassVar[str] = "blosc2"
+    modules: ClassVar[tuple[str, ...]] = ("blosc2",)
+    extra: ClassVar[str] = "blosc2"
+    holds_files: ClassVar[bool] = False
+
+    chunk_bytes: int = option(1 << 20, "bytes in a chunk of whole samples", minimum=1)
+    codec: str = option("lz4", "what chunks are packed with, after a shuffle", choices=("lz4", "zstd"))
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write `<field>.b2nd` for every field, a whole chunk at a time."""
+        import blosc2
+
+        path.mkdir()
+        codec = {"lz4": blosc2.Codec.LZ4, "zstd": blosc2.Codec.ZSTD}[self.codec]
+        arrays, slabs, starts = {}, {}, dict.fromkeys((f.name for f in schema.fields), 0)
+        for field in schema.fields:
+            chunk, block = self._rows(field, schema.samples)
+            arrays[field.name] = blosc2.empty(
+                (schema.samples, *field.shape),
+                dtype=field.dtype,
+                chunks=(chunk, *field.shape),
+                blocks=(block, *field.shape),
+                urlpath=str(path / f"{field.name}{SUFFIX}"),
+                mode="w",
+                cparams=blosc2.CParams(codec=codec, clevel=1 if self.codec == "zstd" else 5),
+            )
+            slabs[field.name] = Slab(chunk)
+
+        def put(name: str, pieces: Iterable[object]) -> None:
+            for piece in pieces:
+                stop = starts[name] + len(piece)  # type: ignore[arg-type]
+                arrays[name][starts[name] : stop] = piece
+                starts[name] = stop
+
+        for batch in batches:
+            for name, slab in slabs.items():
+                put(name, slab.add(batch[name]))
+        for name, slab in slabs.items():
+            put(name, slab.rest())
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> Blosc2Reader:
+        """A reader, after each array's shape and dtype were checked."""
+        from iobench.formats._blosc2_reader import Blosc2Reader
+
+        if path.is_dir():
+            return Blosc2Reader({f.name: path / f"{f.name}{SUFFIX}" for f in schema.fields}, schema)
+        return Blosc2Reader({f.name: path for f in schema.fields[:1]}, schema)
+
+    def recognises(self, path: Path) -> bool:
+        """A file whose name ends in .b2nd."""
+        return path.suffix == SUFFIX and path.is_file()
+
+    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+        """A field for the array, by the name of its file."""
+        from iobench.formats._blosc2_reader import found_schema
+
+        return found_schema(path, told)
+
+    def size_bound(self, schema: Schema) -> int:
+        """Logical bytes, the last chunk of each field whole, and what describes every chunk and block."""
+        bound = super().size_bound(schema)
+        for field in schema.fields:
+            chunk, block = self._rows(field, schema.samples)
+            chunks = schema.samples // chunk + 1
+            bound += chunk * field.sample_bytes + chunks * (256 + 64 * (chunk // block)) + (64 << 10)
+        return bound
+
+    def _rows(self, field: Field, samples: int) -> tuple[int, int]:
+        """The samples in a chunk and in a block; a chunk is of whole blocks."""
+        chunk = min(samples, max(1, self.chunk_bytes // field.sample_bytes))
+        block = min(chunk, max(1, BLOCK_BYTES // field.sample_bytes))
+        return chunk - chunk % block, block

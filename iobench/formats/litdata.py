@@ -1,0 +1,229 @@
+"""LitData: `index.json` and chunks with a table of offsets, as litdata's PyTreeLoader reads them.
+
+Ours hold one dict per sample, whose leaves are NumPy arrays with litdata's own header (dtype and shape),
+so samples stand at one stride in each chunk. What others wrote may hold arrays and tensors of one
+shape, numbers, and bytes whose fields are told. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from iobench.formats import _litdata_leaves
+from iobench.formats._chunks import (
+    Column,
+    Items,
+    inside,
+    offsets_of,
+    placements,
+    read_index,
+    refuse_large,
+    rows_in_shard,
+    table,
+)
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._foreign import fields_by_name
+from iobench.formats._format import Format
+from iobench.formats._litdata_leaves import NUMPY, header_of, leaf_names
+from iobench.formats._options import option
+from iobench.formats._placed import Found, Maps, PlacedReader
+from iobench.formats._records import Record, ShardWriter
+from iobench.formats._schema import Batch, Field, Schema
+
+INDEX = "index.json"
+LOADER = "PyTreeLoader"
+WORD = 4
+
+
+@dataclass(frozen=True)
+class LitData(Format):
+    """An index and chunks that litdata's StreamingDataset reads."""
+
+    name: ClassVar[str] = "litdata"
+    summary: ClassVar[str] = "LitData chunks with an index, one array per field"
+    library: ClassVar[str] = "numpy"
+    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY) - {"complex64", "complex128"}
+
+    chunk_bytes: int = option(
+        64 << 20, "most bytes of a chunk", minimum=1, maximum=(1 << 32) - 1, unit="bytes"
+    )
+
+    def check_schema(self, schema: Schema) -> None:
+        """As any format, and refuse samples that are too large for a chunk."""
+        super().check_schema(schema)
+        refuse_large(self.name, schema, schema.sample_bytes)
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write the chunks, then the index."""
+        path.mkdir()
+        writer = _Writer(path, schema, self.chunk_bytes)
+        writer.write(batches)
+        writer.write_index()
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
+        """A reader, after the index was compared with the schema and the chunks with the index."""
+        index = _Index.read(path)
+        if sum(index.rows) != schema.samples:
+            raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
+        maps = index.maps()
+        items = index.items(schema.fields)
+        return PlacedReader(
+            schema, maps, lambda kept: Found(placements(maps, index.rows, items, thorough=False))
+        )
+
+    def size_bound(self, schema: Schema) -> int:
+        """Samples with their headers, and the chunks' tables."""
+        writer = _Writer(Path(), schema, self.chunk_bytes)
+        record = len(writer.record.pattern) + WORD
+        return schema.samples * record + writer.shards * 8192 + (1 << 20)
+
+    def recognises(self, path: Path) -> bool:
+        """Whether it is a folder whose index lists chunks."""
+        try:
+            index = read_index(path / INDEX)
+        except CorruptArtifact:
+            return False
+        return isinstance(index.get("chunks"), list) and isinstance(index.get("config"), dict)
+
+    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+        """What index and first sample say, after each sample was looked at; with fields told, these alone."""
+        index = _Index.read(path)
+        maps = index.maps()
+        try:
+            fields = tuple(told) or index.fields(maps)
+            placements(maps, index.rows, index.items(fields), thorough=True)
+            return Schema(sum(index.rows), fields)
+        finally:
+            maps.close()
+
+
+class _Writer(ShardWriter):
+    """Chunks of samples: the size of each leaf, then the leaves, each with its header."""
+
+    def __init__(self, path: Path, schema: Schema, chunk_bytes: int) -> None:
+        self._path, self._chunk_bytes = path, chunk_bytes
+        parts: list[bytes | Field] = []
+        for field in schema.fields:
+            parts += [header_of(field), field]
+        sizes = [len(header_of(field)) + field.sample_bytes for field in schema.fields]
+        record = Record.of([struct.pack(f"<{len(sizes)}I", *(size & 0xFFFFFFFF for size in sizes)), *parts])
+        super().__init__(schema, record, rows_in_shard(chunk_bytes, len(record.pattern), 2 * WORD))
+
+    def path_of(self, number: int) -> Path:
+        return self._path / f"chunk-0-{number}.bin"
+
+    def begin(self, number: int) -> bytes:
+        return table(self.rows_of(number), len(self.record.pattern))
+
+    def write_index(self) -> None:
+        """Write what there is in each chunk, and what a sample consists of."""
+        leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+        names = [field.name for field in self.schema.fields]
+        spec = {"type": "builtins.dict", "context": json.dumps(names), "children_spec": [leaf] * len(names)}
+        config = {
+            "chunk_bytes": self._chunk_bytes,
+            "chunk_size": None,
+            "compression": None,
+            "data_format": ["numpy"] * len(names),
+            "data_spec": json.dumps([1, spec]),
+            "encryption": None,
+            "item_loader": LOADER,
+        }
+        chunks = [self._entry(number) for number in range(self.shards)]
+        (self._path / INDEX).write_text(json.dumps({"chunks": chunks, "config": config}, sort_keys=True))
+
+    def _entry(self, number: int) -> dict[str, Any]:
+        file = self.path_of(number)
+        return {
+            "chunk_bytes": file.stat().st_size,
+            "chunk_size": self.rows_of(number),
+            "dim": None,
+            "filename": file.name,
+        }
+
+
+@dataclass(frozen=True)
+class _Index:
+    """What an index says: files, samples and bytes of the chunks, name and serializer of each leaf."""
+
+    path: Path
+    files: tuple[Path, ...]
+    rows: tuple[int, ...]
+    sizes: tuple[int, ...]
+    leaves: dict[str, str]
+
+    @classmethod
+    def read(cls, folder: Path) -> _Index:
+        """The index of a folder; CorruptArtifact where it is none, or chunks are compressed or encrypted."""
+        path = folder / INDEX
+        found = read_index(path)
+        chunks, config = found.get("chunks"), found.get("config")
+        if not isinstance(chunks, list) or not chunks or not isinstance(config, dict):
+            raise corrupt(path, "an index of LitData chunks", "no chunks")
+        for what in ("compression", "ipc_compression", "encryption"):
+            if config.get(what):
+                raise CorruptArtifact(f"{path}: its chunks have {what} {config[what]}; optimize them without")
+        if config.get("item_loader") not in (None, LOADER):
+            raise CorruptArtifact(
+                f"{path}: its chunks are of {config['item_loader']}; only {LOADER}'s are read"
+            )
+        kinds = config.get("data_format")
+        names = leaf_names(path, config.get("data_spec"))
+        if (
+            not isinstance(kinds, list)
+            or len(kinds) != len(names)
+            or not all(isinstance(k, str) for k in kinds)
+        ):
+            raise corrupt(path, f"a serializer for each of {', '.join(names)}", kinds)
+        rows, sizes, files = [], [], []
+        for chunk in chunks:
+            known = chunk if isinstance(chunk, dict) else {}
+            samples, size = known.get("chunk_size"), known.get("chunk_bytes")
+            if type(samples) is not int or type(size) is not int or samples < 1:
+                raise corrupt(path, "samples and bytes of each chunk", f"{samples} and {size}")
+            rows.append(samples)
+            sizes.append(size)
+            files.append(inside(folder, known.get("filename")))
+        return cls(path, tuple(files), tuple(rows), tuple(sizes), dict(zip(names, kinds, strict=True)))
+
+    def maps(self) -> Maps:
+        """The chunks, after their sizes were compared."""
+        for file, size in zip(self.files, self.sizes, strict=True):
+            found = file.stat().st_size if file.is_file() else "no such file"
+            if found != size:
+                raise corrupt(file, f"{size} bytes", found)
+        return Maps(self.files)
+
+    def fields(self, maps: Maps) -> tuple[Field, ...]:
+        """Every leaf as the first sample has it; CorruptArtifact names the first that is none."""
+        edges = offsets_of(maps[0], self.files[0], self.rows[0])
+        sample = maps[0][int(edges[0]) : int(edges[1])].tobytes()
+        count = len(self.leaves)
+        if len(sample) < WORD * count:
+            raise corrupt(self.files[0], f"sizes of {count} leaves", f"{len(sample)} bytes")
+        at, fields = WORD * count, []
+        names = fields_by_name(self.path, self.leaves)
+        for (field, leaf), size in zip(names.items(), struct.unpack_from(f"<{count}I", sample), strict=True):
+            fields.append(
+                _litdata_leaves.field_of(self.path, field, self.leaves[leaf], sample[at : at + size])
+            )
+            at += size
+        return tuple(fields)
+
+    def items(self, fields: Sequence[Field]) -> Items:
+        """What a sample consists of, these fields being taken; CorruptArtifact where a leaf is another."""
+        names = fields_by_name(self.path, self.leaves)
+        if missing := [field.name for field in fields if field.name not in names]:
+            raise corrupt(self.path, f"leaves {', '.join(missing)}", ", ".join(self.leaves))
+        taken = {names[field.name]: field for field in fields}
+        columns = []
+        for head, (name, kind) in enumerate(self.leaves.items()):
+            field = taken.get(name)
+            prefix = b"" if field is None else _litdata_leaves.prefix_of(self.path, name, kind, field)
+            columns.append(Column(None, head, field, prefix))
+        return Items(len(columns), tuple(columns))

@@ -1,0 +1,91 @@
+"""Parquet: `data.parquet`, a column per field, read by row groups: each is decoded whole.
+
+Other people's files are read where they lie, and folders of them, in the order of their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from iobench.formats._errors import corrupt
+from iobench.formats._format import Format
+from iobench.formats._options import option
+from iobench.formats._schema import DTYPES, Batch, Field, Schema
+from iobench.formats._slabs import slabs
+
+if TYPE_CHECKING:
+    from iobench.formats._parquet_reader import ParquetReader
+
+DATA_FILE = "data.parquet"
+PATTERN = "*.parquet"
+BYTES = ("uint8", "int8")
+WIDENED = ("uint16", "int16")  # to four bytes
+
+
+@dataclass(frozen=True)
+class Parquet(Format):
+    """One Parquet file, `data.parquet`; its unit of reading is the row group."""
+
+    name: ClassVar[str] = "parquet"
+    summary: ClassVar[str] = "one Parquet file, for bulk reads only: each row group is decoded whole"
+    library: ClassVar[str] = "pyarrow"
+    modules: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    extra: ClassVar[str] = "parquet"
+    dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
+
+    row_group_bytes: int = option(8 << 20, "bytes of samples in a row group", minimum=1)
+    codec: str | None = option(None, "what pages are packed with", choices=(None, "snappy", "zstd"))
+
+    def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
+        """Write `data.parquet`: plain values, but bytes by a dictionary, since plain ones take four each."""
+        import pyarrow.parquet as pq
+
+        from iobench.formats._arrow_columns import arrow_schema, record_batch
+
+        path.mkdir()
+        columns = arrow_schema(schema)
+        rows = schema.batch_rows(self.row_group_bytes)
+        short = [f.name + ".list.element" * len(f.shape) for f in schema.fields if f.dtype in BYTES]
+        options = {"compression": self.codec or "none", "use_dictionary": short or False}
+        with pq.ParquetWriter(path / DATA_FILE, columns, **options) as writer:
+            for slab in slabs(schema, batches, rows):
+                writer.write_batch(record_batch(columns, slab), row_group_size=rows)
+
+    def open(self, path: Path, schema: Schema, random: bool = False) -> ParquetReader:
+        """A reader, after the columns and row groups were checked."""
+        from iobench.formats._parquet_reader import ParquetReader
+
+        return ParquetReader(files_of(path), schema)
+
+    def recognises(self, path: Path) -> bool:
+        """A file whose name ends in .parquet, or a folder with some."""
+        if path.is_dir():
+            return any(path.glob(PATTERN))
+        return path.suffix == ".parquet" and path.is_file()
+
+    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+        """What the columns hold; every list must be of one length. Decodes all columns that are lists."""
+        from iobench.formats._parquet_reader import found_schema
+
+        return found_schema(files_of(path), told)
+
+    def size_bound(self, schema: Schema) -> int:
+        """Logical bytes, the levels of every value in a list, and what describes each row group."""
+        values = schema.samples * sum(f.elements * (len(f.shape) + 1) for f in schema.fields)
+        values += 4 * schema.samples * sum(f.elements for f in schema.fields if f.dtype in WIDENED)
+        groups = schema.samples // schema.batch_rows(self.row_group_bytes) + 1
+        bound = super().size_bound(schema) + values // 2 + groups * 2048 * len(schema.fields)
+        return bound + schema.logical_bytes // 50
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file of an artifact of ours, one file, or those of a folder by name."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.glob(PATTERN) if not file.is_symlink())
+    if not found:
+        raise corrupt(path, "Parquet files", "none")
+    return found

@@ -1,0 +1,128 @@
+"""NVIDIA DALI: a pipeline on the CPU whose external source reads whole batches.
+
+As its documentation advises for data that DALI has no reader for: `fn.external_source` with a callback
+that gives a batch, called ahead of the pipeline; with workers, in processes of their own (`parallel`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from iobench.dataset.manifest import Opener
+from iobench.formats import Reader, Rows, option
+from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS
+from iobench.loading.order import LIMITS
+from iobench.loading.tensors import pinned, tensors_of
+
+if TYPE_CHECKING:
+    from iobench.loading.transfer import HostBatch
+
+
+@dataclass(frozen=True)
+class Dali(CopyingLoader):
+    """A pipeline without a GPU, told the rows of each batch."""
+
+    name: ClassVar[str] = "dali"
+    summary: ClassVar[str] = "NVIDIA DALI: a CPU pipeline with an external source of whole batches"
+    library: ClassVar[str] = "nvidia-dali-cuda120"
+    modules: ClassVar[tuple[str, ...]] = ("nvidia.dali",)
+    extra: ClassVar[str] = "dali"
+    isolated: ClassVar[bool] = True
+
+    threads: int | None = option(
+        None, "threads of the pipeline; by default 2", minimum=1, maximum=LIMITS["threads"][1]
+    )
+    prefetch: int | None = option(
+        None, "batches that are read ahead; by default DALI's 2", minimum=1, maximum=MOST_AHEAD
+    )
+    num_workers: int = option(0, "worker processes of the source", minimum=0, maximum=MOST_WORKERS)
+
+    @property
+    def workers(self) -> int:
+        """As many as its option says."""
+        return self.num_workers
+
+    def open(self, job: Job) -> Epochs:
+        """A source whose reader is opened by whichever process reads."""
+        return DaliEpochs(self, job)
+
+
+class Source:
+    """The batches of an epoch, by number; each process opens the artifact for itself."""
+
+    def __init__(self, opener: Opener, asked: Sequence[Rows]) -> None:
+        self._opener, self._asked = opener, asked
+        self._reader: Reader | None = None
+
+    def __call__(self, info: Any) -> tuple[Any, ...]:
+        """The fields of the batch that is asked for; StopIteration after the last one."""
+        if info.iteration >= len(self._asked):
+            raise StopIteration
+        if self._reader is None:
+            self._reader = self._opener()
+        return tuple(self._reader.batch(self._asked[info.iteration]).values())
+
+    def close(self) -> None:
+        """Close this process's reader."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+
+class DaliEpochs(Epochs):
+    """A pipeline for each epoch, because it is told other rows."""
+
+    def __init__(self, loader: Dali, job: Job) -> None:
+        super().__init__(loader, job)
+        self._settings, self._pins = loader, loader.pins(job.device)
+        with job.opener():  # what is not there is told when it is opened
+            pass
+
+    @property
+    def ahead(self) -> bool:
+        """The source is asked ahead, in this thread where it has no workers."""
+        return self._settings.num_workers > 0
+
+    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
+        source = Source(self.opener, asked)
+        pipeline = self._pipeline(source)
+        names = [field.name for field in self.opener.schema.fields]
+        try:
+            for _ in asked:
+                arrays = (np.array(output.as_array()) for output in pipeline.run())
+                batch = tensors_of(dict(zip(names, arrays, strict=True)))
+                yield pinned(batch) if self._pins else batch
+        finally:
+            del pipeline
+            source.close()
+
+    def _pipeline(self, source: Source) -> Any:
+        from nvidia.dali import Pipeline, fn
+
+        settings, fields = self._settings, self.opener.schema.fields
+        made = Pipeline(
+            batch_size=self.job.order.batch_size,
+            num_threads=settings.threads or 2,
+            device_id=None,
+            prefetch_queue_depth=settings.prefetch or 2,
+            py_num_workers=max(1, settings.num_workers),
+        )
+        with made:
+            outputs = fn.external_source(
+                source,
+                num_outputs=len(fields),
+                batch=True,
+                batch_info=True,
+                parallel=settings.num_workers > 0,
+            )
+            made.set_outputs(*outputs)
+        made.build()
+        return made
+
+    def close(self) -> None:
+        """Readers and workers went with their epoch."""

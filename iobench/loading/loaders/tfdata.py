@@ -1,0 +1,158 @@
+"""tf.data over TFRecord files: read, shuffled within a buffer, batched, parsed and prefetched by TensorFlow.
+
+As its documentation advises: whole batches are parsed at once (`batch` before `map`), in parallel and
+with `prefetch(AUTOTUNE)`; files can be interleaved. TensorFlow is kept off the GPU, whose memory it
+would take.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from iobench.formats import CorruptArtifact, Field, Format, Schema, field_name, option
+from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.loaders.webdataset import MOST_SHUFFLED
+from iobench.loading.tensors import pinned, tensors_of
+
+if TYPE_CHECKING:
+    from iobench.loading.transfer import HostBatch
+
+AS_SIGNED = {"uint32": "int32", "uint64": "int64"}  # TensorFlow decodes no such bytes, but as these
+
+
+@dataclass(frozen=True)
+class TfData(CopyingLoader):
+    """Its own order: files at random, samples within a buffer."""
+
+    name: ClassVar[str] = "tfdata"
+    summary: ClassVar[str] = "tf.data over TFRecord files, samples shuffled within a buffer"
+    library: ClassVar[str] = "tensorflow"
+    modules: ClassVar[tuple[str, ...]] = ("tensorflow",)
+    extra: ClassVar[str] = "tfdata"
+    orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
+    own_order: ClassVar[bool] = True
+    isolated: ClassVar[bool] = True
+
+    shuffle_buffer: int = option(
+        1000, "samples that random order shuffles among each other", minimum=1, maximum=MOST_SHUFFLED
+    )
+    interleave: int | None = option(
+        None, "files that are read at the same time; by default one after the other", minimum=1, maximum=1024
+    )
+
+    def reads(self, format: Format) -> bool:
+        """TFRecord files."""
+        return format.name == "tfrecord"
+
+    def open(self, job: Job) -> Epochs:
+        """TensorFlow, kept off the GPU."""
+        return TfDataEpochs(self, job)
+
+
+class TfDataEpochs(Epochs):
+    """A dataset for each epoch, shuffled by another seed."""
+
+    def __init__(self, loader: TfData, job: Job) -> None:
+        super().__init__(loader, job)
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it tells of itself when it is imported
+        import tensorflow as tf
+
+        tf.config.set_visible_devices([], "GPU")
+        self._settings, self._pins = loader, loader.pins(job.device)
+        with job.opener() as reader:  # files that hold something else are told as everywhere
+            found = [path for one in reader.placement().values() for path in one.files]
+            found += [path for one in reader.blocks() for path in one.files]
+        self._files = [str(path) for path in dict.fromkeys(found)]
+        self._parse = Parsed(job.opener.schema, self._files[0])
+
+    @property
+    def ahead(self) -> bool:
+        """Its threads do."""
+        return True
+
+    def _epoch(self, asked: int) -> Iterator[HostBatch]:
+        for batch in self._dataset(asked).as_numpy_iterator():
+            tensors = tensors_of({name: _typed(array) for name, array in self._parse.typed(batch).items()})
+            yield pinned(tensors) if self._pins else tensors
+
+    def _dataset(self, epoch: int) -> Any:
+        import tensorflow as tf
+
+        order, settings = self.job.order, self._settings
+        first, second = np.random.SeedSequence([order.seed, epoch]).generate_state(2).tolist()
+        files = list(self._files)
+        if order.kind == "random":
+            np.random.default_rng(first).shuffle(files)
+        records = tf.data.TFRecordDataset(files, num_parallel_reads=settings.interleave)
+        if order.kind == "random":
+            records = records.shuffle(settings.shuffle_buffer, seed=second)
+        batches = records.batch(order.batch_size)
+        return batches.map(self._parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+
+    def close(self) -> None:
+        """Datasets and their files went with their epoch, when nothing refers to them."""
+        gc.collect()
+
+
+class Parsed:
+    """What makes the tensors of a batch out of its records, as the first record says that they lie."""
+
+    def __init__(self, schema: Schema, first: str) -> None:
+        import tensorflow as tf
+
+        record = next(iter(tf.data.TFRecordDataset([first]).take(1).as_numpy_iterator()))
+        stored = tf.train.Example.FromString(record).features.feature
+        self._fields = schema.fields
+        self._keys = {field.name: _key_of(field, stored, first) for field in schema.fields}
+        self._raw = {
+            name for name, key in self._keys.items() if stored[key].WhichOneof("kind") == "bytes_list"
+        }
+
+    def __call__(self, records: Any) -> Any:
+        """The fields of a batch, by name."""
+        import tensorflow as tf
+
+        found = tf.io.parse_example(records, {self._keys[f.name]: self._feature(f) for f in self._fields})
+        return {field.name: self._decoded(field, found[self._keys[field.name]]) for field in self._fields}
+
+    def typed(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """A batch of arrays with the dtypes of the schema."""
+        return {f.name: _as(batch[f.name], f.dtype, f.name in self._raw) for f in self._fields}
+
+    def _feature(self, field: Field) -> Any:
+        import tensorflow as tf
+
+        if field.name in self._raw:
+            return tf.io.FixedLenFeature([], tf.string)
+        kind = tf.float32 if field.dtype.startswith("float") else tf.int64
+        return tf.io.FixedLenFeature(list(field.shape), kind)
+
+    def _decoded(self, field: Field, values: Any) -> Any:
+        import tensorflow as tf
+
+        if field.name not in self._raw:
+            return values
+        dtype = AS_SIGNED.get(field.dtype, field.dtype)
+        return tf.reshape(tf.io.decode_raw(values, dtype), [-1, *field.shape])
+
+
+def _key_of(field: Field, stored: Any, file: str) -> str:
+    for key in stored:
+        if key == field.name or field_name(key) == field.name:
+            return str(key)
+    raise CorruptArtifact(f"{file}: no feature of field {field.name} in its first record")
+
+
+def _as(array: Any, dtype: str, raw: bool) -> Any:
+    """Bytes are taken for another dtype, numbers turned into one."""
+    return array.view(dtype) if raw else array.astype(dtype, copy=False)
+
+
+def _typed(array: Any) -> Any:
+    return array if array.flags.writeable else np.array(array)

@@ -1,0 +1,50 @@
+"""Blosc2: its own library and ours read the same files, whoever wrote them."""
+
+import numpy as np
+import pytest
+
+from iobench import formats
+from iobench.formats import CorruptArtifact, Field, Schema
+from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, store
+from iobench.testing._places import assert_places
+
+blosc2 = pytest.importorskip("blosc2")
+
+BLOSC2 = formats.get("blosc2")
+
+
+def test_its_own_library_reads_what_was_written(tmp_path):
+    artifact = store(formats.parse("blosc2:chunk_bytes=300,codec=zstd"), tmp_path / "a", SCHEMA)
+    for name, array in artifact.source.items():
+        assert_same(blosc2.open(str(artifact.path / f"{name}.b2nd"), mode="r")[:], array)
+
+
+CUT = {"chunks": (8, 3), "blocks": (4, 3)}
+
+
+@pytest.mark.parametrize(("options", "packed"), [({}, 1), ({"blocks": (4, 3)}, 0), (CUT, 0)])
+def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path, options, packed):
+    data = np.random.default_rng(0).random((50, 6))
+    options = {"chunks": (8, 6), "blocks": (4, 6)} | options
+    blosc2.asarray(data, urlpath=str(tmp_path / "train-x.b2nd"), **options)
+    assert BLOSC2.recognises(tmp_path / "train-x.b2nd")
+    schema = BLOSC2.schema_of(tmp_path / "train-x.b2nd")
+    assert schema == Schema(50, (Field("train_x", (6,), "float64"),))
+    with BLOSC2.open(tmp_path / "train-x.b2nd", schema) as reader:
+        assert_rows(reader.batch(INDICES), {"train_x": data}, INDICES)
+        assert_rows(reader.batch(slice(3, 49)), {"train_x": data}, slice(3, 49))
+        assert len(reader.blocks()) == packed
+        assert_places(reader, {"train_x": data})
+
+
+def test_chunks_of_one_value_have_no_place_but_are_read(tmp_path):
+    blosc2.zeros((50, 6), dtype="float32", chunks=(8, 6), urlpath=str(tmp_path / "x.b2nd"))
+    with BLOSC2.open(tmp_path / "x.b2nd", BLOSC2.schema_of(tmp_path / "x.b2nd")) as reader:
+        assert not reader.blocks()
+        assert not reader.batch(slice(None))["x"].any()
+
+
+def test_a_file_that_is_no_array_is_refused_by_name(tmp_path):
+    blosc2.SChunk(chunksize=800, data=np.arange(100), urlpath=str(tmp_path / "x.b2frame"), contiguous=True)
+    with pytest.raises(CorruptArtifact, match=r"a Blosc2 array \(b2nd\), found SChunk"):
+        BLOSC2.schema_of(tmp_path / "x.b2frame")

@@ -1,0 +1,152 @@
+"""Images: any library reads the files; folders of other people's are read; JPEG is proved as it is."""
+
+import numpy as np
+import pytest
+
+import iobench
+from iobench import formats
+from iobench.formats import CorruptArtifact, Field, InvalidOption, Schema, UnsupportedSchema
+from iobench.testing._cases import assert_rows, random_batch, store
+from iobench.testing._places import assert_places
+
+Image = pytest.importorskip("PIL.Image")
+
+IMAGES, JPEG = formats.get("images"), formats.parse("images:lossy=jpeg")
+SCHEMA = Schema(7, (Field("image", (9, 6, 3), "uint8"), Field("label", (), "int64")))
+
+
+def smooth(samples=7):
+    """Images of which JPEG keeps nearly all, with labels."""
+    slope = np.add.outer(np.arange(16), np.arange(12)).astype("uint8")
+    images = np.stack([np.stack([slope * 4 + i] * 3, axis=-1) for i in range(samples)])
+    return {"image": images, "label": np.arange(samples)}
+
+
+@pytest.mark.parametrize("fmt", [IMAGES, JPEG], ids=lambda fmt: fmt.variant)
+def test_another_library_reads_what_was_written(tmp_path, fmt):
+    artifact = store(fmt, tmp_path / "a", SCHEMA)
+    files = sorted((artifact.path / "image").rglob("*.*"))
+    assert [file.name for file in files] == [f"{row:09}.{'png' if fmt.keeps else 'jpg'}" for row in range(7)]
+    assert np.array_equal([np.asarray(Image.open(file)) for file in files], artifact.source["image"])
+    assert np.array_equal(np.load(artifact.path / "label.npy"), artifact.source["label"])
+
+
+def test_simplejpeg_reads_what_was_written(tmp_path):
+    simplejpeg = pytest.importorskip("simplejpeg")
+    artifact = store(JPEG, tmp_path / "a", SCHEMA)
+    file = artifact.path / "image/000/000000000.jpg"
+    found = simplejpeg.decode_jpeg(file.read_bytes(), fastdct=False, fastupsample=False)
+    assert np.abs(found.astype(int) - artifact.source["image"][0]).mean() < 8
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ([Field("x", (8,), "uint8")], r"images cannot hold field x, which is uint8 \(8,\); it holds images"),
+        ([Field("x", (8, 8), "float32")], r"images cannot hold field x, which is float32 \(8, 8\)"),
+        ([Field("x", (3, 8, 8), "uint8")], r"images cannot hold field x, which is uint8 \(3, 8, 8\)"),
+        ([Field("y", (), "int64")], "images needs an image"),
+    ],
+    ids=range(4),
+)
+def test_samples_that_are_no_images_are_refused_before_anything_is_written(tmp_path, fields, complaint):
+    schema = Schema(3, tuple(fields))
+    np.savez(tmp_path / "a.npz", **random_batch(schema))
+    source = iobench.open_source(tmp_path / "a.npz")
+    with pytest.raises(UnsupportedSchema, match=complaint):
+        iobench.prepare(source, ["npy", "images"], data_dir=tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_quality_is_for_jpeg_alone():
+    with pytest.raises(InvalidOption, match="it is for lossy=jpeg"):
+        formats.parse("images:quality=80")
+
+
+def people(folder, suffix="png", sizes=((6, 4),)):
+    """A folder of images as torchvision's ImageFolder has them."""
+    rng, made = np.random.default_rng(0), []
+    for name in ("cat", "dog"):
+        (folder / name).mkdir(parents=True)
+        for number in range(3):
+            height, width = sizes[number % len(sizes)]
+            pixels = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.{suffix}")
+            made.append(pixels)
+    return made
+
+
+def test_a_folder_of_other_peoples_images_is_read_where_it_lies(tmp_path):
+    pixels = people(tmp_path / "train")
+    assert IMAGES.recognises(tmp_path / "train")
+    schema = IMAGES.schema_of(tmp_path / "train")
+    assert schema == Schema(6, (Field("image", (6, 4, 3), "uint8"), Field("label", (), "int64")))
+    expected = {"image": np.stack(pixels), "label": np.array([0, 0, 0, 1, 1, 1])}
+    with IMAGES.open(tmp_path / "train", schema) as reader:
+        assert_rows(reader.batch(np.array([5, 0, 5])), expected, [5, 0, 5])
+        assert_places(reader, expected)
+
+
+def test_images_of_several_sizes_are_refused_by_name(tmp_path):
+    people(tmp_path / "train", "jpg", ((6, 4), (6, 5)))
+    with pytest.raises(CorruptArtifact, match=r"jpg is \(6, 4, 3\) and .* crop them to a fixed one"):
+        IMAGES.schema_of(tmp_path / "train")
+
+
+def test_pixels_of_another_kind_and_links_are_refused_by_name(tmp_path):
+    people(tmp_path / "train")
+    Image.new("RGBA", (4, 6)).save(tmp_path / "train/cat/0.png")
+    with pytest.raises(CorruptArtifact, match="its pixels are RGBA"):
+        IMAGES.schema_of(tmp_path / "train")
+    (tmp_path / "train/cat/0.png").unlink()
+    (tmp_path / "train/cat/0.png").symlink_to(tmp_path / "train/cat/1.png")
+    with pytest.raises(CorruptArtifact, match="found a link"):
+        IMAGES.schema_of(tmp_path / "train")
+
+
+def test_an_image_of_another_size_is_not_decoded(tmp_path):
+    artifact = store(IMAGES, tmp_path / "a", SCHEMA)
+    Image.new("RGB", (5000, 5000)).save(artifact.path / "image/000/000000003.png")
+    with artifact.open() as reader, pytest.raises(CorruptArtifact, match="found 5000 x 5000"):
+        reader.sample(3)
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory):
+    """Smooth images as PNG, as JPEG and as npy."""
+    folder = tmp_path_factory.mktemp("both")
+    np.savez(folder / "a.npz", **smooth(40))
+    source = iobench.open_source(folder / "a.npz")
+    variants = ["npy", "images", "images:lossy=jpeg", "images:lossy=jpeg,quality=30"]
+    return iobench.prepare(source, variants, data_dir=folder / "data")[0]
+
+
+def test_each_lossy_artifact_has_a_checksum_of_its_own(both):
+    own = {variant: both.checksums_of(variant) for variant in both.artifacts}
+    assert own["npy"] == own["images"] == (both.content, both.ordered)
+    assert len(set(own.values())) == 3
+    loaded = iobench.find_dataset(both.root.parent)
+    assert {variant: loaded.checksums_of(variant) for variant in loaded.artifacts} == own
+    assert iobench.verify(both) == dict.fromkeys(own)
+
+
+def test_a_lossy_artifact_is_measured_against_what_it_holds_and_its_loss_is_its_own(both):
+    formats = ("npy", "images", "images:lossy=jpeg")
+    found = iobench.run(both, iobench.RunOptions(formats, ("native",), model=("mlp",), rounds="1"))
+    assert not found.failures
+    losses = {record.case["format"]: record.loss for record in found.records}
+    assert losses["images"] == losses["npy"] != losses["images:lossy=jpeg"]
+
+
+def test_another_image_in_a_lossy_artifact_is_found(both, tmp_path):
+    import shutil
+
+    shutil.copytree(both.root, tmp_path / "data" / both.name)
+    manifest = iobench.find_dataset(tmp_path / "data")
+    folder = manifest.path_of("images:lossy=jpeg") / "image/000"
+    content = [(folder / f"{row:09}.jpg").read_bytes() for row in range(2)]
+    for row, other in enumerate(reversed(content)):
+        (folder / f"{row:09}.jpg").write_bytes(other)
+    problems = iobench.verify(manifest)
+    assert "other content" in problems["images:lossy=jpeg"]
+    assert problems["images"] is None

@@ -1,0 +1,165 @@
+"""LitData folders: as litdata itself reads and writes them, and indices that lie."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from own_library import loaded, run
+
+from iobench import formats
+from iobench.formats import Chunked, CorruptArtifact, Field, Listed, Schema
+from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
+
+LITDATA = formats.get("litdata")
+
+READ = """
+import os, sys
+os.environ["HOME"] = sys.argv[3]
+import numpy as np, litdata
+samples = list(litdata.StreamingDataset(sys.argv[1], shuffle=False))
+again = litdata.StreamingDataset(sys.argv[1])
+assert all(again[row]["rgb"].tobytes() == samples[row]["rgb"].tobytes() for row in (22, 0, 7))
+np.savez(sys.argv[2], **{name: np.stack([sample[name] for sample in samples]) for name in samples[0]})
+"""
+
+WRITE = """
+import sys, numpy as np, torch
+from litdata.streaming.cache import Cache
+def sample(row):
+    return {
+        "train/x": np.full((3, 4), row, "float32"),
+        "vector": np.arange(5, dtype="int16") + row,
+        "tensor": torch.full((2, 2), row, dtype=torch.float64),
+        "flat": torch.arange(3) * row,
+        "label": row,
+        "share": row / 2,
+        "nested": {"on": row % 2 == 0, "raw": np.full(3, row, "uint16").tobytes()},
+    }
+for name, change in [("same", lambda row: {}), ("texts", lambda row: {"text": "x" * (row % 3)}),
+                     ("turned", lambda row: {"train/x": np.zeros((3, 4) if row < 40 else (4, 3), "f4")}),
+                     ("objects", lambda row: {"set": {1, 2}})]:
+    cache = Cache(f"{sys.argv[1]}/{name}", chunk_bytes=4000)
+    for row in range(50):
+        cache[row] = sample(row) | change(row)
+    cache.done()
+    cache.merge()
+"""
+
+TOLD = (
+    Field("train_x", (3, 4), "float32"),
+    Field("vector", (5,), "int16"),
+    Field("tensor", (2, 2), "float64"),
+    Field("flat", (3,), "int64"),
+    Field("label", (), "int64"),
+    Field("share", (), "float64"),
+    Field("nested_on", (), "bool"),
+    Field("nested_raw", (3,), "uint16"),
+)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    path = tmp_path_factory.mktemp("others")
+    run("litdata", WRITE, path)
+    return path
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    return store(formats.get("litdata", chunk_bytes=900), tmp_path / "a", SCHEMA)
+
+
+def test_litdata_reads_what_we_write(artifact, tmp_path):
+    run("litdata", READ, artifact.path, tmp_path / "read.npz", tmp_path)
+    assert_rows(loaded(tmp_path / "read.npz"), artifact.source, slice(None))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("same", Chunked), ("texts", Listed)])
+def test_what_litdata_writes_is_read_where_it_lies(others, name, kind):
+    path = others / name
+    assert LITDATA.recognises(path)
+    assert LITDATA.schema_of(path, TOLD) == Schema(50, TOLD)
+    rows = np.array([49, 0, 7, 7, 23])
+    with LITDATA.open(path, Schema(50, TOLD)) as reader:
+        batch = reader.batch(rows)
+        column = rows[:, None]
+        assert_same(batch["train_x"], np.broadcast_to(rows[:, None, None], (5, 3, 4)).astype("float32"))
+        assert_same(batch["vector"], (np.arange(5) + column).astype("int16"))
+        assert_same(batch["tensor"], np.broadcast_to(rows[:, None, None], (5, 2, 2)).astype("float64"))
+        assert_same(batch["flat"], np.arange(3) * column)
+        assert_same(batch["label"], rows)
+        assert_same(batch["share"], rows / 2)
+        assert_same(batch["nested_on"], rows % 2 == 0)
+        assert_same(batch["nested_raw"], np.repeat(column, 3, 1).astype("uint16"))
+        assert reader.placement().keys() == {field.name for field in TOLD}
+        assert all(isinstance(place, kind) for place in reader.placement().values())
+
+
+def test_leaves_that_do_not_say_what_they_are_are_named(others):
+    with pytest.raises(
+        CorruptArtifact, match="leaf nested_raw is bytes: bytes, which do not say what they are"
+    ):
+        LITDATA.schema_of(others / "same")
+    with pytest.raises(CorruptArtifact, match="is pickle: pickled, and nothing is unpickled here"):
+        LITDATA.schema_of(others / "objects", (Field("set", (3,), "uint8"),))
+
+
+def test_a_shape_that_changes_at_the_same_size_is_found(others):
+    with pytest.raises(
+        CorruptArtifact, match=r"train_x is of another shape or dtype than float32 \(3, 4\) in sample"
+    ):
+        LITDATA.schema_of(others / "turned", TOLD)
+
+
+def altered(path, change):
+    index = json.loads((path / "index.json").read_text())
+    change(index, index["chunks"][0], index["config"])
+    (path / "index.json").write_text(json.dumps(index))
+
+
+def spec(text):
+    return lambda i, c, config: config.update(data_spec=text)
+
+
+LIES = {
+    "above": (lambda i, c, _: c.update(filename="../chunk-0-0.bin"), "no file inside"),
+    "absolute": (lambda i, c, _: c.update(filename="/etc/passwd"), "no file inside"),
+    "missing": (lambda i, c, _: c.update(filename="chunk-9-9.bin"), "no such file"),
+    "more": (lambda i, c, _: c.update(chunk_size=c["chunk_size"] + 1), "samples"),
+    "negative": (lambda i, c, _: c.update(chunk_size=-1), "samples and bytes"),
+    "none": (lambda i, c, _: i.update(chunks=[]), "no chunks"),
+    "no chunk": (lambda i, c, _: i.update(chunks=[3]), "samples and bytes"),
+    "compressed": (
+        lambda i, c, config: config.update(compression="zstd"),
+        "compression zstd; optimize them without",
+    ),
+    "encrypted": (lambda i, c, config: config.update(encryption={"a": 1}), "encryption"),
+    "tokens": (lambda i, c, config: config.update(item_loader="TokensLoader"), "TokensLoader"),
+    "kinds": (lambda i, c, config: config.update(data_format=["numpy"]), "a serializer for each"),
+    "other kinds": (lambda i, c, config: config.update(data_format=["int"] * 4), "leaf rgb as uint8"),
+    "no spec": (spec(None), "a description of samples"),
+    "deep spec": (spec("[1, " + '{"a":' * 5000), "a description of samples"),
+    "a class": (
+        spec('[1, {"type": "os.system", "context": "[]", "children_spec": []}]'),
+        "samples are of os.system",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "complaint"), LIES.values(), ids=LIES)
+def test_an_index_that_lies_is_one_line(artifact, change, complaint):
+    altered(artifact.path, change)
+    with pytest.raises(CorruptArtifact, match=complaint) as error:
+        LITDATA.open(artifact.path, SCHEMA).batch(slice(None))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("edge", [0, 1, 2, 3])
+@pytest.mark.parametrize("value", [0, 7, 1 << 31, (1 << 32) - 1])
+def test_offsets_that_lie_are_corrupt(artifact, edge, value):
+    chunk = files_of(artifact.path)[0]
+    stored = bytearray(chunk.read_bytes())
+    stored[4 + 4 * edge : 8 + 4 * edge] = struct.pack("<I", value)
+    chunk.write_bytes(stored)
+    assert read_all(LITDATA, artifact.path, SCHEMA) is None

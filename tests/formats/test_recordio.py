@@ -1,0 +1,164 @@
+"""RecordIO files: as MXNet reads and writes them, with the magic word in the data, and damaged."""
+
+import json
+import struct
+
+import numpy as np
+import pytest
+from own_library import loaded, run
+
+from iobench import formats
+from iobench.formats import CorruptArtifact, Field, Schema, UnsupportedSchema
+from iobench.testing._cases import SCHEMA, Artifact, assert_rows, assert_same, read_all, store
+from iobench.testing._places import assert_places
+
+RECORDIO = formats.get("recordio")
+MAGIC = 0xCED7230A
+
+READ = """
+import sys, numpy as np
+from mxnet import recordio
+opened = recordio.MXIndexedRecordIO(sys.argv[1] + "/data.idx", sys.argv[1] + "/data.rec", "r")
+pairs = [recordio.unpack(opened.read_idx(key)) for key in opened.keys]
+in_order = recordio.MXRecordIO(sys.argv[1] + "/data.rec", "r")
+assert [recordio.unpack(in_order.read())[1] for _ in pairs] == [data for _, data in pairs]
+data = np.stack([np.frombuffer(data, np.uint8) for _, data in pairs])
+np.savez(sys.argv[2], data=data, ids=[header.id for header, _ in pairs])
+"""
+
+WRITE = """
+import struct, sys, numpy as np
+from mxnet import recordio
+np.int = int
+magic = struct.pack("<I", 0xCED7230A)
+for name, label, bad in [("one", lambda row: row / 2, 99), ("many", lambda row: [row, -row, 0.5], 7)]:
+    out = recordio.MXIndexedRecordIO(f"{sys.argv[1]}/{name}.idx", f"{sys.argv[1]}/{name}.rec", "w")
+    for row in range(20):
+        data = np.full(6, row, "int16").tobytes()
+        if row == bad:
+            data = data[:4] + magic + data[8:]
+        out.write_idx(row, recordio.pack(recordio.IRHeader(0, label(row), row, 0), data))
+    out.close()
+"""
+
+
+def fields_of(path, data):
+    """What others would make of our records: the bytes of each field, as schema.json describes them."""
+    found, at = {}, 0
+    for field in json.loads((path / "schema.json").read_text())["fields"]:
+        width = int(np.prod(field["shape"])) * np.dtype(field["dtype"]).itemsize
+        raw = np.ascontiguousarray(data[:, at : at + width])
+        found[field["name"]] = raw.view(field["dtype"]).reshape(-1, *field["shape"])
+        at += width
+    return found
+
+
+def with_magic(tmp_path, rows):
+    """Samples of nine words, some of them the magic word, in rows that are given by where it stands."""
+    schema = Schema(len(rows), (Field("x", (9,), "uint32"), Field("odd", (3,), "uint8")))
+    x = np.arange(9 * len(rows), dtype=np.uint32).reshape(-1, 9)
+    for row, places in enumerate(rows):
+        x[row, places] = MAGIC
+    source = {"x": x, "odd": np.zeros((len(rows), 3), np.uint8)}
+    tmp_path.mkdir(exist_ok=True)
+    RECORDIO.write(tmp_path / "a", schema, [source])
+    return Artifact(RECORDIO, tmp_path / "a", schema, source)
+
+
+MAGIC_ROWS = [[], [0], [8], [3, 4], [0, 1, 2, 3, 4, 5, 6, 7, 8], []]
+
+
+def test_mxnet_reads_what_we_write(tmp_path):
+    artifact = store(RECORDIO, tmp_path / "a", SCHEMA)
+    run("mxnet", READ, artifact.path, tmp_path / "read.npz")
+    found = loaded(tmp_path / "read.npz")
+    assert found["ids"].tolist() == list(range(23))
+    assert_rows(fields_of(artifact.path, found["data"]), artifact.source, slice(None))
+
+
+def test_mxnet_reads_records_that_hold_the_magic_word(tmp_path):
+    artifact = with_magic(tmp_path, MAGIC_ROWS)
+    run("mxnet", READ, artifact.path, tmp_path / "read.npz")
+    found = fields_of(artifact.path, loaded(tmp_path / "read.npz")["data"])
+    assert_rows(found, artifact.source, slice(None))
+
+
+def test_records_in_parts_are_put_together(tmp_path):
+    artifact = with_magic(tmp_path, MAGIC_ROWS)
+    with artifact.open() as reader:
+        assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
+        assert_rows(reader.sample(4), artifact.source, 4)
+        assert not reader.placement()
+        assert_places(reader, artifact.source)
+    with with_magic(tmp_path / "none", [[], []]).open() as reader:
+        assert reader.placement().keys() == {"x", "odd"}
+        assert not reader.blocks()
+
+
+def test_parts_that_do_not_fit_together_are_corrupt(tmp_path):
+    artifact = with_magic(tmp_path, MAGIC_ROWS)
+    file = artifact.path / "data.rec"
+    stored = file.read_bytes()
+    words = np.frombuffer(stored, "<u4")
+    for place in (np.flatnonzero(words == MAGIC) * 4 + 7).tolist():  # the continuation, in the highest bits
+        for kind in range(8):
+            changed = stored[:place] + bytes([stored[place] & 31 | kind << 5]) + stored[place + 1 :]
+            file.write_bytes(changed)
+            if changed != stored:
+                assert read_all(RECORDIO, artifact.path, artifact.schema) is None
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory):
+    path = tmp_path_factory.mktemp("others")
+    run("mxnet", WRITE, path)
+    return path
+
+
+def test_what_mxnet_writes_is_read_where_it_lies(others):
+    told = (Field("label", (), "float32"), Field("x", (6,), "int16"))
+    assert RECORDIO.recognises(others / "one.rec")
+    assert RECORDIO.schema_of(others / "one.rec", told) == Schema(20, told)
+    rows = np.array([19, 0, 7, 7])
+    with RECORDIO.open(others / "one.rec", Schema(20, told)) as reader:
+        assert reader.placement().keys() == {"label", "x"}
+        assert_same(reader.batch(rows)["label"], rows.astype("float32") / 2)
+        assert_same(reader.batch(rows)["x"], np.repeat(rows[:, None], 6, 1).astype("int16"))
+
+
+def test_several_labels_and_a_record_in_parts(others):
+    told = (Field("x", (6,), "int16"), Field("label", (3,), "float32"))
+    with RECORDIO.open(others / "many.rec", RECORDIO.schema_of(others / "many.rec", told)) as reader:
+        assert_same(
+            reader.batch(np.array([7, 3]))["label"], np.array([[7, -7, 0.5], [3, -3, 0.5]], "float32")
+        )
+        expected = np.frombuffer(struct.pack("<hhIhh", 7, 7, MAGIC, 7, 7), "int16")
+        assert_same(reader.sample(7)["x"], expected)
+
+
+def test_what_does_not_fit_is_refused_by_name(others):
+    for told, complaint in [
+        ((), "records do not say what they hold"),
+        ((Field("x", (7,), "int16"),), "record 0 has 36 bytes of data, not 38; pad"),
+        ((Field("x", (6,), "int16"), Field("y", (), "int8")), "x, y: one field beside label"),
+        ((Field("label", (2,), "float32"),), "label as float32"),
+    ]:
+        with pytest.raises(CorruptArtifact, match=complaint):
+            RECORDIO.schema_of(others / "one.rec", told)
+
+
+def test_an_index_that_lies_is_corrupt(tmp_path):
+    artifact = store(RECORDIO, tmp_path / "a", SCHEMA)
+    index = artifact.path / "data.idx"
+    lines = index.read_text().splitlines()
+    for changed in (lines[::-1], lines[:-1], [*lines, "23\t9"], ["0\t4", *lines[1:]]):
+        index.write_text("\n".join(changed) + "\n")
+        with pytest.raises(
+            CorruptArtifact, match=r"data\.idx: expected the number and offset of each record"
+        ):
+            artifact.open().batch(slice(None))
+
+
+def test_samples_too_large_for_a_record_are_refused():
+    with pytest.raises(UnsupportedSchema, match="field video has 536870912"):
+        RECORDIO.check_schema(Schema(2, (Field("video", (1 << 29,), "uint8"),)))
