@@ -95,11 +95,11 @@ def told(under: UnderLoader) -> str:
 def most(under: UnderLoader) -> str:
     """The most that the format changes under a loader, in a few words."""
     if under.hidden:
-        return f"{under.loader} nothing (the training step takes the time)"
+        return f"nothing under {under.loader} (the training step takes the time)"
     if not under.slower:
-        return f"{under.loader} nothing that can be told"
+        return f"nothing that can be told under {under.loader}"
     name, times = under.slower[-1]
-    return f"{under.loader} up to {three_digits(times.median)} × ({name})"
+    return f"up to {three_digits(times.median)} × under {under.loader} ({name})"
 
 
 def times_text(times: Estimate) -> str:

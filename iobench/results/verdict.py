@@ -90,7 +90,7 @@ def _below(context: Context, brief: bool) -> Iterator[str]:
     if not nothing_matters(context) and _says_more(loaders):
         compared = [one for one in loaders if len(one.cases) > 1]
         if brief:
-            yield f"  The format changes, under {enumerated([most(one) for one in compared], MOST_LOADERS)}."
+            yield f"  What the format changes: {enumerated([most(one) for one in compared], MOST_LOADERS)}."
         else:
             yield from (f"  under {one.loader}: {told(one)}" for one in compared[:MOST_LOADERS])
             if len(compared) > MOST_LOADERS:
