@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,7 +28,17 @@ DATA_FILE = "data.beton"
 HEADER = struct.Struct("<HHIQQ")  # version, fields, bytes of a page, samples, where the table begins
 VERSION = 2
 DESCRIPTION = struct.Struct("<B16s1024s")  # type, name, arguments
-FLOAT, INT, NDARRAY = 0, 1, 4
+FLOAT, INT, RGB_IMAGE, BYTES, NDARRAY, JSON_TEXT, TENSOR = range(7)
+POINTED: list[tuple[str, str]] = [("offset", "<u8"), ("bytes", "<u8")]
+IN_FRONT: dict[int, np.dtype[Any]] = {  # what each type has in front of the data, for each sample
+    FLOAT: np.dtype("<f8"),
+    INT: np.dtype("<i8"),
+    RGB_IMAGE: np.dtype([("mode", "<u1"), ("width", "<u2"), ("height", "<u2"), ("offset", "<u8")]),
+    BYTES: np.dtype(POINTED),
+    NDARRAY: np.dtype("<u8"),
+    JSON_TEXT: np.dtype(POINTED),
+    TENSOR: np.dtype("<u8"),
+}
 SCALARS = {"float64": FLOAT, "int64": INT}
 SHAPE = struct.Struct("<32QQ")  # sizes, zeros after the last; bytes of the dtype's description
 WORD = 8
@@ -60,7 +70,8 @@ class Ffcv(Format):
             largest = max(schema.fields, key=lambda field: field.sample_bytes)
             raise UnsupportedSchema(
                 f"format {self.name} cannot hold samples of {schema.sample_bytes} bytes "
-                f"(field {largest.name} has {largest.sample_bytes} of them); a page has at most {MOST_PAGE_BYTES}"
+                f"(field {largest.name} has {largest.sample_bytes} of them); "
+                f"a page has at most {MOST_PAGE_BYTES}"
             )
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
@@ -211,19 +222,25 @@ class _Beton:
         self.path, self._stored = maps.files[0], maps[0]
         start = self._stored[: HEADER.size].tobytes().ljust(HEADER.size, b"\0")
         version, count, _, self.samples, self._table = HEADER.unpack(start)
-        self._metadata = HEADER.size + count * DESCRIPTION.size
-        self._end = self._metadata + self.samples * count * WORD
-        if version != VERSION or not count or not self.samples or self._end > len(self._stored):
+        self._front = HEADER.size + count * DESCRIPTION.size
+        if version != VERSION or not count or not self.samples or self._front > len(self._stored):
             raise corrupt(self.path, f"a beton of version {VERSION}", "another file, or a part of one")
-        self._count = count
         self.fields: dict[str, Field | None] = {}
+        kinds = []
         for number in range(count):
             at = HEADER.size + number * DESCRIPTION.size
             kind, name, arguments = DESCRIPTION.unpack(self._stored[at : at + DESCRIPTION.size].tobytes())
             text = name.partition(b"\0")[0].decode("ascii", "replace")
             if text in self.fields or not text:
                 raise corrupt(self.path, "fields of different names", text)
+            if kind not in IN_FRONT:
+                raise CorruptArtifact(f"{self.path}: field {text} is of a type of somebody's own, {kind}")
             self.fields[text] = self._field(kind, text, arguments)
+            kinds.append(("", IN_FRONT[kind]))
+        self._row = np.dtype(kinds, align=True)
+        self._end = self._front + self.samples * self._row.itemsize
+        if self._end > len(self._stored):
+            raise corrupt(self.path, f"{self.samples} samples", f"{len(self._stored)} bytes")
 
     def known(self) -> tuple[Field, ...]:
         """Every field; CorruptArtifact names the first that is no array or scalar."""
@@ -234,7 +251,7 @@ class _Beton:
         """Where the fields lie; CorruptArtifact where one is another, or an offset or the table lies."""
         names = list(self.fields)
         by_field = fields_by_name(self.path, names)
-        words = self._stored[self._metadata : self._end].view("<u8").reshape(self.samples, self._count)
+        front = self._stored[self._front : self._end].view(self._row)
         found: dict[str, Placement] = {}
         for field in schema.fields:
             if field.name not in by_field:
@@ -242,15 +259,22 @@ class _Beton:
             shape, dtype = self._shape(by_field[field.name])
             if (shape, dtype) not in ((field.shape, field.dtype), (field.shape or (1,), field.dtype)):
                 raise corrupt(self.path, f"{field.name} as {field.dtype} {field.shape}", f"{dtype} {shape}")
-            number = names.index(by_field[field.name])
+            part = f"f{names.index(by_field[field.name])}"
             if _is_word(field) and not shape:
-                found[field.name] = Strided((self.path,), self._metadata + number * WORD, self._count * WORD)
+                at = self._front + self._at(part)
+                found[field.name] = Strided((self.path,), at, self._row.itemsize)
             else:
-                offsets = np.ascontiguousarray(words[:, number]).astype(np.int64)
+                offsets = front[part].astype(np.int64)
                 self._check(field, offsets)
                 found[field.name] = Listed((self.path,), np.broadcast_to(np.int64(0), offsets.shape), offsets)
         self._arrays()
         return found
+
+    def _at(self, part: str) -> int:
+        """Where a field's value or offset is, in what a sample has in front."""
+        parts = self._row.fields
+        assert parts is not None
+        return int(parts[part][1])
 
     def _shape(self, name: str) -> tuple[tuple[int, ...], str]:
         known = self.fields[name]
@@ -294,7 +318,7 @@ class _Beton:
         """A field as it is described, under a name that does not matter; None where it is of another type."""
         if kind in (FLOAT, INT):
             return Field("x", (), "float64" if kind == FLOAT else "int64")
-        if kind != NDARRAY:
+        if kind not in (NDARRAY, TENSOR):
             return None
         *sizes, length = SHAPE.unpack_from(arguments)
         shape = tuple(size for size in sizes if size)
