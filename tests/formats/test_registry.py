@@ -21,18 +21,6 @@ from iobench.formats import InvalidOption, MissingDependency, UnknownFormat
 FOLDER = Path(formats.__file__).parent
 EXTRAS = {"safetensors", "pyarrow", "zarr", "blosc2", "lance", "PIL"}
 LIBRARIES = {"torch", "tensordict", "h5py", "lmdb", "lz4", *EXTRAS}
-    "torch",
-    "tensordict",
-    "h5py",
-    "lmdb",
-    "lz4",
-    "safetensors",
-    "pyarrow",
-    "zarr",
-    "blosc2",
-    "lance",
-    "PIL",
-}
 
 
 def test_names_are_the_modules_beside_the_package():
