@@ -146,11 +146,11 @@ def test_what_answers_at_once_loads_nothing_heavy(arguments):
 
 def test_somebody_s_own_module_called_formats_is_theirs(tmp_path):
     (tmp_path / "formats.py").write_text("MINE = True")
-    code = "import formats, iobench.formats; print(formats.MINE, iobench.formats.names()[0])"
+    code = "import formats, iobench.formats; print(formats.MINE, 'npy' in iobench.formats.names())"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path
     )
-    assert done.stdout.split() == ["True", "hdf5"]
+    assert done.stdout.split() == ["True", "True"]
 
 
 def test_installing_adds_no_other_package(tmp_path):

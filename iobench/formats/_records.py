@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -107,6 +108,13 @@ class ShardWriter(ABC):
                 yield start + low, {name: array[low:high] for name, array in batch.items()}
                 low = high
             start += count
+
+
+def write_at(descriptor: int, data: memoryview, offset: int) -> None:
+    """Write all of it, from that byte of a file on."""
+    while data:
+        written = os.pwrite(descriptor, data, offset)
+        data, offset = data[written:], offset + written
 
 
 def rows_within(shard_bytes: int, record_bytes: int) -> int:
