@@ -28,8 +28,8 @@ def other_value(spec):
 
 def loader_pairs():
     for name in loaders.names():
-        for spec in declared(loaders.type_of(name)):
-            plain = loaders.get(name)
+        for spec in declared(loaders.class_of(name)):
+            plain = loaders.class_of(name)()
             value = other_value(spec)
             needs_workers = spec.name in ("prefetch_factor", "start_method", "persistent_workers")
             if needs_workers:
@@ -92,7 +92,7 @@ def pair(request):
 def test_every_field_of_a_case_is_tried():
     fields = {spec.name for spec in dataclasses.fields(type(BASE))}
     assert fields == set(OTHERS)
-    options = [spec for name in loaders.names() for spec in declared(loaders.type_of(name))]
+    options = [spec for name in loaders.names() for spec in declared(loaders.class_of(name))]
     assert len(PAIRS) == len(fields) + len(options)
 
 
