@@ -125,7 +125,7 @@ def _summary(loader: str) -> str:
     if ":" in loader:
         return "a loader of your own, made by that function"
     try:
-        return loaders.type_of(loader).summary
+        return loaders.class_of(loader).summary
     except (InvalidSettings, FormatError):
         return ""
 

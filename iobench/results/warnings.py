@@ -335,6 +335,16 @@ def _own_order(groups: Cases) -> RunWarning | None:
     return RunWarning("own order", "; ".join(parts), [*stored, *little])
 
 
+def _through_the_host(groups: Cases) -> RunWarning | None:
+    """Of KvikIO: without GPUDirect Storage what is measured is another way."""
+    modes = {key: (rounds[0].case.get("options") or {}).get("mode") for key, rounds in groups.items()}
+    found = [
+        key for key, rounds in groups.items() if rounds[0].case["loader"] == "gds" and modes[key] == "posix"
+    ]
+    said = "GPUDirect Storage was not active: KvikIO read by POSIX calls, through the host"
+    return RunWarning("posix", said, found) if found else None
+
+
 _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _few_rounds,
     _short_rounds,
@@ -357,6 +367,7 @@ _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _mixed_software,
     _not_every_sample,
     _own_order,
+    _through_the_host,
 )
 
 

@@ -13,6 +13,7 @@ import torch
 import iobench
 from iobench import thresholds
 from iobench.bench import case_limits
+from iobench.report import html
 from iobench.terminal import cli
 
 LATE = ("scipy.stats", "narwhals")  # what else is imported only where it is used, and takes its time
@@ -33,6 +34,10 @@ def load() -> None:
 
 
 def hasten() -> None:
-    """Let rounds and limits of this process and its children be short, and torch take one core."""
+    """Let rounds and limits of this process and its children be short, and torch take one core.
+
+    Pages go without their script: it is always the same, and V8 takes each child seconds to start.
+    """
+    html._script = lambda: ""  # type: ignore[assignment]
     case_limits.SECONDS = thresholds.ROUND_S = SHORT_S
     torch.set_num_threads(1)  # more threads wait for each other where several trials share the cores

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import random
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,16 +23,20 @@ EACH_NEW = 5  # of so many one from a new interpreter, whose imports are struck,
 
 @dataclass
 class _Commands:
-    """What is interrupted, by what it is called, and how long each takes when it is not."""
+    """What is interrupted, by what it is called, and how long each takes when it is not.
+
+    `free` has the datasets that no trial replaces right now.
+    """
 
     folder: Path
     whole_s: dict[str, float] = field(default_factory=dict)
+    free: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
 
-    def line(self, what: str, number: int) -> list[str]:
-        """The arguments of trial `number`, whose records go into a file of its own."""
+    def line(self, what: str, number: int, name: str) -> list[str]:
+        """The arguments of trial `number`, which has records of its own, or replaces that dataset."""
         if what == "prepare":
-            data_dir, name = self.folder / "other", f"n{number % AT_ONCE}"
-            return ["prepare", "--size", "1e6", "--overwrite", "--data-dir", str(data_dir), "--name", name]
+            data_dir = str(self.folder / "other")
+            return ["prepare", "--size", "1e6", "--overwrite", "--data-dir", data_dir, "--name", name]
         line = ["run", "--data-dir", str(self.folder), "--name", NAME, "--no-limits"]
         line += ["--out", str(self.out(number))]
         if what == "run":
@@ -51,11 +56,13 @@ WHAT = ("run", "run with workers", "prepare")
 def interrupts(trials: Trials) -> Iterator[Outcome]:
     """Interrupted after a time that is left to chance, alone or with its whole group, as by a terminal."""
     commands = _Commands(trials.folder)
+    for number in range(AT_ONCE):
+        commands.free.put(f"n{number}")
     Call(0, tuple(trials.sample(names(), quick=3)))(trials.folder, ELEMENTS)
     seed = trials.chance.random()
     with closing(Ready()) as ready, ThreadPoolExecutor(AT_ONCE) as pool:
         for number, what in enumerate(WHAT, -len(WHAT)):
-            ended = command(ready, commands.line(what, number))
+            ended = command(ready, commands.line(what, number, "n0"))
             assert ended.code == 0, ended.said
             commands.whole_s[what] = ended.seconds
 
@@ -69,7 +76,9 @@ def _interrupted(commands: _Commands, ready: Ready, number: int, chance: random.
     what, start = WHAT[number % len(WHAT)], _start(ready, number)
     most_s = commands.whole_s[what] + (ready.import_s if start is new else 0.0)
     at_s, group = chance.uniform(0, 1.1 * most_s), chance.random() < 0.5
-    ended = command(start, commands.line(what, number), at_s, group)
+    name = commands.free.get()
+    ended = command(start, commands.line(what, number, name), at_s, group)
+    commands.free.put(name)
     how = f"{'new' if start is new else 'ready'}, {'with its group' if group else 'alone'}"
     return f"{number}: {what}, {how}, after {at_s:.3f} s", _problem(ended, commands.out(number))
 
