@@ -141,6 +141,8 @@ def compare(options: argparse.Namespace, name: str, order: str, state: str) -> N
     """The lines of one kind of sample in one order and state of the cache."""
     manifest, batch_size = dataset(options, name), SAMPLES[name][3]
     placed, encoded = kinds(manifest)
+    for variant in manifest.artifacts:  # as they were written, files are in pages of other sizes
+        cache.evict(manifest.files_of(variant))
     rates: dict[str, Rate] = {}
     for variant in ["npy", *(v for v in placed if v != "npy"), *encoded]:
         rates[variant] = epoch_rate(

@@ -23,7 +23,7 @@ from iobench.thresholds import WARM_LIMIT
 
 FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
 MOST_THREADS = 4
-AT_ONCE = 64  # files that are looked at before and after each read: 0.1 ms
+AT_ONCE = 16  # files that are looked at before and after each read: 30 µs
 SMALL_BLOCK_BYTES = 32 << 10  # decoded, on average
 
 
@@ -55,6 +55,7 @@ class Backend:
 
     direct = False  # whether it reads past the page cache
     cold = False  # whether rows are known to come from the disk
+    decodes = False  # whether rows come in blocks that have to be decoded
 
     def __init__(
         self, path: Path, reader: Reader, threads: int, unchanged: Unchanged, guards: Sequence[Guard] = ()
@@ -108,6 +109,7 @@ class CachedBackend(Backend):
     ) -> None:
         super().__init__(path, reader, threads, unchanged)
         self.cold = reader.cold
+        self.decodes = not isinstance(reader, CachedReader)
 
     def start(self, batches: Sequence[Rows]) -> None:
         """Begin to read ahead of these batches."""
