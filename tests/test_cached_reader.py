@@ -14,7 +14,7 @@ from iobench.errors import InvalidSettings
 from iobench.formats import CorruptArtifact, Field, Schema, Strided
 from iobench.host import cache, counters
 from iobench.host.aio import DirectUnavailable
-from iobench.loading.stream import ahead, cached, direct
+from iobench.loading.stream import ahead, backend, cached, direct
 from iobench.loading.stream.backend import MOST_THREADS, Unchanged, open_backend
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
@@ -287,8 +287,8 @@ def choose(by_file, dataset):
         return made[-1]
 
     yield choose
-    for backend in made:
-        backend.close()
+    for one in made:
+        one.close()
 
 
 def kind(source):
@@ -415,6 +415,24 @@ def test_memory_lies_as_the_file_does_where_slices_are_read_past_the_cache(choos
     phase = (128 + 3 * 768) % 4096  # after the header of an npy file
     assert past.phase("x", slice(3, 9)) == phase
     assert past.phase("x", np.array([3])) == through.phase("x", slice(3, 9)) == 0
+
+
+def test_of_very_many_files_each_is_looked_at_in_its_turn(tmp_path, monkeypatch):
+    monkeypatch.setattr(backend, "AT_ONCE", 3)
+    files = [tmp_path / f"{number}" for number in range(10)]
+    for file in files:
+        file.write_bytes(b"1")
+    unchanged = Unchanged(files)
+    for _ in range(8):
+        unchanged.check()
+    files[7].write_bytes(b"22")
+    complaints = 0
+    for _ in range(4):
+        try:
+            unchanged.check()
+        except CorruptArtifact:
+            complaints += 1
+    assert complaints == 1
 
 
 HARMS = {

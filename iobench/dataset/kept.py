@@ -27,7 +27,7 @@ from iobench.formats import Array, Find
 FOLDER = ".index"
 MAGIC = b"iobench index 1\n"
 MOST_HEADER_BYTES = 1 << 16
-MOST_IN_MEMORY = 16  # artifacts' lists
+MEMORY_BYTES = 1 << 30  # of lists that could not be written; the newest always stays
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,7 +75,7 @@ class Kept:
         if made_of == self._stamp() and path is not None and _write(path, made_of, found):
             return _read(path, made_of) or found
         _memory[key] = found
-        while len(_memory) > MOST_IN_MEMORY:
+        while len(_memory) > 1 and sum(map(_bytes, _memory.values())) > MEMORY_BYTES:
             _memory.popitem(last=False)
         return found
 
@@ -96,6 +96,10 @@ def sweep(root: Path, listed: Collection[str]) -> None:
         if path.name.rpartition(".")[0] not in listed:
             with contextlib.suppress(OSError):  # the next prepare tries again
                 path.unlink()
+
+
+def _bytes(arrays: dict[str, Array]) -> int:
+    return sum(array.nbytes for array in arrays.values())
 
 
 def _write(path: Path, made_of: str, found: dict[str, Array]) -> bool:

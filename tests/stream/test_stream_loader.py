@@ -268,8 +268,8 @@ def test_what_is_not_there_is_refused_by_name(pictures, tmp_path):
         loader(tmp_path, "npy")
     with pytest.raises(ManifestError, match="hdf5:chunk_bytes=4096 is not prepared"):
         loader(pictures, "hdf5:chunk_bytes=4096")
-    with pytest.raises(UnknownFormat, match="'zarr'"):
-        loader(pictures, "csv")
+    with pytest.raises(UnknownFormat, match="'tape'"):
+        loader(pictures, "tape")
     with pytest.raises(DeviceUnavailable, match="cuda:99"):
         loader(pictures, "npy", device="cuda:99")
     for epoch in (-1, 2**63, "1", True):

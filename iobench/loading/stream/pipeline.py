@@ -24,6 +24,7 @@ from iobench.loading.stream.workers import Pending, Workers
 Transform = Callable[[Tensors], Tensors]
 Filled = tuple[list[Tensors], Exception | None]  # batches, and what kept the next one from being made
 
+DECODED_GROUPS = 8  # of rows out of blocks at random are one
 GROUP_BYTES = 4 << 20  # small batches share a slot of this size: handing one over costs 20 µs
 
 
@@ -44,7 +45,9 @@ class Pipeline:
         # past the cache, a window is read as a whole, so that no block is read twice
         self._window = order.window_batches if backend.direct and order.kind == "block" else None
         batch_bytes = min(order.batch_size, schema.samples) * schema.sample_bytes
-        self._most = self._window or max(1, GROUP_BYTES // batch_bytes)
+        # a block is decoded for each group that has rows in it, which at random is nearly every one
+        group_bytes = GROUP_BYTES * (DECODED_GROUPS if backend.decodes and order.kind == "random" else 1)
+        self._most = self._window or max(1, group_bytes // batch_bytes)
         self._ahead = 1 if self._window else backend.threads + 1
         samples = min(self._most * order.batch_size, schema.samples)
         self._fields = schema.fields

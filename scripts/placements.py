@@ -1,0 +1,194 @@
+"""Hold StreamLoader over every format against StreamLoader over npy, in one run, taking turns.
+
+Run:  .venv/bin/python scripts/placements.py [--data-dir data] [--rounds 5] [--scale 1.0]
+          [--sample rows images] [--order random block] [--cache warm cold] [--format VARIANT…]
+
+Prepares its datasets (0.6 GB each of 512-byte rows and of 150 KB images at scale 1) in the data
+folder. A format whose samples lie as they are in memory is held against npy (wanted: 0.8), one of
+encoded blocks against its own decoding of all blocks from memory, a thread for each processor
+(wanted: 0.8). At random, warm, LMDB and chunked HDF5 are held against one sample at a time by their
+own libraries as well (wanted: 10 and 20 times). Figures are medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import statistics
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import perf_counter
+
+import h5py
+import lmdb
+import numpy as np
+from stream_speed import epoch_rate
+
+import iobench
+import iobench.errors
+from iobench import formats
+from iobench.dataset.manifest import Manifest
+from iobench.formats import Blocks, FormatError
+from iobench.host import cache
+from iobench.loading.stream.backend import check_placed
+
+Rate = Callable[[int], float]
+
+SAMPLES = {"rows": ("float32", (128,), 1.5e8, 1024), "images": ("uint8", (3, 224, 224), 6e8, 128)}
+ALSO = ["hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
+PER_SAMPLE = 3000  # samples that a library reads one by one
+
+
+def dataset(options: argparse.Namespace, name: str) -> Manifest:
+    """The dataset of that kind of sample, prepared in all that can be written here."""
+    dtype, shape, size, _ = SAMPLES[name]
+    source = iobench.Synthetic(int(size * options.scale), shape, dtype=dtype)
+    usable = [found["name"] for found in formats.describe() if found["usable"] == "yes"]
+    wanted = options.format or [*usable, *ALSO]
+    manifest = None
+    for variant in dict.fromkeys(["npy", *wanted]):
+        try:
+            manifest, _ = iobench.prepare(
+                source, [variant], data_dir=options.data_dir, name=f"placements-{name}-{options.scale}"
+            )
+        except (FormatError, iobench.errors.BenchError) as error:
+            print(f"{name}: {variant} is left out: {error}")
+    assert manifest is not None
+    return manifest
+
+
+def kinds(manifest: Manifest) -> tuple[list[str], dict[str, list[Blocks]]]:
+    """Which prepared variants have a placement for all fields, and those that have blocks."""
+    placed, encoded = [], {}
+    for variant in manifest.artifacts:
+        with manifest.opener(variant)() as reader:
+            try:
+                check_placed(reader.placement(), manifest.schema, variant)
+                placed.append(variant)
+            except iobench.errors.InvalidSettings:
+                if blocks := list(reader.blocks()):
+                    encoded[variant] = blocks
+    return placed, encoded
+
+
+def decoding(manifest: Manifest, tables: list[Blocks]) -> Rate:
+    """Bytes per second of decoding all blocks out of memory, a thread for each processor."""
+    content = {path: np.fromfile(path, np.uint8) for table in tables for path in table.files}
+
+    def decode(task: tuple[Blocks, int]) -> None:
+        table, number = task
+        after = np.append(table.first, manifest.schema.samples)[number + 1]
+        out = {
+            name: array
+            for name, array in manifest.schema.empty(int(after - table.first[number])).items()
+            if name in table.fields
+        }
+        low = int(table.offset[number])
+        stored = content[table.files[int(table.file[number])]][low : low + int(table.stored[number])]
+        table.decode(number, stored.data, out)
+
+    def rate(number: int) -> float:
+        tasks = [(table, block) for table in tables for block in range(len(table.first))]
+        started = perf_counter()
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            list(pool.map(decode, tasks))
+        return manifest.schema.logical_bytes / (perf_counter() - started)
+
+    return rate
+
+
+def own_library(manifest: Manifest, variant: str) -> Rate:
+    """Bytes per second of one sample at a time, at random, as the library's own examples read."""
+    (file,) = manifest.files_of(variant)
+
+    def rate(number: int) -> float:
+        rows = np.random.default_rng(number).permutation(manifest.schema.samples)[:PER_SAMPLE].tolist()
+        cache.warm([file])
+        if variant == "lmdb":
+            with lmdb.open(str(file.parent), readonly=True, lock=False) as env:
+                started = perf_counter()
+                for row in rows:
+                    with env.begin() as transaction:
+                        np.frombuffer(transaction.get(row.to_bytes(8, "big")), np.uint8)
+                taken = perf_counter() - started
+        else:
+            with h5py.File(file) as opened:
+                started = perf_counter()
+                for row in rows:
+                    opened["x"][row]
+                taken = perf_counter() - started
+        return len(rows) * manifest.schema.sample_bytes / taken
+
+    return rate
+
+
+def medians(rates: dict[str, Rate], rounds: int) -> dict[str, float]:
+    """The median rate of each over rounds in which all take turns, in another order each time."""
+    found: dict[str, list[float]] = {name: [] for name in rates}
+    for number in range(rounds + 1):
+        names = list(rates)
+        random.Random(number).shuffle(names)
+        for name in names:
+            measured = rates[name](number)
+            if number:  # the first round warms up
+                found[name].append(measured)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def compare(options: argparse.Namespace, name: str, order: str, state: str) -> None:
+    """The lines of one kind of sample in one order and state of the cache."""
+    manifest, batch_size = dataset(options, name), SAMPLES[name][3]
+    placed, encoded = kinds(manifest)
+    for variant in manifest.artifacts:  # as they were written, files are in pages of other sizes
+        cache.evict(manifest.files_of(variant))
+    rates: dict[str, Rate] = {}
+    for variant in ["npy", *(v for v in placed if v != "npy"), *encoded]:
+        rates[variant] = epoch_rate(
+            manifest, variant, "stream", state == "cold", order=order, batch_size=batch_size
+        )
+    for variant, tables in encoded.items():
+        rates[f"{variant} decoded"] = decoding(manifest, tables)
+    libraries = [v for v in ("lmdb", "hdf5") if v in placed and (order, state) == ("random", "warm")]
+    for variant in libraries:
+        rates[f"{variant} itself"] = own_library(manifest, variant)
+    found = medians(rates, options.rounds)
+    for variant in [*placed, *encoded]:
+        against = f"{variant} decoded" if variant in encoded else "npy"
+        line(f"{name}, {order}, {state}: {variant}", found[variant], found[against], against, 0.8)
+    for variant, wanted in zip(libraries, (10, 20), strict=False):
+        itself = f"{variant} itself"
+        line(f"{name}, {order}, {state}: {variant}", found[variant], found[itself], itself, wanted)
+
+
+def line(what: str, rate: float, reference: float, against: str, wanted: float) -> None:
+    """One line of the table."""
+    print(
+        f"{what:48} {rate / 1e6:8,.0f} MB/s {reference / 1e6:8,.0f} {against:30} "
+        f"{rate / reference:6.2f} (wanted {wanted})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Compare all kinds of samples, orders and states of the cache that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--sample", nargs="*", choices=SAMPLES, default=list(SAMPLES))
+    parser.add_argument(
+        "--order", nargs="*", choices=["sequential", "random", "block"], default=["random", "block"]
+    )
+    parser.add_argument("--cache", nargs="*", choices=["warm", "cold"], default=["warm", "cold"])
+    parser.add_argument("--format", nargs="*", help="default: all, and some variants")
+    options = parser.parse_args()
+    for name in options.sample:
+        for order in options.order:
+            for state in options.cache:
+                compare(options, name, order, state)
+
+
+if __name__ == "__main__":
+    main()
