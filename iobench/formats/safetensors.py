@@ -149,7 +149,7 @@ class SafetensorsReader(MappedReader):
             f.name: np.ndarray((schema.samples, *f.shape), f.dtype, whole, places[f.name])
             for f in schema.fields
         }
-        super().__init__(schema, arrays, {})
+        super().__init__(schema, arrays)
         self._file, self._places, self._names = file, places, names
         self._tensors: dict[str, Any] | None = None
 
