@@ -42,7 +42,11 @@ def test_every_artifact_is_intact_and_noticed_when_it_was_touched(every):
 
 def test_workers_of_a_format_that_must_not_be_forked_are_spawned(every):
     options = iobench.RunOptions(
-        ("lance",), ("dataloader:num_workers=1,persistent_workers=yes",), batch_size=(4,), rounds="1", limits=False
+        ("lance",),
+        ("dataloader:num_workers=1,persistent_workers=yes",),
+        batch_size=(4,),
+        rounds="1",
+        limits=False,
     )
     assert not iobench.run(every, options).failures
     forked = loaders.parse("dataloader:num_workers=1,start_method=fork")
