@@ -128,7 +128,7 @@ class TestUsage:
         ("arguments", "words"),
         [
             (["--size", "127"], "less than one sample of 128"),
-            (["--dtype", "complex64"], ", ".join(DTYPES)),
+            (["--dtype", "complex256"], ", ".join(DTYPES)),
             (["--dtype", "object"], "object"),
             (["--sample-shape", "0"], "not a shape"),
             (["--sample-shape", "3xy"], "not a shape"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, fields
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, cast
 
+from iobench import formats
 from iobench.bench.case import Case
 from iobench.bench.case_limits import CaseLimits
 from iobench.bench.outcome import Run
@@ -41,7 +43,9 @@ class Recorder:
         root, device = run.manifest.root, run.cases[0].device
         self._limits = CaseLimits(run.manifest, run.cases) if run.options.limits else None
         self._monitor = Monitor(root, device) if run.options.profile else None
-        self.machines = {case.device: _machine(root, case.device) for case in run.cases}
+        self.machines = {
+            case.device: _machine(root, case.device, _libraries(run.cases)) for case in run.cases
+        }
         self._below_s: list[float] | None = None
         self._proofs: dict[str, ProofPart | None] = {}
 
@@ -125,8 +129,14 @@ class Recorder:
         return shuffledness(batches[:: max(1, len(batches) // 100)], order.block_rows, samples)
 
 
-def _machine(root: Path, device: str) -> MachinePart:
-    described = machine.describe(root, device)
+def _libraries(cases: Iterable[Case]) -> set[str]:
+    """The packages of the formats and loaders that are measured."""
+    found = {case.loader.library for case in cases}
+    return found.union(*(formats.parse(variant).libraries for variant in {case.variant for case in cases}))
+
+
+def _machine(root: Path, device: str, libraries: Iterable[str]) -> MachinePart:
+    described = machine.describe(root, device, libraries)
     gpu: dict[str, Any] | None = described.pop("gpu")
     named = {spec.name for spec in fields(MachineGpu)}
     return MachinePart(

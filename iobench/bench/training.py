@@ -100,7 +100,8 @@ def _repeatable() -> AbstractContextManager[None]:
 
 def _as_input(tensor: torch.Tensor, field: Field) -> torch.Tensor:
     # a copy, because matrix products may round by how their input is aligned in memory
-    values = tensor.to(torch.float32, copy=True)
+    real = tensor.abs() if tensor.is_complex() else tensor
+    values = real.to(torch.float32, copy=True)
     if "int" in field.dtype:
         values = values / torch.iinfo(tensor.dtype).max
     if not field.shape:

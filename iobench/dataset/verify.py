@@ -63,7 +63,9 @@ def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silen
     abort on what it finds in a damaged page.
     """
     opener = manifest.opener(variant)
-    read = content_of if manifest.unchanged(variant) else _content_in_child
+    # a library that must not be forked is not one that aborts
+    here = manifest.unchanged(variant) or not opener.format.forkable
+    read = content_of if here else _content_in_child
     try:
         found = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
     except (FormatError, BenchError):  # some of which are an OSError, too

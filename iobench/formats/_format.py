@@ -39,6 +39,11 @@ class Format(Options, ABC):
                 )
 
     @property
+    def libraries(self) -> tuple[str, ...]:
+        """The installed packages whose versions decide its figures, by their names on PyPI."""
+        return (self.library,)
+
+    @property
     def keeps(self) -> bool:
         """Whether what is read is what was written, byte by byte; a lossy format has an option `lossy`."""
         return True

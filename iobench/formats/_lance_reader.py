@@ -26,6 +26,7 @@ def opened(path: Path) -> Any:
         if not (path / "_versions").is_dir():
             raise OSError("no folder _versions")
         dataset = lance.dataset(str(path))
+        assert dataset.schema is not None  # damaged metadata fail here
         for fragment in dataset.get_fragments():
             for file in fragment.data_files():
                 if getattr(file, "base_id", None) is not None or Path(file.path).name != file.path:

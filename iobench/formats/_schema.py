@@ -14,7 +14,11 @@ import numpy.typing as npt
 Array: TypeAlias = npt.NDArray[Any]
 Batch: TypeAlias = dict[str, Array]
 
-DTYPES = "bool uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64".split()
+COMPLEX = ("complex64", "complex128")
+DTYPES = [
+    *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+    *("float16", "float32", "float64", *COMPLEX),
+]
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # A tensorclass has no attribute `class`, and its own methods by these names are needed; TensorDict's
 # meta.json keeps its own `shape` and `device`.

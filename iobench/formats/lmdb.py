@@ -51,6 +51,11 @@ class Lmdb(Format):
 
     codec: str | None = option(None, "what each sample is packed with", choices=(None, "lz4"))
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """With what packs the samples."""
+        return (self.library, "lz4") if self.codec else (self.library,)
+
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the environment, growing its map as it fills."""
         try:

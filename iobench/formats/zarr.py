@@ -38,6 +38,11 @@ class Zarr(Format):
     shard_bytes: int = option(0, "bytes in a shard of whole chunks; 0 is a file for each chunk", minimum=0)
     codec: str | None = option(None, "what chunks are packed with", choices=(None, "zstd", "blosc"))
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """With what unpacks the chunks."""
+        return (self.library, "numcodecs")
+
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the group, a whole chunk or shard at a time."""
         import zarr

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -16,11 +18,11 @@ import psutil
 from iobench.host import cache
 
 SECTOR_BYTES = 512  # in the kernel's accounts, whatever the disk's own are
-LIBRARIES = ("torch", "tensordict", "numpy", "h5py", "lmdb", "lz4")
+LIBRARIES = ("iobench", "torch", "numpy")  # what every figure depends on
 
 
-def describe(data_dir: Path, device: str) -> dict[str, Any]:
-    """CPU, memory, kernel, disk under `data_dir`, the device, and library versions."""
+def describe(data_dir: Path, device: str, libraries: Iterable[str] = ()) -> dict[str, Any]:
+    """CPU, memory, kernel, disk under `data_dir`, the device, and versions of LIBRARIES and `libraries`."""
     return {
         "host": platform.node(),
         "cpu": _cpu_model(),
@@ -31,9 +33,18 @@ def describe(data_dir: Path, device: str) -> dict[str, Any]:
         "python": platform.python_version(),
         "disk": disk(data_dir),
         "gpu": _gpu(device),
-        "versions": {name: metadata.version(name) for name in ("iobench", *LIBRARIES)},
+        "versions": _versions((*LIBRARIES, *sorted(libraries))),
         "commit": _commit(),
     }
+
+
+def _versions(libraries: Iterable[str]) -> dict[str, str]:
+    """The versions of those packages that are installed."""
+    found = {}
+    for name in libraries:
+        with contextlib.suppress(metadata.PackageNotFoundError):  # a plug-in may name none
+            found[name] = metadata.version(name)
+    return found
 
 
 def disk(path: Path) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import msgspec
 
+from iobench import formats
+from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.staging import os_errors
 from iobench.errors import RecordError
 from iobench.host import machine
@@ -53,10 +55,16 @@ def run(name: str, options: StudyOptions) -> Result:
         about=study.about(options),
         found=found,
         answers=[answer.in_full(options.quick) for answer in study.answers(found)],
-        machine=machine.describe(options.data_dir, options.device),
+        machine=machine.describe(options.data_dir, options.device, _libraries()),
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         quick=options.quick,
     )
+
+
+def _libraries() -> set[str]:
+    """The packages of the formats that studies measure."""
+    variants = (*DEFAULT_FORMATS, "lmdb:codec=lz4")
+    return {library for variant in variants for library in formats.parse(variant).libraries}
 
 
 def save(result: Result, data_dir: Path) -> Path:

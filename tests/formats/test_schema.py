@@ -40,8 +40,8 @@ def test_plain_bools_and_batches_without_any_are_left_as_they_are():
         assert plain_bools(batch) is batch
 
 
-@pytest.mark.parametrize("name", formats.names())
-def test_every_format_gives_back_what_was_made_plain(name, tmp_path):
+@pytest.mark.parametrize("name", [name for name in formats.names() if name != "images"])
+def test_every_format_of_any_samples_gives_back_what_was_made_plain(name, tmp_path):
     odd = {"mask": np.array([[0, 7], [1, 0], [200, 2]], np.uint8).view(bool)}
     schema = Schema(3, (Field("mask", (2,), "bool"),))
     fmt = formats.get(name)

@@ -20,7 +20,7 @@ MAX_NAME = 200  # characters; several formats make a file name of it, which may 
 
 Shaped = tuple[tuple[int, ...], np.dtype[Any]]
 NO_NUMBER = (
-    f"not a number that every format stores ({', '.join(DTYPES)}); "
+    f"not a number that is stored ({', '.join(DTYPES)}); "
     "ragged and object arrays must be made rectangular first"
 )
 

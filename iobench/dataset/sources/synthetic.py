@@ -24,6 +24,7 @@ MAX_SEED = 1 << 63
 class Synthetic(Source):
     """One field `x` of `size` elements: uniform in [0, 1) for floats, the whole range for integers.
 
+    Both parts of a complex number are floats.
     `compressibility` is the fraction of each sample's elements, at its end, that repeat one
     value; the rest is noise that no codec shrinks much. Elements that do not fill a whole
     sample are left out.
@@ -97,6 +98,9 @@ def _noise(
 ) -> np.ndarray[Any, Any]:
     if dtype in (np.float32, np.float64):
         return generator.random(shape, dtype.type)
+    if dtype.kind == "c":
+        parts = np.dtype(f"float{4 * dtype.itemsize}")
+        return _noise(generator, (shape[0], 2 * shape[1]), parts).view(dtype)
     if dtype == np.float16:
         return generator.random(shape, np.float32).astype(np.float16)
     if dtype == np.bool_:

@@ -147,6 +147,11 @@ class DataLoaderEpochs(Epochs):
     def __init__(self, loader: TorchDataLoader, job: Job, dataset: SampleDataset | None = None) -> None:
         super().__init__(loader, job)
         self._settings = loader
+        self._start_method = None if job.opener.format.forkable or not loader.num_workers else "spawn"
+        if self._start_method and loader.start_method == "fork":
+            raise InvalidSettings(
+                f"dataloader: start_method=fork: {job.opener.format.name} must not be forked; use spawn"
+            )
         usual = SampleDataset if loader.fetch == "sample" else BatchDataset
         self._dataset = dataset or usual(job.opener)
         self._sampler = _Sampler()
@@ -187,7 +192,7 @@ class DataLoaderEpochs(Epochs):
             collate_fn=self.stages.timed("collate", collate) if timed else collate,
             num_workers=settings.num_workers,
             prefetch_factor=settings.prefetch_factor,
-            multiprocessing_context=settings.start_method,
+            multiprocessing_context=settings.start_method or self._start_method,
             pin_memory=bool(settings.pin_memory),
             persistent_workers=settings.persistent_workers,
         )

@@ -1,0 +1,54 @@
+"""Every format from prepare to a record: proved with every loader of ours, with its libraries' versions."""
+
+import numpy as np
+import pytest
+
+import iobench
+from iobench import formats
+from iobench.errors import InvalidSettings
+from iobench.loading import loaders
+
+SAMPLES = 11
+
+
+@pytest.fixture(scope="module")
+def every(tmp_path_factory):
+    """Images with labels, which every format holds."""
+    folder = tmp_path_factory.mktemp("every")
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (SAMPLES, 8, 6, 3), dtype=np.uint8)
+    np.savez(folder / "a.npz", image=images, label=np.arange(SAMPLES))
+    source = iobench.open_source(folder / "a.npz")
+    return iobench.prepare(source, formats.names(), data_dir=folder / "data")[0]
+
+
+def test_every_format_is_measured_with_every_loader_of_ours(every):
+    options = iobench.RunOptions(
+        loader=("native", "stream", "dataloader"), batch_size=(4,), rounds="1", limits=False
+    )
+    found = iobench.run(every, options)
+    assert not found.failures
+    assert len(found.records) == 3 * len(formats.names())
+    libraries = {library for name in formats.names() for library in formats.get(name).libraries}
+    assert libraries <= set(found.records[0].machine.versions)
+
+
+def test_every_artifact_is_intact_and_noticed_when_it_was_touched(every):
+    assert iobench.verify(every) == dict.fromkeys(formats.names())
+    for name in formats.names():
+        next(iter(every.files_of(name))).touch()
+    assert iobench.verify(every) == dict.fromkeys(formats.names())
+
+
+def test_workers_of_a_format_that_must_not_be_forked_are_spawned(every):
+    options = iobench.RunOptions(
+        ("lance",),
+        ("dataloader:num_workers=1,persistent_workers=yes",),
+        batch_size=(4,),
+        rounds="1",
+        limits=False,
+    )
+    assert not iobench.run(every, options).failures
+    forked = loaders.parse("dataloader:num_workers=1,start_method=fork")
+    with pytest.raises(InvalidSettings, match="lance must not be forked; use spawn"):
+        forked.open(loaders.Job(every.opener("lance"), None))
