@@ -7,13 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 
 from iobench.host import counters
 from iobench.host.monitor import Monitor
+from iobench.host.others import OtherWork
 from iobench.host.tree import descendants
+from iobench.results.parts import OthersPart
 
 PAUSES_S = (0.3, 1.2, 2.0, 4.0)  # and then always the last: a look takes some 10 ms
 
@@ -23,6 +26,7 @@ class Processes:
 
     def __init__(self, device: str) -> None:
         self._monitor = Monitor(Path.cwd(), device)
+        self._other_work, self.others = OtherWork(Path.cwd()), OthersPart()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
         self._memory: list[tuple[int, int]] = []  # children, and bytes with them
@@ -33,12 +37,14 @@ class Processes:
         """Snapshot, until the block ends."""
         self._began_cpu, self._began_disk = time.process_time(), counters.disk_bytes()
         self._began_reaped = _reaped_cpu_s()
+        self._other_work.start()
         thread = threading.Thread(target=self._watch, name="iobench-processes", daemon=True)
         with self._monitor.watching():
             thread.start()
             try:
                 yield
             finally:
+                self.others = OthersPart(**asdict(self._other_work.stop()))
                 self._look()
                 self._done.set()
                 thread.join()
