@@ -4,8 +4,8 @@ A run is one value, its median: what differs from run to run is more than what d
 and Jones, "Rigorous benchmarking in reasonable time", 2013). A step is looked for where the runs before and
 after differ most for how far they scatter, and is told from chance by how rarely the same runs in another
 order differ as much (a permutation test of the largest of all two-sample statistics; Antoch and Hušková,
-"Permutation tests in change point analysis", 2001). It is the case's own only if its speed held against what the machine itself gave in each run has
-one, too.
+"Permutation tests in change point analysis", 2001). It is the
+case's own only if its speed held against what the machine itself gave in each run has one, too.
 """
 
 from __future__ import annotations
