@@ -85,11 +85,9 @@ def compare_runs(base: Rounds, new: Rounds, smallest: float, comparisons: int = 
 
 def _doubt(found: Comparison, machine: Machine, smallest: float, busy: bool) -> str | None:
     """Why a difference, or that there is none, may be the machine's doing."""
-    if found.outcome == "inconclusive":
-        return None
     if busy and (found.outcome != "equivalent" or machine.busier):
         return "other processes were at work in most rounds"
-    if machine.changed and _explains(machine, found, smallest):
+    if found.outcome != "inconclusive" and machine.changed and _explains(machine, found, smallest):
         return f"what the machine's own {machine.limit} gives changed, too"
     return None
 

@@ -20,6 +20,8 @@ NEIGHBOURS = 0.05  # of the data, read from the same disk by others
 REACH_OF_LIMITS = 0.3  # of the median look at one, from the first quartile to the third
 SPANS = 0.01  # of an epoch
 MOST_NAMED = 3
+# kinds of warnings that speak of the machine and its other work, not of the cases
+OF_THE_MACHINE = ("steal", "neighbours", "other work", "memory", "limits")
 
 Cases = Mapping[str, Sequence[Record]]  # by key
 
