@@ -48,7 +48,7 @@ def compared_line(found: Compared) -> str:
     """What the verdicts of a comparison mean."""
     corrected = f"; {found.correction}" if found.correction else ""
     least = f"below {found.smallest:.0%} nothing is called a difference"
-    machine = "machine: what its own limit became, and the part of the processors that others used"
+    machine = "machine: its own limit, its processors' speed, and the part of them that others used"
     return f"Ratios are new over {found.base}; {least}{corrected}. {machine.capitalize()}."
 
 
@@ -66,10 +66,12 @@ def cannot_tell_lines(found: Compared) -> list[str]:
 
 
 def _machine(machine: Machine) -> str:
-    """How the machine differed between the runs: what its limit became, and what others used."""
+    """How the machine differed between the runs: its limit, how fast processors ran, what others used."""
     change, shares, told = machine.limit_change, machine.others, list[str]()
     if change is not None:
         told.append(f"{machine.limit} {change.median:.2f} ×")
+    if machine.pace_change is not None:
+        told.append(f"processors {machine.pace_change:.2f} ×")
     if None not in shares:
         told.append(f"others {shares[0]:.0%} → {shares[1]:.0%}")
     return ", ".join(told)
