@@ -6,13 +6,14 @@ Each run is a process of its own. In every second pair a neighbour (a burner for
 the disk) starts in the middle: of the first run, and stays, or of the second one. The other pairs wait for a
 quiet machine, and have a third run in which every batch takes a tenth longer inside the loader. Prints how
 often which were called what, by the very comparison behind `iobench compare`; pairs that were meant to be
-quiet and were not, by their own records, stand apart.
+quiet and were not, by their own records (other work, or processors that ran faster or slower), stand apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -28,7 +29,7 @@ from iobench.formats import Rows
 from iobench.host.others import OtherWork
 from iobench.loading.loaders.dataloader import DataLoaderEpochs
 from iobench.loading.transfer import HostBatch
-from iobench.results import others, record
+from iobench.results import others, record, stats
 from iobench.results.compare import compare
 from iobench.results.record import Record
 from iobench.thresholds import OTHERS_PROCESSORS
@@ -37,6 +38,7 @@ SLOWED_BY = 0.1
 FORMAT, LOADER, DATASET = "npy", "dataloader", "pairs"
 RUNS = ("base", "again", "slowed")
 WANTED_SLOWER = 0.95  # of the quiet pairs, called slower at least
+STEADY = 0.05  # of the pace of processors: what a pair may differ by to be called quiet
 LOOK_S = 1.0  # at whether the machine is quiet
 BURN = "while True: pass"
 READ = """
@@ -150,9 +152,17 @@ def judge(folder: Path) -> None:
 
 
 def kind_of(meant: str, records: Sequence[Record]) -> str:
-    """The kind of a pair: one that was meant to be quiet may not have been."""
+    """The kind of a pair: a machine that was meant to be quiet may have been neither quiet nor steady."""
     busy = any(sign.often([one.others for one in records]) for sign in others.SIGNS)
-    return "not as quiet as meant" if meant == "quiet" and busy else meant
+    paces = [one.processor.pace_per_s or 1.0 for one in records]
+    unsteady = stats.spread(paces) > STEADY or not 1 / (1 + STEADY) < _halves(paces) < 1 + STEADY
+    return "not as quiet as meant" if meant == "quiet" and (busy or unsteady) else meant
+
+
+def _halves(paces: Sequence[float]) -> float:
+    """What the median of the second half is of that of the first: the newer run's of the base's."""
+    middle = len(paces) // 2
+    return statistics.median(paces[middle:]) / statistics.median(paces[:middle])
 
 
 def main() -> None:

@@ -89,7 +89,10 @@ def compare_runs(base: Rounds, new: Rounds, smallest: float, comparisons: int = 
     if because is None and machine.pace_change and found.outcome in ("faster", "slower"):
         held = judged(lambda record: record.bytes_per_s / (record.processor.pace_per_s or 1.0))
         if held.outcome != found.outcome:
-            because = f"the processors themselves ran {machine.pace_change:.2f} × as fast"
+            because = (
+                "held against how fast a processor ran beside each round "
+                f"({machine.pace_change:.2f} × as fast now), it may be as it was"
+            )
     return Between(replace(found, outcome=CANNOT_TELL) if because else found, machine, because)
 
 
