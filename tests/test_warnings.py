@@ -50,6 +50,14 @@ def with_looks(mib_per_s):
     ]
 
 
+def with_paces(paces):
+    """Rounds beside which processors ran so fast."""
+    return [
+        dataclasses.replace(record, processor=dataclasses.replace(record.processor, pace_per_s=pace))
+        for record, pace in zip(rounds_of(STEADY), paces, strict=True)
+    ]
+
+
 def with_others(shares, figure="processors"):
     """Rounds during which others did so much."""
     return [
@@ -91,6 +99,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ("limit", with_limit(rounds_of(STEADY), LIMIT)),
         ("limits", with_looks([10_000, 9000, 3000, 2900, 9500])),
         ("other work", with_others([0.0, 0.0, 0.0, 0.5, 0.5])),
+        ("processors", with_paces([3300, 3200, 1900, 1850, 3350])),
         ("memory", with_others([0.5] * 5, "memory_stalled")),
         ("profile", changed(rounds_of(STEADY), "timing", spans_s=0.05)),
         ("device throttled", with_snapshots(rounds_of(STEADY), [{"gpu_throttled": ["power cap"]}])),
@@ -114,6 +123,8 @@ def test_each_reason_to_warning_is_said_alone_and_tells_what_helps(kind, records
         with_limit(rounds_of(STEADY), None),
         with_looks([10_000, 9900, 9000, 9500, 9700]),
         with_others([0.05] * 5),
+        with_paces([3300, 3200, 3350, 3310, 3250]),
+        with_paces([None, None, 3350, 100, None]),
         with_others([0.0] * 5, "cpu_stalled"),
         with_others([None] * 5),
         with_snapshots(rounds_of(STEADY), [{"gpu_throttled": None}, {"gpu_throttled": []}, {}]),

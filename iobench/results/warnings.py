@@ -18,10 +18,11 @@ CHANCE = 0.05  # of as clear a drift in rounds that only scatter
 FIRST = 0.10  # a first round this far from the rest, and three times as far as these scatter
 NEIGHBOURS = 0.05  # of the data, read from the same disk by others
 REACH_OF_LIMITS = 0.3  # of the median look at one, from the first quartile to the third
+REACH_OF_PACE = 0.1  # of the median pace of processors, from the first quartile to the third
 SPANS = 0.01  # of an epoch
 MOST_NAMED = 3
 # kinds of warnings that speak of the machine and its other work, not of the cases
-OF_THE_MACHINE = ("steal", "neighbours", "other work", "memory", "limits")
+OF_THE_MACHINE = ("steal", "neighbours", "other work", "memory", "limits", "processors")
 
 Cases = Mapping[str, Sequence[Record]]  # by key
 
@@ -258,6 +259,21 @@ def _unsteady_limits(groups: Cases) -> RunWarning | None:
     )
 
 
+def _unsteady_pace(groups: Cases) -> RunWarning | None:
+    """Processors that ran now faster, now slower, which neither steal nor other processes tell."""
+    every = (record.processor.pace_per_s for rounds in groups.values() for record in rounds)
+    paces = [pace for pace in every if pace]
+    if len(paces) < stats.ENOUGH or _reach(paces) < REACH_OF_PACE:
+        return None
+    slow, *_, fast = statistics.quantiles(paces, n=10, method="inclusive")
+    return RunWarning(
+        "processors",
+        f"the processors ran unevenly: plain Python took {fast / slow:.1f} times as long beside some rounds as "
+        "beside others, for heat or for neighbours behind a hypervisor; measure again at another hour, or "
+        "give more --rounds",
+    )
+
+
 def _reach(looks: Sequence[float]) -> float:
     """How far the middle half of some looks reaches, as a part of their median."""
     if len(looks) < 3:
@@ -326,6 +342,7 @@ _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _sign(others.MEMORY),
     _beaten_limit,
     _unsteady_limits,
+    _unsteady_pace,
     _costly_spans,
     _throttled_device,
     _mixed_software,
