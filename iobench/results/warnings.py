@@ -268,8 +268,8 @@ def _unsteady_pace(groups: Cases) -> RunWarning | None:
     slow, *_, fast = statistics.quantiles(paces, n=10, method="inclusive")
     return RunWarning(
         "processors",
-        f"the processors ran unevenly: plain Python took {fast / slow:.1f} times as long beside some rounds as "
-        "beside others, for heat or for neighbours behind a hypervisor; measure again at another hour, or "
+        f"the processors ran unevenly: plain Python took {fast / slow:.1f} times as long beside some rounds "
+        "as beside others, for heat or for neighbours behind a hypervisor; measure again at another hour, or "
         "give more --rounds",
     )
 
