@@ -96,6 +96,24 @@ def test_each_sign_of_other_work_counts(sign):
     assert outcome(run(), run(0.7, others=[OthersPart(**sign)] * 15)) == CANNOT_TELL
 
 
+def at_pace(records, pace):
+    return [
+        dataclasses.replace(
+            r, processor=dataclasses.replace(r.processor, pace_per_s=pace * (1 + r.round / 2000))
+        )
+        for r in records
+    ]
+
+
+def test_processors_that_became_slower_are_not_the_cases_fault():
+    found = compare_runs(at_pace(run(), 5000), at_pace(run(0.7), 3500), 0.05)
+    assert found.comparison.outcome == CANNOT_TELL
+    assert "(0.70 × as fast now), it may be as it was" in found.because
+    assert outcome(at_pace(run(), 5000), at_pace(run(0.7), 5000)) == "slower"
+    assert outcome(at_pace(run(), 5000), at_pace(run(0.5), 3500)) == "slower"
+    assert outcome(at_pace(run(), 5000), run(0.7)) == "slower"  # nobody noted it
+
+
 def wandering(generator, rounds=15, alike=0.6, spread=0.05):
     """Rates that resemble the ones before them."""
     away, speeds = generator.gauss(0, 1), []

@@ -15,6 +15,7 @@ import iobench
 from iobench import studies
 from iobench.errors import ColdCacheUnavailable, InvalidSettings, RecordError
 from iobench.results import record
+from iobench.results.parts import OthersPart
 from iobench.studies import (
     Measurements,
     StudyOptions,
@@ -115,8 +116,9 @@ def test_the_faster_one_is_told_first_whichever_was_claimed_to_be(claimed, pair)
 def test_an_answer_names_the_data_and_whether_they_were_of_quick_sizes():
     timed_data = Measurements({"a": rounds(1), "b": rounds(2)}, data="10 samples of 4 B")
     answer = all_of("c", [claimed_faster("", timed_data, "a", "b")] * 2)
-    assert answer.in_full(quick=False).because.endswith("b (2.00 s); measured on 10 samples of 4 B")
-    assert answer.in_full(quick=True).because.endswith("; measured on 10 samples of 4 B (--quick sizes)")
+    assert answer.in_full(quick=False).sentence == "holds here, measured on 10 samples of 4 B: c"
+    quick = answer.in_full(quick=True).sentence
+    assert quick == "holds here, measured on 10 samples of 4 B (--quick sizes): c"
     untimed = Answer("c", UNKNOWN, "no CUDA device")
     assert untimed.in_full(quick=True) == untimed
 
@@ -333,6 +335,72 @@ def test_volumes_are_answered_both_ways():
     assert answers(volume, untold) == [HOLDS, UNKNOWN, HOLDS, UNKNOWN]
 
 
+def told(study, figures, claim):
+    (answer,) = [one for one in study.STUDY.answers(figures) if one.claim.startswith(claim)]
+    return answer
+
+
+def test_growth_is_told_beside_that_of_the_data_and_not_where_an_epoch_is_all_beginning():
+    seconds = {(2, 10): 1.0, (2, 70): 74.0}
+    long_enough = told(settings, settings_found(seconds), "Time grows")
+    assert long_enough.answer == HOLDS
+    assert long_enough.because.endswith("with 100 times as much data for the latter")
+    tiny = told(settings, settings_found({row: s / 500 for row, s in seconds.items()}), "Time grows")
+    assert tiny.answer == UNKNOWN
+    assert tiny.because.startswith(
+        "the data are too small to tell: an epoch of nothing set, at 10 % takes 2.00 ms"
+    )
+
+
+@pytest.mark.parametrize(("starting", "called"), [(0.05, HOLDS), (0.9, UNKNOWN)])
+def test_workers_that_are_mostly_started_slow_nothing_down(starting, called):
+    figures = settings_found({(n, 70): 2.0 for n in (3, 4, 5, 6)})
+    figures.noted["first_batch_s"] = {
+        f"{settings.TABLE[n].on('cpu').label}, at 70 %": [2.0 * starting] for n in (3, 4, 5, 6)
+    }
+    answer = told(settings, figures, "Workers slow training down")
+    assert answer.answer == called
+    assert ("of its epochs to start its workers" in answer.because) == (called == UNKNOWN)
+
+
+@pytest.mark.parametrize(("batches", "called"), [(100, HOLDS), (8, UNKNOWN)])
+def test_prefetching_needs_more_batches_than_workers_are_ahead_by(batches, called):
+    seconds = {(3, 10): 1.0, (4, 10): 2.0, (6, 10): 1.0, (5, 10): 2.0}
+    figures = settings_found(seconds)
+    figures.figures["batches"] = batches
+    answer = told(settings, figures, "With little data")
+    assert answer.answer == called
+    assert ("an epoch has 8 batches" in answer.because) == (called == UNKNOWN)
+
+
+def test_short_epochs_answer_no_claim_about_loaders():
+    short = {name: rounds(0.01) for name in (iteration.DATASET, iteration.BATCHED, iteration.SLICED)}
+    short |= {name: rounds(0.01) for name in (iteration.FILLED, iteration.BUILT, iteration.LAZY)}
+    found = answers(iteration, Measurements(short, figures={"lazy_residency": 0.0}))
+    assert found == [UNKNOWN, UNKNOWN, FAILS, UNKNOWN, UNKNOWN]  # what was read needs no clock
+    remedy = {tensordataset.BY_SAMPLE: rounds(0.04), tensordataset.BY_BATCH: rounds(0.001)}
+    shares = {"calls": 100, "rows": 100, "shares": {"__getitem__": [0.7, 0.6], "collate": [0.2, 0.3]}}
+    assert answers(tensordataset, Measurements(remedy, figures=shares))[-1] == UNKNOWN
+    tiny = small_found({"png, batch 8": 0.02, "png, batch 128": 0.01})
+    assert told(small_batches, tiny, "An epoch with a larger batch").answer == UNKNOWN
+
+
+def test_one_volume_does_not_speak_for_all_where_the_others_are_too_small():
+    figures = volume_found(small=0.1)
+    assert told(volume, figures, "Time grows in proportion").answer == FAILS
+    figures.seconds[f"{volume.SLICES} at 1e5"] = rounds(0.001)
+    assert told(volume, figures, "Time grows in proportion").answer == UNKNOWN
+
+
+def test_what_others_did_during_the_turns_is_a_warning():
+    quiet, busy = OthersPart(processors=0.01), OthersPart(processors=0.6)
+    for others, count in (([quiet] * 5, 0), ([quiet] * 3 + [busy] * 2, 1)):
+        found = Measurements({}, others=others)
+        result = studies.Result("x", "s", "a", found, [], {"cpu": "Z80"}, "2026-01-01")
+        assert len(result.warnings) == count
+    assert "other processes used up to 60% of the processors during 2 of 5 turns" in result.warnings[0]
+
+
 @pytest.fixture
 def small(monkeypatch):
     """Studies so small that they take no time."""
@@ -356,7 +424,7 @@ def test_every_study_runs_and_answers_each_claim(by_file, small, tmp_path, name)
     result = studies.run(name, StudyOptions(tmp_path, quick=True, device="cpu", on_status=told.append))
     if name not in ("settings", "small-batches"):  # here of one round, after which nothing is left
         assert any(" rounds: about " in text for text in told)
-    assert any("(--quick sizes)" in answer.because for answer in result.answers)
+    assert any("(--quick sizes): " in answer.sentence for answer in result.answers)
     assert result.answers
     assert {answer.answer for answer in result.answers} <= {HOLDS, FAILS, UNKNOWN}
     assert all(answer.because and "\n" not in answer.because for answer in result.answers)
@@ -415,11 +483,11 @@ def test_quick_answers_give_way_to_others(tmp_path):
         studies.save(result, tmp_path)
     ((kept,), _) = studies.past(tmp_path)
     assert not kept.quick
-    assert kept.warning is None
+    assert kept.warnings == []
     (tmp_path / "results" / "x-20260101-000000.study.json").unlink()
     ((kept,), _) = studies.past(tmp_path)
     assert kept.quick
-    assert kept.warning
+    assert kept.warnings
 
 
 def test_an_unknown_study_is_refused_with_the_names():

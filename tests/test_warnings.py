@@ -6,7 +6,7 @@ import pytest
 from record_cases import MIB, SAMPLES, rounds_of
 
 from iobench import thresholds
-from iobench.results.parts import LimitPart
+from iobench.results.parts import LimitPart, OthersPart
 from iobench.results.warnings import RunWarning, warnings_of
 
 STEADY = [1000, 1010, 990, 1005, 995]
@@ -42,6 +42,30 @@ def with_limit(records, limit):
     return [dataclasses.replace(record, limit=limit) for record in records]
 
 
+def with_looks(mib_per_s):
+    """Rounds of a run during which the machine gave so much."""
+    return [
+        dataclasses.replace(record, limit=dataclasses.replace(record.limit, now_bytes_per_s=now * MIB))
+        for record, now in zip(rounds_of(STEADY), mib_per_s, strict=True)
+    ]
+
+
+def with_paces(paces):
+    """Rounds beside which processors ran so fast."""
+    return [
+        dataclasses.replace(record, processor=dataclasses.replace(record.processor, pace_per_s=pace))
+        for record, pace in zip(rounds_of(STEADY), paces, strict=True)
+    ]
+
+
+def with_others(shares, figure="processors"):
+    """Rounds during which others did so much."""
+    return [
+        dataclasses.replace(record, others=OthersPart(**{figure: share}))
+        for record, share in zip(rounds_of(STEADY), shares, strict=True)
+    ]
+
+
 @pytest.mark.parametrize("records", [rounds_of(STEADY), cold(rounds_of(STEADY)), rounds_of(STEADY * 20), []])
 def test_steady_rounds_leave_no_warning(records):
     assert kinds(records) == []
@@ -73,6 +97,10 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ("steal", changed(rounds_of(STEADY), "processor", steal_s=0.05)),
         ("neighbours", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
         ("limit", with_limit(rounds_of(STEADY), LIMIT)),
+        ("limits", with_looks([10_000, 9000, 3000, 2900, 9500])),
+        ("other work", with_others([0.0, 0.0, 0.0, 0.5, 0.5])),
+        ("processors", with_paces([3300, 3200, 1900, 1850, 3350])),
+        ("memory", with_others([0.5] * 5, "memory_stalled")),
         ("profile", changed(rounds_of(STEADY), "timing", spans_s=0.05)),
         ("device throttled", with_snapshots(rounds_of(STEADY), [{"gpu_throttled": ["power cap"]}])),
     ],
@@ -93,6 +121,12 @@ def test_each_reason_to_warning_is_said_alone_and_tells_what_helps(kind, records
         changed(changed(rounds_of(STEADY), "processor", steal_s=None), "disk", read_bytes=None),
         cold(changed(rounds_of(STEADY), "disk", read_bytes=DATA, device_read_bytes=int(1.01 * DATA))),
         with_limit(rounds_of(STEADY), None),
+        with_looks([10_000, 9900, 9000, 9500, 9700]),
+        with_others([0.05] * 5),
+        with_paces([3300, 3200, 3350, 3310, 3250]),
+        with_paces([None, None, 3350, 100, None]),
+        with_others([0.0] * 5, "cpu_stalled"),
+        with_others([None] * 5),
         with_snapshots(rounds_of(STEADY), [{"gpu_throttled": None}, {"gpu_throttled": []}, {}]),
     ],
 )

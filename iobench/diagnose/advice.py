@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from iobench.diagnose.illnesses import CHECKS, Advice, Evidence, growth
 from iobench.diagnose.seen import Seen
+from iobench.results import others
+from iobench.results.parts import OthersPart
 from iobench.units import bytes_text, counted, rate_text, seconds_text
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ SHORT_BATCHES, SHORT_S = 3, 0.05  # a loop below either tells nothing
 class Diagnosis:
     """A verdict on a loop, and advice, the largest gain first.
 
-    `bottleneck` is None where the loop had no step to compare with.
+    `bottleneck` is None where the loop had no step to compare with. `warnings` are reasons not to believe it.
     """
 
     seen: Seen
@@ -32,6 +34,7 @@ class Diagnosis:
     advice: list[Advice]
     trials: list[Trial] = field(default_factory=list)
     profiles: list[Profiled] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -39,9 +42,16 @@ class Diagnosis:
 
 
 def diagnose(
-    seen: Seen, trials: Sequence[Trial] = (), profiles: Sequence[Profiled] = (), alone: bool = False
+    seen: Seen,
+    trials: Sequence[Trial] = (),
+    profiles: Sequence[Profiled] = (),
+    alone: bool = False,
+    beside: Sequence[OthersPart] = (),
 ) -> Diagnosis:
-    """The diagnosis of a loop; `alone` where the loop did nothing with its batches."""
+    """The diagnosis of a loop; `alone` where the loop did nothing with its batches.
+
+    `beside` is what other processes did during later steps than the loop.
+    """
     short = seen.batches < SHORT_BATCHES or seen.elapsed_s < SHORT_S
     bottleneck = None if alone or short else seen.wait_share >= BOTTLENECK
     evidence = Evidence(seen, list(trials), list(profiles))
@@ -49,7 +59,13 @@ def diagnose(
     found = [check(evidence) for check in CHECKS] if slow else [growth(evidence)]
     advice = sorted((one for one in found if one is not None), key=lambda one: -(one.gain or 0.0))
     return Diagnosis(
-        seen, bottleneck, _verdict(seen, bottleneck, alone), advice, list(trials), list(profiles)
+        seen,
+        bottleneck,
+        _verdict(seen, bottleneck, alone),
+        advice,
+        list(trials),
+        list(profiles),
+        others.said([seen.others, *beside], "steps"),
     )
 
 

@@ -13,13 +13,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 
 from iobench.host import counters
 from iobench.host.monitor import Monitor
+from iobench.host.others import OtherWork
 from iobench.host.tree import descendants
+from iobench.results.parts import OthersPart
 
 FIRST_S, MOST_S = 0.1, 4.0  # between two looks
 SPACING = 0.15  # of the time so far: so the last look at workers is not long before they end
@@ -31,6 +34,7 @@ class Processes:
 
     def __init__(self, device: str) -> None:
         self._monitor = Monitor(Path.cwd(), device)
+        self._other_work, self.others = OtherWork(Path.cwd()), OthersPart()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
         self._memory: list[tuple[int, int]] = []  # children, and bytes with them
@@ -43,12 +47,14 @@ class Processes:
         """Snapshot, until the block ends."""
         self._began_cpu, self._began_disk = time.process_time(), counters.disk_bytes()
         self._began_reaped, self._began = _reaped_cpu_s(), time.monotonic()
+        self._other_work.start()
         thread = threading.Thread(target=self._watch, name="iobench-processes", daemon=True)
         with self._monitor.watching():
             thread.start()
             try:
                 yield
             finally:
+                self.others = OthersPart(**asdict(self._other_work.stop()))
                 self._done = True
                 self._wake.set()
                 thread.join()

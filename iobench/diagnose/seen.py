@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from iobench.diagnose.facts import Facts
+from iobench.results.parts import OthersPart
 
 IDLE = 0.5  # of the time on a processor
 
@@ -38,6 +39,7 @@ class Seen:
     gpu_low: float | None  # the part of the snapshots that found it less than half busy
     memory_bytes: int | None  # the most of all processes together, by PSS
     memory_growth_bytes: int | None  # of what is the workers' own, since the loop was steady
+    others: OthersPart = field(default_factory=OthersPart)  # what other processes did meanwhile
 
     @property
     def wait_share(self) -> float:

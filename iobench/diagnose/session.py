@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from iobench.diagnose import advice, profiling, trials
@@ -12,7 +15,9 @@ from iobench.diagnose.seen import Seen
 from iobench.diagnose.watch import Watch
 from iobench.diagnose.watchdog import Watchdog
 from iobench.errors import TargetError
+from iobench.host.others import OtherWork
 from iobench.loading.target import traceback_of
+from iobench.results.parts import OthersPart
 from iobench.units import counted
 
 WATCHED, PROFILED = 0.3, 0.2  # of the time; the rest is for the variants
@@ -37,12 +42,24 @@ def diagnose(
         on_status("watching it as it is")
         seen = _watched(loader, dog, batches, WATCHED * seconds, device)
         on_status("profiling it")
-        profiles = profiling.profiles(loader, PROFILED * seconds, batches, dog.over)
+        beside = list[OthersPart]()
+        with _noting(beside):
+            profiles = profiling.profiles(loader, PROFILED * seconds, batches, dog.over)
         tried = trials.trials_of(loader, seen.idle) if variants else []
         if len(tried) > 1:
             on_status(f"trying {', '.join(trial.name for trial in tried[1:])}")
-            trials.run(loader, tried, (1 - WATCHED - PROFILED) * seconds, batches, dog.over)
-    return advice.diagnose(seen, tried, profiles, alone=True)
+            with _noting(beside):
+                trials.run(loader, tried, (1 - WATCHED - PROFILED) * seconds, batches, dog.over)
+    return advice.diagnose(seen, tried, profiles, alone=True, beside=beside)
+
+
+@contextmanager
+def _noting(found: list[OthersPart]) -> Iterator[None]:
+    """Add what other processes do during the block."""
+    other_work = OtherWork(Path.cwd())
+    other_work.start()
+    yield
+    found.append(OthersPart(**asdict(other_work.stop())))
 
 
 def _watched(loader: Iterable[Any], dog: Watchdog, batches: int, seconds: float, device: str) -> Seen:

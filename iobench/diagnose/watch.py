@@ -113,4 +113,5 @@ class _Loop:
             gpu_low=float(np.mean([busy < LOW for busy in gpu])) if gpu else None,
             memory_bytes=processes.memory_bytes,
             memory_growth_bytes=processes.memory_growth_bytes,
+            others=processes.others,
         )

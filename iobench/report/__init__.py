@@ -14,18 +14,24 @@ from iobench.results.record import Record
 
 if TYPE_CHECKING:
     from iobench.report.figure import Figure
+    from iobench.results.trend import Trend
     from iobench.studies import Result
 
 SCALE = 2  # pixels of a picture per pixel of the page
 
 
 def write(
-    records: Sequence[Record], path: Path, pictures: Path | None = None, studies: Sequence[Result] = ()
+    records: Sequence[Record],
+    path: Path,
+    pictures: Path | None = None,
+    studies: Sequence[Result] = (),
+    trends: Sequence[Trend] = (),
 ) -> list[Path]:
     """Write the page, and a PNG and SVG of each chart into a folder; return what was written.
 
-    The answers of `studies` stand at its end. A file that is there already is replaced in one step, when
-    everything has been drawn, and stays as it is where anything fails before that.
+    `trends` of the same cases over several runs are drawn. The answers of `studies` stand at its end. A
+    file that is there already is replaced in one step, when everything has been drawn, and stays as it is
+    where anything fails before that.
 
     RecordError without either, ReportError where a file cannot be written, MissingExtra without
     the libraries that draw.
@@ -36,7 +42,7 @@ def write(
         from iobench.report import html, page
     except ImportError as error:
         raise MissingExtra(f"a report needs {error.name}: pip install 'iobench[report]'") from error
-    found = page.page(records)
+    found = page.page(records, trends)
     files = {path: html.render(found, studies).encode()}
     if pictures is not None:
         for figure in found.figures:

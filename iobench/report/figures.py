@@ -12,6 +12,7 @@ from iobench.report.figure import Figure, heading
 from iobench.report.rows import Row
 from iobench.results.metrics import NAMED
 from iobench.results.summary import CaseSummary, Context
+from iobench.results.trend import Trend
 from iobench.results.under_loader import times_text
 from iobench.units import MIB
 
@@ -36,6 +37,17 @@ def spanning(found: Sequence[CaseSummary]) -> Iterator[Figure]:
                 says += f" The {MOST_LINES} that get fastest; the table has all {len(keys)}."
             name = f"by-{_NOT_A_NAME.sub('-', axis.name)}"
             yield Figure(name, f"Speed by {what}", says, lines, plots.against(shown, axis.name))
+
+
+def over_runs(trends: Sequence[Trend]) -> Iterator[Figure]:
+    """How fast cases were from run to run, and what is said about steps in that."""
+    if not trends:
+        return
+    steps = [trend.sentence for trend in trends if trend.step is not None]
+    told = "; ".join(steps) if steps else "No step that chance does not explain"
+    says = f"Medians with 95 % intervals, a point for each run. {told}. {_speed()}"
+    found, shown = rows.over_runs(trends), rows.over_runs(trends[:MOST_LINES])
+    yield Figure("over-runs", "From run to run", says, found, plots.over_runs(shown))
 
 
 def _all(context: Context, number: int) -> Iterator[Figure]:

@@ -12,6 +12,7 @@ from iobench.report.answer import Told
 from iobench.report.figure import Figure
 from iobench.results.record import Record
 from iobench.results.summary import Context, summarise
+from iobench.results.trend import Trend
 
 MOST_CONTEXTS = 6  # with figures of their own; the matrix has all
 
@@ -52,8 +53,11 @@ class Page:
         ]
 
 
-def page(records: Sequence[Record]) -> Page:
-    """What these records say, the context with the most cases first; where there are none, nothing."""
+def page(records: Sequence[Record], trends: Sequence[Trend] = ()) -> Page:
+    """What these records say, the context with the most cases first; where there are none, nothing.
+
+    `trends` are those of cases over several runs; of the cases in these records they are shown.
+    """
     if not records:
         return Page("What others claim, and what holds here")
     found = summarise(records)
@@ -65,7 +69,10 @@ def page(records: Sequence[Record]) -> Page:
         machines=machines,
         matrix=across.matrix(contexts),
         sections=[_section(one, number) for number, one in enumerate(contexts[:MOST_CONTEXTS], 1)],
-        spanning=list(figures.spanning(found.cases)),
+        spanning=[
+            *figures.spanning(found.cases),
+            *figures.over_runs([one for one in trends if one.key in {case.key for case in found.cases}]),
+        ],
         left_out=max(0, len(contexts) - MOST_CONTEXTS),
     )
 

@@ -44,6 +44,22 @@ def against(rows: list[Row], what: str) -> Any:
     return _wide(lines + ends.encode(y=alt.Y(field="low", type="quantitative"), y2=alt.Y2(field="high")), 280)
 
 
+def over_runs(rows: list[Row]) -> Any:
+    """Lines of speed over time, a point with its interval for each run."""
+    shown = [{**row, **_mib(row)} for row in rows]
+    base = alt.Chart(style.data(shown)).encode(
+        x=alt.X(field="when", type="temporal", title="when the run ended (UTC)", axis=alt.Axis(tickCount=5)),
+        color=style.series("case", list(dict.fromkeys(row["case"] for row in rows)), columns=1),
+        detail=alt.Detail(field="key", type="nominal"),
+    )
+    lines = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
+        y=_vertical("MiB/s", [row["MiB/s"] for row in shown]),
+        tooltip=style.tips("case", "run", "MiB/s", "other work"),
+    )
+    ends = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2, opacity=0.5)
+    return _wide(lines + ends.encode(y=alt.Y(field="low", type="quantitative"), y2=alt.Y2(field="high")), 280)
+
+
 def sizes(rows: list[Row]) -> Any:
     """Stored size against the speed of each format's fastest case, with a line along Pareto's frontier."""
     shown = [{**row, "MiB": row["stored_bytes"] / MIB, **_mib(row)} for row in rows]

@@ -9,6 +9,7 @@ from iobench.loading.stages import STAGES
 from iobench.results.cases import facets_of, key_of
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context
+from iobench.results.trend import Trend
 
 Row = dict[str, Any]
 
@@ -156,6 +157,23 @@ def fastest_by_format(cases: Sequence[CaseSummary]) -> dict[str, CaseSummary]:
     for case in cases:
         best.setdefault(case.facets["format"], case)
     return best
+
+
+def over_runs(trends: Sequence[Trend]) -> list[Row]:
+    """Each case's speed in each run that measured it, in the order of the runs."""
+    return [
+        {
+            "key": trend.key,
+            "case": trend.case,
+            "when": point.time,
+            "run": point.run,
+            **_with_ends("bytes_per_s", point.bytes_per_s),
+            "limit_bytes_per_s": point.limit_bytes_per_s,
+            "other work": "yes" if point.busy else "no",
+        }
+        for trend in trends
+        for point in trend.points
+    ]
 
 
 def _with_ends(name: str, estimate: Estimate) -> Row:

@@ -7,15 +7,17 @@ held the truth in 89 % of trials where blocks of rounds (Künsch 1989) did in 81
 
 What differs from run to run is more than what differs within one, and two runs do not tell how much (Kalibera
 and Jones, "Rigorous benchmarking in reasonable time", 2013). So the machine is held against itself: its own
-limits, looked at during both runs, and what other processes did meanwhile. A difference that these can
-explain is none that a case can be blamed for.
+limits, looked at during both runs, what other processes did meanwhile, and how fast a processor ran plain
+Python right beside each round. A difference that these can explain is none that a case can be blamed for.
+And it has to be larger than the smallest one worth naming with its whole interval: on a steady machine
+identical commands differed by up to 3 %, by 7 % where rounds beside a neighbour were left out.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -38,6 +40,7 @@ class Machine:
 
     limit: str | None = None  # the resource that the case runs into
     limit_change: Estimate | None = None  # what it gave in the newer run over what it gave in the base
+    pace_change: float | None = None  # how many times as fast processors ran plain Python in the newer run
     others: tuple[float | None, float | None] = (None, None)  # medians of the processors' time they used
     quiet: tuple[int, int] | None = None  # rounds without other work, where that is not all of them
 
@@ -76,22 +79,41 @@ def compare_runs(base: Rounds, new: Rounds, smallest: float, comparisons: int = 
     """
     machine = _machine(base, new)
     enough = machine.quiet is None or min(machine.quiet) >= ENOUGH
-    olds, news = (_rates([r for r in side if _is_quiet(r)] if enough else side) for side in (base, new))
-    ratio = _stretched(stats.ratio(news, olds, comparisons), news, olds)
-    found = stats.judge(ratio, min(len(olds), len(news)), smallest)
+    kept = [[record for record in _in_order(side) if _is_quiet(record) or not enough] for side in (base, new)]
+
+    def judged(figure: Callable[[Record], float]) -> Comparison:
+        olds, news = (list(map(figure, side)) for side in kept)
+        ratio = _stretched(stats.ratio(news, olds, comparisons), news, olds)
+        return stats.judge(ratio, min(map(len, kept)), smallest, whole=True)
+
+    found = judged(lambda record: record.bytes_per_s)
     because = _doubt(found, machine, smallest, busy=not enough)
+    if because is None and machine.pace_change and found.outcome in ("faster", "slower"):
+        held = judged(lambda record: record.bytes_per_s / (record.processor.pace_per_s or 1.0))
+        if held.outcome != found.outcome:
+            because = (
+                "held against how fast a processor ran beside each round "
+                f"({machine.pace_change:.2f} × as fast now), it may be as it was"
+            )
     return Between(replace(found, outcome=CANNOT_TELL) if because else found, machine, because)
 
 
 def _doubt(found: Comparison, machine: Machine, smallest: float, busy: bool) -> str | None:
     """Why a difference, or that there is none, may be the machine's doing."""
-    if found.outcome == "inconclusive":
-        return None
     if busy and (found.outcome != "equivalent" or machine.busier):
         return "other processes were at work in most rounds"
-    if machine.changed and _explains(machine, found, smallest):
+    if found.outcome != "inconclusive" and machine.changed and _explains(machine, found, smallest):
         return f"what the machine's own {machine.limit} gives changed, too"
     return None
+
+
+def _pace_change(base: Rounds, new: Rounds) -> float | None:
+    """How many times as fast processors ran beside the newer rounds; None where some do not tell."""
+    sides = [[record.processor.pace_per_s for record in side] for side in (base, new)]
+    olds, news = ([pace for pace in side if pace] for side in sides)
+    if len(olds) + len(news) < len(base) + len(new):
+        return None
+    return statistics.median(news) / statistics.median(olds)
 
 
 def _explains(machine: Machine, found: Comparison, smallest: float) -> bool:
@@ -112,6 +134,7 @@ def _machine(base: Rounds, new: Rounds) -> Machine:
     return Machine(
         limit=shared[0] if shared else None,
         limit_change=_change(looks[0][shared[0]], looks[1][shared[0]]) if shared else None,
+        pace_change=_pace_change(base, new),
         others=(_others(base), _others(new)),
         quiet=None if quiet == (len(base), len(new)) else quiet,
     )
@@ -149,8 +172,8 @@ def _others(rounds: Rounds) -> float | None:
     return statistics.median(known) if known else None
 
 
-def _rates(rounds: Rounds) -> list[float]:
-    return [record.bytes_per_s for record in sorted(rounds, key=lambda one: (one.time, one.round))]
+def _in_order(rounds: Rounds) -> list[Record]:
+    return sorted(rounds, key=lambda one: (one.time, one.round))
 
 
 def _ends(estimate: Estimate) -> tuple[float, float]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from iobench.errors import MissingExtra, RecordError
-from iobench.results import cases, record
+from iobench.results import cases, record, trend
 from iobench.results.metrics import row_of
 from iobench.results.record import Record
 from iobench.results.summary import summarise
+from iobench.results.trend import Trend
 from iobench.results.verdict import sentence
 
 SUFFIX, TRACES = ".jsonl", ".traces"
@@ -43,6 +44,11 @@ def past(data_dir: Path) -> list[Past]:
     """Every earlier run in a data folder, the newest first."""
     files = (data_dir / "results").glob(f"*{SUFFIX}")
     return [_past(path) for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+
+
+def trends(runs: Sequence[Past]) -> list[Trend]:
+    """How the cases of these runs went from one to the next."""
+    return trend.trends({run.name: record.read(run.path)[0] for run in runs})
 
 
 def find(data_dir: Path, name: str) -> Path:

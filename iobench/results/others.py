@@ -37,7 +37,8 @@ class Sign:
     def said(self, seen: tuple[int, float], turns: int, what: str = "rounds") -> str:
         """What happened in so many of the turns, which are called `what`, and what helps."""
         count, most = seen
-        return f"{self.happened.format(self.text(most))} during {count} of {turns} {what}; {self.advice}"
+        during = f" during {count} of {turns} {what}" if turns > 1 else ""
+        return f"{self.happened.format(self.text(most))}{during}; {self.advice}"
 
 
 PROCESSORS = Sign(

@@ -91,6 +91,7 @@ class ProcessorPart:
     cpu_s: float  # of this process and its workers
     major_faults: int = 0
     steal_s: float | None = None  # of all processors, that a hypervisor gave to others
+    pace_per_s: float | None = None  # of plain Python work right before and after: iobench.host.pace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -105,9 +105,13 @@ def compare_rates(
     return judge(ratio(rates, others, comparisons), min(len(rates), len(others)), smallest)
 
 
-def judge(found: Estimate, rounds: int, smallest: float = WORTH_NAMING) -> Comparison:
-    """What a ratio amounts to, where the side with fewer rounds has so many."""
-    return Comparison(found, _outcome(found, smallest, must_clear=smallest if rounds < ENOUGH else 0.0))
+def judge(found: Estimate, rounds: int, smallest: float = WORTH_NAMING, whole: bool = False) -> Comparison:
+    """What a ratio amounts to, where the side with fewer rounds has so many.
+
+    `whole` asks that the whole interval lie beyond the smallest difference, as few rounds always do.
+    """
+    must_clear = smallest if whole or rounds < ENOUGH else 0.0
+    return Comparison(found, _outcome(found, smallest, must_clear))
 
 
 def compare_paired(

@@ -18,9 +18,12 @@ CHANCE = 0.05  # of as clear a drift in rounds that only scatter
 FIRST = 0.10  # a first round this far from the rest, and three times as far as these scatter
 SHUFFLED = 0.5  # of what a full shuffle is
 NEIGHBOURS = 0.05  # of the data, read from the same disk by others
-SPREAD_OF_LIMITS = 0.25  # robust standard deviation of the looks at one
+REACH_OF_LIMITS = 0.3  # of the median look at one, from the first quartile to the third
+REACH_OF_PACE = 0.1  # of the median pace of processors, from the first quartile to the third
 SPANS = 0.01  # of an epoch
 MOST_NAMED = 3
+# kinds of warnings that speak of the machine and its other work, not of the cases
+OF_THE_MACHINE = ("steal", "neighbours", "other work", "memory", "limits", "processors")
 
 Cases = Mapping[str, Sequence[Record]]  # by key
 
@@ -250,18 +253,38 @@ def _unsteady_limits(groups: Cases) -> RunWarning | None:
     for record in (record for rounds in groups.values() for record in rounds):
         by_run.setdefault(record.run, []).append(record)
     seen = [(name, looks) for run in by_run.values() for name, looks in limits.looks(run).items()]
-    changed = [
-        (name, looks) for name, looks in seen if len(looks) > 2 and stats.spread(looks) > SPREAD_OF_LIMITS
-    ]
-    if not changed:
+    reach, name, looks = max(((_reach(looks), name, looks) for name, looks in seen), default=(0.0, "", []))
+    if reach < REACH_OF_LIMITS:
         return None
-    name, looks = max(changed, key=lambda one: stats.spread(one[1]))
     ends = f"{rate_text(min(looks))}B/s and {rate_text(max(looks))}B/s"
     return RunWarning(
         "limits",
         f"what the machine itself can do changed while the run went on: the {name} gave between {ends}; "
         "stop other work, and measure again",
     )
+
+
+def _unsteady_pace(groups: Cases) -> RunWarning | None:
+    """Processors that ran now faster, now slower, which neither steal nor other processes tell."""
+    every = (record.processor.pace_per_s for rounds in groups.values() for record in rounds)
+    paces = [pace for pace in every if pace]
+    if len(paces) < stats.ENOUGH or _reach(paces) < REACH_OF_PACE:
+        return None
+    slow, *_, fast = statistics.quantiles(paces, n=10, method="inclusive")
+    return RunWarning(
+        "processors",
+        f"the processors ran unevenly: plain Python took {fast / slow:.1f} times as long beside some rounds "
+        "as beside others, for heat or for neighbours behind a hypervisor; measure again at another hour, or "
+        "give more --rounds",
+    )
+
+
+def _reach(looks: Sequence[float]) -> float:
+    """How far the middle half of some looks reaches, as a part of their median."""
+    if len(looks) < 3:
+        return 0.0
+    low, middle, high = statistics.quantiles(looks, method="inclusive")
+    return (high - low) / middle
 
 
 def _costly_spans(groups: Cases) -> RunWarning | None:
@@ -362,6 +385,7 @@ _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _sign(others.MEMORY),
     _beaten_limit,
     _unsteady_limits,
+    _unsteady_pace,
     _costly_spans,
     _throttled_device,
     _mixed_software,

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import psutil
 
 from iobench.errors import InvalidSettings
+from iobench.results import others
 from iobench.studies._turns import Measurements
 
 HOLDS, FAILS, UNKNOWN = "holds here", "does not hold here", "cannot tell"
@@ -79,10 +80,14 @@ class Answer:
     because: str
     data: str = ""  # empty where no data were timed
 
+    @property
+    def sentence(self) -> str:
+        """The answer as it may be quoted: never without what it rests on."""
+        return f"{self.answer}{f', measured on {self.data}' if self.data else ''}: {self.claim}"
+
     def in_full(self, quick: bool) -> Answer:
-        """The same with the data named in the reason, and whether they were of quick sizes."""
-        sizes = " (--quick sizes)" if quick else ""
-        return replace(self, because=f"{self.because}; measured on {self.data}{sizes}") if self.data else self
+        """The same with a word on the data where they were of quick sizes."""
+        return replace(self, data=f"{self.data} (--quick sizes)") if quick and self.data else self
 
 
 @dataclass(frozen=True)
@@ -99,14 +104,13 @@ class Result:
     quick: bool = False
 
     @property
-    def warning(self) -> str | None:
+    def warnings(self) -> list[str]:
         """Why one should not rely on it, where one should not."""
-        if not self.quick:
-            return None
-        return (
+        small = (
             "quick sizes are so small that what varies from round to round hides many differences; "
             "for answers to rely on, do the study without --quick"
         )
+        return [*([small] if self.quick else []), *others.said(self.found.others, "turns")]
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -136,6 +140,11 @@ class Study(ABC):
     @abstractmethod
     def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim; pure."""
+
+
+def cores() -> int:
+    """How many processors may be used, which decides what workers bring."""
+    return len(os.sched_getaffinity(0))
 
 
 def names() -> list[str]:

@@ -11,6 +11,9 @@ from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer
 from iobench.studies._turns import Measurements
 from iobench.units import seconds_text, three_digits
 
+EPOCH_S = 0.05  # below this, what it costs to begin an epoch (a millisecond or two) is no small part of it
+STARTING = 0.5  # of an epoch, from which on it measures how workers are started
+
 
 def against(seconds: Mapping[str, Sequence[float]], one: str, other: str) -> Comparison:
     """How many times as fast one contender is as another, with which it took turns."""
@@ -40,6 +43,33 @@ def claimed_equal(claim: str, found: Measurements, one: str, other: str, aside: 
         _because(found, one, other, compared.ratio) + aside,
         found.data,
     )
+
+
+def if_large_enough(answer: Answer, found: Measurements, *names: str, epochs: int = 1) -> Answer:
+    """The same, or that nobody can tell where an epoch of one of these is little more than its beginning."""
+    short = {name: statistics.median(found.seconds[name]) / epochs for name in names}
+    name = min(short, key=lambda one: short[one])
+    if short[name] >= EPOCH_S:
+        return answer
+    took, least = seconds_text(short[name]), seconds_text(EPOCH_S)
+    return too_small(answer, f"an epoch of {name} takes {took}, and below {least} it is mostly its beginning")
+
+
+def if_started(answer: Answer, found: Measurements, *names: str) -> Answer:
+    """The same, or that nobody can tell where workers spend more time on being started than on reading."""
+    starts = {name: found.median("first_batch_s", name) for name in names if "first_batch_s" in found.noted}
+    known = {name: start for name, start in starts.items() if start is not None}
+    shares = {name: start / statistics.median(found.seconds[name]) for name, start in known.items()}
+    name = max(shares, key=lambda one: shares[one], default=None)
+    if name is None or shares[name] < STARTING:
+        return answer
+    return too_small(answer, f"{name} takes {shares[name]:.0%} of its epochs to start its workers")
+
+
+def too_small(answer: Answer, why: str) -> Answer:
+    """That nobody can tell, because the data are too small for the claim."""
+    because = f"the data are too small to tell: {why}; {answer.because}"
+    return Answer(answer.claim, UNKNOWN, because, answer.data)
 
 
 def all_of(claim: str, parts: Sequence[Answer]) -> Answer:

@@ -80,7 +80,8 @@ def epochs(
 ) -> Contender:
     """A loader as a contender, a turn of which is so many epochs, each anew and in an order of its own.
 
-    Opening and closing are not in its time; starting workers is. Noted: `wait_s`, `memory_bytes`
+    Opening and closing are not in its time; starting workers is. Noted: `wait_s`, `first_batch_s`,
+    `memory_bytes`
     and what the consumer notes; on CUDA `gpu_allocated_bytes`, `gpu_reserved_bytes` and `gpu_busy`.
     """
     loader = loader.on(job.device)
@@ -103,7 +104,8 @@ def epochs(
 def _noted(measured: list[Measured]) -> dict[str, float]:
     memory = [epoch.memory.peak_bytes for epoch in measured if epoch.memory.peak_bytes is not None]
     peak: dict[str, float] = {"memory_bytes": max(memory)} if memory else {}
-    return {"wait_s": sum(epoch.timing.wait_s for epoch in measured), **peak}
+    first_s = sum(epoch.timing.first_batch_s for epoch in measured)
+    return {"wait_s": sum(epoch.timing.wait_s for epoch in measured), "first_batch_s": first_s, **peak}
 
 
 def _on_gpu(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 from iobench.bench import plan
 from iobench.host import interrupts
+from iobench.host.others import OtherWork
 from iobench.results import stats
+from iobench.results.parts import OthersPart
 from iobench.units import bytes_text, seconds_text
 
 ROUNDS = 5
@@ -39,6 +42,7 @@ class Measurements:
     noted: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     data: str = ""
+    others: list[OthersPart] = field(default_factory=list)  # what other processes did during each turn
 
     def note(self, contender: str, turn: Turn) -> None:
         """Add a turn of a contender."""
@@ -79,6 +83,7 @@ def interleave(
     After the warm-up, or else after the first round, `on_status` is told how long the rest will take.
     """
     found, began = Measurements({name: [] for name in contenders}), time.monotonic()
+    other_work = OtherWork(Path.cwd())
 
     def go_on(done: int) -> bool:
         left, each_s = warmup + rounds - done, (time.monotonic() - began) / max(1, done)
@@ -93,10 +98,13 @@ def interleave(
 
     with interrupts.deferred() as check_interrupt:
         for number, name in plan.interleaved(list(contenders), go_on):
+            other_work.start()
             turn = contenders[name]()
+            beside = other_work.stop()
             check_interrupt()
             if number > warmup:
                 found.note(name, turn)
+                found.others.append(OthersPart(**asdict(beside)))
     return found
 
 
@@ -105,6 +113,7 @@ def together(parts: Sequence[Measurements], data: str = "", **figures: Any) -> M
     whole = Measurements({}, figures=figures, data=data)
     for part in parts:
         whole.seconds.update(part.seconds)
+        whole.others.extend(part.others)
         for figure, rounds in part.noted.items():
             whole.noted.setdefault(figure, {}).update(rounds)
     return whole

@@ -60,6 +60,8 @@ def rounds(
         known = {figure: value for figure, value in noted.items() if value is not None}
         name = contender(made.case["format"], made.case["loader"], volume)
         found.note(name, Turn(made.epoch_s, known))
+        if made.others is not None:
+            found.others.append(made.others)
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.studies._base import FAILS, HOLDS, Answer, Study, StudyOptions
-from iobench.studies._claims import all_of, claimed_equal, no_gpu
+from iobench.studies._claims import all_of, claimed_equal, if_large_enough, no_gpu
 from iobench.studies._epochs import epochs
 from iobench.studies._references import IO_EVALUATION
 from iobench.studies._turns import Contender, Measurements, interleave, timed
@@ -77,16 +78,20 @@ class IterationStudy(Study):
 
     def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""
-        equal = [claimed_equal("", found, one, DATASET) for one in (BATCHED, SLICED)]
+        equal = [_equal("", found, one, DATASET) for one in (BATCHED, SLICED)]
         return [
             all_of("Dataset, tensorclass under DataLoader and slices iterate equally fast.", equal),
-            claimed_equal("Slicing by itself brings no visible gain.", found, SLICED, BATCHED),
+            _equal("Slicing by itself brings no visible gain.", found, SLICED, BATCHED),
             _of_the_copy(found),
-            claimed_equal(
-                "Filling a pre-allocated TensorDict costs what building one does.", found, FILLED, BUILT
-            ),
+            _equal("Filling a pre-allocated TensorDict costs what building one does.", found, FILLED, BUILT),
             _to_the_gpu(found),
         ]
+
+
+def _equal(claim: str, found: Measurements, one: str, other: str) -> Answer:
+    """Whether both take equally long, where the slower one takes long enough to tell."""
+    slower = max(one, other, key=lambda name: statistics.median(found.seconds[name]))
+    return if_large_enough(claimed_equal(claim, found, one, other), found, slower)
 
 
 def _of_the_copy(found: Measurements) -> Answer:
@@ -114,9 +119,7 @@ def _mapped(manifest: Manifest) -> Any:
 
 def _to_the_gpu(found: Measurements) -> Answer:
     claim = "To the GPU, tensordict and DataLoader cost the same."
-    return (
-        claimed_equal(claim, found, GPU_SLICED, GPU_DATASET) if GPU_SLICED in found.seconds else no_gpu(claim)
-    )
+    return _equal(claim, found, GPU_SLICED, GPU_DATASET) if GPU_SLICED in found.seconds else no_gpu(claim)
 
 
 def _case(manifest: Manifest, loader: str, device: str = "cpu", order: str = "sequential") -> Contender:

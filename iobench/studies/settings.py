@@ -12,12 +12,21 @@ from iobench.dataset.sources import Synthetic
 from iobench.errors import MissingExtra
 from iobench.host import cache
 from iobench.studies._apart import apart
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions
-from iobench.studies._claims import all_of, claimed_equal, claimed_faster, no_gpu, opposite
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions, cores
+from iobench.studies._claims import (
+    all_of,
+    claimed_equal,
+    claimed_faster,
+    if_large_enough,
+    if_started,
+    no_gpu,
+    opposite,
+    too_small,
+)
 from iobench.studies._combinations import BATCH, MANY, TABLE, train_unwatched, train_with_both
 from iobench.studies._references import MEMORY_SETTINGS
 from iobench.studies._turns import Contender, Measurements, interleave
-from iobench.units import bytes_text, seconds_text
+from iobench.units import bytes_text, seconds_text, three_digits
 
 SHARES = (10, 40, 70)  # per cent of the data
 SMALL, LARGE = SHARES[0], SHARES[-1]
@@ -60,36 +69,55 @@ class SettingsStudy(Study):
         both = apart(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
         figures = {
             "cuda": options.cuda,
+            "epochs": count,
+            "batches": -(-openers[SMALL].schema.samples // BATCH),
             "data_bytes": {str(share): opener.schema.logical_bytes for share, opener in openers.items()},
             "both": {"epochs": tried, "seconds": both.value, "failure": both.failure, "hung": both.hung},
         }
         few, many = (openers[share].schema.samples for share in (SMALL, LARGE))
         sample = bytes_text(openers[SMALL].schema.sample_bytes)
-        return replace(found, figures=figures, data=f"{few:,} to {many:,} samples of {sample}")
+        return replace(
+            found, figures=figures, data=f"{few:,} to {many:,} samples of {sample} and {cores()} cores"
+        )
 
     def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""
         name = partial(_name, found)
-        slower = [claimed_faster("", found, name(2, LARGE), name(n, LARGE)) for n in (3, 4, 5, 6)]
-        fewer = [claimed_faster("", found, name(a, LARGE), name(b, LARGE)) for a, b in ((5, 3), (6, 4))]
-        ahead = [claimed_faster("", found, name(a, SMALL), name(b, SMALL)) for a, b in ((3, 4), (6, 5))]
+        slower = [
+            if_started(claimed_faster("", found, name(2, LARGE), name(n, LARGE)), found, name(n, LARGE))
+            for n in (3, 4, 5, 6)
+        ]
+        fewer = [
+            if_started(
+                claimed_faster("", found, name(a, LARGE), name(b, LARGE)),
+                found,
+                name(a, LARGE),
+                name(b, LARGE),
+            )
+            for a, b in ((5, 3), (6, 4))
+        ]
+        ahead = [_with_little_data(found, a, b) for a, b in ((3, 4), (6, 5))]
         pairs = {(name(a, LARGE), name(b, LARGE)): None for a, b in ((7, 2), (8, 1), (9, 10))}
         return [
-            claimed_faster("Time grows with the data.", found, name(2, SMALL), name(2, LARGE)),
+            _of_growth(found),
             *_of_the_gpu(found),
             all_of("Workers slow training down clearly.", slower),
             all_of("Fewer workers slow it down less.", fewer),
             all_of("With little data, many workers want a large prefetch factor, few a small one.", ahead),
             all_of(
                 "The background generator speeds training up.",
-                [claimed_faster("", found, *pair) for pair in pairs],
+                [_long_enough(claimed_faster("", found, *pair), found, *pair) for pair in pairs],
             ),
             _of_both(found),
-            claimed_equal(
-                "Watching memory does not change the times.",
+            _long_enough(
+                claimed_equal(
+                    "Watching memory does not change the times.",
+                    found,
+                    name(10, LARGE),
+                    _at(UNWATCHED, LARGE),
+                ),
                 found,
                 name(10, LARGE),
-                _at(UNWATCHED, LARGE),
             ),
         ]
 
@@ -126,6 +154,33 @@ def _at(label: str, share: int) -> str:
 def _name(found: Measurements, number: int, share: int) -> str:
     """The contender that stands for a row of the table."""
     return _at(TABLE[number].on("cuda" if found.figures["cuda"] else "cpu").label, share)
+
+
+def _long_enough(answer: Answer, found: Measurements, *names: str) -> Answer:
+    return if_large_enough(answer, found, *names, epochs=found.figures.get("epochs", 1))
+
+
+def _of_growth(found: Measurements) -> Answer:
+    """Held beside by how much the data grow."""
+    little, much = (_name(found, 2, share) for share in (SMALL, LARGE))
+    data = found.figures["data_bytes"]
+    more = data[str(LARGE)] / data[str(SMALL)]
+    aside = f", with {three_digits(more)} times as much data for the latter"
+    answer = claimed_faster("Time grows with the data.", found, little, much, aside)
+    return _long_enough(answer, found, little, much)
+
+
+def _with_little_data(found: Measurements, one: int, other: int) -> Answer:
+    """Whether one prefetch factor is faster than another, where there are batches enough to be ahead by."""
+    names = _name(found, one, SMALL), _name(found, other, SMALL)
+    answer = if_started(claimed_faster("", found, *names), found, *names)
+    batches, ahead = (
+        found.figures.get("batches"),
+        min(TABLE[n].workers * (TABLE[n].ahead or 0) for n in (one, other)),
+    )
+    if batches is None or batches > ahead:
+        return answer
+    return too_small(answer, f"an epoch has {batches} batches, and all workers together are {ahead} ahead")
 
 
 def _of_the_gpu(found: Measurements) -> list[Answer]:

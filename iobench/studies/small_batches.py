@@ -8,8 +8,16 @@ from functools import partial
 
 from iobench.results import stats
 from iobench.studies._apart import apart
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions, scratch
-from iobench.studies._claims import against, all_of, claimed_faster, no_gpu, opposite
+from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions, cores, scratch
+from iobench.studies._claims import (
+    against,
+    all_of,
+    claimed_faster,
+    if_large_enough,
+    if_started,
+    no_gpu,
+    opposite,
+)
 from iobench.studies._libraries import hdf5_resizes, lmdb_when_full, misread_by_forks
 from iobench.studies._patches import (
     CHANNELS,
@@ -59,7 +67,7 @@ class SmallBatchesStudy(Study):
         forks = apart(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
         return together(
             [found],
-            f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)}",
+            f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)} and {cores()} cores",
             batches=list(batches),
             workers=list(workers),
             cuda=options.cuda,
@@ -79,8 +87,12 @@ class SmallBatchesStudy(Study):
         small, large = f"png, batch {few}", f"png, batch {many}"
         fewer = some[0] if some else none
         return [
-            claimed_faster(
-                "An epoch with a larger batch is shorter.", found, large, small, _over_batches(found)
+            if_large_enough(
+                claimed_faster(
+                    "An epoch with a larger batch is shorter.", found, large, small, _over_batches(found)
+                ),
+                found,
+                small,
             ),
             claimed_faster(
                 "The time for data does not grow in proportion to the batch.",
@@ -90,12 +102,16 @@ class SmallBatchesStudy(Study):
                 ", in the time that an epoch waits for data; were each wait in proportion to its batch, both "
                 f"would wait equally long{_over_batches(found, 'wait_s')}",
             ),
-            claimed_faster(
-                f"With small batches, fewer workers are better than {most}.",
+            if_started(
+                claimed_faster(
+                    f"With small batches, fewer workers are better than {most}.",
+                    found,
+                    f"{small}, {fewer} workers",
+                    small,
+                    "".join(_over_workers(found, batch) for batch in (few, many)),
+                ),
                 found,
-                f"{small}, {fewer} workers",
                 small,
-                "".join(_over_workers(found, batch) for batch in (few, many)),
             ),
             _better_but_not_much(found, f"lmdb:codec=lz4, batch {few}", small),
             *_of_the_gpu(found),

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions
-from iobench.studies._claims import claimed_faster
+from iobench.studies._claims import claimed_faster, if_large_enough
 from iobench.studies._references import FASTER_LOADING
 from iobench.studies._turns import Measurements, interleave, timed
 from iobench.units import bytes_text
@@ -81,7 +81,11 @@ class TensorDatasetStudy(Study):
                 "collate",
                 SOME,
             ),
-            claimed_faster("Indexing whole batches is the remedy.", found, BY_BATCH, BY_SAMPLE),
+            if_large_enough(
+                claimed_faster("Indexing whole batches is the remedy.", found, BY_BATCH, BY_SAMPLE),
+                found,
+                BY_SAMPLE,
+            ),
         ]
 
     def _rows(self, options: StudyOptions) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from iobench.errors import ColdCacheUnavailable, LoaderFailed, PrepareError
 from iobench.host import cache
 from iobench.studies._apart import apart
 from iobench.studies._base import HOLDS, UNKNOWN, Answer, Study, StudyOptions, scratch
-from iobench.studies._claims import all_of, claimed_equal, claimed_faster
+from iobench.studies._claims import EPOCH_S, all_of, claimed_equal, claimed_faster, if_large_enough
 from iobench.studies._limited import memory_group
 from iobench.studies._references import IO_EVALUATION
 from iobench.studies._turns import Measurements, together
@@ -83,13 +84,7 @@ class VolumeStudy(Study):
         return [
             _alike(f"{alike}, whatever the volume.", found, sizes, None),
             _alike(f"{alike} from a cold disk, too (not tested there).", found, cold, failure),
-            claimed_equal(
-                "Time grows in proportion to the volume, so that one volume speaks for all.",
-                _per_gib(found),
-                _gib_of(at(SLICES, sizes[0])),
-                _gib_of(at(SLICES, sizes[-1])),
-                f"; {_speeds(found, SLICES, sizes)}",
-            ),
+            _proportional(found, sizes),
             _where_memory_ends(found),
         ]
 
@@ -171,6 +166,21 @@ def _per_gib(found: Measurements) -> Measurements:
     speeds = found.noted["speed_bytes_per_s"]
     seconds = {_gib_of(name): [GIB / speed for speed in values] for name, values in speeds.items()}
     return Measurements(seconds, data=found.data)
+
+
+def _proportional(found: Measurements, sizes: Sequence[str]) -> Answer:
+    """From the smallest volume an epoch over which is more than its own beginning."""
+    claim = "Time grows in proportion to the volume, so that one volume speaks for all."
+    epoch_s = {size: statistics.median(found.seconds[at(SLICES, size)]) for size in sizes}
+    large = [size for size in sizes[:-1] if epoch_s[size] >= EPOCH_S] or sizes[:1]
+    answer = claimed_equal(
+        claim,
+        _per_gib(found),
+        _gib_of(at(SLICES, large[0])),
+        _gib_of(at(SLICES, sizes[-1])),
+        f"; {_speeds(found, SLICES, sizes)}",
+    )
+    return if_large_enough(answer, found, at(SLICES, large[0]), at(SLICES, sizes[-1]))
 
 
 def _alike(claim: str, found: Measurements, volumes: Sequence[str], failure: str | None) -> Answer:

@@ -7,6 +7,7 @@ from rich.table import Table
 from iobench.results.between import Machine
 from iobench.results.compare import Compared
 from iobench.results.stats import Estimate
+from iobench.results.warnings import RunWarning
 from iobench.terminal.tables import plain_table
 from iobench.text import printable
 from iobench.units import MIB, three_digits
@@ -29,6 +30,8 @@ TITLES = [
 def compared_table(found: Compared) -> Table:
     """One line per case and newer run."""
     table = plain_table(*TITLES, left=2)
+    for column in table.columns[TITLES.index("verdict") :]:
+        column.justify = "left"
     for cells in _cells(found):
         table.add_row(*cells)
     return table
@@ -45,28 +48,32 @@ def compared_line(found: Compared) -> str:
     """What the verdicts of a comparison mean."""
     corrected = f"; {found.correction}" if found.correction else ""
     least = f"below {found.smallest:.0%} nothing is called a difference"
-    return f"Ratios are new over {found.base}; {least}{corrected}."
+    machine = "machine: its own limit, its processors' speed, and the part of them that others used"
+    return f"Ratios are new over {found.base}; {least}{corrected}. {machine.capitalize()}."
 
 
 def cannot_tell_lines(found: Compared) -> list[str]:
-    """Why nobody can tell, for each case of which nobody can."""
-    return [
-        f"cannot tell of {line.case} in {line.new}: {line.because} ({_machine(line.machine)}); measure both "
-        "again, one after the other, with nothing else at work"
-        for line in found.lines
-        if line.because
+    """Of which cases nobody can tell, and why: a line for each reason and newer run."""
+    doubted: dict[tuple[str, str], list[str]] = {}
+    for line in found.lines:
+        if line.because:
+            doubted.setdefault((line.new, line.because), []).append(line.case)
+    told = [
+        RunWarning("cannot tell", f"cannot tell in {new}: {why}", cases)
+        for (new, why), cases in doubted.items()
     ]
+    return [one.sentence for one in told]
 
 
 def _machine(machine: Machine) -> str:
-    """How the machine differed between the runs: what its limit became, what others used, quiet rounds."""
+    """How the machine differed between the runs: its limit, how fast processors ran, what others used."""
     change, shares, told = machine.limit_change, machine.others, list[str]()
     if change is not None:
         told.append(f"{machine.limit} {change.median:.2f} ×")
+    if machine.pace_change is not None:
+        told.append(f"processors {machine.pace_change:.2f} ×")
     if None not in shares:
-        told.append(f"others {shares[0]:.0%} → {shares[1]:.0%} of the processors")
-    if machine.quiet is not None:
-        told.append(f"{machine.quiet[0]} and {machine.quiet[1]} quiet rounds")
+        told.append(f"others {shares[0]:.0%} → {shares[1]:.0%}")
     return ", ".join(told)
 
 

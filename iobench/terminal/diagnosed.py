@@ -49,6 +49,8 @@ def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
     yield "processors", used + (f", {counted(seen.workers, 'worker')} {workers:.0%}" if seen.workers else "")
     if seen.iowait is not None:
         yield "waiting for disks", f"{seen.iowait:.0%} of all processors"
+    if seen.others.processors is not None:
+        yield "other processes", f"{seen.others.processors:.0%} of all processors"
     if seen.disk_bytes is not None:
         yield "from disk", bytes_text(seen.disk_bytes)
     if seen.gpu is not None:

@@ -69,6 +69,8 @@ def diagnosis(found: Diagnosis) -> None:
         result("", trials_table(found.trials))
     for profiled in found.profiles:
         result("", profile_table(profiled))
+    for warning in found.warnings:
+        note(f"warning: {warning}")
     result("", found.verdict, *(f"- {one.said}" for one in found.advice))
     if found.bottleneck is not False and not found.advice:
         result("- Nothing stands out that would make it faster.")

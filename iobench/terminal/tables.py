@@ -13,6 +13,7 @@ from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
 from iobench.host.limits import Limit
 from iobench.results.history import Past
+from iobench.results.trend import Trend, speeds_text
 from iobench.text import printable
 from iobench.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 
@@ -78,6 +79,15 @@ def past_table(runs: Sequence[Past]) -> Table:
         table.add_row(
             run.name, when, run.dataset, str(run.cases), str(run.rounds), run.device, run.cache, run.verdict
         )
+    return table
+
+
+def trends_table(found: Sequence[Trend]) -> Table:
+    """Cases over several runs, one a line."""
+    table = plain_table("dataset", "case", "runs", "first MiB/s", "last MiB/s", "from run to run", left=2)
+    for trend in found:
+        table.add_row(trend.dataset, trend.case, str(len(trend.points)), *speeds_text(trend), trend.course)
+    table.columns[-1].justify = "left"
     return table
 
 

@@ -33,5 +33,9 @@ def _tell(seen: Seen) -> None:
     found = advice.diagnose(seen)
     console = Console(stderr=True, highlight=False)
     console.print(seen_table(seen))
-    for line in (found.verdict, *(f"- {one.said}" for one in found.advice)):
+    for line in (
+        *(f"warning: {one}" for one in found.warnings),
+        found.verdict,
+        *(f"- {one.said}" for one in found.advice),
+    ):
         console.print(Text(printable(line)), soft_wrap=True)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from iobench.results.record import Record
 
 
+MEASURE_AGAIN = "measure both again, one after the other, with nothing else at work"
 CANNOT_TELL_CODE = 3  # of a gate, where the machine is in the way
 
 
@@ -38,6 +39,7 @@ def compare(
 ) -> None:
     """Hold runs against an earlier one, case by case."""
     from iobench.results import compare as comparing
+    from iobench.results.warnings import OF_THE_MACHINE, warnings_of
     from iobench.terminal import compared, display
 
     allowed = _allowed(fail_on)
@@ -56,8 +58,12 @@ def compare(
         display.result(compared.compared_table(found), "", compared.compared_line(found))
     for sentence in found.missing if allowed is None else ():
         display.note(sentence)
+    for name, records in {found.base: base_records, **named}.items():
+        for warning in warnings_of(records):
+            if warning.kind in OF_THE_MACHINE:
+                display.note(f"warning: {name}: {warning.sentence}")
     for sentence in compared.cannot_tell_lines(found):
-        display.note(f"warning: {sentence}")
+        display.note(f"warning: {sentence}; {MEASURE_AGAIN}")
     if min(min(line.rounds) for line in found.lines) < ENOUGH:
         display.note(
             f"warning: fewer than {ENOUGH} rounds make no sure interval; measure with --rounds {ENOUGH}"
@@ -85,8 +91,9 @@ def _allowed(fail_on: str | None) -> float | None:
 def _judge(judged: Compared, gate: str) -> None:
     """Exit where a gate stays shut: 1 where a case got slower, 3 where the machine hides if one did."""
     from iobench.terminal import display
+    from iobench.terminal.compared import cannot_tell_lines
 
-    for complaints, code in ((_complaints(judged), 1), (_doubts(judged), CANNOT_TELL_CODE)):
+    for complaints, code in ((_complaints(judged), 1), (cannot_tell_lines(judged), CANNOT_TELL_CODE)):
         for complaint in complaints:
             display.note(f"iobench: --fail-on {gate}: {complaint}")
         if complaints:
@@ -109,10 +116,3 @@ def _complaints(judged: Compared) -> list[str]:
         f"{sentence}: it is gone" for sentence in judged.missing if sentence.endswith(f"in {judged.base}")
     ]
     return slower + open_ + gone
-
-
-def _doubts(judged: Compared) -> list[str]:
-    """Cases of which nobody can tell, because the machine was not the same."""
-    return [
-        f"cannot tell of {line.case} in {line.new}: {line.because}" for line in judged.lines if line.because
-    ]

@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 from iobench.errors import InvalidSettings
+from iobench.results.trend import FEWEST_RUNS
 from iobench.terminal.commands._options import AsJson, DataDir
 from iobench.terminal.commands._records import records_of
 from iobench.text import printable
 from iobench.units import counted
 
 app = typer.Typer(
-    add_completion=False, rich_markup_mode=None, help="List, show, delete and export past runs."
+    add_completion=False,
+    rich_markup_mode=None,
+    help="List, show, compare over time, delete and export past runs.",
 )
 
 Here = Annotated[Path | None, typer.Option("--data-dir", help="The folder that holds datasets and results.")]
@@ -41,6 +44,9 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
     readable = [past for past in found if not past.problem]
     if readable:
         display.result(tables.past_table(readable))
+        for trend in history.trends(readable):
+            if trend.step is not None:
+                display.result("", f"{trend.sentence}.")
     else:
         display.note(f"no runs in {data_dir / 'results'}; make one with 'iobench run'")
 
@@ -63,6 +69,23 @@ def show(
         display.as_json(summarise(records).as_dict())
     else:
         display.records(records, wide=wide)
+
+
+@app.command()
+def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False) -> None:
+    """Show how each case's speed went from run to run, and whether it changed by a step."""
+    from iobench.results import history
+    from iobench.terminal import display, tables
+
+    folder = data_dir or context.obj
+    found = history.trends([past for past in history.past(folder) if not past.problem])
+    if as_json:
+        display.as_json([one.as_dict() for one in found])
+        return
+    if not found:
+        display.note(f"no case in {folder / 'results'} was measured by {FEWEST_RUNS} runs")
+        return
+    display.result(tables.trends_table(found), "", *(f"{one.sentence}." for one in found))
 
 
 @app.command()

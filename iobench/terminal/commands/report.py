@@ -36,7 +36,8 @@ def report(
     paths = [history.find(data_dir, name) for name in runs or []]
     if not paths and (not answered or any(not past.problem for past in history.past(data_dir))):
         paths = [history.newest(data_dir)]
-    page, *pictures = reporting.write(records_of(paths), out, png, answered)
+    trends = history.trends([past for past in history.past(data_dir) if not past.problem])
+    page, *pictures = reporting.write(records_of(paths), out, png, answered, trends)
     display.result(str(page))
     if pictures:
         display.note(f"{counted(len(pictures), 'picture')} in {png}")

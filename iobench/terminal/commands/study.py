@@ -38,7 +38,7 @@ def study(
     else:
         display.result(result.source, result.about, "", tables.contenders_table(result), "")
         for answer in result.answers:
-            display.result(f"{answer.answer}: {answer.claim}", f"    {answer.because}")
-    if result.warning:
-        display.note(f"warning: {result.warning}")
+            display.result(answer.sentence, f"    {answer.because}")
+    for warning in result.warnings:
+        display.note(f"warning: {warning}")
     display.note(f"in {path}, and from now on in 'iobench report'")
