@@ -16,7 +16,7 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.errors import BenchError, WrongContent
-from iobench.formats import Batch, FormatError, corrupt
+from iobench.formats import REPAIR, Batch, FormatError, corrupt
 from iobench.host.bus_errors import guarded
 from iobench.text import reason
 
@@ -65,7 +65,7 @@ def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silen
     except OSError as error:
         file = Path(str(error.filename or opener.path))
         raise corrupt(file, "a file that can be read", error.strerror or reason(error)) from error
-    compare(manifest, manifest.path_of(variant), found)
+    compare(manifest, opener.path, found, manifest.place_of(variant).repair)
 
 
 def content_of(opener: Opener, report: Report = lambda done, total: None) -> Checksum:
@@ -101,24 +101,24 @@ def _discard_stderr() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def compare(manifest: Manifest, folder: Path, found: Checksum) -> None:
+def compare(manifest: Manifest, folder: Path, found: Checksum, repair: str = REPAIR) -> None:
     """Raise WrongContent where the checksum in order of what is in a folder is not the manifest's."""
     if (found.content, found.ordered) == (manifest.content, manifest.ordered):
         return
     what = "samples in another order" if found.content == manifest.content else "other content"
     raise WrongContent(
-        f"{folder}: {what}: expected checksum {manifest.content:016x}, "
-        f"found {found.content:016x}; prepare it again, as it was first prepared, to repair it"
+        f"{folder}: {what}: expected checksum {manifest.content:016x}, found {found.content:016x}; {repair}"
     )
 
 
-def read_back(opener: Opener) -> Iterator[Batch]:
+def read_back(opener: Opener, rows: int | None = None) -> Iterator[Batch]:
     """All samples in order, in fresh arrays; reopens the reader now and then to give mapped pages back.
 
-    OSError where the disk fails, under a map too.
+    `rows`: of each batch, by default as many as make BATCH_BYTES. OSError where the disk fails, under a
+    map too.
     """
     schema = opener.schema
-    rows = schema.batch_rows(BATCH_BYTES)
+    rows = rows or schema.batch_rows(BATCH_BYTES)
     starts = iter(range(0, schema.samples, rows))
     per_reader = max(1, READER_BYTES // (rows * schema.sample_bytes))
     while some := list(itertools.islice(starts, per_reader)):

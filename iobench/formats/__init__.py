@@ -6,7 +6,18 @@ see `iobench.formats._registry`; `iobench.testing` tests what they promise.
 
 from __future__ import annotations
 
+from iobench.formats._arrays import (
+    NO_NUMBER,
+    Shaped,
+    check_sample,
+    choice,
+    choose,
+    how_to_choose,
+    native_dtype,
+)
+from iobench.formats._arrays import schema_of as arrays_schema
 from iobench.formats._errors import (
+    REPAIR,
     ArtifactExists,
     BrokenPlugin,
     CorruptArtifact,
@@ -28,12 +39,15 @@ from iobench.formats._schema import (
     Batch,
     Field,
     Schema,
+    field_name,
     plain_bools,
     raw_bytes,
 )
 
 __all__ = [
     "DTYPES",
+    "NO_NUMBER",
+    "REPAIR",
     "RESERVED_NAMES",
     "Array",
     "ArtifactExists",
@@ -57,15 +71,23 @@ __all__ = [
     "Registry",
     "Rows",
     "Schema",
+    "Shaped",
     "Strided",
     "Timed",
     "UnknownFormat",
+    "arrays_schema",
     "build",
+    "check_sample",
+    "choice",
+    "choose",
     "corrupt",
     "declared",
     "describe",
+    "field_name",
     "get",
+    "how_to_choose",
     "names",
+    "native_dtype",
     "option",
     "parse",
     "plain_bools",

@@ -20,6 +20,7 @@ class Format(Options, ABC):
 
     kind: ClassVar[str] = "format"
     library: ClassVar[str]  # the installed package that does the work, by its name on PyPI
+    chooses: ClassVar[bool] = False  # whether `schema_of` takes `PATH::NAME,NAME`, some of the arrays there
 
     def size_bound(self, schema: Schema) -> int:
         """The most bytes that `write` puts on disk; prepare asks for this much free space."""

@@ -91,6 +91,12 @@ class Schema:
         return max(1, min(self.samples, target_bytes // self.sample_bytes))
 
 
+def field_name(text: str) -> str:
+    """A name out of other people's data, made into one that a field can have: train/x is train_x."""
+    name = re.sub(r"[^A-Za-z0-9_]+", "_", text).strip("_")
+    return name if name[:1].isalpha() and name not in RESERVED_NAMES else f"f_{name}"
+
+
 def raw_bytes(array: Array) -> memoryview:
     """The bytes of a C-contiguous array, as a flat view of its memory."""
     return array.reshape(-1).view(np.uint8).data

@@ -12,7 +12,7 @@ import typer
 
 from iobench.errors import INTERRUPTED, BenchError, InvalidSettings, TargetError
 from iobench.formats import FormatError, InvalidOption, UnknownFormat
-from iobench.terminal.commands import compare, diagnose, history, inspect, prepare, report, run, study
+from iobench.terminal.commands import add, compare, diagnose, history, inspect, prepare, report, run, study
 from iobench.text import printable, shortened
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -24,6 +24,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 COMMANDS = (
     prepare.prepare,
+    add.add,
     run.run,
     compare.compare,
     report.report,

@@ -190,6 +190,8 @@ def _fits(files: Sequence[Path]) -> bool:
 
 
 def _files(folder: Path) -> list[Path]:
+    if folder.is_file():  # data that were added may be one
+        return [folder]
     return [path for path in sorted(folder.rglob("*")) if path.is_file()]
 
 
