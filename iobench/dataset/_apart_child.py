@@ -16,6 +16,7 @@ from iobench import formats
 from iobench.dataset.apart import BATCH, DONE, FAILED, PROGRESS
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
+from iobench.dataset.sources import BATCH_BYTES
 from iobench.dataset.verify import read_back
 from iobench.errors import BenchError
 from iobench.formats import Batch, CorruptArtifact, Field, Format, FormatError, Schema, plain_bools
@@ -92,7 +93,13 @@ def _batches(asked: dict[str, Any], schema: Schema, rows: int | None = None) -> 
     _limit(asked["memory_bytes"])
     _alarm(asked)
     form.check(path, schema)
-    yield from read_back(Opener(form, path, schema), rows)
+    if asked["kind"] not in KINDS:
+        yield from read_back(Opener(form, path, schema), rows)
+        return
+    rows = rows or schema.batch_rows(BATCH_BYTES)
+    with form.open(path, schema) as reader:  # once: some go through a file in order
+        for start in range(0, schema.samples, rows):
+            yield reader.batch(slice(start, start + rows))
 
 
 def _format(asked: dict[str, Any]) -> Format:
@@ -112,8 +119,8 @@ def _refuse_odd_bools(path: str, batch: Batch) -> None:
     """CorruptArtifact where truth values are neither 0 nor 1, which libraries take for other bytes."""
     if plain_bools(batch) is not batch:
         raise CorruptArtifact(
-            f"{path}: it has truth values other than the bytes 0 and 1, which libraries read in ways of their "
-            "own; 'iobench prepare --source' puts them right"
+            f"{path}: it has truth values other than the bytes 0 and 1, which libraries read in their own "
+            "ways; 'iobench prepare --source' puts them right"
         )
 
 

@@ -28,7 +28,7 @@ from iobench.formats import Batch, Field, Schema, raw_bytes
 LIMIT_S = 120.0  # for finding out what data are, and for reading one batch of them; and for each of
 BYTES_PER_S = 50e6  # these bytes a second
 MEMORY_BYTES = 768 << 20  # that reading may take: a sample, a chunk as stored and as unpacked, and room;
-MEMORY_SHARE = 256  # and a byte for so many of the data, for tables of rows
+MEMORY_SHARE = 256  # and a byte for so many of the data, for tables of rows (torch's own maps count whole)
 MAX_ANSWER_BYTES = 16 << 20
 BATCH, DONE, FAILED, PROGRESS = 1, 2, 3, 4
 
@@ -66,7 +66,7 @@ class Data:
             "path": path,
             "kind": self.kind,
             "limit_s": LIMIT_S + self.bytes / BYTES_PER_S,
-            "memory_bytes": MEMORY_BYTES + self.bytes // MEMORY_SHARE,
+            "memory_bytes": MEMORY_BYTES + self.bytes // (1 if self.kind == "torch" else MEMORY_SHARE),
         }
 
     @property

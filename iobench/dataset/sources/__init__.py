@@ -35,7 +35,8 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
     suffix = "" if path.is_dir() else path.suffix.lower()
     if chosen and suffix not in (".npz", *READ_APART):
         raise SourceError(
-            f"--source {path}: arrays are chosen, by ::{','.join(chosen)}, from .npz, .pt, .h5 and .hdf5"
+            f"--source {path}: arrays are chosen, by ::{','.join(chosen)}, from .npz, .pt, .csv, "
+            ".h5 and .hdf5"
         )
     if path.is_dir() and (sample_shape is not None or holds_images(path)):
         from iobench.dataset.sources.images import ImageFolder
@@ -69,9 +70,10 @@ def _recognised(path: Path) -> str:
     if path.is_dir():
         raise SourceError(
             f"--source {path}: no format recognises it ({', '.join(formats.names())}), and there "
-            "is no subfolder with images; images go into one subfolder per label"
+            "is no image in it; images go into one subfolder per label"
         )
     raise SourceError(
-        f"--source {path}: {path.suffix or 'a file without a suffix'} is not read, and no format "
-        f"recognises it ({', '.join(formats.names())}); give .npy, .npz, .pt, .csv, .h5, .hdf5 or a folder of images"
+        f"--source {path}: {path.suffix or 'a file without a suffix'} is not read, and no "
+        f"format recognises it ({', '.join(formats.names())}); give "
+        ".npy, .npz, .pt, .csv, .h5, .hdf5 or a folder of images"
     )

@@ -33,8 +33,8 @@ def prepare(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="Your own data instead: .npy, .npz, .pt, .csv, a folder of images, or a file or folder in any "
-            "format; FILE::NAME,NAME takes some of a file's arrays. [default: what was added to --name]",
+            help="Your own data instead: .npy, .npz, .pt, .csv, a folder of images, or data in any format; "
+            "FILE::NAME,NAME takes some of a file's arrays. [default: what was added to --name]",
             show_default=False,
         ),
     ] = None,
