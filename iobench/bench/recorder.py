@@ -37,10 +37,11 @@ class Recorder:
 
     def __init__(self, run: Run) -> None:
         self._run, self._id = run, uuid.uuid4().hex[:12]
-        root, device = run.manifest.root, run.cases[0].device
+        first = run.cases[0]
         self._limits = CaseLimits(run.manifest) if run.options.limits else None
-        self._monitor = Monitor(root, device) if run.options.profile else None
-        self._machines = {case.device: _machine(root, case.device) for case in run.cases}
+        self._monitor = Monitor(_disk_of(run, first), first.device) if run.options.profile else None
+        places = {(_disk_of(run, case), case.device) for case in run.cases}
+        self._machines = {place: _machine(*place) for place in places}
         self._below_s: list[float] | None = None
 
     def watching(self) -> AbstractContextManager[None]:
@@ -79,7 +80,7 @@ class Recorder:
             case=case.facets,
             dataset=self._dataset(case),
             cache=CachePart(**{**asdict(cache), **cold}),
-            machine=self._machines[case.device],
+            machine=self._machines[_disk_of(self._run, case), case.device],
             limit=LimitPart(**asdict(limit)) if limit else None,
             shuffledness=self._shuffledness(case),
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
@@ -98,7 +99,7 @@ class Recorder:
             source=record.plain(manifest.source),
             content=case.content,
             stored_bytes=artifact.stored_bytes,
-            write_s=artifact.write_s,
+            write_s=None if artifact.added else artifact.write_s,
         )
 
     def _shuffledness(self, case: Case) -> float | None:
@@ -108,6 +109,11 @@ class Recorder:
         order = case.row_order(self._run.manifest.schema)
         batches = order.batches(samples, 1)
         return shuffledness(batches[:: max(1, len(batches) // 100)], order.block_rows, samples)
+
+
+def _disk_of(run: Run, case: Case) -> Path:
+    """A path on the disk that the case reads: what was added may lie on another than the dataset."""
+    return run.manifest.path_of(case.variant) if case.variant in run.manifest.added else run.manifest.root
 
 
 def _machine(root: Path, device: str) -> MachinePart:

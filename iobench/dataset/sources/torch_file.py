@@ -77,9 +77,14 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
     """Each tensor of a file by its name, nested ones by their path."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except UnpicklingError as error:  # whose message says how to load it after all
+        raise CorruptArtifact(
+            f"{path}: it holds more than tensors, or is damaged, and nothing else is unpickled; save them with "
+            "torch.save({'x': x, 'y': y}, file)"
+        ) from error
     except DAMAGE as error:
         raise CorruptArtifact(
-            f"{path}: cannot be read as tensors alone ({reason(error)}); save them with "
+            f"{path}: cannot be read as mapped tensors ({reason(error)}); save them anew with "
             "torch.save({'x': x, 'y': y}, file)"
         ) from error
     named = {SINGLE: found} if isinstance(found, torch.Tensor) else found
