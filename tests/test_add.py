@@ -112,14 +112,13 @@ def test_what_others_wrote_is_measured_where_it_lies_and_never_touched(kind, the
             np.testing.assert_array_equal(batch[names[1]], Y[rows])
         np.testing.assert_array_equal(reader.sample(11)[names[0]], X[11])
     options = iobench.RunOptions(
-        loader=("native", "stream", "dataloader"), order=("random", "sequential"), rounds="1", limits=False
+        loader=("native", "stream", "dataloader"), order=("random",), rounds="1", limits=False
     )
     found = iobench.run(manifest, options)
-    assert (found.failures, len(found.records)) == ({}, 6)
+    assert (found.failures, len(found.records)) == ({}, 3)
     assert iobench.verify(manifest) == {variant: None}
     loader = iobench.StreamLoader(manifest.root, format=variant, batch_size=50, order="random")
     assert sum(len(batch[names[0]]) for batch in loader) == SAMPLES
-    loader.close()
     assert state(theirs) == before
     assert sorted(path.name for path in manifest.root.iterdir()) == [".lock", "manifest.json"]
 

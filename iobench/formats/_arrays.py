@@ -86,8 +86,8 @@ def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int) -> None:
         )
     if sample_bytes > MAX_SAMPLE_BYTES:
         raise CorruptArtifact(
-            f"{what}: one sample is {sample_bytes / 2**20:,.0f} MiB; at most {MAX_SAMPLE_BYTES >> 20} MiB can "
-            "be prepared; the first axis must be that of samples, or they must be cut into smaller ones"
+            f"{what}: one sample is {sample_bytes / 2**20:,.0f} MiB; at most {MAX_SAMPLE_BYTES >> 20} MiB "
+            "can be prepared; the first axis must be that of samples, or they must be cut into smaller ones"
         )
 
 

@@ -95,8 +95,8 @@ def schema_of(path: Path, txn: Any, told: Sequence[Field]) -> Schema:
 def _told(path: Path, samples: int, value_bytes: int, fields: tuple[Field, ...]) -> Schema:
     if not fields:
         raise CorruptArtifact(
-            f"{path}: its values of {value_bytes:,} bytes do not say what is in them; say it to 'iobench "
-            "add', like --field 'x=float32[3,224,224]' --field 'y=int64', in the order in which they lie in a value"
+            f"{path}: its values of {value_bytes:,} bytes do not say what is in them; say it to "
+            "'iobench add' in the order in which it lies: --field 'x=float32[3,224,224]' --field 'y=int64'"
         )
     schema = Schema(samples, fields)
     if schema.sample_bytes != value_bytes:

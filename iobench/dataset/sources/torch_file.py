@@ -79,8 +79,8 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
         found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except UnpicklingError as error:  # whose message says how to load it after all
         raise CorruptArtifact(
-            f"{path}: it holds more than tensors, or is damaged, and nothing else is unpickled; save them with "
-            "torch.save({'x': x, 'y': y}, file)"
+            f"{path}: it holds more than tensors, or is damaged, and nothing else is unpickled; save them "
+            "with torch.save({'x': x, 'y': y}, file)"
         ) from error
     except DAMAGE as error:
         raise CorruptArtifact(
