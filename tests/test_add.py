@@ -139,7 +139,7 @@ def test_what_was_added_is_the_source_of_other_formats(kind, theirs, inside):
     assert state(theirs) == before
 
 
-def test_all_commands_work_on_it(theirs):
+def test_all_commands_work_on_it(theirs, inside):
     """As one would type them, with the format found out."""
     data = theirs.parent / "data"
     path = write_npy(theirs / "mine")
@@ -149,15 +149,15 @@ def test_all_commands_work_on_it(theirs):
     assert done.returncode == 0, done.stderr
     assert f"it stays where it lies, {path}; next: iobench run --data-dir {data} --name mine" in done.stderr
     assert "hashed where it lies" in done.stdout
-    done = call("run", *where, "--rounds", 1, "--loader", "native", "--no-limits")
+    done = inside("run", *where, "--rounds", 1, "--loader", "native", "--no-limits")
     assert done.returncode == 0, done.stderr
     name = next((data / "results").glob("*.jsonl")).stem
-    assert "mine" in call("runs", *where).stdout
-    assert "npy: intact" in call("verify", *where).stdout
+    assert "mine" in inside("runs", *where).stdout
+    assert "npy: intact" in inside("verify", *where).stdout
     for rest in (["limits", "--seconds", 0.01, *where], ["runs", "delete", name, "--yes", *where]):
-        done = call(*rest)
+        done = inside(*rest)
         assert done.returncode == 0, done.stderr
-    done = call("prepare", "--size", "1e3", "--format", "npy", "--name", "mine", "--overwrite", *where)
+    done = inside("prepare", "--size", "1e3", "--format", "npy", "--name", "mine", "--overwrite", *where)
     assert done.returncode == 0, done.stderr
     assert state(theirs) == before
     assert not Manifest.load(data / "mine").added
