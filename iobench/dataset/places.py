@@ -129,7 +129,7 @@ class AddedData(Place):
     @property
     def files(self) -> list[Path]:
         """Every file that is there now."""
-        return list(self._now().files)
+        return self._now().files
 
     def check(self) -> None:
         """CorruptArtifact where a file was written to, replaced, added or removed since they were hashed."""

@@ -2,7 +2,7 @@
 
 A stamp has one size, however many files there are: how many, their bytes, the newest time of change,
 and a digest over each file's name, size, time of change and inode. Taking it costs a look at each file's
-entry, about 4 µs, and opens none.
+entry, about 7 µs of processor time, and opens none.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Tree:
     """A file, or all files of a folder, in the order of their names; `stamp` is of the state they are in."""
 
     path: Path
-    files: tuple[Path, ...]
+    names: tuple[str, ...]  # their paths
     stamp: Stamp
     disk_bytes: int  # allocated for them
 
@@ -36,16 +36,22 @@ class Tree:
         SourceError where there is nothing, or anything but regular files and folders, or a link that
         leads out of the folder: nothing outside it is read.
         """
-        digest, files, size, allocated, newest = hashlib.blake2b(digest_size=8), [], 0, 0, 0
+        above = len(os.fsencode(path))  # what is in front of each name
+        digest, names, size, allocated, newest = hashlib.blake2b(digest_size=8), [], 0, 0, 0
         for file, found in _walked(path):
-            name = os.fsencode(os.path.relpath(file, path))
+            name = os.fsencode(file)[above:]
             digest.update(b"%s\0%d %d %d\n" % (name, found.st_size, found.st_mtime_ns, found.st_ino))
-            files.append(Path(file))
+            names.append(file)
             size, allocated = size + found.st_size, allocated + 512 * found.st_blocks
             newest = max(newest, found.st_mtime_ns)
-        if not files:
+        if not names:
             raise SourceError(f"{path}: it holds no file")
-        return cls(path, tuple(files), Stamp(len(files), size, newest, digest.hexdigest()), allocated)
+        return cls(path, tuple(names), Stamp(len(names), size, newest, digest.hexdigest()), allocated)
+
+    @property
+    def files(self) -> list[Path]:
+        """All of them."""
+        return [Path(name) for name in self.names]
 
 
 def differences(before: Stamp, now: Stamp) -> str:
