@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from iobench.bench.options import RunOptions
     from iobench.bench.outcome import Run
     from iobench.bench.run import run
+    from iobench.dataset.add import AddedSource, add
     from iobench.dataset.manifest import Manifest, find_dataset
     from iobench.dataset.prepare import prepare
     from iobench.dataset.sources import Source, Synthetic, open_source
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from iobench.terminal.watch import watch
 
 _HOMES = {
+    "AddedSource": "iobench.dataset.add",
     "Manifest": "iobench.dataset.manifest",
     "Run": "iobench.bench.outcome",
     "RunOptions": "iobench.bench.options",
@@ -29,6 +31,7 @@ _HOMES = {
     "StreamLoader": "iobench.loading.stream",
     "Summary": "iobench.results.summary",
     "Synthetic": "iobench.dataset.sources",
+    "add": "iobench.dataset.add",
     "batches": "iobench.loading.batches",
     "find_dataset": "iobench.dataset.manifest",
     "open_source": "iobench.dataset.sources",
@@ -41,6 +44,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AddedSource",
     "Manifest",
     "Run",
     "RunOptions",
@@ -48,6 +52,7 @@ __all__ = [
     "StreamLoader",
     "Summary",
     "Synthetic",
+    "add",
     "batches",
     "find_dataset",
     "open_source",

@@ -16,9 +16,11 @@ from PIL import Image
 
 import iobench
 from iobench import open_source
+from iobench.dataset import apart
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.dataset.sources import _hdf5_child, checked, hdf5_file
+from iobench.dataset.sources import checked
 from iobench.errors import SourceError
+from iobench.formats import _hdf5_datasets
 
 PEAK = """
 import resource, sys
@@ -112,26 +114,26 @@ class TestHdf5:
     def test_a_library_that_takes_too_long_is_stopped(self, tmp_path, monkeypatch):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["x"] = np.arange(9)
-        monkeypatch.setattr(hdf5_file, "LIMIT_S", 1e-6)
+        monkeypatch.setattr(apart, "LIMIT_S", 1e-6)
         assert "took longer than" in refused(tmp_path / "a.h5")
 
     def test_a_library_that_ends_its_process_is_told_of(self, tmp_path, monkeypatch):
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["x"] = np.arange(9)
-        monkeypatch.setattr(hdf5_file, "_START", "import os; os.kill(os.getpid(), 11)")
-        assert "ended the HDF5 library (Segmentation fault)" in refused(tmp_path / "a.h5")
-        monkeypatch.setattr(hdf5_file, "_START", "raise SystemExit(3)")
+        monkeypatch.setattr(apart, "_START", "import os; os.kill(os.getpid(), 11)")
+        assert "ended the library that reads it (Segmentation fault)" in refused(tmp_path / "a.h5")
+        monkeypatch.setattr(apart, "_START", "raise SystemExit(3)")
         assert "ended with 3" in refused(tmp_path / "a.h5")
-        monkeypatch.setattr(hdf5_file, "_START", "print('hello, who are you?')")
+        monkeypatch.setattr(apart, "_START", "print('hello, who are you?')")
         assert "answered what it cannot" in refused(tmp_path / "a.h5")
 
     def test_no_process_is_left_when_reading_stops_early(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(hdf5_file, "BATCH_BYTES", 800)
+        monkeypatch.setattr(apart, "BATCH_BYTES", 800)
         with h5py.File(tmp_path / "a.h5", "w") as file:
             file["x"] = np.arange(1000)
         batches = open_source(tmp_path / "a.h5").batches()
         assert next(batches)["x"].tolist() == list(range(100))
-        (reader,) = [one for one in psutil.Process().children() if "_hdf5_child" in " ".join(one.cmdline())]
+        (reader,) = [one for one in psutil.Process().children() if "_apart_child" in " ".join(one.cmdline())]
         batches.close()
         assert not reader.is_running()
 
@@ -147,7 +149,7 @@ class TestHdf5:
         assert len(fields) == 1
 
     def test_objects_are_counted(self, tmp_path, monkeypatch):
-        assert _hdf5_child.MAX_OBJECTS == 10_000
+        assert _hdf5_datasets.MAX_OBJECTS == 10_000
         with h5py.File(tmp_path / "a.h5", "w") as file:
             group = file.create_group("g")
             for number in range(10_001):
@@ -177,7 +179,7 @@ class TestChoosing:
         assert self.taken(f"{file}::/train/x,train/y") == ["train_x", "train_y"]
 
     def test_a_refusal_says_what_there_is_and_how(self, file):
-        assert "--source 'a.h5::NAME,NAME', out of names, test/x, train/x, train/y" in refused(file)
+        assert "give 'a.h5::NAME,NAME', out of names, test/x, train/x, train/y" in refused(file)
         assert "it has no 'valid'; it has names, test/x" in refused(f"{file}::valid")
 
     def test_arrays_of_an_archive(self, tmp_path):
@@ -261,8 +263,8 @@ class TestWhatChangesMeanwhile:
 
     @pytest.mark.parametrize("kind", ["npy", "npz", "h5"])
     def test_a_file_written_to_while_it_is_read(self, tmp_path, kind, monkeypatch):
-        for module in ("numpy_files", "hdf5_file"):
-            monkeypatch.setattr(f"iobench.dataset.sources.{module}.BATCH_BYTES", 800)
+        for module in ("sources.numpy_files", "apart"):
+            monkeypatch.setattr(f"iobench.dataset.{module}.BATCH_BYTES", 800)
         path = tmp_path / f"a.{kind}"
         array = np.arange(1000)
         if kind == "h5":

@@ -67,8 +67,8 @@ def test_json_of_something_else_is_refused(manifest, body):
 
 
 def test_a_newer_version_asks_for_an_upgrade(manifest, edit):
-    edit(lambda body: body.update(manifest_version=3))
-    assert "manifest version 3, this iobench reads up to 2; upgrade" in refusal(manifest)
+    edit(lambda body: body.update(manifest_version=4))
+    assert "manifest version 4, this iobench reads up to 3; upgrade" in refusal(manifest)
 
 
 @pytest.mark.parametrize("key", ["created", "samples", "fields", "source", "checksum", "artifacts"])

@@ -40,12 +40,12 @@ class Recorder:
 
     def __init__(self, run: Run) -> None:
         self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
-        root, device = run.manifest.root, run.cases[0].device
+        first = run.cases[0]
         self._limits = CaseLimits(run.manifest, run.cases) if run.options.limits else None
-        self._monitor = Monitor(root, device) if run.options.profile else None
-        self.machines = {
-            case.device: _machine(root, case.device, _libraries(run.cases)) for case in run.cases
-        }
+        self._monitor = Monitor(_disk_of(run, first), first.device) if run.options.profile else None
+        libraries = _libraries(run.cases)
+        places = {(_disk_of(run, case), case.device) for case in run.cases}
+        self._machines = {place: _machine(*place, libraries) for place in places}
         self._below_s: list[float] | None = None
         self._proofs: dict[str, ProofPart | None] = {}
 
@@ -71,6 +71,10 @@ class Recorder:
         if self._limits:
             self._limits.look()
 
+    def machine(self, case: Case) -> MachinePart:
+        """The machine with the disk and the device of a case."""
+        return self._machines[_disk_of(self._run, case), case.device]
+
     def proved(self, case: Case, found: ProofPart | None) -> None:
         """Keep what the proof of a case found, for its records."""
         self._proofs[case.key] = found
@@ -85,7 +89,7 @@ class Recorder:
             case=case.facets,
             dataset=self._dataset(case),
             cache=CachePart(**{**asdict(cache), **cold}),
-            machine=self.machines[case.device],
+            machine=self.machine(case),
             limit=self._limit(case, measured),
             shuffledness=self._shuffledness(case),
             proof=self._proofs.get(case.key),
@@ -114,7 +118,7 @@ class Recorder:
             source=record.plain(manifest.source),
             content=case.content,
             stored_bytes=artifact.stored_bytes if artifact else None,
-            write_s=artifact.write_s if artifact else None,
+            write_s=artifact.write_s if artifact and not artifact.added else None,
         )
 
     def _shuffledness(self, case: Case) -> float | None:
@@ -129,14 +133,19 @@ class Recorder:
         return shuffledness(batches[:: max(1, len(batches) // 100)], order.block_rows, samples)
 
 
+def _disk_of(run: Run, case: Case) -> Path:
+    """A path on the disk that the case reads: what was added may lie on another than the dataset."""
+    return run.manifest.path_of(case.variant) if case.variant in run.manifest.added else run.manifest.root
+
+
 def _libraries(cases: Iterable[Case]) -> set[str]:
     """The packages of the formats and loaders that are measured."""
     found = {case.loader.library for case in cases}
     return found.union(*(formats.parse(variant).libraries for variant in {case.variant for case in cases}))
 
 
-def _machine(root: Path, device: str, libraries: Iterable[str]) -> MachinePart:
-    described = machine.describe(root, device, libraries)
+def _machine(disk: Path, device: str, libraries: Iterable[str]) -> MachinePart:
+    described = machine.describe(disk, device, libraries)
     gpu: dict[str, Any] | None = described.pop("gpu")
     named = {spec.name for spec in fields(MachineGpu)}
     return MachinePart(

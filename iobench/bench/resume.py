@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,10 +43,12 @@ def earlier(path: Path) -> tuple[Planned, list[Record]]:
     return Planned(options, first.dataset.name, first.dataset.content), rounds
 
 
-def check_same(rounds: Sequence[Record], cases: Sequence[Case], machines: Mapping[str, MachinePart]) -> None:
+def check_same(
+    rounds: Sequence[Record], cases: Sequence[Case], machine: Callable[[Case], MachinePart]
+) -> None:
     """InvalidSettings where the plan would now measure something else than these rounds did, or elsewhere.
 
-    `machines` are by device.
+    `machine` says what each case is measured on.
     """
     first, now = rounds[0], {case.key: case for case in cases}
     if first.dataset.content != cases[0].content:
@@ -64,8 +66,8 @@ def check_same(rounds: Sequence[Record], cases: Sequence[Case], machines: Mappin
             f"--resume: the plan means other cases than when it was begun ({shown}): a format was prepared "
             "or removed since, or a loader changed; measure anew"
         )
-    for one in {one.case.get("device"): one for one in rounds}.values():
-        if differs := _differences(one.machine, machines[str(one.case["device"])]):
+    for one in {key_of(one.case): one for one in rounds}.values():
+        if differs := _differences(one.machine, machine(now[key_of(one.case)])):
             raise InvalidSettings(
                 f"--resume: the machine is not the same ({'; '.join(differs)}); measure anew"
             )

@@ -43,7 +43,7 @@ class Measuring:
         self._recorder = Recorder(run)
         self._done = {(key_of(one.case), one.round) for one in run.records}  # by a run that is gone on with
         if run.records:
-            check_same(run.records, run.cases, self._recorder.machines)
+            check_same(run.records, run.cases, self._recorder.machine)
             observer.went_before(run.records)
             self._say_what_is_there()
         self._check_interrupt: interrupts.Check = lambda: None

@@ -10,6 +10,7 @@
 A generation is eight random hexadecimal digits, new for every writing, so that the files of two
 writings never meet under one name: the manifest of before never describes the data of after. In
 version 1 an artifact's folder is named like its variant and has no seal; it is read as it is.
+An artifact that was added lies somewhere else, and nothing here ever writes there: see `places`.
 
 Whoever has read a manifest may go on with its artifacts while prepare replaces them: they stay
 whole until the new manifest is on disk. Files that are open then can be read on until they are
@@ -25,12 +26,13 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.dataset import kept, manifest_file, seal
+from iobench.dataset import kept, manifest_file
 from iobench.dataset.kept import Kept
-from iobench.dataset.manifest_file import FILE_NAME, VERSION, Artifact, Body, Checksums, FileStamp
+from iobench.dataset.manifest_file import FILE_NAME, VERSION, Added, Artifact, Body, Checksums, FileStamp
+from iobench.dataset.places import AddedData, Place, PreparedFolder
 from iobench.dataset.seal import Seal
 from iobench.errors import ManifestError
-from iobench.formats import Format, MissingDependency, Reader, Schema, corrupt
+from iobench.formats import Format, MissingDependency, Reader, Schema
 
 __all__ = [
     "FILE_NAME",
@@ -42,8 +44,6 @@ __all__ = [
     "check_name",
     "check_readable",
     "find_dataset",
-    "stamps",
-    "stored_bytes",
     "unusable",
 ]
 
@@ -84,13 +84,30 @@ class Manifest:
         """The dataset's name: that of its folder."""
         return self.root.name
 
+    def place_of(self, variant: str) -> Place:
+        """Where the files of a variant's artifact lie; KeyError where there is none."""
+        artifact = self.artifacts[variant]
+        if artifact.added is not None:
+            return AddedData(self.root, self.schema, artifact, artifact.added)
+        return PreparedFolder(self.root, artifact, self.seal_of(artifact))
+
     def path_of(self, variant: str) -> Path:
-        """The folder of a prepared variant's artifact; KeyError where it is not prepared."""
-        return self.root / self.artifacts[variant].folder_name
+        """The file or folder of a variant's artifact; KeyError where there is none."""
+        return self.place_of(variant).path
 
     def files_of(self, variant: str) -> list[Path]:
-        """Every data file of a prepared variant."""
-        return [self.path_of(variant) / name for name in self.artifacts[variant].files]
+        """Every data file of a variant; CorruptArtifact where what was added cannot be listed."""
+        return self.place_of(variant).files
+
+    @property
+    def added(self) -> dict[str, Added]:
+        """What was added where it lies, by its variant."""
+        return {variant: a.added for variant, a in self.artifacts.items() if a.added is not None}
+
+    @property
+    def folders(self) -> set[str]:
+        """The names of the folders in the dataset that hold what prepare wrote."""
+        return {artifact.folder_name for artifact in self.artifacts.values() if artifact.added is None}
 
     def checksums_of(self, variant: str) -> tuple[int, int]:
         """The content checksum of a prepared variant and that in order: the dataset's, unless it is lossy."""
@@ -100,41 +117,27 @@ class Manifest:
         return self.content or 0, self.ordered or 0
 
     def opener(self, variant: str) -> Opener:
-        """How to open a prepared variant.
+        """How to open a variant that is there.
 
-        ManifestError where it is not prepared. CorruptArtifact where the folder's seal is not of
-        this artifact, or a file is missing, linked to elsewhere or of another size than when it
-        was verified.
+        ManifestError where it is not. CorruptArtifact where its files are missing, linked to elsewhere or
+        of another size than when they were verified, or belong to another artifact, or, where they
+        were added, were touched in any way since.
         """
         if variant not in self.artifacts:
             prepared = ", ".join(self.artifacts) or "nothing"
             raise ManifestError(
-                f"dataset {self.name}: {variant} is not prepared (there is {prepared}); "
-                f"add it with 'iobench prepare --name {self.name} --format {variant}' and the same source"
+                f"dataset {self.name}: {variant} is not prepared (there is {prepared}); add it with "
+                f"'iobench prepare --name {self.name} --format {variant}'"
+                + ("" if self.added else " and the same source")
             )
-        self._check_inside(variant)
-        for name, stamp in self.artifacts[variant].files.items():
-            file = self.path_of(variant) / name
-            size = file.stat().st_size if file.is_file() else None
-            if size != stamp.bytes:
-                found = "no such file" if size is None else f"{size} bytes"
-                raise corrupt(file, f"{stamp.bytes} bytes", found)
-        self._check_seal(variant)
+        place = self.place_of(variant)
+        place.check()
         index = self.root / kept.FOLDER / self.artifacts[variant].folder_name
-        return Opener(formats.parse(variant), self.path_of(variant), self.schema, index=index)
+        return Opener(formats.parse(variant), place.path, self.schema, index=index)
 
     def unchanged(self, variant: str) -> bool:
-        """Whether a prepared variant is sealed, and each file as large and old as when it was verified."""
-        try:
-            self._check_seal(variant)
-        except formats.CorruptArtifact:
-            return False
-        return self.stamps_now(variant) == self.artifacts[variant].files
-
-    def stamps_now(self, variant: str) -> dict[str, FileStamp]:
-        """Size and time of change, now, of those files of a prepared variant that are there."""
-        recorded = self.artifacts[variant].files
-        return {name: s for name, s in stamps(self.path_of(variant)).items() if name in recorded}
+        """Whether no file of a variant was touched since it was verified."""
+        return self.place_of(variant).unchanged()
 
     def seal_of(self, artifact: Artifact) -> Seal:
         """The seal that belongs into the folder of an artifact of this dataset."""
@@ -180,35 +183,6 @@ class Manifest:
             created=body.created,
             artifacts=dict(body.artifacts),
         )
-
-    def _check_inside(self, variant: str) -> None:
-        """CorruptArtifact where the folder or a file of it is linked to somewhere else."""
-        folder, root = self.path_of(variant), os.path.realpath(self.root)
-        here = os.path.realpath(folder)
-        if os.path.dirname(here) != root:
-            raise corrupt(folder, "a folder in its dataset", f"that it points outside, to {here}")
-        inside = here + os.sep
-        parents = {(folder / name).parent for name in self.artifacts[variant].files}
-        linked = [file for file in self.files_of(variant) if file.is_symlink()]
-        for path in [*(parent for parent in parents if parent != folder), *linked]:
-            if not os.path.realpath(path).startswith(inside):
-                raise corrupt(path, f"a file in {folder.name}", "that it points outside")
-
-    def _check_seal(self, variant: str) -> None:
-        artifact, folder = self.artifacts[variant], self.path_of(variant)
-        if not artifact.sealed:
-            return
-        expected, found = self.seal_of(artifact), seal.read(folder)
-        if found is None:
-            raise corrupt(folder / seal.FILE_NAME, "the seal of the artifact", "none")
-        if not found.same_data(expected):
-            raise corrupt(
-                folder,
-                f"checksum {expected.content:016x} of {expected.samples} samples",
-                f"other content, checksum {found.content:016x} of {found.samples} samples",
-            )
-        if found.folder != expected.folder:
-            raise corrupt(folder, f"the seal of {expected.folder}", f"that of {found.folder}")
 
 
 def unusable(manifest: Manifest) -> dict[str, MissingDependency]:
@@ -260,17 +234,3 @@ def check_readable(root: Path) -> None:
             f"{shown}: the name of this folder is not UTF-8, which LMDB and HDF5 cannot open; "
             "rename it, or use another --data-dir"
         ) from None
-
-
-def stamps(folder: Path) -> dict[str, FileStamp]:
-    """Every data file below a folder with its size and time of change."""
-    return {
-        str(path.relative_to(folder)): FileStamp(path.stat().st_size, path.stat().st_mtime_ns)
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != seal.FILE_NAME
-    }
-
-
-def stored_bytes(folder: Path) -> int:
-    """Bytes allocated on disk for all data files below a folder."""
-    return sum((folder / name).stat().st_blocks * 512 for name in stamps(folder))

@@ -2,7 +2,8 @@
 
 Version 2 adds to version 1 the folder of each artifact and the logical bytes of the whole, which
 say exactly whether schema and data belong together, whatever a format compresses. A manifest of
-version 1 is read as one whose artifacts lie in folders named like their variants.
+version 1 is read as one whose artifacts lie in folders named like their variants. Version 3 adds
+artifacts that others wrote and that lie elsewhere.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from iobench.dataset.staging import TEMPORARY, sync_directory
 from iobench.errors import ManifestError
 from iobench.formats import Field, Schema
 
-VERSION = 2
+VERSION = 3
 FILE_NAME = "manifest.json"
 DIMENSIONS = 32  # of one field with its axis of samples: what HDF5 stores
 NAME_BYTES = 255  # of a file's name on nearly every file system
@@ -54,17 +55,40 @@ class Checksums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ordered: Hash
 
 
+class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What tells one state of all files of data that were added from another."""
+
+    files: Count
+    bytes: Bytes
+    newest_ns: Annotated[int, Meta(ge=-_MOST, le=_MOST)]  # of the times of change
+    digest: Hash  # of each file's name, size, time of change and inode
+
+
+class Added(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data that others wrote, where they lie: the absolute path of a file or folder.
+
+    `names`: of the arrays in it that were chosen; none for all. `told`: whether the data do not say
+    themselves what their fields are.
+    """
+
+    path: Annotated[str, Meta(pattern=r"^/[^\x00-\x1f\x7f\ud800-\udfff]*$", max_length=PATH_BYTES)]
+    stamp: Stamp
+    names: tuple[Text, ...] = ()
+    told: bool = False
+
+
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What prepare left on disk for one variant; times are those of the writing session."""
+    """What prepare left on disk for one variant, or what was added; times are those of that session."""
 
     variant: str
-    files: Annotated[dict[str, FileStamp], Meta(min_length=1)]  # path below the folder → stamp
+    files: dict[str, FileStamp]  # path below the folder → stamp; empty where they were added
     stored_bytes: Bytes
     write_s: Seconds
     verify_s: Seconds
     library: Text
     folder: str = ""  # below the dataset's; empty in version 1, where the variant is its name
     checksum: Checksums | None = None  # of what a lossy format keeps of the data; else the dataset's
+    added: Added | None = None
 
     @property
     def folder_name(self) -> str:
@@ -182,6 +206,8 @@ def _check(body: Body) -> None:
     folders: set[str] = set()
     for variant, artifact in body.artifacts.items():
         _check_artifact(variant, artifact)
+        if artifact.added:
+            continue
         held = sum(stamp.bytes for stamp in artifact.files.values())
         if body.manifest_version == 1 and expected > VERSION_1_RATIO * held:
             raise ValueError(f"{variant} has {held} bytes in its files for {expected} of data")
@@ -196,6 +222,8 @@ def _check_artifact(variant: str, artifact: Artifact) -> None:
             raise ValueError(f"{name[:NAME_BYTES]!r} is no variant")
     if artifact.variant != variant:
         raise ValueError(f"{variant} says that it is {artifact.variant[:NAME_BYTES]!r}")
+    if bool(artifact.files) == bool(artifact.added):
+        raise ValueError(f"{variant} has no files, or is both prepared and added")
     for name in artifact.files:
         path = PurePosixPath(name)
         if not path.parts or path.is_absolute() or ".." in path.parts:

@@ -54,7 +54,7 @@ def prepare(
     wanted = list(dict.fromkeys(form.variant for form in forms))
     described = _described(source)
     with os_errors(root), locked(root):
-        before = _swept(root, overwrite)
+        before = swept(root, overwrite)
         manifest = _manifest_for(root, before, source.schema, described, overwrite)
         return manifest, Writer(source, manifest, before, overwrite, progress).write_all(wanted)
 
@@ -67,7 +67,7 @@ def _described(source: Source) -> dict[str, Any]:
         raise SourceError(f"--source {source.name}: it cannot be stored: {error}") from error
 
 
-def _swept(root: Path, overwrite: bool) -> Manifest | None:
+def swept(root: Path, overwrite: bool) -> Manifest | None:
     """Step 1: the manifest on disk, if any, and nothing beside what it lists.
 
     Where it cannot be read, nobody knows what belongs to it: only `overwrite` goes on then, and
@@ -83,18 +83,25 @@ def _swept(root: Path, overwrite: bool) -> Manifest | None:
         if overwrite:
             return None
         raise
-    seal.sweep(root, {artifact.folder_name for artifact in before.artifacts.values()})
+    seal.sweep(root, before.folders)
     return before
 
 
 def _manifest_for(
     root: Path, before: Manifest | None, schema: Schema, described: dict[str, Any], overwrite: bool
 ) -> Manifest:
-    """The manifest to extend, or to begin; ArtifactExists where that would replace other data unasked."""
+    """The manifest to extend, or to begin; ArtifactExists where that would replace other data unasked.
+
+    What was added of the same data stays listed, whatever is overwritten.
+    """
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    same = before is not None and (before.schema, before.source) == (schema, described)
+    if before is not None and same and before.added:
+        kept = {v: a for v, a in before.artifacts.items() if a.added or not overwrite}
+        return dataclasses.replace(before, artifacts=kept)
     if before is None or overwrite:
         return Manifest(root, schema, described, created=now)
-    if (before.schema, before.source) != (schema, described):
+    if not same:
         raise ArtifactExists(
             f"{root} holds other data ({_summary(before.schema, before.source)}); "
             "use --overwrite to replace it, or another --name"

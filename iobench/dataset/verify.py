@@ -16,7 +16,7 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest, Opener, unusable
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.errors import BenchError, WrongContent
-from iobench.formats import Batch, FormatError, corrupt
+from iobench.formats import REPAIR, Batch, FormatError, corrupt
 from iobench.host.bus_errors import guarded
 from iobench.text import reason
 
@@ -73,7 +73,7 @@ def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silen
     except OSError as error:
         file = Path(str(error.filename or opener.path))
         raise corrupt(file, "a file that can be read", error.strerror or reason(error)) from error
-    compare(manifest.checksums_of(variant), manifest.path_of(variant), found)
+    compare(manifest.checksums_of(variant), opener.path, found, manifest.place_of(variant).repair)
 
 
 def content_of(opener: Opener, report: Report = lambda done, total: None) -> Checksum:
@@ -109,25 +109,25 @@ def _discard_stderr() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def compare(expected: tuple[int, int], folder: Path, found: Checksum) -> None:
+def compare(expected: tuple[int, int], folder: Path, found: Checksum, repair: str = REPAIR) -> None:
     """Raise WrongContent where the checksums, that in order too, of what is in a folder are others."""
     if (found.content, found.ordered) == expected:
         return
     content = expected[0]
     what = "samples in another order" if found.content == content else "other content"
     raise WrongContent(
-        f"{folder}: {what}: expected checksum {content:016x}, "
-        f"found {found.content:016x}; prepare it again, as it was first prepared, to repair it"
+        f"{folder}: {what}: expected checksum {content:016x}, found {found.content:016x}; {repair}"
     )
 
 
-def read_back(opener: Opener) -> Iterator[Batch]:
+def read_back(opener: Opener, rows: int | None = None) -> Iterator[Batch]:
     """All samples in order, in fresh arrays; reopens the reader now and then to give mapped pages back.
 
-    OSError where the disk fails, under a map too.
+    `rows`: of each batch, by default as many as make BATCH_BYTES. OSError where the disk fails, under a
+    map too.
     """
     schema = opener.schema
-    rows = schema.batch_rows(BATCH_BYTES)
+    rows = rows or schema.batch_rows(BATCH_BYTES)
     starts = iter(range(0, schema.samples, rows))
     per_reader = max(1, READER_BYTES // (rows * schema.sample_bytes))
     while some := list(itertools.islice(starts, per_reader)):

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
-import msgspec
-
 from iobench import formats
 from iobench.dataset import kept, seal
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.manifest import Artifact, Manifest, Opener, stamps, stored_bytes
+from iobench.dataset.manifest import Artifact, Manifest, Opener
 from iobench.dataset.manifest_file import Checksums
+from iobench.dataset.places import stamps, stored_bytes
 from iobench.dataset.seal import Seal
 from iobench.dataset.sources import Source, ahead, checked
 from iobench.dataset.staging import new_generation, sync, sync_directory, temporary, writing_back
@@ -29,7 +28,7 @@ CLOCK_S = time.get_clock_info("perf_counter").resolution  # no duration is short
 
 @dataclass(frozen=True)
 class Prepared:
-    """One row of what prepare did: `state` is written, present (skipped) or repaired."""
+    """One row of what was done: `state` is written, present (skipped), repaired or added."""
 
     variant: str
     state: str
@@ -81,6 +80,9 @@ class Writer:
 
     def _state(self, variant: str) -> str:
         """Whether the variant is present and intact, or has to be written or repaired."""
+        if variant in self.manifest.added:
+            self.manifest.place_of(variant).check()  # prepare repairs none of it
+            return "present"
         if self.overwrite or variant not in self.manifest.artifacts:
             return "written"
         if self.manifest.unchanged(variant):
@@ -89,9 +91,7 @@ class Writer:
             verify_artifact(self.manifest, variant, self.progress)
         except (FormatError, BenchError):
             return "repaired"
-        self.manifest.artifacts[variant] = msgspec.structs.replace(
-            self.manifest.artifacts[variant], files=self.manifest.stamps_now(variant)
-        )
+        self.manifest.artifacts[variant] = self.manifest.place_of(variant).restamped()
         self.manifest.save()
         return "present"
 
@@ -109,7 +109,7 @@ class Writer:
 
     def _write(self, form: Format, batches: Callable[[], Iterator[Batch]]) -> None:
         """Steps 2 and 3 of the protocol: verified, sealed and under its own name, but not listed."""
-        variant, schema, library = form.variant, self.manifest.schema, _library(form)
+        variant, schema, library = form.variant, self.manifest.schema, library_of(form)
         with temporary(self.manifest.root) as folder:
             check, kept = Checksum(schema), Checksum(schema)
             started = time.perf_counter()
@@ -152,8 +152,7 @@ class Writer:
 
     def _list(self) -> None:
         """Steps 4 and 5: from here on the new is what there is, and what it replaces goes."""
-        root = self.manifest.root
-        listed = {artifact.folder_name for artifact in self.manifest.artifacts.values()}
+        root, listed = self.manifest.root, self.manifest.folders
         if self.before is not None:
             _seal_unsealed(self.before, listed)
         self.listing = True
@@ -164,7 +163,7 @@ class Writer:
     def _discard(self) -> None:
         """Remove what was finished but is not listed, as the manifest on disk says."""
         try:
-            listed = {a.folder_name for a in Manifest.load(self.manifest.root).artifacts.values()}
+            listed = Manifest.load(self.manifest.root).folders
         except BenchError:
             if self.listing:  # it may be listed
                 return
@@ -197,7 +196,7 @@ class Writer:
                 self.progress(what, done, total)
 
 
-def _library(form: Format) -> str:
+def library_of(form: Format) -> str:
     """The name and version of a format's library; PrepareError where it names none that is installed."""
     try:
         return f"{form.library} {metadata.version(form.library)}"
@@ -225,7 +224,9 @@ def _seal_unsealed(before: Manifest, listed: Collection[str]) -> None:
     """Seal what is about to lose its place in the manifest and is of version 1, which had no seals."""
     for artifact in before.artifacts.values():
         folder = before.path_of(artifact.variant)
-        if artifact.sealed or artifact.folder_name in listed or folder.is_symlink() or not folder.is_dir():
+        if artifact.added or artifact.sealed or artifact.folder_name in listed:
+            continue
+        if folder.is_symlink() or not folder.is_dir():
             continue
         seal.write(folder, before.seal_of(artifact))
 

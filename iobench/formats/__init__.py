@@ -6,7 +6,18 @@ see `iobench.formats._registry`; `iobench.testing` tests what they promise.
 
 from __future__ import annotations
 
+from iobench.formats._arrays import (
+    NO_NUMBER,
+    Shaped,
+    check_sample,
+    choice,
+    choose,
+    how_to_choose,
+    native_dtype,
+)
+from iobench.formats._arrays import schema_of as arrays_schema
 from iobench.formats._errors import (
+    REPAIR,
     ArtifactExists,
     BrokenPlugin,
     CorruptArtifact,
@@ -36,6 +47,8 @@ from iobench.formats._schema import (
 
 __all__ = [
     "DTYPES",
+    "NO_NUMBER",
+    "REPAIR",
     "RESERVED_NAMES",
     "Array",
     "ArtifactExists",
@@ -60,17 +73,24 @@ __all__ = [
     "Registry",
     "Rows",
     "Schema",
+    "Shaped",
     "Strided",
     "Timed",
     "UnknownFormat",
     "UnsupportedSchema",
+    "arrays_schema",
     "build",
+    "check_sample",
+    "choice",
+    "choose",
     "corrupt",
     "declared",
     "describe",
     "field_name",
     "get",
+    "how_to_choose",
     "names",
+    "native_dtype",
     "option",
     "parse",
     "plain_bools",

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+REPAIR = "prepare it again, as it was first prepared, to repair it"  # of what prepare wrote
+
 
 class FormatError(Exception):
     """Any failure of a format; its message is one line for the user."""
@@ -49,7 +51,4 @@ class CorruptArtifact(FormatError, ValueError):
 
 def corrupt(path: Path, expected: object, found: object) -> CorruptArtifact:
     """The CorruptArtifact that names a file, what it should hold and what it holds."""
-    return CorruptArtifact(
-        f"{path}: expected {expected}, found {found}; "
-        "prepare it again, as it was first prepared, to repair it"
-    )
+    return CorruptArtifact(f"{path}: expected {expected}, found {found}; {REPAIR}")

@@ -23,6 +23,7 @@ class Format(Options, ABC):
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)  # those of DTYPES that it holds
     forkable: ClassVar[bool] = True  # whether a process that used its library may be forked and go on
     holds_files: ClassVar[bool] = True  # whether an open reader reads on when its files are removed
+    chooses: ClassVar[bool] = False  # whether `schema_of` takes `PATH::NAME,NAME`, some of the arrays there
 
     def size_bound(self, schema: Schema) -> int:
         """The most bytes that `write` puts on disk; prepare asks for this much free space."""

@@ -46,6 +46,6 @@ class Environments:
 def _open(path: Path, data: Path) -> lmdb.Environment:
     read_meta(data)  # the library divides and maps by what stands there
     try:
-        return lmdb.open(str(path), readonly=True, create=False, lock=False)
+        return lmdb.open(str(path), readonly=True, create=False, lock=False, subdir=path.is_dir())
     except lmdb.Error as error:
         raise corrupt(data, "an LMDB environment", error) from error

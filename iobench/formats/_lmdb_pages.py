@@ -30,7 +30,7 @@ HEADER_BYTES, NODE_BYTES, NUMBER_BYTES = 16, 8, 8
 BRANCH, LEAF, META = 1, 2, 8
 ALONE = 1  # the flag of a value in pages of its own
 MAGIC, VERSION = 0xBEEFC0DE, 1
-INTEGER_KEYS = 8  # the only flag of the tree of free pages
+INTEGER_KEYS, ONE_FILE = 8, 0x4000  # the flags of the tree of free pages, the second of an environment
 MOST_LEVELS = 32
 PIECE_BYTES = 1 << 20  # of pages looked at together: what stays in the processor's cache
 
@@ -88,8 +88,9 @@ def read_meta(path: Path) -> Meta:
 def check(path: Path, samples: int, last_key: bytes) -> None:
     """Walk the whole tree; CorruptArtifact where a page is damaged or a key is not where it belongs.
 
-    The keys must be the rows 0..samples-1 as 8 bytes, big-endian, and then `last_key`. Reads every
-    branch and leaf page once, by plain reads, so that a read error of the disk is an OSError.
+    Where the last key is `last_key`, the others must be the rows 0..samples-1 as 8 bytes, big-endian; else
+    others wrote the file, and may have other keys. Reads every branch and leaf page once, by plain reads,
+    so that a read error of the disk is an OSError.
     """
     meta = read_meta(path)
     with open(path, "rb", buffering=0) as file:
@@ -119,7 +120,7 @@ def _read_meta(path: Path, descriptor: int) -> Meta:
     tree, last, size = counts["main"], int(counts["last"]), os.fstat(descriptor).st_size
     if size < (last + 1) * page_bytes:  # reading past the end of a mapped file would kill the process
         raise corrupt(path, f"at least {(last + 1) * page_bytes} bytes", f"{size} bytes")
-    if tree["flags"] or counts["free"]["flags"] != INTEGER_KEYS:
+    if tree["flags"] or counts["free"]["flags"] not in (INTEGER_KEYS, INTEGER_KEYS | ONE_FILE):
         raise corrupt(path, "a tree of single values", f"flags {tree['flags']}, {counts['free']['flags']}")
     return Meta(page_bytes, last, *(int(tree[name]) for name in ("root", "depth", "entries")))
 
@@ -170,20 +171,25 @@ class _Tree:
         return np.concatenate(children), np.concatenate(begins)
 
     def check_leaves(self, numbers: Numbers, rows: Numbers) -> None:
-        row, alone = 0, []
+        row, alone, problem, ends_as_ours = 0, [], None, False
         for low, pages in self.pieces(numbers):
             nodes = _Nodes(self, pages, numbers[low : low + len(pages)], LEAF)
             found = nodes.rows()
             wrong = found != np.arange(row, row + len(found))
             first = np.flatnonzero(np.diff(nodes.pages, prepend=-1))
             wrong[first] |= found[first] != rows[low : low + len(pages)]
-            nodes.complain(wrong, "the keys of the rows in order", "another key")
+            if wrong.any() and problem is None:
+                problem = nodes.complaint(wrong, "the keys of the rows in order", "another key")
             alone.append(nodes.values_alone())
             if self.values is not None:
                 self.values.append(nodes.values())
-            row += len(found)
-        if row != self.samples + 1:
-            raise corrupt(self.path, f"{self.samples} samples", row - 1)
+            row, ends_as_ours = row + len(found), bool(found[-1] == self.samples)
+        if problem is None and row != self.samples + 1:
+            problem = corrupt(self.path, f"{self.samples} samples", row - 1)
+        if problem is not None and ends_as_ours:
+            raise problem
+        if problem is not None and row != self.meta.entries:
+            raise corrupt(self.path, f"{self.meta.entries} keys", row)
         self.claim(*(np.concatenate(ends) for ends in zip(*alone, strict=True)))
 
     def claim(self, first: Numbers, stop: Numbers) -> None:
@@ -276,7 +282,8 @@ class _Nodes:
         value, begin = (self.headers & np.uint64(0xFFFFFFFF)).astype(np.int64), NODE_BYTES + self.key_bytes
         alone = flags == ALONE
         self.check_ends(self.starts + begin + np.where(alone, NUMBER_BYTES, value))
-        first = self.words(begin)[alone].astype(np.int64)
+        odd = (begin % 2).astype(np.uint64)  # behind a key of an odd length, where no word begins
+        first = (self.words(begin - begin % 2) >> (np.uint64(8) * odd))[alone].astype(np.int64)
         return first, first + (HEADER_BYTES - 1 + value[alone]) // self.size + 1
 
     def values(self) -> tuple[Numbers, Numbers]:
@@ -294,7 +301,11 @@ class _Nodes:
     def complain(self, wrong: npt.NDArray[np.bool_], expected: str, found: str) -> None:
         """CorruptArtifact for the page of the first node of which this is true."""
         if wrong.any():
-            raise self.tree.damaged(f"page {self.numbers[self.pages[wrong.argmax()]]}", expected, found)
+            raise self.complaint(wrong, expected, found)
+
+    def complaint(self, wrong: npt.NDArray[np.bool_], expected: str, found: str) -> Exception:
+        """The CorruptArtifact for the page of the first node of which this is true."""
+        return self.tree.damaged(f"page {self.numbers[self.pages[wrong.argmax()]]}", expected, found)
 
     def _complain(self, wrong: npt.NDArray[np.bool_], expected: str, found: str) -> None:
         if wrong.any():

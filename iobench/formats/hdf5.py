@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,18 +12,25 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from iobench.formats import _hdf5_datasets
+from iobench.formats._arrays import NO_NUMBER, choice, choose, how_to_choose, native_dtype
+from iobench.formats._arrays import schema_of as arrays_schema
 from iobench.formats._errors import CorruptArtifact, InvalidOption, corrupt
 from iobench.formats._format import Format
 from iobench.formats._hdf5_chunks import encoded, placed
 from iobench.formats._options import option
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Rows, same
-from iobench.formats._schema import Array, Batch, Field, Schema
+from iobench.formats._schema import Array, Batch, Field, Schema, field_name
+from iobench.formats._text import reason, shortened
 
 # HDF5's own chunk cache, and room for the compressed chunks that a random batch touches.
 DEFAULT_CACHE_BYTES, LARGE_CACHE_BYTES = 1 << 20, 64 << 20
 # Large chunks begin with a page, which is as reads past the cache want it.
 ALIGNED = {"alignment_threshold": 64 << 10, "alignment_interval": 4096}
+
+FILE_NAME = "data.h5"
+SIGNATURE = b"\x89HDF\r\n\x1a\n"  # at 0, or after a block of the user's at 512, 1024, 2048, …
 
 # What h5py raises for damaged metadata, a missing dataset, or a group in the place of one.
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
@@ -36,6 +43,7 @@ class Hdf5(Format):
     name: ClassVar[str] = "hdf5"
     summary: ClassVar[str] = "one HDF5 file, one dataset per field"
     library: ClassVar[str] = "h5py"
+    chooses: ClassVar[bool] = True
 
     chunk_bytes: int = option(1 << 20, "bytes in a chunk of whole samples; 0 is contiguous", minimum=0)
     compression: str | None = option(None, "filter on each chunk", choices=(None, "lzf", "gzip"))
@@ -79,18 +87,54 @@ class Hdf5(Format):
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> Hdf5Reader:
         """A reader, after every dataset's shape and dtype were checked."""
-        source = path / "data.h5"
+        source, names = path / FILE_NAME, {field.name: field.name for field in schema.fields}
+        cache_bytes = self._cache_bytes(schema, random)
+        if not path.is_dir():
+            source, (names, cache_bytes) = path, _found(path, schema, random)
         try:
             # no lock: the artifact never changes, and locks fail on some network file systems
-            file = h5py.File(source, "r", rdcc_nbytes=self._cache_bytes(schema, random), locking=False)
+            file = h5py.File(source, "r", rdcc_nbytes=cache_bytes, locking=False)
         except OSError as error:
             raise corrupt(source, "an HDF5 file", str(error).partition("\n")[0]) from error
         try:
-            datasets = {f.name: _dataset(file, source, f, schema.samples) for f in schema.fields}
+            datasets = {
+                f.name: _dataset(file, source, names[f.name], f, schema.samples) for f in schema.fields
+            }
         except BaseException:
             file.close()
             raise
         return Hdf5Reader(schema, source, file, datasets)
+
+    def recognises(self, path: Path) -> bool:
+        """Whether it is a file that begins as HDF5 files do, or a folder that `write` made."""
+        file = path / FILE_NAME if path.is_dir() else path
+        try:
+            with open(file, "rb") as opened:
+                return opened.read(len(SIGNATURE)) == SIGNATURE
+        except OSError:
+            return False
+
+    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+        """The datasets of a file, nested ones named by their path, or those that follow `::`.
+
+        They share one leading axis; nothing outside the file is followed.
+        """
+        path, chosen = choice(path)
+        file = path / FILE_NAME if path.is_dir() else path
+        found = _described(file)
+        keys = choose(file, found, chosen)
+        for key in keys:
+            if why := found[key].get("refused"):
+                number = f" ({found[key]['dtype']}), {NO_NUMBER}" if "dtype" in found[key] else ""
+                raise CorruptArtifact(
+                    f"{file}: {shortened(key)} is {why}{number}{how_to_choose(file, found)}"
+                )
+        shapes = {key: (tuple(found[key]["shape"]), np.dtype(found[key]["dtype"])) for key in keys}
+        schema = arrays_schema(file, shapes, found)
+        for key in set(found) - set(keys):  # `open` knows the fields' names alone
+            if field_name(key) in {field.name for field in schema.fields}:
+                raise CorruptArtifact(f"{file}: two arrays would both be the field {field_name(key)!r}")
+        return schema
 
     def size_bound(self, schema: Schema) -> int:
         """Logical bytes, a last partly filled chunk per field, and the chunk index."""
@@ -126,25 +170,30 @@ class Hdf5Reader(Reader):
     ) -> None:
         super().__init__(schema)
         self._path, self._file, self._datasets = path, file, datasets
+        self._native = all(dataset.dtype.isnative for dataset in datasets.values())
 
     def placement(self) -> dict[str, Placement]:
         """Where each field lies that is contiguous, or in chunks of whole samples without a filter."""
         if not self._datasets:
             raise ValueError("this reader is closed")
-        found = {name: placed(dataset, self._path) for name, dataset in self._datasets.items()}
+        found = {name: placed(dataset, self._path) for name, dataset in self._native_ones()}
         return {name: place for name, place in found.items() if place is not None}
 
     def blocks(self) -> list[Blocks]:
         """The chunks of each field that is compressed by deflate, shuffled or not."""
         if not self._datasets:
             raise ValueError("this reader is closed")
-        found = [encoded(dataset, name, self._path) for name, dataset in self._datasets.items()]
+        found = [encoded(dataset, name, self._path) for name, dataset in self._native_ones()]
         return [blocks for blocks in found if blocks is not None]
+
+    def _native_ones(self) -> list[tuple[str, h5py.Dataset]]:
+        """The datasets whose numbers lie in the file as they do in memory: others' may be byte-swapped."""
+        return [(name, dataset) for name, dataset in self._datasets.items() if dataset.dtype.isnative]
 
     def batch(self, rows: Rows) -> Batch:
         """These rows in fresh arrays; a slice comes straight from h5py, which has a fast path for it."""
         checked, _ = self._checked(rows)
-        if not isinstance(checked, slice) or not self._datasets:
+        if not isinstance(checked, slice) or not self._datasets or not self._native:
             return super().batch(checked)
         try:
             return {name: dataset[checked] for name, dataset in self._datasets.items()}
@@ -158,7 +207,7 @@ class Hdf5Reader(Reader):
         sample = {}
         try:
             for name, dataset in self._datasets.items():
-                sample[name] = convert(np.asarray(dataset[row]))
+                sample[name] = convert(np.asarray(dataset[row], native_dtype(dataset.dtype)))
             return sample
         except OSError as error:
             raise corrupt(self._path, "readable samples", str(error).partition("\n")[0]) from error
@@ -177,7 +226,8 @@ class Hdf5Reader(Reader):
 
         def gather(dataset: h5py.Dataset, target: Array) -> None:
             if dataset.chunks is None:
-                np.take(dataset[unique], inverse, axis=0, out=target, mode="clip")
+                some = np.asarray(dataset[unique], target.dtype)
+                np.take(some, inverse, axis=0, out=target, mode="clip")
             else:
                 _gather_chunked(dataset, unique, inverse, target)
 
@@ -225,13 +275,34 @@ def _discard(file: h5py.File) -> None:
     os.close(memory)
 
 
-def _dataset(file: h5py.File, path: Path, field: Field, samples: int) -> h5py.Dataset:
-    expected = f"{field.name}: {field.dtype} {(samples, *field.shape)}"
+def _described(file: Path) -> dict[str, dict[str, Any]]:
+    """What is in a file that others wrote; CorruptArtifact where the library cannot tell."""
     try:
-        link = file.get(field.name, getlink=True)
+        with h5py.File(file, "r", locking=False) as opened:
+            return _hdf5_datasets.described(opened)
+    except _hdf5_datasets.DAMAGE as error:
+        raise CorruptArtifact(f"{file}: cannot be read as HDF5: {reason(error)}") from error
+
+
+def _found(file: Path, schema: Schema, random: bool) -> tuple[dict[str, str], int]:
+    """The dataset of each field in a file that others wrote, and the chunk cache that suits them all."""
+    described = _described(file)
+    names = {field_name(key): key for key in described}
+    if missing := [field.name for field in schema.fields if field.name not in names]:
+        raise corrupt(file, f"datasets for {', '.join(missing)}", shortened(", ".join(described)))
+    chunks = [described[names[field.name]].get("chunk_bytes", 0) for field in schema.fields]
+    packed = any(described[names[field.name]].get("packed") for field in schema.fields)
+    in_order = max(DEFAULT_CACHE_BYTES, *chunks)
+    return names, (LARGE_CACHE_BYTES if packed else 0) if random else in_order
+
+
+def _dataset(file: h5py.File, path: Path, key: str, field: Field, samples: int) -> h5py.Dataset:
+    expected = f"{key}: {field.dtype} {(samples, *field.shape)}"
+    try:
+        link = file.get(key, getlink=True)
         if isinstance(link, h5py.HardLink):  # nothing is opened to see where another kind leads
-            dataset = file[field.name]
-            found = f"{field.name}: {dataset.dtype} {dataset.shape}"
+            dataset = file[key]
+            found = f"{key}: {native_dtype(dataset.dtype)} {dataset.shape}"
         else:
             found = f"a link to {link.path}"
     except DAMAGE as error:

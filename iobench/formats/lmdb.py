@@ -4,13 +4,16 @@ Key: the row as 8 bytes, big-endian. Value: an 8-byte header `<2sBBI` (b"IO", la
 0 = none or 1 = lz4 frame, payload bytes), then the payload: the fields of the sample in schema
 order, each as it lies in memory (little-endian, C order). The key b"schema" holds the fields
 as JSON, so that the file explains itself.
+
+Of others' environments, keys are the samples' numbers (`_lmdb_keys`) and values are raw: the fields that
+were told, one after the other.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -22,14 +25,15 @@ import lz4.frame
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import _lmdb_pages
-from iobench.formats._errors import corrupt
+from iobench.formats import _lmdb_keys, _lmdb_pages
+from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._format import Format
 from iobench.formats._lmdb_environments import Environments
 from iobench.formats._options import option
 from iobench.formats._placement import Blocks, Index, Listed, Placement
 from iobench.formats._reader import Convert, Reader, Timed, same
-from iobench.formats._schema import Array, Batch, Schema, raw_bytes
+from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
+from iobench.formats._text import shortened
 
 HEADER = struct.Struct("<2sBBI")
 MAGIC, LAYOUT = b"IO", 1
@@ -78,12 +82,36 @@ class Lmdb(Format):
         """A reader, after the meta pages, the number of keys and the first value were checked."""
         return LmdbReader(path, schema, CODECS[self.codec])
 
+    def recognises(self, path: Path) -> bool:
+        """Whether it is a file that begins as LMDB's do, or a folder with one."""
+        try:
+            _lmdb_pages.read_meta(data_file(path))
+        except (CorruptArtifact, OSError):
+            return False
+        return True
+
+    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+        """As it stands in what `write` wrote; else of as many values as keys, holding the fields told."""
+        file = data_file(path)
+        _lmdb_pages.check(file, 0, SCHEMA_KEY)
+        env = Environments.open(path, file)
+        try:
+            with env.begin(buffers=True) as txn:
+                described = txn.get(SCHEMA_KEY)
+                if described is None:
+                    return _lmdb_keys.schema_of(file, txn, told)
+                return _described(file, bytes(described), txn.stat()["entries"] - 1)
+        except lmdb.Error as error:
+            raise corrupt(file, "readable pages", error) from error
+        finally:
+            Environments.close(env)
+
     def check(self, path: Path, schema: Schema) -> None:
         """Check every page and key of the tree; LMDB ends the process on some that are damaged.
 
         0.6 ms for 100 MB of large values, 45 ms where values are small and so share pages with keys.
         """
-        _lmdb_pages.check(path / DATA_FILE, schema.samples, SCHEMA_KEY)
+        _lmdb_pages.check(data_file(path), schema.samples, SCHEMA_KEY)
 
     def size_bound(self, schema: Schema) -> int:
         """Pages for the values: several to a leaf page if small, whole pages of their own if not."""
@@ -123,18 +151,21 @@ class LmdbReader(Reader):
 
     def __init__(self, path: Path, schema: Schema, codec: int) -> None:
         super().__init__(schema)
-        self._path = path / DATA_FILE
+        self._path = data_file(path)
         self._codec = codec
         self._timed: Timed = same
-        first = 0 if codec else HEADER.size  # a decoded payload has left its header behind
-        self._columns = _columns(schema, first)
-        self._size = first + schema.sample_bytes
+        self._keys: _lmdb_keys.Keys | None = None  # of an environment that others wrote
+        self._key: Callable[[int], bytes] = KEY.pack
         self._env: lmdb.Environment | None = Environments.open(path, self._path)
         try:
             self._check()
         except BaseException:
             self.close()
             raise
+        # a decoded payload has left its header behind, and others write none
+        first = 0 if codec or self._keys else HEADER.size
+        self._columns = _columns(schema, first)
+        self._size = first + schema.sample_bytes
 
     def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
         """One sample in fresh arrays; IndexError out of range."""
@@ -144,7 +175,7 @@ class LmdbReader(Reader):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         try:
             with self._env.begin() as txn:
-                value = txn.get(KEY.pack(row))
+                value = txn.get(self._key(row))
         except lmdb.Error as error:
             raise corrupt(self._path, "readable pages", error) from error
         decoded = self._decoded(row, value)
@@ -181,15 +212,18 @@ class LmdbReader(Reader):
             Environments.close(env)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
+        if self._keys and not self._keys.ordered:
+            self._read_rows(np.arange(start, stop, dtype=np.int64), out)
+            return
         with self._transaction() as txn, txn.cursor() as cursor:
-            if not cursor.set_key(KEY.pack(start)):
+            if not cursor.set_key(self._key(start)):
                 raise corrupt(self._path, f"sample {start}", "no such key")
             self._copy(range(start, stop), cursor.iternext(keys=False), out)
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         with self._transaction() as txn:
             wanted = rows.tolist()
-            self._copy(wanted, map(txn.get, map(KEY.pack, wanted)), out)
+            self._copy(wanted, map(txn.get, map(self._key, wanted)), out)
 
     def _copy(self, rows: Sequence[int], values: Iterable[Any], out: Mapping[str, Array]) -> None:
         """Copy the values of these rows into their places in every array of `out`, some at a time."""
@@ -259,6 +293,9 @@ class LmdbReader(Reader):
     def _check(self) -> None:
         with self._transaction() as txn:
             found = txn.stat()["entries"]
+            if txn.get(SCHEMA_KEY) is None:
+                self._check_others(txn, found)
+                return
             if found != self.schema.samples + 1:
                 raise corrupt(self._path, f"{self.schema.samples} samples", f"{found - 1}")
             described = bytes(txn.get(SCHEMA_KEY) or b"")
@@ -267,6 +304,32 @@ class LmdbReader(Reader):
             value = bytes(txn.get(KEY.pack(0)) or b"")
             if value[:4] != HEADER.pack(MAGIC, LAYOUT, self._codec, 0)[:4]:
                 raise corrupt(self._path, f"layout {LAYOUT}, codec {self._codec}", value[:4])
+
+    def _check_others(self, txn: Any, found: int) -> None:
+        """Take the keys of an environment that others wrote, after its first and last were found."""
+        self._keys = _lmdb_keys.keys_of(self._path, txn)
+        self._key = self._keys.pack
+        if self._codec or not self.schema.samples <= found <= self.schema.samples + _lmdb_keys.MOST_OTHERS:
+            raise corrupt(self._path, f"{self.schema.samples} samples, codec {self._codec}", found)
+        for row in (0, self.schema.samples - 1):
+            value = txn.get(self._key(row))
+            if value is None or len(value) != self.schema.sample_bytes:
+                found_bytes = "no such key" if value is None else f"{len(value)} bytes"
+                raise corrupt(self._path, f"sample {row} of {self.schema.sample_bytes} bytes", found_bytes)
+
+
+def data_file(path: Path) -> Path:
+    """The file of an environment, which is a folder or that file alone."""
+    return path / DATA_FILE if path.is_dir() or not path.exists() else path
+
+
+def _described(file: Path, text: bytes, samples: int) -> Schema:
+    """The schema as `write` left it."""
+    try:
+        fields = [Field(one["name"], tuple(one["shape"]), one["dtype"]) for one in json.loads(text)]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise corrupt(file, "fields as JSON", shortened(repr(text))) from error
+    return Schema(samples, tuple(fields))
 
 
 def _copy(values: list[Any], start: int, parts: Sequence[tuple[memoryview, int, int]]) -> None:

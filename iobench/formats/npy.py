@@ -1,8 +1,11 @@
-"""NumPy's own files: one `<field>.npy` per field, read through a memory map."""
+"""NumPy's own files: one `<field>.npy` per field, read through a memory map.
+
+Of others' data, a single .npy file is the field `x`, and each .npy file of a folder a field of its name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +14,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.formats._errors import corrupt
+from iobench.formats._arrays import schema_of as arrays_schema
+from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader
 from iobench.formats._placement import Strided
-from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
+from iobench.formats._schema import Array, Batch, Field, Schema, field_name, raw_bytes
+from iobench.formats._text import reason
 
 # The header is Python source, and a damaged one fails in any way that source can.
-DAMAGE = (OSError, ValueError, SyntaxError, TypeError, OverflowError, TokenError)
+DAMAGE = (
+    *(OSError, ValueError, SyntaxError, TypeError, OverflowError, TokenError, KeyError),
+    *(RecursionError, MemoryError),
+)
+SINGLE = "x"  # the field of a single file
 
 
 @dataclass(frozen=True)
@@ -49,11 +58,64 @@ class Npy(Format):
     def open(self, path: Path, schema: Schema, random: bool = False) -> MappedReader:
         """A reader over read-only maps, after each file's header and size were checked."""
         arrays, places = {}, {}
+        files = _files(path)
         for field in schema.fields:
-            file = path / f"{field.name}.npy"
+            file = files.get(field.name, path / f"{field.name}.npy")
             arrays[field.name], offset = _map(file, field, schema.samples)
             places[field.name] = Strided((file,), offset, field.sample_bytes)
         return MappedReader(schema, arrays, places)
+
+    def recognises(self, path: Path) -> bool:
+        """Whether it is a .npy file, or a folder of nothing else."""
+        if not path.is_dir():
+            return _begins_as_npy(path)
+        names = [one for one in sorted(path.iterdir()) if not one.name.startswith(".")]
+        return bool(names) and all(one.suffix == ".npy" and _begins_as_npy(one) for one in names)
+
+    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+        """The arrays of a file or of a folder's files; their first axis is that of samples."""
+        mapped = {name: _mapped(file) for name, file in _files(path).items()}
+        if not mapped:
+            raise CorruptArtifact(f"{path}: it holds no .npy file")
+        for name, array in mapped.items():
+            if array.ndim and (not array.flags.c_contiguous or not array.dtype.isnative):
+                raise CorruptArtifact(
+                    f"{path}: {name} is in Fortran order or in another byte order, and rows are read as they "
+                    "lie; write it anew with np.ascontiguousarray(a, a.dtype.newbyteorder('='))"
+                )
+        return arrays_schema(path, {name: (array.shape, array.dtype) for name, array in mapped.items()})
+
+
+def _files(path: Path) -> dict[str, Path]:
+    """The file of each field of others' data."""
+    if not path.is_dir():
+        return {SINGLE: path}
+    found: dict[str, Path] = {}
+    for file in sorted(path.glob("*.npy")):
+        name = field_name(file.stem)
+        if name in found:
+            raise CorruptArtifact(
+                f"{path}: {found[name].name} and {file.name} would both be the field {name!r}"
+            )
+        found[name] = file
+    return found
+
+
+def _begins_as_npy(file: Path) -> bool:
+    try:
+        with open(file, "rb") as opened:
+            return opened.read(np.lib.format.MAGIC_LEN).startswith(np.lib.format.MAGIC_PREFIX)
+    except OSError:
+        return False
+
+
+def _mapped(file: Path) -> Array:
+    """A file of others' as a read-only array; CorruptArtifact where it is none."""
+    try:
+        found = np.lib.format.open_memmap(file, mode="r")  # unlike np.load, neither archives nor pickles
+    except DAMAGE as error:
+        raise CorruptArtifact(f"{file}: cannot be read as .npy: {reason(error)}") from error
+    return np.asarray(found)
 
 
 def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:

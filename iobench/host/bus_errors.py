@@ -143,16 +143,17 @@ def unmap_memory(address: int, count: int) -> None:
 
 
 def guards_of(folder: Path, page: bytes = NO_KEYS) -> list[Guard]:
-    """Guards over what a library has mapped of the files below a folder.
+    """Guards over what a library has mapped of the files below a folder, or of a file.
 
     Each page that is lost gives way to `page`, in which the library finds nothing.
     """
-    guards, inside = [], f"{folder.resolve()}{os.sep}"
+    guards, own = [], str(folder.resolve())
+    inside = f"{own}{os.sep}"
     for line in Path("/proc/self/maps").read_text().splitlines():
-        if inside not in line:
+        if own not in line:
             continue
         span, *_, path = line.split(maxsplit=5)
-        if path.startswith(inside):
+        if path == own or path.startswith(inside):
             start, end = (int(number, 16) for number in span.split("-"))
             guards.append(Guard(Path(path), start, end - start, page))
     return guards

@@ -13,6 +13,7 @@ import typer
 from iobench.errors import INTERRUPTED, BenchError, InvalidSettings, TargetError
 from iobench.formats import FormatError, InvalidOption, UnknownFormat
 from iobench.terminal.commands import (
+    add,
     compare,
     diagnose,
     history,
@@ -34,6 +35,7 @@ UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 COMMANDS = (
     prepare.prepare,
+    add.add,
     run.run,
     recommend.recommend,
     compare.compare,

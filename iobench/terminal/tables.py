@@ -21,6 +21,14 @@ if TYPE_CHECKING:  # they load torch
     from iobench.studies import Result
 
 
+_VERIFIED = {
+    "written": "yes",
+    "present": "yes, was there",
+    "repaired": "yes, was damaged",
+    "added": "hashed where it lies",
+}
+
+
 def dataset_line(manifest: Manifest) -> str:
     """The dataset in one line: name, elements, samples and bytes."""
     schema = manifest.schema
@@ -36,16 +44,16 @@ def prepared_table(rows: Sequence[Prepared]) -> Table:
     )
     for row in rows:
         name, _, options = row.variant.partition(":")
-        artifact = row.artifact
+        artifact, lies = row.artifact, row.artifact.added is not None
         table.add_row(
             name,
             options or "default",
             bytes_text(artifact.stored_bytes),
             f"{row.ratio:.2f}",
-            seconds_text(artifact.write_s),
-            three_digits(row.write_bytes_per_s / MIB),
+            "" if lies else seconds_text(artifact.write_s),
+            "" if lies else three_digits(row.write_bytes_per_s / MIB),
             seconds_text(artifact.verify_s),
-            {"written": "yes", "present": "yes, was there", "repaired": "yes, was damaged"}[row.state],
+            _VERIFIED[row.state],
         )
     return table
 

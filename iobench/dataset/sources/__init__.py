@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from iobench.dataset.sources._base import BATCH_BYTES, Source, ahead, checked
-from iobench.dataset.sources._files import reading
+from iobench import formats
+from iobench.dataset.sources._base import BATCH_BYTES, Source, ahead, checked, default_name
+from iobench.dataset.sources._files import holds_images, reading
 from iobench.dataset.sources._first import FirstSamples
 from iobench.dataset.sources.synthetic import Synthetic
 from iobench.errors import SourceError
+from iobench.formats import choice
 
-__all__ = ["BATCH_BYTES", "FirstSamples", "Source", "Synthetic", "ahead", "checked", "open_source"]
+__all__ = [
+    "BATCH_BYTES",
+    "FirstSamples",
+    "Source",
+    "Synthetic",
+    "ahead",
+    "checked",
+    "default_name",
+    "open_source",
+]
+
+# single files that a process apart reads: a format, or what is as good as one
+READ_APART = {".h5": "hdf5", ".hdf5": "hdf5", ".pt": "torch", ".pth": "torch", ".csv": "csv"}
 
 
 def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Source:
-    """The user's data at `path`: .npy, .npz, .h5/.hdf5, or a folder of images.
+    """The user's data at `path`: .npy, .npz, .pt, .csv, a folder of images, or any format that can be read.
 
     Some arrays of a file with several are `FILE::NAME,NAME`; a group of an HDF5 file is a name, too.
     `sample_shape` is the shape images are resized and cropped to; other sources have their own.
@@ -26,15 +39,16 @@ def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Sour
 
 
 def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
-    path, chosen = _choice(path)
+    path, chosen = choice(path)
     if not path.exists():
         raise SourceError(f"--source {path}: there is no such file or folder")
-    suffix = path.suffix.lower()
-    if chosen and (path.is_dir() or suffix not in (".npz", ".h5", ".hdf5")):
+    suffix = "" if path.is_dir() else path.suffix.lower()
+    if chosen and suffix not in (".npz", *READ_APART):
         raise SourceError(
-            f"--source {path}: arrays are chosen, by ::{','.join(chosen)}, from .npz, .h5 and .hdf5"
+            f"--source {path}: arrays are chosen, by ::{','.join(chosen)}, from .npz, .pt, .csv, "
+            ".h5 and .hdf5"
         )
-    if path.is_dir():
+    if path.is_dir() and (sample_shape is not None or holds_images(path)):
         from iobench.dataset.sources.images import ImageFolder
 
         return ImageFolder(path, sample_shape or (3, 224, 224))
@@ -44,19 +58,32 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
         from iobench.dataset.sources.numpy_files import Npy, Npz
 
         return Npy(path) if suffix == ".npy" else Npz(path, chosen)
-    if suffix in (".h5", ".hdf5"):
-        from iobench.dataset.sources.hdf5_file import Hdf5File
+    from iobench.dataset.sources.others import OthersData, OthersFile
 
-        return Hdf5File(path, chosen)
+    if suffix in READ_APART:
+        return OthersFile(path, READ_APART[suffix], chosen)
+    return OthersData(path, _recognised(path))
+
+
+def _recognised(path: Path) -> str:
+    """The only format that recognises data; SourceError where none does, or several do."""
+    from iobench.dataset import apart
+
+    found = apart.recognise(path.resolve()).formats
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise SourceError(
+            f"--source {path}: {' and '.join(found)} both recognise it; say which with 'iobench add "
+            "PATH --format F --name N', then 'iobench prepare --name N' converts it"
+        )
+    if path.is_dir():
+        raise SourceError(
+            f"--source {path}: no format recognises it ({', '.join(formats.names())}), and there "
+            "is no image in it; images go into one subfolder per label"
+        )
     raise SourceError(
-        f"--source {path}: {suffix or 'a file without a suffix'} is not read; "
-        "give .npy, .npz, .h5, .hdf5 or a folder of images"
+        f"--source {path}: {path.suffix or 'a file without a suffix'} is not read, and no "
+        f"format recognises it ({', '.join(formats.names())}); give "
+        ".npy, .npz, .pt, .csv, .h5, .hdf5 or a folder of images"
     )
-
-
-def _choice(path: Path) -> tuple[Path, tuple[str, ...]]:
-    """The file, and the names of arrays that follow it after `::`."""
-    file, separator, names = os.fspath(path).rpartition("::")
-    if not separator or path.exists():
-        return path, ()
-    return Path(file), tuple(name.strip("/") for name in names.split(","))

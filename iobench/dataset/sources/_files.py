@@ -23,6 +23,9 @@ _KINDS = {
 }
 
 
+_PICTURES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+
+
 @dataclass(frozen=True)
 class Stamp:
     """What tells one state of a file from another."""
@@ -71,6 +74,23 @@ def reading(path: Path) -> Iterator[None]:
         raise SourceError(f"--source {error.filename or path}: {error.strerror or reason(error)}") from error
 
 
+def holds_images(folder: Path) -> bool:
+    """Whether there is a picture in it, or in one of its folders, by a few usual endings of names."""
+    with os.scandir(folder) as entries:
+        found = [entry for entry in entries if not entry.name.startswith(".")]
+    folders = [entry.path for entry in found if entry.is_dir()]
+    return any(map(_is_picture, found)) or any(_has_picture(inner) for inner in folders)
+
+
+def _has_picture(folder: str) -> bool:
+    with os.scandir(folder) as entries:
+        return any(map(_is_picture, entries))
+
+
+def _is_picture(entry: os.DirEntry[str]) -> bool:
+    return entry.name.lower().endswith(_PICTURES)
+
+
 def fill(path: Path, file: BinaryIO, array: Array, offset: int) -> None:
     """Overwrite a C-contiguous array with the bytes at an offset; SourceError where the file ends early."""
     view = raw_bytes(array)
@@ -81,7 +101,11 @@ def fill(path: Path, file: BinaryIO, array: Array, offset: int) -> None:
         view, offset = view[count:], offset + count
 
 
+def kind_of(found: os.stat_result) -> str:
+    """What something is that is no regular file, in words."""
+    return _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
+
+
 def _check_regular(path: Path, found: os.stat_result) -> None:
     if not stat.S_ISREG(found.st_mode):
-        kind = _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
-        raise SourceError(f"--source {path}: it is {kind}; only regular files are read")
+        raise SourceError(f"--source {path}: it is {kind_of(found)}; only regular files are read")

@@ -1,122 +1,39 @@
-"""The schema of a user's named arrays: which of them are taken, and whether every format can store them."""
+"""The schema of a user's named arrays, as formats find it, with refusals that are about a source."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
+from iobench import formats
 from iobench.errors import SourceError
-from iobench.formats import DTYPES, Field, Schema, field_name
-from iobench.text import listed, shortened
-from iobench.units import bytes_text
+from iobench.formats import NO_NUMBER, CorruptArtifact, Schema, Shaped, how_to_choose, native_dtype
 
-MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
-MAX_AXES = 32  # samples included: what HDF5 has
-MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches, and a batch has a sample
-MAX_NAME = 200  # characters; several formats make a file name of it, which may have 255 bytes
-
-Shaped = tuple[tuple[int, ...], np.dtype[Any]]
-NO_NUMBER = (
-    f"not a number that is stored ({', '.join(DTYPES)}); "
-    "ragged and object arrays must be made rectangular first"
-)
+__all__ = ["NO_NUMBER", "check_sample", "choose", "how_to_choose", "native_dtype", "schema_of"]
 
 
 def choose(path: Path, available: Collection[str], chosen: Collection[str]) -> list[str]:
-    """The names that were chosen, by themselves or by the group they are in; without a choice, all.
-
-    SourceError where a choice is not there, where nothing is, or where it is more than can become fields.
-    """
-    for name in chosen:
-        if not any(_within(other, name) for other in available):
-            raise SourceError(f"--source {path}: it has no {name!r}; it has {listed(available) or 'nothing'}")
-    taken = [name for name in available if not chosen or any(_within(name, one) for one in chosen)]
-    if not taken:
-        raise SourceError(f"--source {path}: it holds no array")
-    if len(taken) > MAX_FIELDS:
-        raise SourceError(
-            f"--source {path}: {len(taken):,} arrays, and at most {MAX_FIELDS} become fields; stack what "
-            f"is one sample each into one array{how_to_choose(path, available)}"
-        )
-    return taken
-
-
-def how_to_choose(path: Path, available: Collection[str]) -> str:
-    """The end of a complaint about a file with several arrays: what it holds and how to take some of it."""
-    if len(available) < 2:
-        return ""
-    return f"; to take some of its arrays, --source '{path.name}::NAME,NAME', out of {listed(available)}"
+    """As `formats.choose`; SourceError where a choice is not there, or is more than can become fields."""
+    with _refusals("--source "):
+        return formats.choose(path, available, chosen)
 
 
 def schema_of(path: Path, arrays: Mapping[str, Shaped], available: Collection[str] = ()) -> Schema:
-    """The schema of named arrays given as (shape, dtype); `available`: what else there was to choose.
-
-    SourceError where one is empty, scalar, too large, or of a dtype that no format stores, or their
-    leading axes differ.
-    """
-    try:
-        return _schema_of(path, arrays)
-    except SourceError as error:
-        raise SourceError(f"{error}{how_to_choose(path, available)}") from None
-
-
-def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The same kind and size of number in this machine's byte order."""
-    native: np.dtype[Any] = dtype.newbyteorder("=")
-    return native
+    """As `formats.arrays_schema`; SourceError where the arrays are no samples that every format stores."""
+    with _refusals("--source "):
+        return formats.arrays_schema(path, arrays, available)
 
 
 def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int) -> None:
     """SourceError where one sample has more axes or bytes than can be prepared."""
-    if len(shape) >= MAX_AXES:
-        raise SourceError(
-            f"{what} has {len(shape) + 1} axes with that of samples; at most {MAX_AXES} are stored"
-        )
-    if sample_bytes > MAX_SAMPLE_BYTES:
-        raise SourceError(
-            f"{what}: one sample is {bytes_text(sample_bytes)}; at most {bytes_text(MAX_SAMPLE_BYTES)} can "
-            "be prepared; the first axis must be that of samples, or samples must be cut into smaller ones"
-        )
+    with _refusals(""):
+        formats.check_sample(what, shape, sample_bytes)
 
 
-def _schema_of(path: Path, arrays: Mapping[str, Shaped]) -> Schema:
-    fields: dict[str, Field] = {}
-    for original, (shape, dtype) in arrays.items():
-        name = _field_name(path, original)
-        if name in fields:
-            raise SourceError(f"--source {path}: two arrays would both be the field {name!r}")
-        fields[name] = _field(f"--source {path}: {shortened(original)}", name, shape, dtype)
-    lengths = {original: shape[0] for original, (shape, _) in arrays.items()}
-    if len(set(lengths.values())) > 1:
-        shown = listed([f"{shortened(key, 30)} has {count}" for key, count in lengths.items()])
-        raise SourceError(f"--source {path}: fields differ in length: {shown}")
-    schema = Schema(next(iter(lengths.values())), tuple(fields.values()))
-    check_sample(f"--source {path}", (), schema.sample_bytes)
-    return schema
-
-
-def _field(what: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Field:
-    if native_dtype(dtype).name not in DTYPES:
-        raise SourceError(f"{what} is {shortened(str(dtype))}, {NO_NUMBER}")
-    if not shape:
-        raise SourceError(f"{what} is a single value, without an axis of samples")
-    if 0 in shape:
-        raise SourceError(f"{what} is empty, its shape is {shortened(str(shape))}")
-    check_sample(what, shape[1:], 0)
-    return Field(name, tuple(shape[1:]), native_dtype(dtype).name)
-
-
-def _field_name(path: Path, original: str) -> str:
-    name = field_name(original)
-    if len(name) > MAX_NAME:
-        raise SourceError(
-            f"--source {path}: the name {shortened(name)!r} has {len(name)} characters, at most {MAX_NAME} do"
-        )
-    return name
-
-
-def _within(name: str, chosen: str) -> bool:
-    return name == chosen or name.startswith(f"{chosen}/")
+@contextmanager
+def _refusals(prefix: str) -> Iterator[None]:
+    try:
+        yield
+    except CorruptArtifact as error:
+        raise SourceError(f"{prefix}{error}") from None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from iobench.errors import InvalidSettings
+
+if TYPE_CHECKING:
+    from iobench.formats import Field
 
 DataDir = Annotated[Path, typer.Option(help="The folder that holds datasets and results.")]
 Name = Annotated[str | None, typer.Option(help="The dataset; by default the newest.", show_default=False)]
@@ -40,6 +43,23 @@ def listed_floats(option: str, text: str) -> tuple[float, ...]:
 def listed_bytes(option: str, text: str) -> tuple[int, ...]:
     """The sizes of a list in bytes; InvalidSettings names the option."""
     return tuple(parse_bytes(option, part) for part in words_of(text))
+
+
+def field_of(text: str) -> Field:
+    """The field that `x=float32[3,224,224]` or `y=int64` means; InvalidSettings says how one is written."""
+    from iobench.formats import Field
+
+    name, separator, rest = text.partition("=")
+    dtype, bracket, shape = rest.partition("[")
+    try:
+        if not separator or (bracket and not shape.endswith("]")):
+            raise ValueError("it is not written like that")
+        numbers = shape.removesuffix("]").split(",") if bracket else []
+        return Field(name.strip(), tuple(int(number) for number in numbers), dtype.strip())
+    except ValueError as error:
+        raise InvalidSettings(
+            f"--field {text!r} is no field like x=float32[3,224,224], or y=int64 for a single number: {error}"
+        ) from None
 
 
 def parse_bytes(option: str, text: str) -> int:

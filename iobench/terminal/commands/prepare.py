@@ -34,8 +34,8 @@ def prepare(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="Your own data instead: .npy, .npz, .h5, .hdf5, or a folder of images; "
-            "FILE::NAME,NAME takes some of a file's arrays.",
+            help="Your own data instead: .npy, .npz, .pt, .csv, a folder of images, or data in any format; "
+            "FILE::NAME,NAME takes some of a file's arrays. [default: what was added to --name]",
             show_default=False,
         ),
     ] = None,
@@ -59,7 +59,8 @@ def prepare(
     from iobench.terminal import display, tables
 
     generated = {"size": size, "dtype": dtype, "seed": seed, "compressibility": compressibility}
-    chosen = _source(source, sample_shape, generated)
+    given = [value for value in (source, sample_shape, *generated.values()) if value is not None]
+    chosen = (None if given else _added(data_dir, name)) or _source(source, sample_shape, generated)
     with display.progress() as progress:
         manifest, rows = write(
             chosen,
@@ -73,6 +74,17 @@ def prepare(
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     following = shlex.join(["iobench", "run", *where, "--name", manifest.name])
     display.note(f"in {manifest.root}; next: {following}")
+
+
+def _added(data_dir: Path, name: str | None) -> Source | None:
+    """What was added to the dataset of that name, which is then the source; None where there is none."""
+    from iobench.dataset.add import AddedSource
+    from iobench.dataset.manifest import FILE_NAME, Manifest, check_name
+
+    if name is None or not (data_dir / check_name(name) / FILE_NAME).is_file():
+        return None
+    manifest = Manifest.load(data_dir / name)
+    return AddedSource(manifest) if manifest.added else None
 
 
 def _source(source: Path | None, sample_shape: str | None, generated: Mapping[str, Any]) -> Source:

@@ -1,25 +1,19 @@
-"""The process that reads an HDF5 file: what is in it, and its rows.
+"""What is in an HDF5 file that others wrote: its datasets, and which of them cannot be read, and why.
 
-It is asked in JSON on its standard input. Each answer is a byte for its kind, the length of a text in
-eight bytes, that text in JSON, and after BATCH the rows of each field as they lie in memory.
+The library trusts what it reads: a damaged file can end the process. Whoever does not know who wrote a
+file looks at it in a process apart.
 """
 
 from __future__ import annotations
 
-import json
 import math
-import resource
-import signal
-import sys
 from collections.abc import Iterator
 from typing import Any
 
 import h5py
-import numpy as np
 
-from iobench.text import reason, shortened
+from iobench.formats._text import reason, shortened
 
-BATCH, DONE, FAILED = 1, 2, 3
 MAX_OBJECTS = 10_000
 MAX_PATH = 1000
 MAX_CHUNK_BYTES = 128 << 20
@@ -38,65 +32,12 @@ _KINDS = {
 }
 
 
-def main() -> None:
-    """Answer what standard input asks, within the limits that it states."""
-    asked = json.load(sys.stdin)
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # whoever started this may have ignored it
-    _limit(asked["memory_bytes"])
-    try:
-        _alarm(asked["limit_s"])
-        with h5py.File(f"/proc/self/fd/{asked['file']}", "r", locking=False) as file:
-            if asked["do"] == "describe":
-                _tell(DONE, {"datasets": _described(file)})
-            else:
-                _read(file, asked)
-    except DAMAGE as error:
-        _tell(FAILED, {"why": reason(error).replace(f"/proc/self/fd/{asked['file']}", "the file")})
+def described(file: h5py.File) -> dict[str, dict[str, Any]]:
+    """Each dataset by its path, and each link that might be one: its shape and dtype, or why it is refused.
 
-
-def _limit(memory_bytes: int) -> None:
-    """Let this process take so much memory beyond what it has."""
-    with open("/proc/self/statm") as pages:
-        now = int(pages.read().split()[0]) * resource.getpagesize()
-    _, allowed = resource.getrlimit(resource.RLIMIT_AS)
-    most = now + memory_bytes if allowed == resource.RLIM_INFINITY else min(allowed, now + memory_bytes)
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
-
-
-def _alarm(seconds: float) -> None:
-    """Have the kernel end this process after so long: Python would not come to it inside a library."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def _tell(kind: int, said: dict[str, Any] | None = None) -> None:
-    _alarm(0)  # whoever listens may take as long as it likes
-    text = json.dumps(said).encode() if said else b""
-    sys.stdout.buffer.write(bytes([kind]) + len(text).to_bytes(8, "little") + text)
-    sys.stdout.buffer.flush()
-
-
-def _read(file: h5py.File, asked: dict[str, Any]) -> None:
-    for start in range(0, asked["samples"], asked["rows"]):
-        stop = min(asked["samples"], start + asked["rows"])
-        _alarm(asked["limit_s"])
-        pieces = [_rows(file, start, stop, *field) for field in asked["fields"]]
-        _tell(BATCH)
-        for piece in pieces:
-            sys.stdout.buffer.write(piece.reshape(-1).view(np.uint8).data)
-        sys.stdout.buffer.flush()
-
-
-def _rows(
-    file: h5py.File, start: int, stop: int, key: str, shape: list[int], dtype: str
-) -> np.ndarray[Any, Any]:
-    rows = np.ascontiguousarray(file[key][start:stop], dtype)
-    if rows.shape != (stop - start, *shape):
-        raise ValueError(f"{key} changed while it was read")
-    return rows
-
-
-def _described(file: h5py.File) -> dict[str, dict[str, Any]]:
-    """Each dataset, and each link that might be one, with its shape and dtype, or why it is refused."""
+    What may be refused is told, not raised, so that others can be chosen. ValueError where the file has
+    more objects than can be looked at; whatever is in DAMAGE where it is damaged.
+    """
     found: dict[str, dict[str, Any]] = {}
     firsts: dict[tuple[int, int], str] = {}  # an object's place in the file → the first path to it
     paths = {"": ""}  # any path → the first one to the same object
@@ -161,7 +102,9 @@ def _dataset(file: h5py.File, name: str) -> dict[str, Any]:
         return {"refused": f"a kind of number that NumPy has not ({reason(error)})"}
     if why := _not_stored(dataset, properties):
         return {"refused": why}
-    return {"shape": dataset.shape or (), "dtype": dtype.str}
+    chunk_bytes = math.prod(dataset.chunks) * dtype.itemsize if dataset.chunks else 0
+    packed = properties.get_nfilters() > 0
+    return {"shape": dataset.shape or (), "dtype": dtype.str, "chunk_bytes": chunk_bytes, "packed": packed}
 
 
 def _dtype_text(identifier: Any) -> str:
