@@ -117,8 +117,8 @@ def test_of_many_contexts_each_has_one_line_about_formats():
     records = [one for size in (1, 2, 3) for one in grid(MIXED, chosen={"batch_size": size})]
     lines = said(records)
     assert len(lines) == 6
-    expected = "up to 3.00 × under native (hdf5) and up to 2.70 × under dataloader (hdf5)."
-    assert lines[1] == f"  What the format changes: {expected}"
+    words = "up to 3.00 × under native (hdf5) and up to 2.70 × under dataloader (hdf5)."
+    assert lines[1] == f"  What the format changes: {words}"
 
 
 def test_of_many_loaders_and_formats_a_few_lines_are_left():
