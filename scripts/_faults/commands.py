@@ -109,7 +109,11 @@ class Ready:
         self._alone = threading.Lock()
         began = time.monotonic()
         self._process = subprocess.Popen(
-            [sys.executable, "-c", READY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", READY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         )
         self._answer()
         self.import_s = time.monotonic() - began
