@@ -218,3 +218,10 @@ def test_a_member_that_asks_to_be_unpickled_is_not(tmp_path):
         found = np.concatenate([batch["x"].numpy() for batch in epochs.epoch(0)])
     np.testing.assert_array_equal(found, np.arange(5, dtype=np.float32)[:, None].repeat(3, 1))
     assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("name", loaders.names())
+def test_what_a_loader_needs_is_an_extra_that_exists(name):
+    cls, project = loaders.class_of(name), Path(__file__).parent.parent / "pyproject.toml"
+    assert bool(cls.modules) == bool(cls.extra)
+    assert not cls.extra or f"\n{cls.extra} = [" in project.read_text()
