@@ -16,6 +16,7 @@ from iobench.host import cache, counters
 from iobench.host.aio import DirectUnavailable
 from iobench.loading.stream import ahead, backend, cached, direct
 from iobench.loading.stream.backend import MOST_THREADS, Unchanged, open_backend
+from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
 
@@ -263,11 +264,12 @@ def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_threa
 
 FIXED = ["npy", "memmap", "hdf5:chunk_bytes=0", "hdf5", "lmdb"]
 ENCODED = ["hdf5:compression=lzf", "lmdb:codec=lz4"]
+STORED = [*FIXED, *ENCODED, "hdf5:compression=gzip"]
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory):
-    return prepared(tmp_path_factory.mktemp("choice"), image_arrays(), FIXED + ENCODED)
+    return prepared(tmp_path_factory.mktemp("choice"), image_arrays(), STORED)
 
 
 @pytest.fixture
@@ -349,6 +351,13 @@ def test_what_has_to_be_decoded_cannot_be_read_past_the_cache(choose, variant, d
     assert not any(open_files(file) for file in dataset.files_of(variant))
 
 
+def test_blocks_are_decoded_here_unless_they_are_of_a_few_small_rows(choose, dataset):
+    source = choose("hdf5:compression=gzip")
+    assert (type(source.reader), source.decodes, source.cold) == (BlockReader, True, True)
+    assert not choose("lmdb:codec=lz4").decodes
+    assert not choose("lmdb").decodes
+
+
 def test_where_nothing_can_be_read_past_the_cache_it_is_used_unless_that_was_asked_for(choose, monkeypatch):
     def refuse(path):
         raise DirectUnavailable(f"{path}: this file system has no O_DIRECT")
@@ -370,7 +379,8 @@ def test_as_many_threads_read_as_are_asked_for_else_about_one_a_core(choose, mon
 
 
 @pytest.mark.parametrize(
-    ("variant", "past"), [*((v, None) for v in FIXED + ENCODED), *((v, True) for v in FIXED)]
+    ("variant", "past"),
+    [*((v, None) for v in STORED), *((v, True) for v in FIXED)],
 )
 def test_every_source_reads_what_was_prepared_and_finds_it_unchanged(choose, variant, past, monkeypatch):
     monkeypatch.setattr(direct, "SMALL_BYTES", 0)

@@ -26,7 +26,6 @@ from iobench.formats import Array, Find
 
 FOLDER = ".index"
 MAGIC = b"iobench index 1\n"
-MOST_HEADER_BYTES = 1 << 16
 MEMORY_BYTES = 1 << 30  # of lists that could not be written; the newest always stays
 
 

@@ -24,7 +24,7 @@ from iobench.thresholds import WARM_LIMIT
 FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
 MOST_THREADS = 4
 AT_ONCE = 16  # files that are looked at before and after each read: 30 µs
-SMALL_BLOCK_BYTES = 32 << 10  # decoded, on average
+SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # decoded, on average
 
 
 class Unchanged:
@@ -193,12 +193,13 @@ def check_placed(places: Mapping[str, Placement], schema: Schema, variant: str) 
 
 
 def _large_blocks(reader: Reader, schema: Schema) -> list[Blocks]:
-    """The blocks of these fields, but for those of a few rows: a call for each costs more than it does."""
+    """The blocks of these fields, but for those of a few small rows, which are not worth a call each."""
     found = []
     for table in reader.blocks():
         names = [name for name in table.fields if name in {field.name for field in schema.fields}]
         width = sum(schema.field(name).sample_bytes for name in names)
-        if names and width * schema.samples >= SMALL_BLOCK_BYTES * len(table.first):
+        rows = schema.samples / len(table.first)
+        if names and (rows >= SMALL_BLOCK_ROWS or rows * width >= SMALL_BLOCK_BYTES):
             found.append(table)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -177,12 +178,15 @@ class BlockReader(Reader):
 
     def _decode(self, table: Blocks, number: int, out: Batch) -> None:
         low = int(self._places.low(table, np.array([number]))[0])
-        stored = self._memory[low : low + int(table.stored[number])]
+        stored = self._memory[low : low + int(table.stored[number])].data.toreadonly()
         try:
-            table.decode(number, stored.data.toreadonly(), out)
+            table.decode(number, stored, out)
         except FormatError:
             self._guard.check()  # knows better what happened
             raise
+        finally:
+            with suppress(BufferError):  # an error's traceback would keep it, and so the map
+                stored.release()
         self._guard.check()
 
 
