@@ -136,7 +136,7 @@ def test_a_model_that_does_not_fit_the_data_is_a_usage_error(floats, inside):
 
 
 def test_a_device_that_is_not_here_is_an_error(images, inside):
-    assert "--device cuda:99: there is" in complaint(run(images, "--device", "cuda:99", by=inside), 1)
+    assert "--device cuda:99: this machine has" in complaint(run(images, "--device", "cuda:99", by=inside), 1)
 
 
 def test_a_variant_that_is_not_prepared_is_an_error_with_the_command(images, inside):
@@ -209,7 +209,7 @@ def test_a_plan_repeats_a_run_and_is_all_that_is_said_of_it(images, inside, tmp_
         ("hello", "cannot be read"),
         ("x = 1", "has no table [run]"),
         ("[run]\nspeed = 9", "a run has no setting speed"),
-        ("colour = 1\n[run]", "colour is nothing"),
+        ("colour = 1\n[run]", "a run has no setting colour"),
         ('[run]\nbatch_size = ["many"]', "Expected `int`"),
         ("[run]\nbatch_size = [0]", "batch_size 0 is below 1"),
         ('content = "00"\n[run]', "was written for data 00"),

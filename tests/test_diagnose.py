@@ -404,7 +404,7 @@ def test_a_loader_that_raises_is_told_with_its_traceback():
         yield torch.ones(4)
         raise KeyError("mine")
 
-    with pytest.raises(TargetError, match="the loader raised KeyError after 1 batches: 'mine'") as caught:
+    with pytest.raises(TargetError, match="the loader raised KeyError after 1 batch: 'mine'") as caught:
         run_session(broken())
     assert "in broken" in caught.value.traceback
 

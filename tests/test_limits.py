@@ -565,7 +565,9 @@ def test_limits_that_cannot_be_asked_for_are_a_usage_error(images, inside, monke
 
 
 def test_limits_of_a_device_that_is_not_here_are_an_error(images, inside):
-    assert "--device cuda:99: there is" in complaint(show_limits(inside, images, "--device", "cuda:99"), 1)
+    assert "--device cuda:99: this machine has" in complaint(
+        show_limits(inside, images, "--device", "cuda:99"), 1
+    )
 
 
 def test_limits_without_a_dataset_are_an_error_with_the_command_to_make_one(inside, tmp_path):

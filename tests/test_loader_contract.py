@@ -36,6 +36,7 @@ class TestDataLoader(LoaderContract):
 
 
 class TestDataLoaderOfBatches(LoaderContract):
+    formats = tuple(name for name in formats.names() if formats.type_of(name).forkable)
     loader = loaders.parse("dataloader:fetch=batch,num_workers=1,start_method=fork,persistent_workers=yes")
 
 

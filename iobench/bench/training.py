@@ -10,6 +10,7 @@ from torch import nn
 
 from iobench.errors import InvalidSettings
 from iobench.formats import Field, Schema
+from iobench.host.device import device_of
 
 CLASSES = 1000
 HIDDEN = 256
@@ -89,7 +90,7 @@ class Busy:
             began = time.monotonic()
             for _ in range(PRODUCTS):
                 torch.mm(self._factor, self._factor)
-            torch.accelerator.synchronize(self._factor.device)
+            device_of(self._factor.device).synchronize()
         return (time.monotonic() - began) / PRODUCTS
 
 

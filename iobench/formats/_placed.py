@@ -90,6 +90,10 @@ class Found:
     blocks: Sequence[Blocks] = ()
 
 
+def _closed(kept: Keep) -> Found:
+    raise ValueError("this reader is closed")
+
+
 class PlacedReader(Reader):
     """Copies or decodes rows out of mapped files, from where `find` says that they lie.
 
@@ -134,6 +138,7 @@ class PlacedReader(Reader):
     def close(self) -> None:
         """Drop the maps; they go when the last view of them does."""
         self._maps.close()
+        self._find = _closed  # it may hold views of its own
 
     def _found(self) -> Found:
         with self._lock:

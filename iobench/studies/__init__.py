@@ -55,13 +55,13 @@ def run(name: str, options: StudyOptions) -> Result:
         about=study.about(options),
         found=found,
         answers=[answer.in_full(options.quick) for answer in study.answers(found)],
-        machine=machine.describe(options.data_dir, options.device, _libraries()),
+        machine=machine.describe(options.data_dir, options.device, _packages()),
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         quick=options.quick,
     )
 
 
-def _libraries() -> set[str]:
+def _packages() -> set[str]:
     """The packages of the formats that studies measure."""
     variants = (*DEFAULT_FORMATS, "lmdb:codec=lz4")
     return {library for variant in variants for library in formats.parse(variant).libraries}

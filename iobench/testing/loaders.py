@@ -146,6 +146,8 @@ class LoaderContract:
         started = [p for p in psutil.Process().children(recursive=True) if p not in processes]
         assert not psutil.wait_procs([p for p in started if not helper(p)], timeout=ENDING_S)[1]
         for thread in set(threading.enumerate()) - threads:
+            if pooled(thread):
+                continue
             thread.join(ENDING_S)
             assert not thread.is_alive()
         assert not in_use(artifact.path)
@@ -193,6 +195,14 @@ def in_use(folder: Path) -> set[str]:
     lines = Path("/proc/self/maps").read_text().splitlines()
     mapped = [line.split(maxsplit=5)[-1] for line in lines]
     return {path for path in links + mapped if path.startswith(f"{folder.resolve()}/")}
+
+
+def pooled(thread: threading.Thread) -> bool:
+    """Whether it belongs to a pool that a format's library keeps for as long as this process lives.
+
+    These are zarr's event loop with its executor, and the monitor of tqdm's progress bars.
+    """
+    return thread.daemon and thread.name.startswith(("asyncio_", "zarr_", "tqdm_monitor"))
 
 
 def helper(process: psutil.Process) -> bool:

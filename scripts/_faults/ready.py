@@ -7,6 +7,7 @@ import gc
 import importlib
 import io
 import pkgutil
+import warnings
 
 import torch
 
@@ -29,6 +30,7 @@ def load() -> None:
         importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()):
         cli.app(["formats"], standalone_mode=False)
+    warnings.filterwarnings("ignore", "lance is not fork-safe")  # no trial reads with it after a fork
     gc.collect()
     gc.freeze()  # or each collection in a child copies the pages of whatever there is
 

@@ -36,7 +36,7 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("gpu_check: --device cuda:77: there ")
+    assert done.stderr.startswith("gpu_check: --device cuda:77: this machine has ")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 

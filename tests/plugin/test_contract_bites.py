@@ -116,7 +116,7 @@ FOUND_BY = {
     "Sorted": "test_indices_in_any_order_with_duplicates",
     "Forgetful": "test_out_is_wholly_overwritten_and_stays_the_callers",
     "Converted": "test_sample_is_one_row_of_every_field",
-    "Misplaced": "test_located_bytes_are_the_samples",
+    "Misplaced": "test_places_are_those_of_every_sample",
     "Undead": "test_a_closed_reader_reads_no_more",
     "Trusting": "test_a_pickle_beside_the_files_is_left_alone",
     "Chatty": "test_a_missing_file_is_corrupt",

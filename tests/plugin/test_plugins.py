@@ -74,7 +74,7 @@ def test_it_is_prepared_and_verified_on_the_command_line(rawbin, tmp_path):
     assert prepared.returncode == 0, prepared.stderr
     assert "rawbin: intact" in call("verify", **there).stdout
     gone = call("verify", cwd=tmp_path)
-    assert "unknown format 'rawbin'" in complaint(gone, 1)
+    assert "unknown format 'rawbin'" in complaint(gone, 2)
 
 
 def test_a_name_of_ours_is_refused_naming_both(add, tmp_path):

@@ -37,7 +37,7 @@ def add(
         bool, typer.Option("--overwrite", help="Forget what is listed under that name.")
     ] = False,
 ) -> None:
-    """Register data where they lie, to be measured there: they are only ever read."""
+    """Register data where they lie; they are only ever read."""
     from iobench.dataset.add import add as register
     from iobench.terminal import display, tables
 

@@ -73,7 +73,7 @@ def show(
 
 @app.command()
 def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False) -> None:
-    """Show how each case's speed went from run to run, and whether it changed by a step."""
+    """Show each case from run to run, and the steps in it."""
     from iobench.results import history
     from iobench.terminal import display, tables
 

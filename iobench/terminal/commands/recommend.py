@@ -62,7 +62,7 @@ def recommend(
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
 ) -> None:
-    """Race formats, loaders and settings against each other, and say what to use, with the code."""
+    """Say which format, loader and settings to use, with the code."""
     from iobench.bench.plan import RoundPlan
     from iobench.recommendation.needs import Needs
     from iobench.recommendation.recommend import recommend as search
