@@ -21,10 +21,10 @@ from iobench.dataset.staging import locked, os_errors, remove_temporary
 from iobench.dataset.verify import Progress, silent
 from iobench.dataset.writer import Prepared, Writer
 from iobench.errors import BenchError, SourceError
-from iobench.formats import ArtifactExists, Schema
+from iobench.formats import ArtifactExists, FormatError, Schema
 from iobench.units import counted
 
-__all__ = ["DEFAULT_FORMATS", "Prepared", "prepare"]
+__all__ = ["DEFAULT_FORMATS", "Prepared", "prepare", "writable"]
 
 DEFAULT_FORMATS = ("npy", "hdf5", "lmdb", "memmap")
 
@@ -57,6 +57,19 @@ def prepare(
         before = swept(root, overwrite)
         manifest = _manifest_for(root, before, source.schema, described, overwrite)
         return manifest, Writer(source, manifest, before, overwrite, progress).write_all(wanted)
+
+
+def writable(schema: Schema) -> tuple[list[str], list[str]]:
+    """Every format that can hold such samples and is installed, and why each of the others is left out."""
+    found, left_out = [], []
+    for name in formats.names():
+        try:
+            formats.parse(name).check_schema(schema)
+        except FormatError as error:
+            left_out.append(str(error))
+        else:
+            found.append(name)
+    return found, left_out
 
 
 def _described(source: Source) -> dict[str, Any]:

@@ -9,25 +9,25 @@ from typing import Annotated, Any
 import typer
 
 from iobench.errors import InvalidSettings
-from iobench.formats import FormatError, Option, declared
+from iobench.formats import Option, declared
 from iobench.loading import loaders
+from iobench.loading.loaders import DEFAULT_LOADERS
 
 
 def declared_options() -> dict[str, dict[str, Option]]:
-    """Every option that some loader has, by name, as each of these loaders declares it."""
+    """Every option of the loaders that are measured by default, by name, as each of these declares it.
+
+    A loader that shares such an option takes it, too; what only others have is set in their own word.
+    """
     found: dict[str, dict[str, Option]] = {}
-    for name in loaders.names():
-        try:
-            specs = declared(loaders.class_of(name))
-        except FormatError:  # another package's loader that cannot be used: `iobench loaders` says why
-            continue
-        for spec in specs:
+    for name in DEFAULT_LOADERS:
+        for spec in declared(loaders.class_of(name)):
             found.setdefault(spec.name, {})[name] = spec
     return found
 
 
 def with_loader_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with an option for each that some loader has, in place of its `loader_options`.
+    """The command with an option for each that a default loader has, in place of its `loader_options`.
 
     Numbers and words take lists, `--num-workers 0,2,4`; what is yes or no is a pair of flags.
     """

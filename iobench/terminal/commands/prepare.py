@@ -42,7 +42,7 @@ def prepare(
     format: Annotated[
         list[str] | None,
         typer.Option(
-            help="A format or variant, like hdf5:compression=gzip; repeatable. "
+            help="A format or variant, like hdf5:compression=gzip, or all; repeatable. "
             "[default: npy, hdf5, lmdb, memmap]",
             show_default=False,
         ),
@@ -54,23 +54,29 @@ def prepare(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
 ) -> None:
     """Write an array into every format, read it back and compare."""
-    from iobench.dataset.prepare import DEFAULT_FORMATS
+    from iobench.dataset.prepare import DEFAULT_FORMATS, writable
     from iobench.dataset.prepare import prepare as write
     from iobench.terminal import display, tables
 
     generated = {"size": size, "dtype": dtype, "seed": seed, "compressibility": compressibility}
     given = [value for value in (source, sample_shape, *generated.values()) if value is not None]
     chosen = (None if given else _added(data_dir, name)) or _source(source, sample_shape, generated)
+    wanted, left_out = list(format or DEFAULT_FORMATS), list[str]()
+    if "all" in wanted:
+        every, left_out = writable(chosen.schema)
+        wanted = [*(word for word in wanted if word != "all"), *every]
     with display.progress() as progress:
         manifest, rows = write(
             chosen,
-            format or DEFAULT_FORMATS,
+            wanted,
             data_dir=data_dir,
             name=name,
             overwrite=overwrite,
             progress=progress,
         )
     display.result(tables.dataset_line(manifest), tables.prepared_table(rows))
+    for reason in left_out:
+        display.note(f"left out: {reason}")
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     following = shlex.join(["iobench", "run", *where, "--name", manifest.name])
     display.note(f"in {manifest.root}; next: {following}")
