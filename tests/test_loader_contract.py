@@ -31,12 +31,17 @@ FORMATS = {
 }  # that a loader reads, where it does not read npy
 
 
+# one for each way of reading; native and stream try every format there is
+KINDS = ("npy", "hdf5", "lmdb", "memmap", "zarr", "parquet", "webdataset")
+
+
 class TestDataLoader(LoaderContract):
+    formats = KINDS
     loader = loaders.parse("dataloader")
 
 
 class TestDataLoaderOfBatches(LoaderContract):
-    formats = tuple(name for name in formats.names() if formats.type_of(name).forkable)
+    formats = KINDS
     loader = loaders.parse("dataloader:fetch=batch,num_workers=1,start_method=fork,persistent_workers=yes")
 
 

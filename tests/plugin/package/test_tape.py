@@ -8,7 +8,7 @@ from iobench.testing.loaders import LoaderContract
 class TestTape(LoaderContract):
     """Every sample once, in an order of its own."""
 
-    loader = Tape(buffer=5)
+    loader, formats = Tape(buffer=5), ("npy", "lmdb", "zarr")
 
 
 class TestLoop(LoaderContract):
