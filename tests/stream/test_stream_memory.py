@@ -60,6 +60,11 @@ def test_whichever_batches_are_held_they_never_change(pictures, held, order, dir
     assert_batches(kept.values(), SOURCE, [rows[number] for number in kept])
 
 
+def least(growth, by):
+    """The least of three measurements: what leaks does so each time, an allocator's arena comes once."""
+    return min((in_child(growth) for _ in range(3)), key=lambda found: found[by])
+
+
 @every_way
 @pytest.mark.usefixtures("real_direct", "batch_by_batch")
 def test_memory_is_used_again_when_batches_are_dropped(pictures, name, direct):
@@ -99,7 +104,7 @@ def test_a_loader_that_is_gone_leaves_neither_memory_nor_threads(vectors, name, 
         held.clear()
         return during - before, anonymous() - before, threading.active_count() - threads
 
-    during, after, threads = in_child(growth)
+    during, after, threads = least(growth, by=1)
     assert during > 16 * MIB
     assert after < 3 * MIB
     assert threads == 0
@@ -124,7 +129,7 @@ def test_the_memory_of_an_epoch_does_not_grow_with_it(vectors):
             one = loader(vectors, "npy", batch_size=256)
             return max(anonymous() for _ in range(epochs) for _ in one)
 
-        return run(1), run(10)
+        once = run(1)
+        return once, run(10) - once
 
-    once, often = in_child(growth)
-    assert often - once < 3 * MIB
+    assert least(growth, by=1)[1] < 3 * MIB
