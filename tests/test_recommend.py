@@ -22,6 +22,7 @@ from iobench.recommendation.candidates import asked_word, default_case, field_of
 from iobench.recommendation.code import loader_code
 from iobench.recommendation.data import Data, sample_count
 from iobench.recommendation.needs import Needs
+from iobench.recommendation.search import runners_up
 
 
 def by_round(*rates):
@@ -216,6 +217,21 @@ def test_an_answer_with_code_for_ones_own_file(answered):
         [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120
     )
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_a_loader_over_the_default_s_own_format_has_nothing_to_pay_back(manifest):
+    needs = Needs(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=15.0)
+    found = iobench.recommend(manifest, needs)
+    assert {one.format for one in found.candidates} == {"npy"}
+    said = " ".join(found.sentences)
+    assert found.use.against_default is None or "nothing is written anew" in said
+    assert "has paid" not in said
+
+
+def test_whoever_is_near_the_fastest_is_measured_again(manifest):
+    assert runners_up({"a": 100.0, "b": 95.0, "c": 90.0, "d": 85.0, "e": 84.0}) == ["b", "c", "d"]
+    assert runners_up({"a": 100.0, "b": 50.0, "c": 45.0}) == ["b"]
+    assert runners_up({"a": 100.0}) == []
 
 
 def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):

@@ -32,6 +32,7 @@ class Candidate:
 
     key: str
     label: str
+    format: str  # the variant
     roles: list[str]
     samples_per_s: Estimate
     bytes_per_s: float
@@ -128,6 +129,7 @@ def _candidate(
     return Candidate(
         key=case.key,
         label=label,
+        format=case.variant,
         roles=found.roles[case.key],
         samples_per_s=stats.estimate(list(rounds[case.key].values())),
         bytes_per_s=speed,
@@ -211,7 +213,10 @@ def _costs(found: Found, use: Candidate, default: Candidate | None, needs: Needs
         f"format, {bytes_text(use.stored_bytes)} on disk{memory}."
     )
     if use.against_default is not None and default is not None:
-        yield _pays(found, use, default, needs)
+        if use.format == default.format:
+            yield "The default reads the same format: only the loader changes, and nothing is written anew."
+        else:
+            yield _pays(found, use, default, needs)
 
 
 def _pays(found: Found, use: Candidate, default: Candidate, needs: Needs) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from iobench import formats
@@ -25,6 +25,7 @@ from iobench.results.cases import key_of
 
 PROVING, RACING, AGAIN = 0.35, 0.3, 0.2  # of the time that is left after writing
 FINAL_ROUNDS, STEP_ROUNDS, HALF_ROUNDS = 15, 7, 7
+RUNNERS_UP, NEAR = 3, 0.8  # at most, and how fast all but the first are: few rounds say little of order
 LEAST_S = 3.0  # that rounds over half as many samples need
 FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
 CORE = ("torch", "tensordict", "numpy", "h5py", "lmdb")  # installed with iobench
@@ -103,7 +104,7 @@ def _roles(raced: Run, manifest: Manifest, needs: Needs) -> dict[str, list[str]]
     if not rates:
         return {}
     ordered = sorted(rates, key=lambda key: rates[key], reverse=True)
-    named = [(FASTEST, ordered[0]), *((RUNNER_UP, key) for key in ordered[1:2])]
+    named = [(FASTEST, ordered[0]), *((RUNNER_UP, key) for key in runners_up(rates))]
     measured = [case for case in raced.cases if case.key in rates]
     if (default := default_case(measured)) is not None:
         named.append((DEFAULT, default.key))
@@ -116,6 +117,13 @@ def _roles(raced: Run, manifest: Manifest, needs: Needs) -> dict[str, list[str]]
     for role, key in named:
         roles.setdefault(key, []).append(role)
     return roles
+
+
+def runners_up(rates: Mapping[str, float]) -> list[str]:
+    """Who comes next after the fastest: one at least, and others that are near it, by their keys."""
+    fastest, *others = sorted(rates, key=lambda key: rates[key], reverse=True)
+    near = [key for key in others[1:RUNNERS_UP] if rates[key] >= NEAR * rates[fastest]]
+    return [*others[:1], *near]
 
 
 def cost_of(case: Case, manifest: Manifest) -> tuple[int, int, float]:
