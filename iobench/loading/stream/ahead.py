@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import corrupt
+from iobench.formats import Convert, Reader, Schema, corrupt, same
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.stream.files import Files, open_plain
 from iobench.loading.stream.places import Laid, merged
@@ -147,3 +148,32 @@ def naming(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+class AheadReader(Reader):
+    """A reader through the page cache, which a thread of its own fills ahead of it where it is `cold`."""
+
+    def __init__(self, schema: Schema, laid: Laid, cold: bool) -> None:
+        super().__init__(schema)
+        self.cold = cold
+        self._laid = laid
+        self._ahead: ReadAhead | None = None
+
+    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+        """One sample in fresh arrays."""
+        return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
+
+    def read_ahead(self, rows: slice, first: int | None = None) -> None:
+        """Begin to read these rows into the cache.
+
+        They will be asked for as they are stored; or else in another order, which begins with row `first`.
+        """
+        self.stop()
+        if self.cold:
+            self._ahead = ReadAhead(self._laid, rows, first)
+
+    def stop(self) -> None:
+        """End reading ahead; whoever waits for it gets CancelledError."""
+        if self._ahead is not None:
+            self._ahead.stop()
+            self._ahead = None

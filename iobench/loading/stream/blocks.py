@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,16 +13,13 @@ from iobench.formats import (
     Array,
     Batch,
     Blocks,
-    Convert,
     FormatError,
-    Reader,
     Schema,
     corrupt,
     raw_bytes,
-    same,
 )
 from iobench.host.maps import GuardedMap
-from iobench.loading.stream.ahead import ReadAhead
+from iobench.loading.stream.ahead import AheadReader
 from iobench.loading.stream.decoded import DecodedBlocks
 from iobench.loading.stream.places import NEAR_BYTES, Index, Laid, merged
 
@@ -75,7 +71,7 @@ class BlockPlaces(Laid):
         return self.starts[of_table]
 
 
-class BlockReader(Reader):
+class BlockReader(AheadReader):
     """Decodes blocks out of maps; of cold files, `read_ahead` brings them into the cache before.
 
     CorruptArtifact where a block is damaged; OSError where the disk fails. Several threads that want
@@ -83,32 +79,14 @@ class BlockReader(Reader):
     """
 
     def __init__(self, schema: Schema, tables: Sequence[Blocks], cold: bool) -> None:
-        super().__init__(schema)
-        self.cold = cold
         self._tables = tuple(tables)
         self._places = BlockPlaces(schema, tables)
+        super().__init__(schema, self._places, cold)
         mapped = GuardedMap(self._places.files, self._places.sizes)
         self._guard, self._memory = mapped.guard, mapped.bytes
         self._decoded = DecodedBlocks()
-        self._ahead: ReadAhead | None = None
         if cold:
             mapped.advise_random()
-
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
-        """One sample in fresh arrays."""
-        return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
-
-    def read_ahead(self, rows: slice, first: int | None = None) -> None:
-        """Begin to read these rows into the cache, as `CachedReader.read_ahead`."""
-        self.stop()
-        if self.cold:
-            self._ahead = ReadAhead(self._places, rows, first)
-
-    def stop(self) -> None:
-        """End reading ahead; whoever waits for it gets CancelledError."""
-        if self._ahead is not None:
-            self._ahead.stop()
-            self._ahead = None
 
     def close(self) -> None:
         """End reading ahead, drop the maps and forget what was decoded."""

@@ -6,15 +6,14 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Convert, Placement, Reader, Schema, raw_bytes, same
+from iobench.formats import Array, Placement, Schema, raw_bytes
 from iobench.host.bus_errors import CAUGHT
 from iobench.host.maps import GuardedMap
-from iobench.loading.stream.ahead import ReadAhead, read_into
+from iobench.loading.stream.ahead import AheadReader, read_into
 from iobench.loading.stream.files import Files, open_plain
 from iobench.loading.stream.gather import Gather, gather_of
 from iobench.loading.stream.places import Places
@@ -24,7 +23,7 @@ Index = npt.NDArray[np.int64]
 READ_BYTES = 64 << 10  # rows that follow each other without a gap for as long are read, others gathered
 
 
-class CachedReader(Reader):
+class CachedReader(AheadReader):
     """Copies rows out of maps; of cold files, `read_ahead` brings them into the cache before.
 
     CorruptArtifact where a file ends too soon, OSError where the disk fails. A page of a map that
@@ -34,10 +33,8 @@ class CachedReader(Reader):
     """
 
     def __init__(self, schema: Schema, placements: Mapping[str, Placement], cold: bool) -> None:
-        super().__init__(schema)
-        self.cold = cold
         self._places = Places(schema, placements)
-        self._ahead: ReadAhead | None = None
+        super().__init__(schema, self._places, cold)
         mapped = GuardedMap(self._places.files, self._places.sizes)
         self._guard = mapped.guard  # an error's traceback keeps it, but not the map
         self._gathers: dict[str, Gather] = {
@@ -46,25 +43,6 @@ class CachedReader(Reader):
         if cold:  # `read_ahead` reads ahead, and a fault must not start a stream of its own beside it
             mapped.advise_random()
         self._files = Files(self._places.files, partial(_opened, cold))
-
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
-        """One sample in fresh arrays."""
-        return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
-
-    def read_ahead(self, rows: slice, first: int | None = None) -> None:
-        """Begin to read these rows into the cache.
-
-        They will be asked for as they are stored; or else in another order, which begins with row `first`.
-        """
-        self.stop()
-        if self.cold:
-            self._ahead = ReadAhead(self._places, rows, first)
-
-    def stop(self) -> None:
-        """End reading ahead; whoever waits for it gets CancelledError."""
-        if self._ahead is not None:
-            self._ahead.stop()
-            self._ahead = None
 
     def close(self) -> None:
         """End reading ahead and drop the maps."""
