@@ -27,7 +27,7 @@ from iobench.testing._cases import (
 
 # The same method runs in the class of each format, which hypothesis takes for a mistake.
 contract = settings(
-    max_examples=50,
+    max_examples=25,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.differing_executors],

@@ -46,7 +46,7 @@ from iobench.testing._places import decoded
 
 # of nothing, a zip archive, NumPy's and HDF5's files and a pickle
 STARTS = [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]
-FLIPS = 150
+FLIPS = 60
 
 
 def with_signal(schema: Schema, **changes: Any) -> Schema:
@@ -106,7 +106,7 @@ class Life:
     """
 
     blob_axes: tuple[int, ...] = ()
-    most_samples, most_bytes = 20_000, 4_000_000
+    most_samples, most_bytes = 5_000, 2_000_000
 
     def test_it_says_what_it_is(self, fmt: Format) -> None:
         assert re.fullmatch("[a-z][a-z0-9_-]*", fmt.name)

@@ -148,8 +148,9 @@ class LoaderContract:
                     assert (array.shape, str(array.dtype)) == ((count, *field.shape), field.dtype)
 
     @pytest.mark.parametrize("taken", [0, 1, None])
-    def test_nothing_is_left_behind(self, job: Job, artifact: Artifact, taken: int | None) -> None:
+    def test_nothing_is_left_behind(self, artifact: Artifact, taken: int | None) -> None:
         """No process, thread, open file or map, wherever an epoch was left; closing again is no harm."""
+        job = job_over(artifact, self.loader.orders[-1])
         processes, threads = set(psutil.Process().children(recursive=True)), set(threading.enumerate())
         epochs = self.loader.on("cpu").open(job)
         with closing(epochs.epoch(asked(self.loader, job, 0))) as batches:

@@ -26,8 +26,7 @@ class Others:
 
     def add(self, data_dir: Path) -> Manifest:
         """List them in a dataset."""
-        form = formats.parse(self.variant).name
-        return iobench.add(self.path, form, name="d", fields=self.told, data_dir=data_dir)[0]
+        return iobench.add(self.path, self.variant, name="d", fields=self.told, data_dir=data_dir)[0]
 
     def copy(self, folder: Path) -> Others:
         """The same in another folder, with their times."""

@@ -18,7 +18,7 @@ from _faults.registry import Outcome, Trials, kind
 from iobench import Manifest
 from iobench.dataset.manifest import Opener
 
-SAMPLES, PICTURES, DISK_BYTES = 12_000, 600, 40 << 20
+SAMPLES, PICTURES, DISK_BYTES = 6_000, 300, 96 << 20
 TWICE = ("run native", "run dataloader")  # which open it to prove it, and again for a round
 
 
