@@ -1,6 +1,10 @@
 """Datasets to run on, the command line as a process, and what its errors look like."""
 
 import os
+
+# tensors are small here: threads of torch and NumPy would wait for each other, and for other tests
+os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
+
 import shutil
 import signal
 import subprocess

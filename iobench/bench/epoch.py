@@ -57,10 +57,11 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     collect_garbage(forking=loader.workers > 0)
     paces = PaceWatch()
-    with device_errors(str(job.opener.path)), disk_errors(job.opener.path), _counting(counters) as counts:
+    path = job.opener.path
+    with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded(path) as check:
         with opening:
             epochs = opened(loader, job)
-        with closing(epochs), guarded(job.opener.path) as check:
+        with closing(epochs):
             consume = _checked(check, consume)
             done = samples = logical_bytes = 0
             while not done or (meter.elapsed_s < wanted.seconds and done < MOST_EPOCHS):

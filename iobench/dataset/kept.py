@@ -39,7 +39,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first page: what the arrays are of, what they are, and the CRC-32 of all that follows it."""
+    """The first page: what the arrays are of, what they are, and the CRC-32 of that and all that follows."""
 
     made_of: str
     parts: tuple[_Part, ...]
@@ -101,6 +101,10 @@ def _bytes(arrays: dict[str, Array]) -> int:
     return sum(array.nbytes for array in arrays.values())
 
 
+def _crc(made_of: str, parts: tuple[_Part, ...]) -> int:
+    return zlib.crc32(msgspec.json.encode((made_of, parts)))
+
+
 def _write(path: Path, made_of: str, found: dict[str, Array]) -> bool:
     """Write arrays into a file that appears whole; whether that could be done."""
     parts, at = [], mmap.PAGESIZE
@@ -111,7 +115,7 @@ def _write(path: Path, made_of: str, found: dict[str, Array]) -> bool:
     try:
         path.parent.mkdir(exist_ok=True)
         with open(temporary, "wb") as file:
-            checksum = 0
+            checksum = _crc(made_of, tuple(parts))
             for part, array in zip(parts, found.values(), strict=True):
                 data = np.ascontiguousarray(array)
                 file.seek(part.offset)
@@ -137,6 +141,8 @@ def _write(path: Path, made_of: str, found: dict[str, Array]) -> bool:
 def _read(path: Path, made_of: str) -> dict[str, Array] | None:
     """The arrays of a file, mapped; None where it is not there, not whole, or made of other files."""
     try:
+        if not path.is_file():  # a pipe would keep us waiting
+            return None
         with open(path, "rb") as file:
             head, stat = file.read(mmap.PAGESIZE), os.fstat(file.fileno())
             if not head.startswith(MAGIC):
@@ -152,7 +158,7 @@ def _read(path: Path, made_of: str) -> dict[str, Array] | None:
         return None
     seen = (str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
     if seen not in _checked:
-        checksum = 0
+        checksum = _crc(header.made_of, header.parts)
         for array in found.values():
             checksum = zlib.crc32(array.data, checksum)
         if checksum != header.checksum:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -42,7 +43,9 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
         node = zarr.open(path, mode="r")
         if isinstance(node, zarr.Array):
             return {path.name.partition(".")[0]: node}, False
-        members = node.members(max_depth=None)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*not recognized as a component of a Zarr")  # a seal is none
+            members = node.members(max_depth=None)
         found = {name: member for name, member in members if isinstance(member, zarr.Array)}
         return found, node.attrs.get(OURS) == 1
     except DAMAGE as error:

@@ -93,7 +93,7 @@ class Lmdb(Format):
     def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
         """As it stands in what `write` wrote; else of as many values as keys, holding the fields told."""
         file = data_file(path)
-        _lmdb_pages.check(file, 0, SCHEMA_KEY)
+        _lmdb_pages.check(file, _lmdb_pages.read_meta(file).entries - 1, SCHEMA_KEY)
         env = Environments.open(path, file)
         try:
             with env.begin(buffers=True) as txn:

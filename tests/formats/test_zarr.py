@@ -116,3 +116,10 @@ def test_an_index_of_a_shard_that_lies_is_corrupt(tmp_path):
     shard.write_bytes(content + struct.pack("<I", google_crc32c.value(index)))
     with artifact.open() as reader, pytest.raises(CorruptArtifact, match="chunks beyond them"):
         reader.placement()
+
+
+def test_what_lies_beside_the_arrays_is_no_cause_for_a_warning(tmp_path, recwarn):
+    artifact = store(ZARR, tmp_path / "a", SCHEMA)
+    (artifact.path / ".iobench-seal.json").write_text("{}")
+    artifact.open().close()
+    assert not recwarn.list
