@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from iobench.bench.device_clock import DeviceClock
-from iobench.bench.meter import Meter
+from iobench.bench.meter import Durations, Meter
 from iobench.errors import BenchError, LoaderFailed, WrongContent
 from iobench.formats import FormatError
 from iobench.host.bus_errors import guarded
@@ -73,9 +73,9 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
                 wanted.ended()
                 paces.look()
             counters.note_memory()
-    timing = _timing(epochs, opening, meter, profile, done, (samples, logical_bytes))
-    if clock is not None:  # what the device waited for, not what the host did, which runs ahead of it
-        timing = replace(timing, wait_s=clock.wait_s, first_batch_s=clock.first_batch_s)
+    waits = meter.waits if clock is None else clock.waits  # the host's own may run ahead of the device
+    timing = _timing(opening, meter, waits, done, (samples, logical_bytes))
+    timing = replace(timing, **_split(profile, epochs, opening, meter))
     return _measured(timing, counts[0], paces)
 
 
@@ -145,25 +145,17 @@ def collect_garbage(forking: bool) -> None:
         gc.freeze()
 
 
-def _timing(
-    epochs: Epochs,
-    opening: Meter,
-    meter: Meter,
-    profile: Profile | None,
-    count: int,
-    came: tuple[int, int],
-) -> TimingPart:
+def _timing(opening: Meter, meter: Meter, waits: Durations, count: int, came: tuple[int, int]) -> TimingPart:
     return TimingPart(
         samples=came[0],
         logical_bytes=came[1],
         epochs_s=meter.elapsed_s,
         epochs=count,
         open_s=opening.elapsed_s,
-        first_batch_s=meter.first_wait_s,
-        wait_s=meter.wait_s,
-        wait_p50_s=meter.wait_quantile_s(0.50),
-        wait_p99_s=meter.wait_quantile_s(0.99),
-        **_split(profile, epochs, opening, meter),
+        first_batch_s=waits.first_s,
+        wait_s=waits.total_s,
+        wait_p50_s=waits.quantile_s(0.50),
+        wait_p99_s=waits.quantile_s(0.99),
     )
 
 
@@ -186,7 +178,7 @@ def _split(profile: Profile | None, epochs: Epochs, opening: Meter, meter: Meter
     if profile is None:
         return {}
     return {
-        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.wait_s, epochs.ahead),
+        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.waits.total_s, epochs.ahead),
         "beside_s": profile.beside_s,
         "spans_s": profile.cost_s,
     }

@@ -75,8 +75,8 @@ class TimingPart:
     epochs_s: float  # from each epoch's first request until the device had finished its last batch
     epochs: int = 1
     open_s: float  # until the loader could be asked for its first batch
-    first_batch_s: float  # of the first epoch
-    wait_s: float  # blocked in next()
+    first_batch_s: float  # of the first epoch: until a step could begin with it, on the device
+    wait_s: float  # the device's own idle time between steps; on the CPU, blocked in next()
     wait_p50_s: float
     wait_p99_s: float
     stages: dict[str, float] | None = None  # seconds of the consuming thread by stage

@@ -124,7 +124,8 @@ class NodesEpochs(Epochs):
             method=settings.method,
         )
         if self._pins:
-            node = PinMemory(node)
+            # without a name of its kind the node's thread would pin for the first device, and wake it up
+            node = PinMemory(node, pin_memory_device=self.job.device.partition(":")[0])
         return Prefetcher(node, prefetch_factor=ahead) if ahead else node
 
     def close(self) -> None:
