@@ -48,6 +48,7 @@ class Loader(Options, ABC):
     own_order: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     drops: ClassVar[bool] = False
+    reuses: ClassVar[bool] = False  # fills a batch's memory again once the next one is asked for
     isolated: ClassVar[bool] = False  # wants a process for each case of the run, unless told otherwise
     foreign: ClassVar[bool] = False  # somebody's own: what it gives is looked at, not promised
 

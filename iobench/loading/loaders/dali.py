@@ -18,7 +18,7 @@ from iobench.dataset.manifest import Opener
 from iobench.errors import InvalidSettings
 from iobench.formats import Reader, Rows, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS
+from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
 from iobench.loading.order import LIMITS
 from iobench.loading.tensors import tensor_of
 

@@ -18,7 +18,7 @@ import numpy as np
 from iobench.dataset.manifest import Opener
 from iobench.formats import Reader, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS
+from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
 from iobench.loading.order import LIMITS
 from iobench.loading.tensors import tensors_of
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.formats import Format, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD
+from iobench.loading.loaders._workers import MOST_AHEAD
 from iobench.loading.loaders.huggingface import tensor_of_column
 
 if TYPE_CHECKING:

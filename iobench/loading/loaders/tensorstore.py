@@ -15,7 +15,7 @@ import numpy as np
 
 from iobench.formats import Format, Rows, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD
+from iobench.loading.loaders._workers import MOST_AHEAD
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
