@@ -12,12 +12,22 @@ from iobench.host.device._accelerator import Accelerator
 from iobench.host.device._cuda import Cuda
 from iobench.host.device._host import Device
 from iobench.host.device._mps import Mps
-from iobench.host.device._names import in_use, pick_device
+from iobench.host.device._names import in_use, own_device, pick_device
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["KINDS", "Accelerator", "Cuda", "Device", "Mps", "device_of", "in_use", "pick_device"]
+__all__ = [
+    "KINDS",
+    "Accelerator",
+    "Cuda",
+    "Device",
+    "Mps",
+    "device_of",
+    "in_use",
+    "own_device",
+    "pick_device",
+]
 
 KINDS: dict[str, type[Device]] = {"cpu": Device, "cuda": Cuda, "mps": Mps}
 
