@@ -6,7 +6,7 @@ import gc
 import statistics
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ import torch
 
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Meter
+from iobench.bench.peers import Nobody, Peers
 from iobench.errors import BenchError, LoaderFailed, WrongContent
 from iobench.formats import FormatError
 from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
 from iobench.host.pace import pace
 from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure, samples_of
+from iobench.loading.order import row_count
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
 from iobench.results.parts import DiskPart, Measured, MemoryPart, OthersPart, ProcessorPart, TimingPart
@@ -34,7 +36,8 @@ MOST_EPOCHS = 10_000  # in a round, and between the numbers of two rounds' epoch
 class Round:
     """What is to be measured: which round, what is done with each batch, and how long it should last.
 
-    `seconds` of 0 is a single epoch. `ended` is called after each epoch, outside the clock.
+    `seconds` of 0 is a single epoch. `ended` is called after each epoch, outside the clock. All `peers`
+    begin each epoch at the same moment.
     """
 
     number: int
@@ -43,13 +46,15 @@ class Round:
     profile: Profile | None = None
     strict: bool = False  # synchronise the device after each batch
     ended: Callable[[], None] = lambda: None
+    peers: Peers = field(default_factory=Nobody)
 
 
 def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> Measured:
     """Open a loader, run epochs until they have lasted as long as wanted, and time them.
 
-    Each batch is handed over on the device. An epoch's clock stops after the device is synchronised;
-    closing is not timed. WrongContent where other than all samples came out.
+    Each batch is handed over on the device. An epoch's clock stops after the device is synchronised,
+    over ranks that of the slowest; closing is not timed. WrongContent where other than all samples of
+    this rank's share came out.
     """
     profile, schema = wanted.profile, job.opener.schema
     job = replace(job, stages=profile or UNTIMED)
@@ -64,15 +69,21 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
         with closing(epochs), guarded(job.opener.path) as check:
             consume = _checked(check, consume)
             done = samples = logical_bytes = 0
-            while not done or (meter.elapsed_s < wanted.seconds and done < MOST_EPOCHS):
+            whole_s = 0.0  # of all ranks
+            while not done or (whole_s < wanted.seconds and done < MOST_EPOCHS):
                 asked = asked_of(loader, job, wanted.number * MOST_EPOCHS + done)
+                before_s = meter.elapsed_s
+                wanted.peers.ready()
                 with meter, clock or nullcontext():
                     came, came_bytes = _drain(epochs, asked, transfer, meter, consume)
-                _check_count(loader, came, schema.samples)
+                _check_count(loader, came, _due(asked, schema.samples))
+                whole_s += max(wanted.peers.gathered(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 wanted.ended()
             counters.note_memory()
     timing = _timing(epochs, opening, meter, profile, done, (samples, logical_bytes))
+    if wanted.peers.count > 1:
+        timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
     if clock is not None:  # what the device waited for, not what the host did, which runs ahead of it
         timing = replace(timing, wait_s=clock.wait_s, first_batch_s=clock.first_batch_s)
     paces.append(pace())
@@ -118,7 +129,7 @@ def opened(loader: Loader, job: Job) -> Epochs:
 
 def asked_of(loader: Loader, job: Job, number: int) -> Asked:
     """What a loader is asked for an epoch: the rows of its batches, or its number."""
-    return number if loader.own_order else job.order.batches(job.opener.schema.samples, number)
+    return number if loader.own_order else loader.rows(job.order, job.opener.schema.samples, number)
 
 
 @contextmanager
@@ -190,6 +201,11 @@ def _split(profile: Profile | None, epochs: Epochs, opening: Meter, meter: Meter
         "beside_s": profile.beside_s,
         "spans_s": profile.cost_s,
     }
+
+
+def _due(asked: Asked, samples: int) -> int:
+    """Samples that an epoch of this rank has to give."""
+    return samples if isinstance(asked, int) else sum(map(row_count, asked))
 
 
 def _check_count(loader: Loader, came: int, samples: int) -> None:

@@ -308,6 +308,27 @@ def pick_device(name: str) -> torch.device:
     return torch.device(here, number)
 
 
+def own_device(name: str, local_rank: int) -> str:
+    """The device that a rank of a host uses where cases name it so, made this process's current one.
+
+    One without a number stands for one to each rank; with a number the ranks share it. DeviceUnavailable
+    where the host has too few.
+    """
+    import torch
+
+    here, count = _accelerator()
+    if name == "cpu" or ":" in name or name != here:
+        return str(pick_device(name))
+    if local_rank >= count:
+        there = counted(count, f"{name.upper()} device") if count else f"no {name.upper()} device"
+        raise DeviceUnavailable(
+            f"--device {name}: local rank {local_rank} has none of its own, this machine has {there}; start "
+            f"fewer ranks, or name one that they share, as in --device {name}:0"
+        )
+    torch.accelerator.set_device_index(local_rank)
+    return f"{name}:{local_rank}"
+
+
 def in_use() -> str:
     """The accelerator that this process has begun to use, or cpu; loads nothing to find out."""
     torch = sys.modules.get("torch")

@@ -91,6 +91,17 @@ class Loader(Options, ABC):
         """Bytes of a piece of memory that it fills, and how many it goes around in."""
         return batch_bytes, 2  # one is filled while the last one is held
 
+    def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
+        """The rows of each batch that it is told of an epoch: of its rank, where there are several.
+
+        All ranks are told equally many batches.
+        """
+        return order.batches(samples, epoch)
+
+    def again(self, order: Order, samples: int) -> int:
+        """How many of the last rows of an epoch are told to another rank, too; 0 where each is told once."""
+        return 0
+
     @abstractmethod
     def open(self, job: Job) -> Epochs:
         """The loader over an artifact, opened in this process unless its workers will open it."""

@@ -9,17 +9,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from iobench.dataset.manifest import Opener
 from iobench.errors import InvalidSettings
 from iobench.formats import Convert, Reader, Rows, Timed, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import silence_read_only_warning, tensor_of
 
 if TYPE_CHECKING:
     import torch
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, DistributedSampler
 
     from iobench.loading.transfer import HostBatch
 
@@ -66,9 +69,40 @@ class TorchDataLoader(CopyingLoader):
         """As many as its option says."""
         return self.num_workers
 
+    def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
+        """Over several ranks those of torch's DistributedSampler, which gives some samples again.
+
+        It knows no blocks: in block order they are dealt out as to other loaders.
+        """
+        if order.world_size == 1 or order.kind == "block":
+            return order.batches(samples, epoch)
+        sampler = _distributed(order, samples)
+        sampler.set_epoch(epoch)
+        own = np.fromiter(sampler, np.int64, len(sampler))
+        return [own[low : low + order.batch_size] for low in range(0, len(own), order.batch_size)]
+
+    def again(self, order: Order, samples: int) -> int:
+        """What DistributedSampler fills up with, so that all ranks have equally many samples: 1, or 0."""
+        if order.world_size == 1 or order.kind == "block":
+            return 0
+        last = len(_distributed(order, samples)) - 1
+        return int(order.rank + last * order.world_size >= samples)
+
     def open(self, job: Job) -> Epochs:
         """A dataset whose reader is opened by whichever process reads."""
         return DataLoaderEpochs(self, job)
+
+
+def _distributed(order: Order, samples: int) -> DistributedSampler[int]:
+    from torch.utils.data import DistributedSampler
+
+    return DistributedSampler(
+        range(samples),  # type: ignore[arg-type]
+        num_replicas=order.world_size,
+        rank=order.rank,
+        shuffle=order.kind == "random",
+        seed=order.seed,
+    )
 
 
 class SampleDataset:
