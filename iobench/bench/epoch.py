@@ -76,7 +76,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     if clock is not None:  # what the device waited for, not what the host did, which runs ahead of it
         timing = replace(timing, wait_s=clock.wait_s, first_batch_s=clock.first_batch_s)
     paces.append(pace())
-    return _measured(timing, counts[0], statistics.fmean(paces))
+    return measured_of(timing, counts[0], statistics.fmean(paces))
 
 
 def _clock(transfer: HostToDevice, wanted: Round) -> DeviceClock | None:
@@ -167,7 +167,8 @@ def _timing(
     )
 
 
-def _measured(timing: TimingPart, counts: Counts, pace_per_s: float) -> Measured:
+def measured_of(timing: TimingPart, counts: Counts, pace_per_s: float) -> Measured:
+    """The parts of a record that whoever measures can know, from what was counted meanwhile."""
     return Measured(
         timing=timing,
         processor=ProcessorPart(

@@ -23,6 +23,7 @@ from iobench.terminal.commands import (
     report,
     run,
     study,
+    tune,
 )
 from iobench.text import printable, shortened
 
@@ -41,6 +42,7 @@ COMMANDS = (
     compare.compare,
     report.report,
     diagnose.diagnose,
+    tune.tune,
     study.study,
     inspect.limits,
     inspect.verify,
