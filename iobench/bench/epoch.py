@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import statistics
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -18,7 +17,7 @@ from iobench.errors import BenchError, LoaderFailed, WrongContent
 from iobench.formats import FormatError
 from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
-from iobench.host.pace import pace
+from iobench.host.pace import PaceWatch
 from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure, samples_of
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
@@ -57,7 +56,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     consume = wanted.consume if clock is None else clock.around(wanted.consume)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     collect_garbage(forking=loader.workers > 0)
-    paces = [pace()]
+    paces = PaceWatch()
     with device_errors(str(job.opener.path)), disk_errors(job.opener.path), _counting(counters) as counts:
         with opening:
             epochs = opened(loader, job)
@@ -71,12 +70,12 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
                 _check_count(loader, came, schema.samples)
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 wanted.ended()
+                paces.look()
             counters.note_memory()
     timing = _timing(epochs, opening, meter, profile, done, (samples, logical_bytes))
     if clock is not None:  # what the device waited for, not what the host did, which runs ahead of it
         timing = replace(timing, wait_s=clock.wait_s, first_batch_s=clock.first_batch_s)
-    paces.append(pace())
-    return measured_of(timing, counts[0], statistics.fmean(paces))
+    return measured_of(timing, counts[0], paces)
 
 
 def _clock(transfer: HostToDevice, wanted: Round) -> DeviceClock | None:
@@ -167,15 +166,15 @@ def _timing(
     )
 
 
-def measured_of(timing: TimingPart, counts: Counts, pace_per_s: float) -> Measured:
+def measured_of(timing: TimingPart, counts: Counts, paces: PaceWatch) -> Measured:
     """The parts of a record that whoever measures can know, from what was counted meanwhile."""
     return Measured(
         timing=timing,
         processor=ProcessorPart(
-            cpu_s=counts.cpu_s,
+            cpu_s=counts.cpu_s - paces.used_s,
             major_faults=counts.major_faults,
             steal_s=counts.steal_s,
-            pace_per_s=pace_per_s,
+            pace_per_s=paces.stop(),
         ),
         disk=DiskPart(read_bytes=counts.disk_bytes, device_read_bytes=counts.device_disk_bytes),
         memory=MemoryPart(peak_bytes=counts.memory_bytes),

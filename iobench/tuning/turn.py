@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from array import array
 from collections.abc import Callable, Generator, Iterable, Sequence
@@ -15,7 +14,7 @@ from iobench import thresholds
 from iobench.bench.epoch import collect_garbage, measured_of
 from iobench.bench.meter import Meter
 from iobench.host.counters import Counters
-from iobench.host.pace import pace
+from iobench.host.pace import PaceWatch
 from iobench.loading.foreign import length_of, samples_in, tensors_of
 from iobench.results.parts import Measured, TimingPart
 
@@ -68,7 +67,7 @@ def take(make: Callable[[], Iterable[Any]], workers: int, wanted: Wanted) -> Tur
     began = time.perf_counter()
     collect_garbage(forking=workers > 0)
     counters, seen, opening = Counters(Path.cwd(), early_snapshot=workers > 0), _Seen(workers), Meter()
-    paces = [pace()]
+    paces = PaceWatch()
     counters.start()
     try:
         with opening:
@@ -79,16 +78,16 @@ def take(make: Callable[[], Iterable[Any]], workers: int, wanted: Wanted) -> Tur
             seen.over(loader, wanted)
             if seen.batches == before:
                 break  # it is used up
+            paces.look()
         if not seen.batches:
             raise ValueError("it gave no batches")
         counters.note_memory()
         del loader
     finally:
         counts = counters.stop()
-    paces.append(pace())
     epoch_s, samples, complete = seen.epoch(total)
     return Turn(
-        measured=measured_of(_timing(seen, opening), counts, statistics.fmean(paces)),
+        measured=measured_of(_timing(seen, opening), counts, paces),
         complete=complete,
         batches=seen.batches,
         of=total,
