@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from iobench.formats import (
     FormatError,
     MissingDependency,
     UnsupportedSchema,
+    array_of,
     get,
     names,
     read_word,
@@ -95,8 +96,10 @@ class LoaderContract:
         hashes = Checksum(SCHEMA).hashes(artifact.source)
         with closing(self.loader.on("cpu").open(job)) as epochs:
             for number in (0, 1):
-                found = list(epochs.epoch(asked(self.loader, job, number)))
-                seen = np.concatenate([Checksum(SCHEMA).hashes(as_arrays(batch)) for batch in found])
+                batches: Iterable[Any] = epochs.epoch(asked(self.loader, job, number))
+                if not self.loader.reuses:  # then they are good as long as they are held
+                    batches = list(batches)
+                seen = np.concatenate([Checksum(SCHEMA).hashes(as_arrays(batch)) for batch in batches])
                 if not self.loader.repeats:
                     assert len(seen) == len(set(seen.tolist()))
                 assert seen.size
@@ -202,7 +205,7 @@ def read_all(loader: Loader, job: Job) -> int:
 
 def as_arrays(batch: Any) -> Batch:
     """A batch of tensors as arrays of the same memory."""
-    return {name: tensor.numpy() for name, tensor in batch.items()}
+    return {name: array_of(tensor) for name, tensor in batch.items()}
 
 
 def in_use(folder: Path) -> set[str]:

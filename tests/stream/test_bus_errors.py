@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from stream_cases import in_child
 
+from iobench.dataset.kept import Kept
+from iobench.formats import Listed
 from iobench.host import bus_errors
 from iobench.host.bus_errors import FolderGuard
 from iobench.host.maps import GuardedMap
@@ -250,3 +252,21 @@ def cut_under(guard, path):
     os.truncate(path, KEPT)
     rows_of(mapped).sum()
     guard.check()
+
+
+def test_a_list_of_places_that_is_cut_while_it_is_in_use_is_an_error(tmp_path, path):
+    def find():
+        return {"offset": np.arange(4096)}
+
+    def look():
+        keep = Kept(path, tmp_path / ".index" / "data", "a test")
+        assert keep("values", find)["offset"].sum() == keep("values", find)["offset"].sum()
+        listed = Listed((path,), np.broadcast_to(np.int64(0), 4096), keep("values", find)["offset"])
+        rows = np.array([4000, 7])
+        assert listed.locate(rows)[1].tolist() == [4000, 7]
+        os.truncate(tmp_path / ".index" / "data.values", 0)
+        for locate in (listed.locate, lambda rows: np.take(listed.offset, rows)):
+            with pytest.raises(OSError, match="cannot be read"):
+                locate(rows)
+
+    in_child(look, seconds=20)
