@@ -108,12 +108,12 @@ class TestHappyPaths:
         text = rows(prepare(tmp_path, "--source", tmp_path / "pets", "--sample-shape=3x8x8", "--format=npy"))
         assert "1 sample of" in text
 
-    def test_formats_lists_them(self):
+    def test_formats_lists_them(self, inside):
         done = call("formats")
         assert done.returncode == 0
         for words in ("npy", "hdf5", "lmdb", "memmap", "chunk_bytes", "compression", "codec"):
             assert words in done.stdout
-        listed = json.loads(call("formats", "--json").stdout)
+        listed = json.loads(inside("formats", "--json").stdout)
         assert {"hdf5", "lmdb", "memmap", "npy"} <= {entry["name"] for entry in listed}
 
     def test_version_and_help(self):
