@@ -7,7 +7,6 @@ pickles of our own making.
 
 from __future__ import annotations
 
-import os
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -108,9 +107,8 @@ class Gloo(Group):
         except RuntimeError as error:
             raise _unreachable(place, error) from error
         self.watch = Watch(place, StoreBoard(beats))
-        found = self.gather((place, os.getpid()))
-        self.places = [place for place, _ in found]
-        self.watch.start(self.places, [process for _, process in found])
+        self.places = self.gather(place)
+        self.watch.start(self.places)
 
     @property
     def alive(self) -> bool:
@@ -168,6 +166,9 @@ class Gloo(Group):
             if isinstance(error, RankLost):
                 raise
             raise self.watch.broken(str(error).partition("\n")[0]) from error
+        except KeyboardInterrupt:  # in the middle of a meeting, after which nobody understands anybody
+            self.watch.give_up("interrupted")
+            raise
 
     def _hurry(self) -> None:
         try:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from iobench.bench.case import Case
+from iobench.bench.case_limits import TO_DEVICE
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.hosts import OneHost
 from iobench.bench.options import RunOptions
@@ -40,7 +41,7 @@ class Rank:
     """One rank of a run: what rank 0 tells all of them, itself too, to do."""
 
     def __init__(self, group: Group) -> None:
-        self._group, self._place = group, group.place
+        self._group, self._place, self._peers = group, group.place, Together(group)
         self._proof_s: dict[str, float] = {}
         self._wanted: Wanted | None = None
 
@@ -68,11 +69,10 @@ class Rank:
                 f"{wanted.root.absolute()} holds data {manifest.content or 0:016x}, on rank 0 it holds "
                 f"{wanted.content or 0:016x}; copy it from there, or prepare it as it was there"
             )
-        for device in {case.device for case in wanted.cases}:
-            own_device(device, self._place.local_rank)
         self._wanted = wanted
-        self._executor = InProcess(manifest, Together(self._group))
-        self._host = OneHost(manifest, wanted.cases, wanted.options.sudo, wanted.options.limits)
+        self._executor = InProcess(manifest, self._peers)
+        own = [self._own(case) for case in wanted.cases]
+        self._host = OneHost(manifest, own, wanted.options.sudo, wanted.options.limits)
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Prove this rank's share as part of the sum of all, and warm it up."""
@@ -97,17 +97,28 @@ class Rank:
         return self._host.establish(case) if self._place.leads_host else None
 
     def look_at_limits(self) -> None:
-        """Look at this host's limits, all hosts at the same time."""
-        if self._place.leads_host:
-            self._host.look_at_limits()
+        """Look at this host's limits, all hosts at the same time, and then at the ways to all devices."""
+        if limits := self._host.limits:
+            if self._place.leads_host:
+                limits.look(devices=False)
+            self._peers.gathered(None)
+            limits.look(devices=True)
 
-    def limit(self, case: Case) -> LimitPart | None:
-        """This host's limit for a case."""
-        return self._host.limit(case) if self._place.leads_host else None
+    def limit(self, case: Case) -> list[LimitPart]:
+        """Every limit on this rank's way that it does not share with the first rank of its host."""
+        if self._host.limits is None:
+            return []
+        found = self._host.limits.each(self._own(case))
+        return [one for one in found if self._place.leads_host or one.name == TO_DEVICE]
 
-    def limit_again(self, case: Case) -> LimitPart | None:
-        """The same after a longer look, all hosts at the same time."""
-        return self._host.limit_again(case) if self._place.leads_host else None
+    def limit_again(self, case: Case) -> list[LimitPart]:
+        """The same after a longer look, as before."""
+        if limits := self._host.limits:
+            if self._place.leads_host:
+                limits.again(self._own(case), devices=False)
+            self._peers.gathered(None)
+            limits.again(self._own(case), devices=True)
+        return self.limit(case)
 
     def below(self) -> Below | None:
         """Whether a layer below this host's kernel caches."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import psutil
-
 from iobench.bench.observer import Progress
 from iobench.errors import InvalidSettings, RankLost
 from iobench.ranks.place import Place
@@ -41,6 +39,11 @@ def own_timeout() -> float | None:
     if not 0 < seconds < float("inf"):
         raise InvalidSettings(f"{TIMEOUT}={text} is not a number of seconds above 0")
     return seconds
+
+
+def silent_s() -> float:
+    """Seconds without a sign of life after which a rank is given up."""
+    return min(SILENT_S, own_timeout() or SILENT_S)
 
 
 class Board(ABC):
@@ -83,11 +86,10 @@ class Watch:
         self.interrupted = False
         self.speaks = False  # whether it is for this rank to tell the verdict
         self._board, self._timeout = board, own_timeout()
-        self._silent_s = min(SILENT_S, self._timeout or SILENT_S)
+        self._silent_s = silent_s()
         self._meetings = self._beats = 0
         self._waiting_since = time.monotonic()
         self._places: Sequence[Place] = ()
-        self._processes: Sequence[int] = ()
         self._seen: dict[int, _Seen] = {}
         self._decided = self._board_seen = 0.0
         self._heard = False  # whether the main thread knows the verdict
@@ -95,10 +97,10 @@ class Watch:
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="iobench-watch", daemon=True)
 
-    def start(self, places: Sequence[Place], processes: Sequence[int] = ()) -> None:
-        """Begin to watch these ranks, which are these processes of their hosts."""
+    def start(self, places: Sequence[Place]) -> None:
+        """Begin to watch these ranks."""
         now = self._board_seen = time.monotonic()
-        self._places, self._processes = places, processes
+        self._places = places
         watched = range(1, len(places)) if self.place.rank == 0 else (0,)
         self._seen = {rank: _Seen(alive=now, moved=now) for rank in watched}
         self._thread.start()
@@ -140,7 +142,7 @@ class Watch:
         while self.verdict is None and time.monotonic() < until:
             time.sleep(BEAT_S / 5)
         if self.verdict is None:
-            self._give_up(self.place.rank, f"{self.place} lost the other ranks: {why}")
+            self.give_up(f"{self.place} lost the other ranks: {why}")
         self._heard = True
         return RankLost(str(self.verdict))
 
@@ -150,7 +152,7 @@ class Watch:
             since = max(seen.moved, self._waiting_since)
             if seen.meetings < self._meetings and now - since > patience_s:
                 waited = f"the others wait for it, and no batch came for {patience_s:g} s"
-                self._give_up(rank, f"{self._places[rank]} hangs: {waited}")
+                self.give_up(f"{self._places[rank]} hangs: {waited}")
 
     def _run(self) -> None:
         while not self._over.wait(BEAT_S):
@@ -177,7 +179,7 @@ class Watch:
                     seen.moved = now
                 seen.note, seen.meetings, seen.alive = said, int(said.split()[1]), now
             elif now - seen.alive > self._silent_s:
-                self._give_up(rank, self._gone(rank, now - seen.alive))
+                self.give_up(self._gone(rank, now - seen.alive))
 
     def _gone(self, rank: int, seconds: float) -> str:
         place = self._places[rank]
@@ -185,32 +187,21 @@ class Watch:
             return f"{place} is gone: its process ended, or its host or its network did"
         return f"{place} gave no sign of life for {seconds:.0f} s: it was stopped, or its host is gone"
 
-    def _give_up(self, rank: int, said: str) -> None:
-        """Write the verdict on a rank, unless there is one."""
+    def give_up(self, said: str) -> None:
+        """Write the verdict, unless there is one."""
         if self.verdict is None:
             try:
-                self._take(self._board.write_first(VERDICT, f"{self.place.rank} {rank} {said}"))
+                self._take(self._board.write_first(VERDICT, f"{self.place.rank} {said}"))
             except RuntimeError:
                 self._lose_board()
 
     def _take(self, verdict: str) -> None:
-        author, rank, said = verdict.split(" ", 2)
+        author, _, said = verdict.partition(" ")
         with self._lock:
             if self.verdict is not None:
                 return
             self.speaks = int(author) == self.place.rank
             self.verdict, self._decided = said, time.monotonic()
-        self._end_beside(int(rank))
-
-    def _end_beside(self, rank: int) -> None:
-        """End a rank of this host that cannot do it itself: one that was stopped stays for ever."""
-        if rank == self.place.rank or rank >= len(self._processes):
-            return
-        if (self._places[rank].node, self._places[rank].host) == (self.place.node, self.place.host):
-            with suppress(psutil.Error):
-                other = psutil.Process(self._processes[rank])
-                if other.ppid() == os.getppid():  # it was started with this one, and is not another by now
-                    other.kill()
 
     def _lose_board(self) -> None:
         """Whoever started rank 0 keeps the board."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from iobench.errors import BenchError, RankLost
+from iobench.host.stopped import end_where_stopped
 from iobench.host.tree import descendants
 from iobench.ranks.place import Place
 
@@ -24,6 +25,7 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
     BenchError where this rank is the one to say what is wrong.
     """
     from iobench.ranks.group import join
+    from iobench.ranks.watch import SUSPECT_S, silent_s
 
     if place.rank:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when it is over
@@ -44,6 +46,7 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
         os._exit(1)
 
     group.watch.end = end
+    guard = end_where_stopped(silent_s() + SUSPECT_S)  # once the others have seen that it is silent
     signal.signal(signal.SIGTERM, lambda number, frame: group.watch.told_to_end())
     try:
         return _serve(place, command, group)
@@ -53,6 +56,8 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
         return 1
     finally:
         group.close()
+        guard.kill()
+        guard.wait()
 
 
 def _serve(place: Place, command: Callable[[RankCrew], Any], group: Any) -> Any:

@@ -1,6 +1,7 @@
 """What several ranks agree on, prove and measure, with ranks that are threads."""
 
 import dataclasses
+import os
 import threading
 from itertools import pairwise
 
@@ -9,14 +10,17 @@ import pytest
 from rank_cases import over_threads, run_over
 
 from iobench.bench import case as case_module
-from iobench.bench import executor
+from iobench.bench import case_limits, executor
 from iobench.dataset.manifest import Manifest
 from iobench.errors import InvalidSettings, LoaderFailed, RanksDiffer
+from iobench.host import limits
+from iobench.host.limits import Limit
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.loading.order import Order
-from iobench.ranks import place
+from iobench.ranks import crew, place
 from iobench.ranks.together import Together, all_do
 from iobench.results import record
+from iobench.results.parts import LimitPart
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 
@@ -173,16 +177,41 @@ def test_a_cold_run_evicts_once_for_each_host(floats, tmp_path, monkeypatch, by_
     assert one.cache.residency < 0.01
 
 
+def test_limits_are_those_of_all_hosts_together(images, tmp_path, monkeypatch):
+    measured = []
+
+    def page_cache(file, slot_bytes, slots, threads, seconds):
+        measured.append(threads)
+        return Limit("page cache", f"{threads} threads", 1e12)
+
+    monkeypatch.setattr(limits, "page_cache", page_cache)
+    monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
+    (one,) = run_over(images, tmp_path / "r.jsonl", ["a", "a", "b"], limits=True).records
+    assert one.limit.bytes_per_s == 2e12
+    assert one.limit.how.endswith("2 hosts at once")
+    assert len(measured) == 2 * case_limits.FIRST_LOOKS * len({1, len(os.sched_getaffinity(0))})
+
+
+def test_each_rank_has_a_way_of_its_own_to_its_device():
+    link = LimitPart(name=case_limits.TO_DEVICE, bytes_per_s=10.0, now_bytes_per_s=9.0)
+    memory = LimitPart(name="page cache", bytes_per_s=25.0, now_bytes_per_s=25.0)
+    found = crew._lowest([[memory, link], [link], [link]])
+    assert (found.name, found.bytes_per_s, found.now_bytes_per_s) == ("page cache", 25.0, 25.0)
+    found = crew._lowest([[memory, link], [link]])
+    assert (found.name, found.bytes_per_s, found.how) == (case_limits.TO_DEVICE, 20.0, ", 2 devices at once")
+    assert crew._lowest([[], []]) is None
+
+
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [
         ({"model": ("mlp",)}, "--model mlp over 2 ranks: .*--step-ms"),
         ({"isolate": True}, "over 2 ranks: .*--no-isolate"),
-        ({"loaders": ["webdataset"], "variants": ["webdataset"]}, "--loader webdataset over 2 ranks"),
+        ({"loaders": ["theirs.py:make"]}, "over 2 ranks: iobench does not know how"),
     ],
 )
-def test_what_ranks_cannot_have_is_refused_by_name(images, tmp_path, chosen, said):
-    if "variants" in chosen:
-        pytest.skip("no such artifact in this dataset")
+def test_what_ranks_cannot_have_is_refused_by_name(images, tmp_path, monkeypatch, chosen, said):
+    (tmp_path / "theirs.py").write_text("def make():\n    pass\n")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidSettings, match=said):
         run_over(images, tmp_path / "r.jsonl", **chosen)
