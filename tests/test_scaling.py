@@ -7,6 +7,7 @@ from record_cases import MIB, a_record, rounds_of
 
 from iobench.errors import InvalidSettings
 from iobench.ranks import launch
+from iobench.report import page
 from iobench.results import ranks
 from iobench.results.parts import RankPart
 from iobench.results.scaling import curves
@@ -85,6 +86,15 @@ def test_the_slowest_rank_is_named_where_intervals_allow_it(second, sure):
     found = ranks.slowest([ranked(list(pair), number) for number, pair in enumerate(pairs, 1)])
     assert (found.rank, found.host, found.sure) == (1, "a", sure)
     assert ranks.slowest(rounds_of(STEADY)) is None
+
+
+def test_the_report_draws_the_wait_for_the_slowest_rank():
+    shown = page.page([ranked([1.0, 2.0, 1.0], number) for number in range(1, 6)])
+    (figure,) = [one for one in shown.figures if one.name == "1-ranks"]
+    (row,) = figure.rows
+    assert row["rank_wait_share"] == pytest.approx(0.5)
+    assert row["slowest"] == "rank 1 on a"
+    assert not [one for one in page.page(rounds_of(STEADY)).figures if one.name == "1-ranks"]
 
 
 def test_two_rounds_name_nobody():

@@ -27,7 +27,7 @@ class RankCrew:
 
     def __init__(self, group: Group, remarks: Sequence[str] = ()) -> None:
         self._group, self._rank, self._remarks = group, Rank(group), list(remarks)
-        self.world_size = group.place.world_size
+        self.world_size, self._looked = group.place.world_size, False
 
     def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[str]:
         """Tell all ranks what the run is, and see that they have the same data."""
@@ -71,16 +71,27 @@ class RankCrew:
         )
 
     def look_at_limits(self) -> None:
-        """Have all hosts look at once: what they share shows then."""
+        """Have all hosts look at once; at first each by itself, too."""
+        if not self._looked and len({place.node for place in self._group.places}) > 1:
+            self._all("look_alone")
+        self._looked = True
         self._all("look_at_limits")
 
     def limit(self, case: Case) -> LimitPart | None:
         """The lowest of what all hosts, or all ways to devices, can do at the same time."""
-        return _lowest(self._all("limit", case))
+        return self._with_alone(case, _lowest(self._all("limit", case)))
 
     def limit_again(self, case: Case) -> LimitPart | None:
         """The same after a longer look."""
-        return _lowest(self._all("limit_again", case))
+        return self._with_alone(case, _lowest(self._all("limit_again", case)))
+
+    def _with_alone(self, case: Case, found: LimitPart | None) -> LimitPart | None:
+        """With what the hosts gave one by one."""
+        if found is None:
+            return None
+        every = [limit for each in self._all("limit_alone", case) for limit in each]
+        alone = [limit.bytes_per_s for limit in every if limit.name == found.name]
+        return replace(found, alone_bytes_per_s=sum(alone) if alone else None)
 
     def below(self) -> Below | None:
         """Whether a layer below the kernel of any host caches: of the host where that is plainest."""

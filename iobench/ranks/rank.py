@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from iobench.bench.case import Case
-from iobench.bench.case_limits import TO_DEVICE
+from iobench.bench.case_limits import TO_DEVICE, CaseLimits
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.hosts import OneHost
 from iobench.bench.options import RunOptions
@@ -44,6 +44,7 @@ class Rank:
         self._group, self._place, self._peers = group, group.place, Together(group)
         self._proof_s: dict[str, float] = {}
         self._wanted: Wanted | None = None
+        self._alone: CaseLimits | None = None
 
     def do(self, what: str, arguments: tuple[Any, ...], tick: Tick) -> list[Any]:
         """Do it, as all ranks do now; what each of them found, by rank. Errors as in `all_do`."""
@@ -69,10 +70,8 @@ class Rank:
                 f"{wanted.root.absolute()} holds data {manifest.content or 0:016x}, on rank 0 it holds "
                 f"{wanted.content or 0:016x}; copy it from there, or prepare it as it was there"
             )
-        self._wanted = wanted
-        self._executor = InProcess(manifest, self._peers)
-        own = [self._own(case) for case in wanted.cases]
-        self._host = OneHost(manifest, own, wanted.options.sudo, wanted.options.limits)
+        self._wanted, self._manifest, self._alone = wanted, manifest, None
+        self._executor, self._host = InProcess(manifest, self._peers), self._new_host()
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Prove this rank's share as part of the sum of all, and warm it up."""
@@ -95,6 +94,19 @@ class Rank:
     def establish(self, case: Case) -> CachePart | None:
         """Make this host's cache warm or cold; None where another rank of the host does that."""
         return self._host.establish(case) if self._place.leads_host else None
+
+    def look_alone(self) -> None:
+        """Look at the limits of each host while the others wait: what they share shows against that."""
+        for node in sorted({place.node for place in self._group.places}):
+            if self._place.leads_host and self._place.node == node and self._host.limits:
+                self._alone = self._new_host().limits
+                if self._alone:
+                    self._alone.look(devices=False)
+            self._peers.gathered(None)
+
+    def limit_alone(self, case: Case) -> list[LimitPart]:
+        """What this host gave while the others waited."""
+        return self._alone.each(self._own(case)) if self._alone else []
 
     def look_at_limits(self) -> None:
         """Look at this host's limits, all hosts at the same time, and then at the ways to all devices."""
@@ -123,6 +135,11 @@ class Rank:
     def below(self) -> Below | None:
         """Whether a layer below this host's kernel caches."""
         return self._host.below() if self._place.leads_host else None
+
+    def _new_host(self) -> OneHost:
+        assert self._wanted is not None
+        options, own = self._wanted.options, [self._own(case) for case in self._wanted.cases]
+        return OneHost(self._manifest, own, options.sudo, options.limits)
 
     def _own(self, case: Case) -> Case:
         """The case on this rank's device."""

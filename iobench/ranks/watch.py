@@ -95,7 +95,11 @@ class Watch:
         self._heard = False  # whether the main thread knows the verdict
         self._told_to_end = self._suspicious = False
         self._lock, self._over = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="iobench-watch", daemon=True)
+        # two of them, because a board whose network has gone may hold up whoever asks it for minutes
+        loops = {"iobench-beat": self._keep_beating, "iobench-watch": self._keep_watching}
+        self._threads = [
+            threading.Thread(target=loop, name=name, daemon=True) for name, loop in loops.items()
+        ]
 
     def start(self, places: Sequence[Place]) -> None:
         """Begin to watch these ranks."""
@@ -103,7 +107,8 @@ class Watch:
         self._places = places
         watched = range(1, len(places)) if self.place.rank == 0 else (0,)
         self._seen = {rank: _Seen(alive=now, moved=now) for rank in watched}
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """No more beats."""
@@ -154,14 +159,16 @@ class Watch:
                 waited = f"the others wait for it, and no batch came for {patience_s:g} s"
                 self.give_up(f"{self._places[rank]} hangs: {waited}")
 
-    def _run(self) -> None:
+    def _keep_beating(self) -> None:
         while not self._over.wait(BEAT_S):
-            try:
+            with suppress(RuntimeError):  # the board cannot be reached: see below
                 self._beat()
                 self._board_seen = time.monotonic()
-            except RuntimeError:
-                if time.monotonic() - self._board_seen > self._silent_s:
-                    self._lose_board()
+
+    def _keep_watching(self) -> None:
+        while not self._over.wait(BEAT_S):
+            if time.monotonic() - self._board_seen > self._silent_s:
+                self._lose_board()
             self._end_where_stuck()
 
     def _beat(self) -> None:

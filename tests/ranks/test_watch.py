@@ -131,6 +131,13 @@ def test_where_the_board_has_gone_each_host_says_so_once(ranks):
     assert [one.speaks for one in ranks[1:]] == [False, True]
 
 
+def test_a_board_that_does_not_answer_is_lost_as_well(ranks, monkeypatch):
+    answered = threading.Event()
+    monkeypatch.setattr(ranks[2], "_beat", answered.wait)
+    assert "lost rank 0 on a" in verdict_of(ranks[2])
+    answered.set()
+
+
 def test_an_interrupt_of_rank_0_hurries_the_others(ranks):
     ranks[0].interrupt()
     end = time.monotonic() + 30
