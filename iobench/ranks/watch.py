@@ -92,7 +92,7 @@ class Watch:
         self._places: Sequence[Place] = ()
         self._seen: dict[int, _Seen] = {}
         self._decided = self._board_seen = 0.0
-        self._heard = False  # whether the main thread knows the verdict
+        self.heard = False  # whether the main thread knows the verdict
         self._told_to_end = self._suspicious = False
         self._lock, self._over = threading.Lock(), threading.Event()
         # two of them, because a board whose network has gone may hold up whoever asks it for minutes
@@ -133,7 +133,7 @@ class Watch:
     def check(self, patience_s: float | None = None) -> None:
         """RankLost where a rank was given up; one that keeps others waiting for `patience_s` is, too."""
         if self.verdict is not None:
-            self._heard = True
+            self.heard = True
             raise RankLost(self.verdict)
         if self._told_to_end:
             raise self.broken("it was told to end (SIGTERM)")
@@ -148,7 +148,7 @@ class Watch:
             time.sleep(BEAT_S / 5)
         if self.verdict is None:
             self.give_up(f"{self.place} lost the other ranks: {why}")
-        self._heard = True
+        self.heard = True
         return RankLost(str(self.verdict))
 
     def _check_patience(self, patience_s: float) -> None:
@@ -221,7 +221,7 @@ class Watch:
 
     def _end_where_stuck(self) -> None:
         if self.verdict is not None:
-            allowed_s = ENDING_S if self._heard else STUCK_S
+            allowed_s = ENDING_S if self.heard else STUCK_S
             if time.monotonic() - self._decided > allowed_s:
                 self.end(self.verdict)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from iobench.errors import BenchError, RankLost
+from iobench.errors import BenchError
 from iobench.host.stopped import end_where_stopped
 from iobench.host.tree import descendants
 from iobench.ranks.place import Place
@@ -29,16 +31,11 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
 
     if place.rank:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when it is over
-    try:
-        group = join(place)
-    except RankLost:
-        if place.leads_host:
-            raise
-        return 1
+    group = join(place)
 
     def end(verdict: str) -> None:
         """End this process, whose main thread hangs, with all that it started."""
-        if group.watch.speaks:
+        if group.watch.speaks and not group.watch.heard:
             complain(verdict)
         for process in descendants():
             with contextlib.suppress(psutil.Error):
@@ -55,9 +52,19 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
             raise
         return 1
     finally:
-        group.close()
+        if group.alive:
+            group.close()
+        else:
+            atexit.register(_leave)
         guard.kill()
         guard.wait()
+
+
+def _leave() -> None:
+    """End without taking leave of ranks that are gone: gloo would wait for them."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(1)
 
 
 def _serve(place: Place, command: Callable[[RankCrew], Any], group: Any) -> Any:
