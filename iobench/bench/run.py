@@ -57,7 +57,8 @@ def run(
     remarks = left_out(manifest, options, world_size) if cases is None else []
     result = Run(manifest, options, list(found), path, list(went_before), remarks=remarks)
     observer = observer or Observer()
-    observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
+    at_once = {case.key: world_size * case.batch_bytes(manifest.schema) for case in found}
+    observer.planned(result.labels, at_once)
     Measuring(result, observer, race, crew).all_rounds()
     return result
 

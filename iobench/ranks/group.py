@@ -74,10 +74,6 @@ class Group(ABC):
         """What rank 0 says."""
         return self.gather(value)[0]
 
-    def agree(self, problem: str | None) -> str | None:
-        """What is wrong with some rank, naming it, or with all of them alike; None where with none."""
-        return named(self.gather((self.place, problem)))
-
 
 def named(problems: Sequence[tuple[Place, str | None]]) -> str | None:
     """The first problem with the rank and host that have it, and how many others have one, too.
