@@ -23,7 +23,7 @@ SILENT_S = 30.0  # without a sign of life: a process that is stopped, a host or 
 SUSPECT_S = 3.0  # the same where a connection has broken already
 STUCK_S = 5.0  # from the verdict until a process that has not heard of it is ended where it stands
 ENDING_S = 30.0  # the same for one that has
-TIMEOUT = "IOBENCH_RANK_TIMEOUT"  # seconds, in the place of SILENT_S and of any patience
+TIMEOUT = "IOBENCH_RANK_TIMEOUT"  # seconds, in the place of any patience; half of them in that of SILENT_S
 VERDICT, INTERRUPTED = "verdict", "interrupted"
 
 
@@ -42,8 +42,8 @@ def own_timeout() -> float | None:
 
 
 def silent_s() -> float:
-    """Seconds without a sign of life after which a rank is given up."""
-    return min(SILENT_S, own_timeout() or SILENT_S)
+    """Seconds without a sign of life after which a rank is given up: half of a patience that was set."""
+    return min(SILENT_S, (own_timeout() or 2 * SILENT_S) / 2)
 
 
 class Board(ABC):

@@ -246,14 +246,6 @@ def test_each_rank_has_a_way_of_its_own_to_its_device():
     assert crew._lowest([[], []]) is None
 
 
-@pytest.mark.parametrize(
-    ("chosen", "said"),
-    [
-        ({"model": ("mlp",)}, "--model mlp over 2 ranks: .*--step-ms"),
-        ({"isolate": True}, "over 2 ranks: .*--no-isolate"),
-        ({"loaders": ["theirs.py:make"]}, "over 2 ranks: iobench does not know how"),
-    ],
-)
 def test_of_all_loaders_those_that_ranks_cannot_have_are_left_out(images):
     options = RunOptions(("npy",), ("all",))
     cases = cases_of(images, options, ["cpu"], world_size=2)
@@ -265,6 +257,14 @@ def test_of_all_loaders_those_that_ranks_cannot_have_are_left_out(images):
     assert "spdl" in {case.loader.name for case in more}
 
 
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"model": ("mlp",)}, "--model mlp over 2 ranks: .*--step-ms"),
+        ({"isolate": True}, "over 2 ranks: .*--no-isolate"),
+        ({"loaders": ["theirs.py:make"]}, "over 2 ranks: iobench does not know how"),
+    ],
+)
 def test_what_ranks_cannot_have_is_refused_by_name(images, tmp_path, monkeypatch, chosen, said):
     (tmp_path / "theirs.py").write_text("def make():\n    pass\n")
     monkeypatch.chdir(tmp_path)

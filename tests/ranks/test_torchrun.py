@@ -80,7 +80,7 @@ def test_a_rank_that_dies_or_stops_ends_the_run_with_one_line(floats, tmp_path, 
             command(*asked),
             stdout=subprocess.DEVNULL,
             stderr=stderr,
-            env={**os.environ, "IOBENCH_RANK_TIMEOUT": "2"},
+            env={**os.environ, "IOBENCH_RANK_TIMEOUT": "6"},
         )
     try:
         until(lambda: out.exists() and out.read_text().count("\n") > 2)
