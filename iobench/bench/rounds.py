@@ -58,7 +58,7 @@ class Measuring:
         try:
             with (
                 heap_restored(),
-                interrupts.deferred() as self._check_interrupt,
+                interrupts.deferred(once=self._crew.world_size == 1) as self._check_interrupt,
                 closing(self._crew),
                 self._recorder.watching(),
             ):

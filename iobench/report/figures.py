@@ -76,6 +76,8 @@ def _all(context: Context, number: int) -> Iterator[Figure]:
     chart = charts.waits(rows.looked_at(context, waits, small=True))
     yield Figure(f"{number}-waits", "Waiting", _folded(context, says, small=True), waits, chart, small=True)
     yield from _costs(context, number)
+    if ranked := rows.ranks(context):
+        yield _ranks(context, ranked, number)
     if few:
         yield from drawn_sizes
     course = rows.rounds(context)
@@ -141,6 +143,14 @@ def _costs(context: Context, number: int) -> Iterator[Figure]:
             chart = charts.bars(rows.looked_at(context, found, small=True), NAMED[name], unit, axis)
             short, says = name.partition("_")[0], _folded(context, _meanings(name), small=True)
             yield Figure(f"{number}-{short}", title, says, found, chart, small=True)
+
+
+def _ranks(context: Context, ranked: list[Row], number: int) -> Figure:
+    name = "rank_wait_share"
+    chart = charts.bars(rows.looked_at(context, ranked, small=True), NAMED[name], 0.01, "%")
+    says = _meanings(name, "rank_skew") + " The slowest is named where its interval lies beyond all others."
+    title = "Waiting for the slowest rank"
+    return Figure(f"{number}-ranks", title, _folded(context, says, small=True), ranked, chart, small=True)
 
 
 _PLOTS: list[tuple[str, str, list[str], str, bool]] = [

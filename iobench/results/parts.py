@@ -157,6 +157,7 @@ class LimitPart:
     reads_per_s: float | None = None
     now_bytes_per_s: float | None = None  # None in records of before it was noted
     logical_per_byte: float = 1.0
+    alone_bytes_per_s: float | None = None  # of several hosts: the sum of what each gave while others waited
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from iobench.results.cases import FACETS, Facets, Label, trains, varying
 from iobench.results.metrics import METRICS, Metric
-from iobench.results.ranks import Slowest, where
+from iobench.results.ranks import where
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context, Summary
@@ -147,7 +147,7 @@ def _columns(cases: Sequence[CaseSummary], wide: bool) -> Columns:
         if metric.name == "rank_max_bytes_per_s" and not wide:
             found.append(("a rank's MiB/s", [_each_rank(case) for case in cases]))
         if metric.name == "rank_wait_share":
-            found.append(("slowest", [_slowest(case.slowest) for case in cases]))
+            found.append(("slowest", [case.slowest.named if case.slowest else None for case in cases]))
     if any(case.not_proved for case in cases):
         found.append(("proved", ["no" if case.not_proved else "yes" for case in cases]))
     return [(title, cells) for title, cells in found if any(cell is not None for cell in cells)]
@@ -188,13 +188,6 @@ def _each_rank(case: CaseSummary) -> str | None:
     found = [case.value(f"rank_{one}bytes_per_s") for one in ("", "min_", "max_")]
     known = [three_digits(value / MIB) for value in found if value is not None]
     return "{} ({} – {})".format(*known) if len(known) == len(found) else None
-
-
-def _slowest(found: Slowest | None) -> str | None:
-    """The rank that is surely the slowest."""
-    if found is None:
-        return None
-    return f"rank {found.rank} on {found.host}" if found.sure else "none surely"
 
 
 def _share(share: float | None) -> str | None:

@@ -13,6 +13,7 @@ from iobench.units import rate_text
 
 NEIGHBOURS = 0.05  # of the data, read from the same disk by others
 REACH_OF_LIMITS = 0.3  # of the median look at one, from the first quartile to the third
+SHARED = 0.8  # of what hosts give by themselves, added up: less of it together, and they share something
 REACH_OF_PACE = 0.1  # of the median pace of processors, from the first quartile to the third
 
 
@@ -57,6 +58,24 @@ def _sign(sign: others.Sign) -> Check:
         return RunWarning(sign.kind, sign.said(busy[worst], len(groups[worst])), list(busy))
 
     return check
+
+
+def _shared_between_hosts(groups: Cases) -> RunWarning | None:
+    """Limits of several hosts that are less together than what each gave by itself adds up to."""
+    parts = {
+        (limit.name, limit.bytes_per_s / limit.alone_bytes_per_s)
+        for rounds in groups.values()
+        for limit in (record.limit for record in rounds)
+        if limit is not None and limit.alone_bytes_per_s
+    }
+    name, part = min(parts, key=lambda one: one[1], default=("", 1.0))
+    if part > SHARED:
+        return None
+    return RunWarning(
+        "shared",
+        f"the hosts share the {name}: together they got {part:.0%} of what each gets by itself added up; "
+        "more hosts will not read faster from it",
+    )
 
 
 def _unsteady_limits(groups: Cases) -> RunWarning | None:
@@ -144,6 +163,7 @@ CHECKS: tuple[Check, ...] = (
     _neighbours,
     _sign(others.PROCESSORS),
     _sign(others.MEMORY),
+    _shared_between_hosts,
     _unsteady_limits,
     _unsteady_pace,
     _throttled_device,

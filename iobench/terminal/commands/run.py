@@ -207,7 +207,8 @@ def run(
     except KeyboardInterrupt:
         found.interrupted = True
     if found.interrupted:
-        display.note(f"iobench: interrupted; what had been measured is kept{_go_on(found, data_dir)}")
+        go_on = _go_on(context, found, data_dir)
+        display.note(f"iobench: interrupted; what had been measured is kept{go_on}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(1 if found.failures or found.stopped else 0)
 
@@ -237,14 +238,15 @@ def _over_ranks(
     return scaling.over_ranks(numbers, arguments, out or new_path(manifest), *showing)
 
 
-def _go_on(found: Run, data_dir: Path) -> str:
+def _go_on(context: typer.Context, found: Run, data_dir: Path) -> str:
     """What to type to go on with a run, where any of it is there."""
     if not found.records:
         return ""
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     named = found.path.parent.resolve() == (data_dir / "results").resolve()
     name = found.path.stem if named else str(found.path)
-    return f"; go on with: {shlex.join(['iobench', 'run', *where, '--resume', name])}"
+    starts = "iobench" if context.obj is None else "torchrun … -m iobench"
+    return f"; go on with: {starts} {shlex.join(['run', *where, '--resume', name])}"
 
 
 def _check_alone(context: typer.Context, what: str, advice: str, beside: Collection[str]) -> None:
