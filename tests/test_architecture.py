@@ -20,7 +20,7 @@ ROOMS = {
     "bench": {"loading", "dataset", "formats", "host", "results"},
     "diagnose": {"bench", "loading", "host", "results"},
     "ranks": {"bench", "dataset", "formats", "host", "results"},
-    "studies": {"bench", "loading", "dataset", "formats", "host", "results"},
+    "studies": {"ranks", "bench", "loading", "dataset", "formats", "host", "results"},
     "recommendation": {"bench", "loading", "dataset", "formats", "host", "results"},
     "report": {"studies", "bench", "loading", "formats", "results"},
     "terminal": {
