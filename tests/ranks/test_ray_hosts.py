@@ -1,4 +1,4 @@
-"""Runs over the hosts of a Ray cluster: who is heard, who is lost, and copies that are proved. No Ray here."""
+"""Runs over the hosts of a Ray cluster: who is heard, who is lost, copies that are proved. Without Ray."""
 
 import sys
 
