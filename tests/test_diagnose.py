@@ -95,7 +95,7 @@ def test_a_loop_that_waits_is_told_so():
     found = diagnose(STARVING)
     assert found.bottleneck
     assert found.verdict.startswith("Loading is the bottleneck: the step waits 67% of the time")
-    assert "the GPU waits" in diagnose(seen(gpu=0.3, gpu_low=0.7)).verdict
+    assert "cuda:0 (by its own clock) waits 67%" in diagnose(seen(device="cuda:0")).verdict
     assert STARVING.wait_share >= BOTTLENECK
 
 
@@ -126,7 +126,7 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("too-few-workers", (seen(facts={"workers": 0}, workers=0, samples=1000),)),
         ("prefetch", (seen(), [AS, trial("prefetch factor 8", 150, prefetch_factor=8)])),
         ("prefetch", (seen(wait_p50_s=0.001, wait_max_s=0.5),)),
-        ("pinned", (seen(facts={"pin_memory": False}, gpu=0.4, gpu_low=0.5),)),
+        ("pinned", (seen(facts={"pin_memory": False}, device="cuda:0", pins=True),)),
         ("disk", (seen(iowait=0.5, disk_bytes=10**10),)),
         ("decoding", (seen(), [], [profiled(decode_share=0.6)])),
         ("collate", (seen(tensors=20), [], [profiled(collate_share=0.6)])),

@@ -24,6 +24,7 @@ from iobench.testing._damage import Bomb
 from iobench.testing.loaders import LoaderContract, as_arrays, asked, helper, job_over
 
 FORMATS = {
+    "ffcv": "ffcv",
     "huggingface": "arrow",
     "litdata": "litdata:chunk_bytes=900",
     "mosaic": "mds:shard_bytes=700",
@@ -104,6 +105,10 @@ class TestWebDataset(LoaderContract):
 
 class TestMosaic(LoaderContract):
     loader = loaders.class_of("mosaic")()
+
+
+class TestFfcv(LoaderContract):
+    loader = loaders.class_of("ffcv")()
 
 
 class TestTensorStore(LoaderContract):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import statistics
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field, replace
@@ -13,13 +12,13 @@ from typing import Any
 import torch
 
 from iobench.bench.device_clock import DeviceClock
-from iobench.bench.meter import Meter
+from iobench.bench.meter import Durations, Meter
 from iobench.bench.peers import Nobody, Peers
 from iobench.errors import BenchError, LoaderFailed, WrongContent
 from iobench.formats import FormatError
 from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
-from iobench.host.pace import pace
+from iobench.host.pace import PaceWatch
 from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure, samples_of
 from iobench.loading.order import row_count
 from iobench.loading.stages import UNTIMED, Profile
@@ -62,11 +61,12 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     consume = wanted.consume if clock is None else clock.around(wanted.consume)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     collect_garbage(forking=loader.workers > 0)
-    paces = [pace()]
-    with device_errors(str(job.opener.path)), disk_errors(job.opener.path), _counting(counters) as counts:
+    paces = PaceWatch()
+    path = job.opener.path
+    with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded(path) as check:
         with opening:
             epochs = opened(loader, job)
-        with closing(epochs), guarded(job.opener.path) as check:
+        with closing(epochs):
             consume = _checked(check, consume)
             done = samples = logical_bytes = 0
             whole_s = 0.0  # of all ranks
@@ -80,14 +80,14 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
                 whole_s += max(wanted.peers.gathered(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 wanted.ended()
+                paces.look()
             counters.note_memory()
-    timing = _timing(epochs, opening, meter, profile, done, (samples, logical_bytes))
+    waits = meter.waits if clock is None else clock.waits  # the host's own may run ahead of the device
+    timing = _timing(opening, meter, waits, done, (samples, logical_bytes))
     if wanted.peers.count > 1:
         timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
-    if clock is not None:  # what the device waited for, not what the host did, which runs ahead of it
-        timing = replace(timing, wait_s=clock.wait_s, first_batch_s=clock.first_batch_s)
-    paces.append(pace())
-    return _measured(timing, counts[0], statistics.fmean(paces))
+    timing = replace(timing, **_split(profile, epochs, opening, meter))
+    return _measured(timing, counts[0], paces)
 
 
 def _clock(transfer: HostToDevice, wanted: Round) -> DeviceClock | None:
@@ -156,36 +156,28 @@ def collect_garbage(forking: bool) -> None:
         gc.freeze()
 
 
-def _timing(
-    epochs: Epochs,
-    opening: Meter,
-    meter: Meter,
-    profile: Profile | None,
-    count: int,
-    came: tuple[int, int],
-) -> TimingPart:
+def _timing(opening: Meter, meter: Meter, waits: Durations, count: int, came: tuple[int, int]) -> TimingPart:
     return TimingPart(
         samples=came[0],
         logical_bytes=came[1],
         epochs_s=meter.elapsed_s,
         epochs=count,
         open_s=opening.elapsed_s,
-        first_batch_s=meter.first_wait_s,
-        wait_s=meter.wait_s,
-        wait_p50_s=meter.wait_quantile_s(0.50),
-        wait_p99_s=meter.wait_quantile_s(0.99),
-        **_split(profile, epochs, opening, meter),
+        first_batch_s=waits.first_s,
+        wait_s=waits.total_s,
+        wait_p50_s=waits.quantile_s(0.50),
+        wait_p99_s=waits.quantile_s(0.99),
     )
 
 
-def _measured(timing: TimingPart, counts: Counts, pace_per_s: float) -> Measured:
+def _measured(timing: TimingPart, counts: Counts, paces: PaceWatch) -> Measured:
     return Measured(
         timing=timing,
         processor=ProcessorPart(
-            cpu_s=counts.cpu_s,
+            cpu_s=counts.cpu_s - paces.used_s,
             major_faults=counts.major_faults,
             steal_s=counts.steal_s,
-            pace_per_s=pace_per_s,
+            pace_per_s=paces.stop(),
         ),
         disk=DiskPart(read_bytes=counts.disk_bytes, device_read_bytes=counts.device_disk_bytes),
         memory=MemoryPart(peak_bytes=counts.memory_bytes),
@@ -197,7 +189,7 @@ def _split(profile: Profile | None, epochs: Epochs, opening: Meter, meter: Meter
     if profile is None:
         return {}
     return {
-        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.wait_s, epochs.ahead),
+        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.waits.total_s, epochs.ahead),
         "beside_s": profile.beside_s,
         "spans_s": profile.cost_s,
     }

@@ -69,8 +69,7 @@ class InProcess:
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Prove it, and warm it up; WrongContent where other than the dataset reached the device."""
         if self._manifest.unchanged(case.variant):
-            opener = self._manifest.opener(case.variant)
-            opener.format.check(opener.path, opener.schema)  # a library may abort on damaged pages
+            self._manifest.opener(case.variant).check()  # a library may abort on damaged pages
         else:
             verify_artifact(self._manifest, case.variant)
         job = case.job(self._manifest, rank=self._peers.rank)

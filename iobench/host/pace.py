@@ -6,7 +6,29 @@ import statistics
 import time
 
 SECONDS = 0.003  # for a look
+EVERY_S = 0.05  # between looks, at least
 WORK = 2000  # steps of a piece: about a tenth of a millisecond
+
+
+class PaceWatch:
+    """How fast processors run while something else is measured: looks in its pauses."""
+
+    def __init__(self) -> None:
+        self.used_s = 0.0  # seconds of this thread's processor that `look` took
+        self._seen = [pace()]
+        self._looked = time.perf_counter()
+
+    def look(self) -> None:
+        """Look again, unless it was a moment ago."""
+        if time.perf_counter() - self._looked >= EVERY_S:
+            began = time.thread_time()
+            self._seen.append(pace())
+            self.used_s += time.thread_time() - began
+            self._looked = time.perf_counter()
+
+    def stop(self) -> float:
+        """The mean of all looks and a last one, as `pace`."""
+        return statistics.fmean([*self._seen, pace()])
 
 
 def pace() -> float:

@@ -77,8 +77,8 @@ class TimingPart:
     own_s: float | None = None  # the same until this rank's own device had; None where there is but one
     epochs: int = 1
     open_s: float  # until the loader could be asked for its first batch
-    first_batch_s: float  # of the first epoch
-    wait_s: float  # blocked in next()
+    first_batch_s: float  # of the first epoch: until a step could begin with it, on the device
+    wait_s: float  # the device's own idle time between steps; on the CPU, blocked in next()
     wait_p50_s: float
     wait_p99_s: float
     stages: dict[str, float] | None = None  # seconds of the consuming thread by stage

@@ -15,7 +15,8 @@ from iobench.dataset.manifest import Opener
 from iobench.errors import InvalidSettings
 from iobench.formats import Convert, Reader, Rows, Timed, option
 from iobench.host import interrupts
-from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.loaders._loader import Epochs, Job
+from iobench.loading.loaders._workers import WorkerLoader
 from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import silence_read_only_warning, tensor_of
@@ -26,25 +27,20 @@ if TYPE_CHECKING:
 
     from iobench.loading.transfer import HostBatch
 
-MOST_WORKERS, MOST_AHEAD = 1024, 65536
-
 
 @dataclass(frozen=True)
-class TorchDataLoader(CopyingLoader):
+class TorchDataLoader(WorkerLoader):
     """A DataLoader over a map-style Dataset, with the settings that people tune."""
 
     name: ClassVar[str] = "dataloader"
     summary: ClassVar[str] = "torch.utils.data.DataLoader over a map-style Dataset"
     library: ClassVar[str] = "torch"
+    need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "start_method", "persistent_workers")
 
     fetch: str = option(
         "sample",
         "sample: one __getitem__ per sample and default_collate; batch: whole batches by __getitems__",
         choices=("sample", "batch"),
-    )
-    num_workers: int = option(0, "worker processes", minimum=0, maximum=MOST_WORKERS)
-    prefetch_factor: int | None = option(
-        None, "batches that each worker reads ahead; by default torch's 2", minimum=1, maximum=MOST_AHEAD
     )
     start_method: str | None = option(
         None,
@@ -52,22 +48,6 @@ class TorchDataLoader(CopyingLoader):
         choices=(None, "fork", "spawn", "forkserver"),
     )
     persistent_workers: bool = option(False, "keep workers from epoch to epoch")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        needs = {
-            "prefetch_factor": self.prefetch_factor is not None,
-            "start_method": self.start_method is not None,
-            "persistent_workers": self.persistent_workers,
-        }
-        if not self.num_workers and any(needs.values()):
-            given = ", ".join(name for name, used in needs.items() if used)
-            raise InvalidSettings(f"dataloader: {given} needs workers: set num_workers")
-
-    @property
-    def workers(self) -> int:
-        """As many as its option says."""
-        return self.num_workers
 
     def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
         """Over several ranks those of torch's DistributedSampler, which gives some samples again.
