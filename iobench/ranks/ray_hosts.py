@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from iobench.errors import BenchError, InvalidSettings, MissingExtra, RankLost, RanksDiffer
+from iobench.errors import BenchError, MissingExtra, RankLost, RanksDiffer
 from iobench.text import reason
 
 REACH_S = 5.0  # for a cluster's address to answer
@@ -54,8 +54,8 @@ class RemoteHost:
 def hosts_of(address: str, actor: type) -> Iterator[list[RemoteHost]]:
     """An actor of that class on each host of a cluster, until the block ends; this host is the first.
 
-    Only the cluster is used, none is started. MissingExtra without Ray, InvalidSettings where no cluster
-    answers, RanksDiffer where a host has other software, RankLost where one does not answer in time.
+    Only the cluster is used, none is started. MissingExtra without Ray, RankLost where no cluster or
+    host answers in time, RanksDiffer where a host has other software.
     """
     ray = _connected(address)
     try:
@@ -76,14 +76,12 @@ def _connected(address: str) -> Any:
     try:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
     except (OSError, ValueError) as error:
-        raise InvalidSettings(
-            f"--ray {address}: no Ray cluster answers there ({reason(error)}); {SAFELY}"
-        ) from None
+        raise RankLost(f"--ray {address}: no Ray cluster answers there ({reason(error)}); {SAFELY}") from None
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds
-        raise InvalidSettings(f"--ray {address}: Ray does not let this process in: {reason(error)}") from None
+        raise RankLost(f"--ray {address}: Ray does not let this process in: {reason(error)}") from None
     return ray
 
 
@@ -109,10 +107,11 @@ def _check_software(ray: Any, nodes: Sequence[dict[str, Any]]) -> None:
         return found
 
     own = versions()
-    pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Pinned
+
     asked = ray.remote(versions).options(num_cpus=0, max_retries=0)
     for node in nodes:
-        reference = asked.options(scheduling_strategy=pinned(node["NodeID"], soft=False)).remote()
+        reference = asked.options(scheduling_strategy=Pinned(node["NodeID"], soft=False)).remote()
         try:
             found = ray.get(reference, timeout=PLACE_S)
         except ray.exceptions.RayError as error:
@@ -143,11 +142,12 @@ def _group(ray: Any, count: int) -> Iterator[Any]:
 
 
 def _placed(ray: Any, group: Any, nodes: Sequence[dict[str, Any]], actor: type) -> list[RemoteHost]:
-    on = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as On
+
     made = ray.remote(actor).options(num_cpus=1, max_restarts=0)
     actors = {}
     for index in range(len(nodes)):
-        one = made.options(scheduling_strategy=on(group, placement_group_bundle_index=index)).remote()
+        one = made.options(scheduling_strategy=On(group, placement_group_bundle_index=index)).remote()
         host = RemoteHost(f"{index + 1} of {len(nodes)}", "", one)
         actors[host.ask("node", limit_s=PLACE_S)] = one
     return [RemoteHost(_name(node), node["NodeManagerAddress"], actors[node["NodeID"]]) for node in nodes]
