@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import psutil
 
@@ -25,7 +25,8 @@ class RankHost:
     """What an actor does: run torchrun on its host. When the actor ends, so do its ranks."""
 
     def __init__(self) -> None:
-        self._lines, self._code = list[str](), None
+        self._lines = list[str]()
+        self._code: int | None = None
 
     def node(self) -> str:
         """Ray's number of its host."""
@@ -64,7 +65,7 @@ class RankHost:
 class Asked(Protocol):
     """A host that is asked what its ranks say."""
 
-    def ask(self, what: str, *arguments: object, limit_s: float = ...) -> object:
+    def ask(self, what: str, *arguments: Any, limit_s: float = ...) -> Any:
         """What it answers; RankLost where it does not."""
 
 
@@ -100,7 +101,7 @@ def followed(hosts: Sequence[Asked], say: Callable[[str], None]) -> int:
     while running and time.monotonic() < until:
         for host in list(running):
             try:
-                lines, code = host.ask("heard", limit_s=ENDING_S / 2)  # type: ignore[misc]
+                lines, code = host.ask("heard", limit_s=ENDING_S / 2)
             except RankLost as error:
                 running.remove(host)
                 lost.append(error)

@@ -109,9 +109,10 @@ def _check_software(ray: Any, nodes: Sequence[dict[str, Any]]) -> None:
     own = versions()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Pinned
 
-    asked = ray.remote(versions).options(num_cpus=0, max_retries=0)
+    asked = ray.remote(versions)
     for node in nodes:
-        reference = asked.options(scheduling_strategy=Pinned(node["NodeID"], soft=False)).remote()
+        there = Pinned(node["NodeID"], soft=False)
+        reference = asked.options(scheduling_strategy=there, num_cpus=0, max_retries=0).remote()
         try:
             found = ray.get(reference, timeout=PLACE_S)
         except ray.exceptions.RayError as error:
@@ -144,10 +145,11 @@ def _group(ray: Any, count: int) -> Iterator[Any]:
 def _placed(ray: Any, group: Any, nodes: Sequence[dict[str, Any]], actor: type) -> list[RemoteHost]:
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy as On
 
-    made = ray.remote(actor).options(num_cpus=1, max_restarts=0)
+    made = ray.remote(actor)
     actors = {}
     for index in range(len(nodes)):
-        one = made.options(scheduling_strategy=On(group, placement_group_bundle_index=index)).remote()
+        there = On(group, placement_group_bundle_index=index)
+        one = made.options(scheduling_strategy=there, num_cpus=1, max_restarts=0).remote()
         host = RemoteHost(f"{index + 1} of {len(nodes)}", "", one)
         actors[host.ask("node", limit_s=PLACE_S)] = one
     return [RemoteHost(_name(node), node["NodeManagerAddress"], actors[node["NodeID"]]) for node in nodes]
