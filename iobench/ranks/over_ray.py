@@ -45,6 +45,7 @@ class RankHost:
         interface = interface_of(address)
         environment = {
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns of addresses without a name
             **({"GLOO_SOCKET_IFNAME": interface} if interface else {}),
         }
         if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # by which Ray hides devices that nobody reserved

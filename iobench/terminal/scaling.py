@@ -80,7 +80,8 @@ def _show(records: Sequence[Record], smallest: float, as_json: bool, wide: bool)
         display.as_json({"curves": [curve.as_dict() for curve in found], **summary})
         return
     display.records(records, smallest, wide)
-    display.result("", scaling_table(found), "", *(curve.sentence for curve in found))
+    if any(len(curve.points) > 1 for curve in found):
+        display.result("", scaling_table(found), "", *(curve.sentence for curve in found))
 
 
 def scaling_table(found: Sequence[Curve]) -> Table:
