@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from iobench.recommendation.recommend import recommend
     from iobench.results.summary import Summary, summarise
     from iobench.terminal.watch import watch
+    from iobench.tuning.tune import tune
 
 _HOMES = {
     "AddedSource": "iobench.dataset.add",
@@ -41,6 +42,7 @@ _HOMES = {
     "recommend": "iobench.recommendation.recommend",
     "run": "iobench.bench.run",
     "summarise": "iobench.results.summary",
+    "tune": "iobench.tuning.tune",
     "verify": "iobench.dataset.verify",
     "watch": "iobench.terminal.watch",
 }
@@ -63,6 +65,7 @@ __all__ = [
     "recommend",
     "run",
     "summarise",
+    "tune",
     "verify",
     "watch",
 ]

@@ -20,12 +20,15 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import iobench
 from iobench.diagnose import session
 from iobench.diagnose.advice import BOTTLENECK, diagnose
-from iobench.diagnose.facts import Facts, facts_of, tensors_of
+from iobench.diagnose.facts import Facts, facts_of
 from iobench.diagnose.profiling import Profiled
 from iobench.diagnose.seen import Seen
-from iobench.diagnose.trials import AS_IT_IS, BATCH_FETCH, Trial, rebuilt, trials_of
 from iobench.diagnose.watch import Watch
 from iobench.errors import TargetError
+from iobench.loading.foreign import tensors_of
+from iobench.tuning.own import Own, rebuilt
+from iobench.tuning.settings import BATCH_FETCH, Like, trials_of
+from iobench.tuning.trial import AS_IT_IS, Trial
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 HEALTHY = Seen(
@@ -74,7 +77,10 @@ def kinds(*evidence, **options):
 
 
 def trial(name, rate, **changes):
-    return Trial(name, changes, [rate * factor for factor in (0.99, 1.0, 1.01)], [0.1] * 3)
+    kind = "fetch" if "batch_fetch" in changes else {"num_workers": "workers", "prefetch_factor": "prefetch"}
+    kind = kind if isinstance(kind, str) else kind.get(next(iter(changes), ""), "")
+    rates = {number: rate * factor for number, factor in enumerate((0.99, 1.0, 1.01), 1)}
+    return Trial(name, changes, kind, rates=rates, fresh=rates)
 
 
 def profiled(**shares):
@@ -126,6 +132,8 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("too-few-workers", (seen(facts={"workers": 0}, workers=0, samples=1000),)),
         ("prefetch", (seen(), [AS, trial("prefetch factor 8", 150, prefetch_factor=8)])),
         ("prefetch", (seen(wait_p50_s=0.001, wait_max_s=0.5),)),
+        ("lists", (seen(), [], [profiled(tensor_share=0.6)])),
+        ("padding", (seen(padding=0.6),)),
         ("pinned", (seen(facts={"pin_memory": False}, device="cuda:0", pins=True),)),
         ("disk", (seen(iowait=0.5, disk_bytes=10**10),)),
         ("decoding", (seen(), [], [profiled(decode_share=0.6)])),
@@ -149,8 +157,9 @@ def test_each_illness_is_named_and_what_to_do(kind, evidence):
         (seen(facts={"by_sample": True}),),
         (seen(facts={"by_sample": True}, **QUICK), [AS, trial(BATCH_FETCH, 101, batch_fetch=True)]),
         (seen(), [AS, trial("0 workers", 105, num_workers=0)]),
-        (seen(), [AS, Trial("0 workers", {"num_workers": 0}, [90, 300, 400], [0.1])]),
-        (seen(), [AS, Trial("4 workers", {"num_workers": 4}, failed="no")]),
+        (seen(), [AS, Trial("0 workers", {"num_workers": 0}, "workers", fresh={1: 90, 2: 300, 3: 400})]),
+        (seen(), [AS, Trial("0 workers", {"num_workers": 0}, "workers", rates={1: 300, 2: 300, 3: 300})]),
+        (seen(), [AS, Trial("4 workers", {"num_workers": 4}, "workers", failed="no")]),
         (seen(facts={"handles": ["file (h5py)"], "workers": 0}, workers=0, **QUICK),),
         (seen(facts={"by_sample": False, "chunks": ["x: chunks of 100 samples"]}),),
         (seen(facts={"pin_memory": False}),),
@@ -330,7 +339,7 @@ def test_a_variant_yields_what_the_loader_yields(loader, workers):
 def test_fetching_whole_batches_is_tried_where_it_gives_the_same():
     dataset = TensorDataset(torch.arange(10), torch.arange(20).reshape(10, 2))
     loader = DataLoader(dataset, batch_size=4)
-    (found,) = [one for one in trials_of(loader) if one.name == BATCH_FETCH]
+    (found,) = [one for one in trials_of(Own(loader), Like())[0] if one.name == BATCH_FETCH]
     assert as_lists(rebuilt(loader, found.changes)) == as_lists(loader)
 
 
@@ -352,7 +361,7 @@ class Lists(Rows):
     ],
 )
 def test_elsewhere_it_is_not(loader):
-    assert BATCH_FETCH not in [one.name for one in trials_of(loader)]
+    assert BATCH_FETCH not in [one.name for one in trials_of(Own(loader), Like())[0]]
 
 
 def run_session(loader, **options):

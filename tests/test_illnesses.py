@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 from iobench.diagnose import session
 from iobench.diagnose.advice import diagnose
 from iobench.diagnose.processes import Processes
-from iobench.diagnose.trials import MOST_WORKERS
 from iobench.diagnose.watch import Watch
+from iobench.tuning.settings import MOST_WORKERS
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 

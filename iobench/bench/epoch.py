@@ -87,7 +87,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     if wanted.peers.count > 1:
         timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
     timing = replace(timing, **_split(profile, epochs, opening, meter))
-    return _measured(timing, counts[0], paces)
+    return measured_of(timing, counts[0], paces)
 
 
 def _clock(transfer: HostToDevice, wanted: Round) -> DeviceClock | None:
@@ -170,7 +170,8 @@ def _timing(opening: Meter, meter: Meter, waits: Durations, count: int, came: tu
     )
 
 
-def _measured(timing: TimingPart, counts: Counts, paces: PaceWatch) -> Measured:
+def measured_of(timing: TimingPart, counts: Counts, paces: PaceWatch) -> Measured:
+    """The parts of a record that whoever measures can know, from what was counted meanwhile."""
     return Measured(
         timing=timing,
         processor=ProcessorPart(

@@ -65,7 +65,7 @@ class RunOptions:
             for value in getattr(self, name):
                 check_setting(name, value)
         check_setting("seed", self.seed)
-        _check_steps(self.step_ms, self.model)
+        check_steps(self.step_ms, self.model)
         if self.warmup < 1:
             raise InvalidSettings(
                 f"warmup {self.warmup} is below 1: the first untimed round proves the content"
@@ -89,7 +89,8 @@ class RunOptions:
         return RoundPlan.parse(self.rounds, self.max_time)
 
 
-def _check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:
+def check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:
+    """InvalidSettings where a step is of no length that can be, or is asked for beside a model."""
     for value in step_ms:
         if not 0 <= value <= MOST_STEP_MS:
             raise InvalidSettings(f"step-ms {value:g} is not in 0..{MOST_STEP_MS:g}")

@@ -36,6 +36,22 @@ class Race:
             return False
         return done < stats.PAIRED or (len(rates) > 1 and worst(rates)[1] > PRECISION)
 
+    def after_round(
+        self,
+        done: int,
+        elapsed_s: float,
+        rates: Mapping[str, Mapping[int, float]],
+        took_s: Mapping[str, float],
+    ) -> tuple[list[str], bool]:
+        """Who drops out after `done` rounds, and whether there is another one for those who are left.
+
+        `rates` are those of all that are in it, by round, and `took_s` what a round of each takes.
+        """
+        lost = self.behind(rates) if done and any(rates.values()) else []
+        left = {key: [*by_round.values()] for key, by_round in rates.items() if key not in lost}
+        next_s = sum(took_s.get(key, 0.0) for key in left)
+        return lost, bool(left) and self.goes_on(done, elapsed_s, next_s, left)
+
     def behind(self, rates: Mapping[str, Mapping[int, float]]) -> list[str]:
         """Who drops out, given the rates of all that are in it by round."""
         medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items() if by_round}

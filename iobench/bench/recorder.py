@@ -45,7 +45,7 @@ class Recorder:
         self._monitor = Monitor(_disk_of(run, first), first.device) if run.options.profile else None
         libraries = _libraries(run.cases)
         places = {(_disk_of(run, case), case.device) for case in run.cases}
-        self._machines = {place: _machine(*place, libraries) for place in places}
+        self._machines = {place: machine_part(*place, libraries) for place in places}
         self._below_s: list[float] | None = None
         self._proofs: dict[str, ProofPart | None] = {}
 
@@ -139,7 +139,8 @@ def _libraries(cases: Iterable[Case]) -> set[str]:
     return found.union(*(formats.parse(variant).libraries for variant in {case.variant for case in cases}))
 
 
-def _machine(disk: Path, device: str, libraries: Iterable[str]) -> MachinePart:
+def machine_part(disk: Path, device: str, libraries: Iterable[str] = ()) -> MachinePart:
+    """The machine with the disk under a path and a device, and the versions of these packages."""
     described = machine.describe(disk, device, libraries)
     gpu: dict[str, Any] | None = described.pop("gpu")
     named = {spec.name for spec in fields(MachineGpu)}

@@ -126,15 +126,12 @@ class Measuring:
         for made in self._run.sound:
             if (key := key_of(made.case)) in rates:
                 rates[key][made.round] = made.samples_per_s
-        if done:
-            self._drop(race.behind(rates), done)
-        live = self._live()
-        if done and len(live) < len(rates):
-            self._observer.status(f"after {counted(done, 'round')}: {counted(len(live), 'case')} left")
-        next_s = sum(self._took_s.get(case.key, 0.0) for case in live)
-        return bool(live) and race.goes_on(
-            done, elapsed_s, next_s, {case.key: [*rates[case.key].values()] for case in live}
-        )
+        lost, goes_on = race.after_round(done, elapsed_s, rates, self._took_s)
+        self._drop(lost, done)
+        if lost:
+            left = len(rates) - len(lost)
+            self._observer.status(f"after {counted(done, 'round')}: {counted(left, 'case')} left")
+        return goes_on
 
     def _drop(self, keys: Collection[str], done: int) -> None:
         self._run.dropped |= dict.fromkeys(keys, done)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from iobench.diagnose.illnesses import CHECKS, Advice, Evidence, growth
+from iobench.diagnose.evidence import Advice, Evidence
+from iobench.diagnose.illnesses import CHECKS
 from iobench.diagnose.seen import Seen
+from iobench.diagnose.work import growth
 from iobench.results import others
 from iobench.results.parts import OthersPart
+from iobench.tuning.trial import compared
 from iobench.units import bytes_text, counted, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from iobench.diagnose.profiling import Profiled
-    from iobench.diagnose.trials import Trial
+    from iobench.tuning.trial import Trial
 
 BOTTLENECK = 0.10  # of the time spent waiting: below this, loading is none
 MOST = 0.5  # from which on it is the bottleneck
+SLOWER = (
+    "each turn took longer than the one before, {:.1f} × in all, whatever was set: no settings could be "
+    "compared; see what it keeps from epoch to epoch"
+)
 SHORT_BATCHES, SHORT_S = 3, 0.05  # a loop below either tells nothing
 
 
@@ -38,7 +45,8 @@ class Diagnosis:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "seen": self.seen.as_dict()}
+        plain = {**asdict(replace(self, trials=[])), "seen": self.seen.as_dict()}
+        return {**plain, "trials": [trial.as_dict() for trial in self.trials]}
 
 
 def diagnose(
@@ -47,14 +55,18 @@ def diagnose(
     profiles: Sequence[Profiled] = (),
     alone: bool = False,
     beside: Sequence[OthersPart] = (),
+    slower: float | None = None,
 ) -> Diagnosis:
     """The diagnosis of a loop; `alone` where the loop did nothing with its batches.
 
-    `beside` is what other processes did during later steps than the loop.
+    `beside` is what other processes did during later steps than the loop; `slower` how many times as long
+    the last turns took as the first, where each took longer than those before it.
     """
     short = seen.batches < SHORT_BATCHES or seen.elapsed_s < SHORT_S
     bottleneck = None if alone or short else seen.wait_share >= BOTTLENECK
-    evidence = Evidence(seen, list(trials), list(profiles))
+    warnings = others.said([seen.others, *beside], "steps")
+    against = compared(trials) if trials and slower is None else {}
+    evidence = Evidence(seen, list(trials), list(profiles), against, bool(warnings))
     slow = alone or bottleneck
     found = [check(evidence) for check in CHECKS] if slow else [growth(evidence)]
     advice = sorted((one for one in found if one is not None), key=lambda one: -(one.gain or 0.0))
@@ -65,7 +77,7 @@ def diagnose(
         advice,
         list(trials),
         list(profiles),
-        others.said([seen.others, *beside], "steps"),
+        [*warnings, *([SLOWER.format(slower)] if slower is not None else [])],
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-MOST_LEAVES = 10_000  # of a batch that are counted
+from iobench.loading.foreign import is_dataloader
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class Facts:
     persistent_workers: bool | None = None
     by_sample: bool | None = None  # asked for one sample at a time
     tensor_dataset: bool = False
+    in_order: bool = False  # samples are asked for as they are stored
     handles: list[str] = field(
         default_factory=list
     )  # open in the dataset, and not to be taken along by a fork
@@ -33,7 +35,7 @@ def facts_of(loader: Any) -> Facts:
     """The facts about a loader."""
     if not is_dataloader(loader):
         return Facts(kind=type(loader).__name__)
-    from torch.utils.data import IterableDataset, TensorDataset
+    from torch.utils.data import IterableDataset, SequentialSampler, TensorDataset
 
     dataset = loader.dataset
     by_sample = (
@@ -51,32 +53,10 @@ def facts_of(loader: Any) -> Facts:
         persistent_workers=loader.persistent_workers,
         by_sample=by_sample,
         tensor_dataset=isinstance(dataset, TensorDataset),
+        in_order=isinstance(loader.sampler, SequentialSampler),
         handles=_handles(dataset),
         chunks=_chunks(dataset),
     )
-
-
-def is_dataloader(loader: Any) -> bool:
-    """Whether it is torch's DataLoader; without torch loaded, nothing is."""
-    data = sys.modules.get("torch.utils.data")
-    return data is not None and isinstance(loader, data.DataLoader)
-
-
-def tensors_of(batch: Any) -> list[Any]:
-    """The tensors and arrays in a batch, however it nests them."""
-    found: list[Any] = []
-    rest = [batch]
-    while rest and len(found) < MOST_LEAVES:
-        item = rest.pop()
-        if hasattr(item, "shape") and hasattr(item, "nbytes"):
-            found.append(item)
-        elif isinstance(item, dict):
-            rest.extend(reversed(item.values()))
-        elif isinstance(item, (list, tuple)):
-            rest.extend(reversed(item))
-        elif hasattr(item, "items") and hasattr(item, "keys"):  # a TensorDict, or one's own mapping
-            rest.extend(value for _, value in item.items())
-    return found
 
 
 def _handles(dataset: Any) -> list[str]:
@@ -105,10 +85,20 @@ def _chunks(dataset: Any) -> list[str]:
 
 
 def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """What the dataset holds, and what the datasets in it hold (Subset, ConcatDataset, …)."""
+    """What the dataset holds, what the datasets in it hold (Subset, ConcatDataset, …), and its globals."""
+    yield from _globals(dataset)
     for name, value in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
         yield name, value
         inner = value if isinstance(value, (list, tuple)) and len(value) < 64 else [value]
         for one in inner:
             if hasattr(one, "__getitem__") and hasattr(one, "__dict__") and type(one).__module__ != "torch":
                 yield from ((f"{name}.{key}", item) for key, item in vars(one).items())
+
+
+def _globals(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """What the methods that give samples name of their module."""
+    for method in ("__getitem__", "__getitems__", "__iter__"):
+        function = getattr(type(dataset), method, None)
+        known = getattr(function, "__globals__", {})
+        names = function.__code__.co_names if inspect.isfunction(function) else ()
+        yield from ((name, known[name]) for name in names if name in known)

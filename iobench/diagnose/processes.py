@@ -37,6 +37,7 @@ class Processes:
         self._other_work, self.others = OtherWork(Path.cwd()), OthersPart()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
+        self.worker_threads = 0  # the most of any child
         self._memory: list[tuple[int, int]] = []  # children, and bytes with them
         self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: at first, and now
         self._done = self._steady = False
@@ -120,6 +121,7 @@ class Processes:
                 process = psutil.Process(child)
                 used = process.cpu_times()
                 self._cpu[child] = used.user + used.system
+                self.worker_threads = max(self.worker_threads, process.num_threads())
                 self._disk[child] = process.io_counters().read_bytes
             except psutil.Error:  # it has just ended, or is not ours to look at
                 continue

@@ -15,14 +15,16 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
-from iobench.diagnose.facts import is_dataloader
-from iobench.diagnose.trials import Guard, rebuilt
+from iobench.tuning.own import Own, rebuilt
+from iobench.tuning.turn import Guard
 
 TOP = 10
 DECODERS = re.compile(
     r"\b(PIL|cv2|imageio|turbojpeg|torchvision[/.]io|zlib|gzip|bz2|lzma|lz4|zstd\w*|blosc|soundfile|librosa"
     r"|torchaudio|msgpack)\b|decompress|ImagingDecoder|_pickle\.loads|json[/.]decoder",
 )
+
+TENSOR = "method tensor of type object"  # how Python writes torch.tensor
 
 Key = tuple[str, int, str]
 Figures = tuple[int, int, float, float, dict[Key, Any]]
@@ -51,15 +53,17 @@ class Profiled:
     getitem_calls: int
     collate_share: float
     decode_share: float
+    tensor_share: float = 0.0  # in torch.tensor, which looks at each number of a list
 
 
-def profiles(loader: Any, seconds: float, batches: int, guard: Guard) -> list[Profiled]:
+def profiles(own: Own, seconds: float, batches: int | None, guard: Guard) -> list[Profiled]:
     """The main process and, of a DataLoader with workers, these as well.
 
     `guard` passes items on, and complains where one takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
-        if is_dataloader(loader) and loader.num_workers:
+        loader: Any = own.made({})
+        if own.rebuilds and loader.num_workers:
             profiled = rebuilt(loader, {"worker_init_fn": partial(_begin, folder, loader.worker_init_fn)})
         else:
             profiled = loader
@@ -70,7 +74,7 @@ def profiles(loader: Any, seconds: float, batches: int, guard: Guard) -> list[Pr
     return found
 
 
-def _main(loader: Iterable[Any], seconds: float, batches: int) -> pstats.Stats:
+def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> pstats.Stats:
     profile = cProfile.Profile()
     until = time.perf_counter() + seconds
     with profile:
@@ -112,6 +116,7 @@ def _profiled(where: str, stats: pstats.Stats, loader: Any) -> Profiled:
         collate_share=min(
             1.0, max((v[3] for k, v in figures.items() if _is_collate(k)), default=0.0) / total
         ),
+        tensor_share=min(1.0, sum(v[2] for k, v in figures.items() if TENSOR in k[2]) / total),
         decode_share=min(1.0, sum(v[2] for k, v in figures.items() if DECODERS.search(_name(k))) / total),
     )
 

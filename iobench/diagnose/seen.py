@@ -6,8 +6,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from iobench.diagnose.facts import Facts
+from iobench.results.others import PROCESSORS
 from iobench.results.parts import OthersPart
 
+QUEUE_THREADS = 2  # of a worker: its own, and that which feeds its queue
 IDLE = 0.5  # of the time on a processor
 
 
@@ -43,6 +45,9 @@ class Seen:
     device: str = "cpu"
     pins: bool = False  # whether that device takes batches from pinned memory
     others: OthersPart = field(default_factory=OthersPart)  # what other processes did meanwhile
+    of: int | None = None  # batches of an epoch, where that is known
+    worker_threads: int = 0  # the most of any worker
+    padding: float | None = None  # the part of sequences that is padding
 
     @property
     def wait_share(self) -> float:
@@ -50,9 +55,33 @@ class Seen:
         return self.wait_s / (self.wait_s + self.step_s) if self.wait_s + self.step_s else 0.0
 
     @property
+    def whole(self) -> bool:
+        """Whether it was a whole epoch."""
+        return self.of is not None and self.batches >= self.of
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of a whole epoch, as far as this one went."""
+        return self.elapsed_s * max(1.0, (self.of or 0) / max(1, self.batches))
+
+    @property
+    def dataset_bytes(self) -> float:
+        """Bytes of all samples of an epoch, as they come out of the loader."""
+        return self.bytes * max(1.0, (self.of or 0) / max(1, self.batches))
+
+    @property
     def idle(self) -> bool:
-        """Whether all processes spent most of the time waiting: sleeping, or for a disk or network."""
+        """Whether all processes spent most of the time waiting: sleeping, or for a disk, not for a core."""
+        if PROCESSORS.is_seen(self.others):
+            return False
         return max(self.cpu_s, self.worker_cpu_s / max(1, self.workers)) < IDLE * self.elapsed_s
+
+    @property
+    def threads(self) -> bool:
+        """Whether libraries have threads of their own at work in it: beside torch's, or of a queue."""
+        if self.workers:
+            return self.worker_threads > QUEUE_THREADS
+        return self.cpu_s > (1 + IDLE) * self.elapsed_s
 
     @property
     def rate(self) -> float:

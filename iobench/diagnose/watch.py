@@ -9,10 +9,11 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from iobench.bench.device_clock import DeviceClock
-from iobench.diagnose.facts import facts_of, tensors_of
+from iobench.diagnose.facts import facts_of
 from iobench.diagnose.processes import Processes
 from iobench.diagnose.seen import Seen
 from iobench.host.device import Device, device_of, pick_device
+from iobench.loading.foreign import length_of, samples_in, tensors_of
 
 T = TypeVar("T")
 
@@ -76,8 +77,7 @@ class _Loop:
         if self._tensors < MANY_TENSORS or self._batches % COUNT_EVERY == 0:
             tensors = tensors_of(batch)
             self._tensors = len(tensors)
-            samples = len(tensors[0]) if tensors and tensors[0].shape else len(tensors)
-            self._last = (samples, sum(tensor.nbytes for tensor in tensors))
+            self._last = (samples_in(tensors), sum(tensor.nbytes for tensor in tensors))
         self._samples += self._last[0]
         self._bytes += self._last[1]
 
@@ -114,4 +114,6 @@ class _Loop:
             memory_bytes=processes.memory_bytes,
             memory_growth_bytes=processes.memory_growth_bytes,
             others=processes.others,
+            of=length_of(loader),
+            worker_threads=processes.worker_threads,
         )

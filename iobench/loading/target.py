@@ -5,28 +5,64 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from iobench.errors import TargetError
+from iobench.errors import InvalidSettings, TargetError
+
+WORD = re.compile(r"(?P<place>[^:=,]+):(?P<function>[A-Za-z_]\w*)(?::(?P<given>.*))?", re.ASCII)
+
+Value = bool | int | float | str | None
 
 
-def loader_of(target: str) -> Iterable[Any]:
-    """The loader that a named callable makes.
+@dataclass(frozen=True)
+class Called:
+    """A callable of somebody's file or module, what it is given, and which parameters it takes by name."""
 
-    TargetError where there is no such callable, it needs arguments, it raises, or what it returns
-    cannot be iterated over; the user's own traceback goes with the error as a note.
+    name: str
+    function: Callable[..., Any]
+    given: Mapping[str, Value]
+    takes: tuple[str, ...]
+
+    def made(self, **more: Any) -> Iterable[Any]:
+        """The loader that it makes of what it is given, and of more."""
+        return made(self.function, self.name, {**self.given, **more})
+
+
+def called_of(word: str) -> Called:
+    """What a word like `train.py:make_loader`, or `train.py:make_loader:batch_size=64`, names.
+
+    TargetError where there is no such callable, or it needs arguments that it is not given;
+    InvalidSettings where it is given one that it does not take.
     """
-    place, colon, name = target.rpartition(":")
-    if not colon or not place or not name:
-        raise TargetError(f"{target!r}: write it like package.module:make_loader or train.py:make_loader")
-    make = callable_of(place, name)
-    if needed := _needed(make):
-        raise TargetError(f"{target}: {name} needs {', '.join(needed)}; name one that can be called without")
-    return made(make, target, {})
+    match = WORD.fullmatch(word)
+    if match is None:
+        raise TargetError(f"{word!r}: write it like package.module:make_loader or train.py:make_loader")
+    name = f"{match['place']}:{match['function']}"
+    function, given = callable_of(match["place"], match["function"]), given_in(word)
+    needed, takes, anything = _parameters(function)
+    if missing := [one for one in needed if one not in given]:
+        raise TargetError(
+            f"{name}: {match['function']} needs {', '.join(missing)}; "
+            f"say it, like {name}:{missing[0]}=VALUE, or name one that can be called without"
+        )
+    if unknown := [one for one in given if one not in takes and not anything]:
+        raise InvalidSettings(
+            f"{name} has no parameter {', '.join(unknown)}; it takes {', '.join(takes) or 'nothing'}"
+        )
+    return Called(name, function, given, takes)
+
+
+def given_in(word: str) -> dict[str, Value]:
+    """What a word gives its function: numbers, yes and no, none, or text."""
+    match = WORD.fullmatch(word)
+    pairs = ((match["given"] if match else None) or "").split(",")
+    return dict(_pair(word, pair) for pair in pairs if pair)
 
 
 def callable_of(place: str, name: str) -> Callable[..., Any]:
@@ -74,13 +110,17 @@ def _module(place: str) -> Any:
         raise failed(f"{place} cannot be imported: {kind_of(error)}", error) from error
 
 
-def _needed(make: Any) -> list[str]:
+def _parameters(function: Any) -> tuple[list[str], tuple[str, ...], bool]:
+    """The parameters that it cannot do without, all that can be given by name, and whether any other can."""
     try:
-        parameters = inspect.signature(make).parameters.values()
+        parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # some in C have none
-        return []
+        return [], (), True
     optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    takes = tuple(p.name for p in parameters if p.kind in named)
+    return needed, takes, any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
 def failed(message: str, error: BaseException) -> TargetError:
@@ -114,3 +154,23 @@ def kind_of(error: BaseException) -> str:
     """An error in one line: its name, and what it says first."""
     said = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _pair(word: str, pair: str) -> tuple[str, Value]:
+    name, equals, text = pair.partition("=")
+    if not equals or not name.isidentifier():
+        raise InvalidSettings(f"{word}: {pair!r} is not PARAMETER=VALUE")
+    return name, _value(text)
+
+
+def _value(text: str) -> Value:
+    """A number, yes or no, none, or the text itself."""
+    known: dict[str, Value] = {"yes": True, "true": True, "no": False, "false": False, "none": None}
+    if text.lower() in known:
+        return known[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -24,6 +24,7 @@ from iobench.terminal.commands import (
     report,
     run,
     study,
+    tune,
 )
 from iobench.terminal.ranked import run_as_rank
 from iobench.text import printable, shortened
@@ -43,6 +44,7 @@ COMMANDS = (
     compare.compare,
     report.report,
     diagnose.diagnose,
+    tune.tune,
     study.study,
     inspect.limits,
     inspect.verify,

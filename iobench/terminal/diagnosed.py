@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from rich.table import Table
@@ -14,7 +13,6 @@ from iobench.units import bytes_text, counted, rate_text, seconds_text
 
 if TYPE_CHECKING:  # they load torch
     from iobench.diagnose.profiling import Profiled
-    from iobench.diagnose.trials import Trial
 
 
 def seen_table(seen: Seen, alone: bool = False) -> Table:
@@ -58,17 +56,6 @@ def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
     if seen.memory_bytes is not None:
         growth = bytes_text(max(0, seen.memory_growth_bytes or 0))
         yield "memory", f"{bytes_text(seen.memory_bytes)} of all processes, grown by {growth}"
-
-
-def trials_table(trials: Sequence[Trial]) -> Table:
-    """Variants of a loader and how fast each was."""
-    table = plain_table("variant", "samples/s", "× as it is", "first batch", "", left=1)
-    base = trials[0].rate
-    for trial in trials:
-        first = seconds_text(statistics.median(trial.first_batch_s)) if trial.first_batch_s else ""
-        ratio = f"{trial.rate / base:.2f}" if base and trial.rate else ""
-        table.add_row(trial.name, rate_text(trial.rate), ratio, first, trial.failed or "")
-    return table
 
 
 def profile_table(profiled: Profiled) -> Table:

@@ -28,8 +28,10 @@ from iobench.results.cases import key_of
 from iobench.results.record import Record, plain
 from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
-from iobench.terminal.diagnosed import profile_table, seen_table, trials_table
+from iobench.terminal.diagnosed import profile_table, seen_table
+from iobench.terminal.tuned import trials_table
 from iobench.text import printable
+from iobench.tuning.trial import compared
 from iobench.units import bytes_text
 
 WIDE = 240  # for files and pipes, which have no width
@@ -66,7 +68,7 @@ def diagnosis(found: Diagnosis) -> None:
     """Print what was seen of a loader that ran alone, the verdict, and what to do."""
     result(seen_table(found.seen, alone=True))
     if found.trials:
-        result("", trials_table(found.trials))
+        result("", trials_table(found.trials, compared(found.trials)))
     for profiled in found.profiles:
         result("", profile_table(profiled))
     for warning in found.warnings:

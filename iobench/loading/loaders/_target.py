@@ -7,7 +7,6 @@ case has them. Whatever its word says (`train.py:make_loader:num_workers=4`) com
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 OF_DATA = ("path", "format")  # given only where a function cannot do without: it may know where its own lie
 OF_CASE = ("batch_size", "order", "shuffle", "seed", "device")
 MOST = 2  # times the dataset's samples, after which an epoch that has not ended is cut off
-_WORD = re.compile(r"(?P<place>[^:=,]+):(?P<function>[A-Za-z_]\w*)(?::(?P<given>.*))?", re.ASCII)
-
-Value = bool | int | float | str | None
 
 
 @dataclass(frozen=True)
@@ -49,7 +45,7 @@ class Target(Loader):
 
     place: str
     function: str
-    given: tuple[tuple[str, Value], ...]
+    given: tuple[tuple[str, target.Value], ...]
     asks: tuple[str, ...]  # what it is given beside that, by name
     only: str | None  # the one format whose artifacts it is given
     sha256: str  # of its file, the first 16 hexadecimal digits
@@ -114,7 +110,7 @@ class Target(Loader):
 
 def is_target(word: str, known: Iterable[str]) -> bool:
     """Whether a word names a function, and not one of the known loaders."""
-    return word.partition(":")[0] not in known and _WORD.fullmatch(word) is not None
+    return word.partition(":")[0] not in known and target.WORD.fullmatch(word) is not None
 
 
 def parse(word: str) -> Target:
@@ -123,9 +119,9 @@ def parse(word: str) -> Target:
     TargetError where there is no such function, InvalidSettings where it lacks an argument or is given one
     that it does not take.
     """
-    match = _WORD.fullmatch(word)
+    match = target.WORD.fullmatch(word)
     assert match is not None  # as `is_target` has found
-    given = dict(_pair(word, pair) for pair in (match["given"] or "").split(",") if pair)
+    given = target.given_in(word)
     found = signature_of(match["place"], match["function"])
     called = f"{match['place']}:{match['function']}"
     only = str(given.pop("format")) if "format" in given else None
@@ -243,23 +239,3 @@ def _callable_of(place: str, function: str) -> Any:
     if (place, function) not in _imported:
         _imported[place, function] = target.callable_of(place, function)
     return _imported[place, function]
-
-
-def _pair(word: str, pair: str) -> tuple[str, Value]:
-    name, equals, text = pair.partition("=")
-    if not equals or not name.isidentifier():
-        raise InvalidSettings(f"{word}: {pair!r} is not PARAMETER=VALUE")
-    return name, _value(text)
-
-
-def _value(text: str) -> Value:
-    """A number, yes or no, none, or the text itself."""
-    known: dict[str, Value] = {"yes": True, "true": True, "no": False, "false": False, "none": None}
-    if text.lower() in known:
-        return known[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -16,12 +16,19 @@ def diagnose(
         str, typer.Argument(help="package.module:callable, or path/to/file.py:callable, that makes it.")
     ],
     batches: Annotated[
-        int, typer.Option(help="The most batches that the loader is asked for, each time that it is run.")
-    ] = 200,
-    seconds: Annotated[float, typer.Option(help="For watching, profiling and variants together.")] = 20.0,
+        int | None,
+        typer.Option(
+            help="The most batches that the loader is asked for, each time that it is run. [default: all]",
+            show_default=False,
+        ),
+    ] = None,
+    seconds: Annotated[float, typer.Option(help="That all of it may take.")] = 20.0,
     timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it hangs.")] = 60.0,
     variants: Annotated[
-        bool, typer.Option("--variants/--no-variants", help="Try other settings of a DataLoader.")
+        bool,
+        typer.Option(
+            "--variants/--no-variants", help="Try other settings in a race, and what wins it again."
+        ),
     ] = True,
     device: Device = "auto",
     as_json: AsJson = False,
@@ -29,14 +36,14 @@ def diagnose(
     """Say what is slow about a loader of yours, and what to do."""
     from iobench.diagnose import session
     from iobench.host.device import pick_device
-    from iobench.loading.target import loader_of
     from iobench.terminal import display
+    from iobench.tuning.tune import own_of
 
     for option, value in (("--batches", batches), ("--seconds", seconds), ("--timeout", timeout)):
-        if not 0 < value < math.inf:
+        if value is not None and not 0 < value < math.inf:
             raise InvalidSettings(f"{option} {value} is not above 0, or not a number")
     found = session.diagnose(
-        loader_of(target),
+        own_of(target)[0],
         batches=batches,
         seconds=seconds,
         timeout_s=timeout,

@@ -1,0 +1,71 @@
+"""`iobench tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from iobench.bench.options import MODELS
+from iobench.terminal.commands._options import AsJson, DataDir, Device, parse_bytes
+
+
+def tune(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="package.module:callable or path/to/file.py:callable that makes it, with what it is given: "
+            "train.py:make_loader:batch_size=64."
+        ),
+    ],
+    step_ms: Annotated[float, typer.Option(help="Milliseconds that a training step takes.")] = 0.0,
+    model: Annotated[str, typer.Option(help=f"Train on each batch: {', '.join(MODELS)}.")] = "none",
+    headroom: Annotated[
+        bool,
+        typer.Option("--headroom", help="Measure the loop over batches that are already on the device, too."),
+    ] = False,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(help="Memory of the process and its workers, like 4GiB.", show_default=False),
+    ] = None,
+    max_workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default=False)] = None,
+    max_time: Annotated[float, typer.Option(help="Seconds that all of it may take.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it hangs.")] = 60.0,
+    seed: Annotated[int, typer.Option(help="Seed of the order of turns, and of the model.")] = 0,
+    device: Device = "auto",
+    data_dir: DataDir = Path("data"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Append records here. [default: a new file in DATA_DIR/results]", show_default=False
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the settings with which a loader of yours is fastest."""
+    from iobench.terminal import display, tuned
+    from iobench.tuning.tune import tune as search
+
+    found = search(
+        target,
+        device=device,
+        step_ms=step_ms,
+        model=model,
+        headroom=headroom,
+        max_memory_bytes=parse_bytes("--max-memory", max_memory) if max_memory else None,
+        max_workers=max_workers,
+        max_time_s=max_time,
+        timeout_s=timeout,
+        seed=seed,
+        data_dir=data_dir,
+        out=out,
+        on_status=display.note,
+    )
+    if as_json:
+        display.as_json(found.as_dict())
+        return
+    for warning in found.warnings:
+        display.note(f"warning: {warning}")
+    display.result(*tuned.parts(found))
+    display.note(f"records: {found.records}")

@@ -1,0 +1,63 @@
+"""What to set of somebody's loader → terminal."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import RenderableType
+from rich.table import Table
+
+from iobench.results.stats import Comparison
+from iobench.terminal.tables import plain_table
+from iobench.units import bytes_text, rate_text, seconds_text
+
+if TYPE_CHECKING:  # they load torch
+    from iobench.tuning.answer import Tuned
+    from iobench.tuning.trial import Trial
+
+
+def parts(found: Tuned) -> Iterator[RenderableType]:
+    """The table of settings, what to set and why, and what was not tried."""
+    head = {"batches already on the device": found.headroom} if found.headroom else {}
+    yield trials_table(found.trials, {**found.against, **head}, found.use.name)
+    yield ""
+    yield from found.sentences
+    if found.code:
+        yield ""
+        yield f"  {found.code}"
+    if found.not_tried:
+        yield ""
+        yield "Not tried, or none to choose:"
+        yield from (f"- {sentence}" for sentence in found.not_tried)
+
+
+def trials_table(trials: Sequence[Trial], against: Mapping[str, Comparison], chosen: str = "") -> Table:
+    """Settings, how fast they were in the race, and in fresh rounds against the loader as it is."""
+    table = plain_table(
+        "setting", "samples/s", "race", "× as it is, fresh rounds", "first batch", "memory", "", left=1
+    )
+    base = statistics.median(trials[0].rates.values()) if trials[0].rates else 0.0
+    for one in trials:
+        rate = statistics.median(one.rates.values()) if one.rates else 0.0
+        table.add_row(
+            f"{one.name} ←" if one.name == chosen else one.name,
+            rate_text(one.rate) if one.rate else "",
+            f"{rate / base:.2f}" if base and rate else "",
+            _times(against.get(one.name)) if one is not trials[0] else "1",
+            seconds_text(statistics.median(one.first_batch_s)) if one.first_batch_s else "",
+            bytes_text(one.memory_bytes) if one.memory_bytes else "",
+            one.failed or one.unfit or "",
+        )
+    table.columns[-1].justify = "left"
+    return table
+
+
+def _times(found: Comparison | None) -> str:
+    if found is None:
+        return ""
+    ratio = found.ratio
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.median:.2f}"
+    return f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"

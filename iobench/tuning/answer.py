@@ -1,0 +1,162 @@
+"""From what was measured to what to set: the choice, its gain, what it costs, or that all is well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from iobench.results import others, stats
+from iobench.results.stats import Comparison
+from iobench.results.verdict import ratio_text
+from iobench.tuning.contest import Contest
+from iobench.tuning.settings import code_of
+from iobench.tuning.trial import Trial, compared
+from iobench.units import bytes_text, counted, rate_text
+
+LEAVE, DECIDED, FED, LIMITED = "leave", "decided", "fed", "limited"
+HEADROOM = "batches already on the device"
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What to set, and everything that it rests on.
+
+    `outcome`: `decided`; `leave` it as it is where nothing is surely better by 5 %; `fed` where no loader
+    could bring that much; `limited` where the present settings do not fit the limits, and what is named is
+    the fastest that does. `use` is its trial. `headroom` is how many times as fast the loop is over batches
+    that are on the device already. `whole` says that the fresh rounds were whole epochs.
+    """
+
+    outcome: str
+    use: Trial
+    trials: list[Trial]
+    against: dict[str, Comparison]  # each finalist against the present settings
+    sentences: list[str]
+    whole: bool
+    headroom: Comparison | None = None
+    code: str = ""
+    not_tried: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    records: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        body = {name: value for name, value in vars(self).items() if name not in ("use", "trials")}
+        plain = {name: asdict(one) for name, one in self.against.items()}
+        head = asdict(self.headroom) if self.headroom else None
+        shown = [trial.as_dict() for trial in self.trials]
+        return {**body, "against": plain, "headroom": head, "use": self.use.as_dict(), "trials": shown}
+
+
+def answer(
+    contest: Contest,
+    trials: Sequence[Trial],
+    finalists: Sequence[Trial],
+    not_tried: Sequence[str],
+    records: str | None,
+    waits: float | None,
+) -> Tuned:
+    """What the fresh rounds of the finalists support; the first of them is the loader as it is.
+
+    `waits` is the part of its time that a step waits with the loader as it is, where there is a step.
+    """
+    base, against = finalists[0], compared(finalists)
+    head = against.pop(HEADROOM, None)
+    better = [one for one in finalists[1:] if one.name in against and against[one.name].outcome == "faster"]
+    outcome, use = _choose(contest, base, better, finalists, head)
+    whole = all(one.whole for one in finalists if one.fresh)
+    sentences = [
+        _headline(outcome, use, against.get(use.name), trials),
+        *_costs(contest, base, use),
+        *_feeding(head, waits),
+        *_rests_on(base, whole),
+    ]
+    return Tuned(
+        outcome,
+        use,
+        [*trials, *(one for one in finalists if one.make is not None)],
+        against,
+        sentences,
+        whole,
+        head,
+        code_of(contest.own, use.changes) if use.changes else "",
+        [*not_tried, *_untried(trials)],
+        others.said(contest.others, "turns"),
+        records,
+    )
+
+
+def _choose(
+    contest: Contest,
+    base: Trial,
+    better: Sequence[Trial],
+    finalists: Sequence[Trial],
+    head: Comparison | None,
+) -> tuple[str, Trial]:
+    fitting = [one for one in finalists if one.fresh and not one.failed and one.make is None]
+    if base.unfit and len(fitting) > 1:
+        return LIMITED, max((one for one in fitting if one is not base), key=lambda one: one.rate)
+    if head is not None and head.outcome != "faster" and head.ratio.high is not None:
+        return FED, base
+    if not better:
+        return LEAVE, base
+    best = max(one.rate for one in better)
+    close = [one for one in better if one.rate >= (1 - stats.WORTH_NAMING) * best]
+    return DECIDED, min(close, key=lambda one: (contest.own.workers(one.changes), len(one.changes)))
+
+
+def _headline(outcome: str, use: Trial, found: Comparison | None, trials: Sequence[Trial]) -> str:
+    if outcome == FED:
+        return (
+            "Loading is not your problem: over batches that are on the device already the loop is not "
+            "surely 5 % faster, and no loader can bring more than that. Leave it as it is."
+        )
+    tried = counted(sum(bool(one.rates) for one in trials) - 1, "other setting")
+    if outcome == LEAVE:
+        return f"Leave it as it is: of {tried} tried none is surely faster by 5 %."
+    if outcome == LIMITED or found is None:
+        return f"As it is it does not fit the limits ({use.name} is the fastest that does)."
+    return f"Use {use.name}: {ratio_text(found.ratio)} as fast as it is."
+
+
+def _costs(contest: Contest, base: Trial, use: Trial) -> Iterator[str]:
+    if use is base or use.memory_bytes is None or base.memory_bytes is None:
+        return
+    workers = [counted(contest.own.workers(one.changes), "worker") for one in (use, base)]
+    yield (
+        f"It takes {workers[0]} and {bytes_text(use.memory_bytes)} of memory in all, as it is "
+        f"{workers[1]} and {bytes_text(base.memory_bytes)}."
+    )
+
+
+def _feeding(head: Comparison | None, waits: float | None) -> Iterator[str]:
+    if waits is not None:
+        yield f"As it is the step waits {waits:.1%} of the time."
+    if head is not None:
+        yield (
+            f"The best possible loader would make the loop {ratio_text(head.ratio)} as fast as it is: "
+            "that of batches that are on the device already."
+        )
+
+
+def _rests_on(base: Trial, whole: bool) -> Iterator[str]:
+    rounds = counted(len(base.fresh), "fresh round")
+    what = (
+        "whole epochs"
+        if whole
+        else (
+            f"the first batches of an epoch (as it is {base.batches:,}), since whole epochs take too long: "
+            "give more --max-time to be sure"
+        )
+    )
+    yield f"Measured in {rounds} that took turns, over {what}; as it is {rate_text(base.rate)} samples/s."
+
+
+def _untried(trials: Sequence[Trial]) -> Iterator[str]:
+    for one in trials:
+        if one.failed:
+            yield f"{one.name}: {one.failed}"
+    late = [one.name for one in trials if not one.rates and not one.failed]
+    if late:
+        yield f"no time was left for {'; '.join(late)}: give more --max-time"

@@ -1,0 +1,178 @@
+"""A race over settings of one loader in this process, and fresh rounds of those that it leaves."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+from iobench.bench import plan
+from iobench.bench.epoch import heap_restored
+from iobench.bench.race import Race
+from iobench.loading.loaders.dataloader import unwarned
+from iobench.results import stats
+from iobench.results.parts import OthersPart
+from iobench.text import reason
+from iobench.tuning.own import Own
+from iobench.tuning.trial import Trial
+from iobench.tuning.turn import Turn, Wanted, take
+from iobench.units import bytes_text, counted
+
+ROUNDS = 15  # of the finalists, where there is time
+CUTS = 3  # rounds that an epoch must leave time for; a longer one is cut off
+LEAST_S = 0.05  # of a turn
+ODD = 0.02  # of an epoch's samples, from which on another number of them is another job
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What settings may cost: worker processes, and the memory of all processes together."""
+
+    workers: int | None = None
+    memory_bytes: int | None = None
+
+
+Told = Callable[[Trial, int, Turn, bool], None]
+
+
+class Contest:
+    """Trials of one loader, which take turns.
+
+    `wanted` says what is done with each batch and how many of them there are at most. `told` hears of each
+    turn: the trial, the number of its round, what it showed, whether that was after the race.
+    """
+
+    def __init__(
+        self,
+        own: Own,
+        wanted: Wanted,
+        limits: Limits | None = None,
+        told: Told = lambda trial, number, turn, fresh: None,
+    ) -> None:
+        self.own, self._wanted, self._limits, self._told = own, wanted, limits or Limits(), told
+        self._samples: float | None = None  # of an epoch as it is, once one was whole
+        self.others: list[OthersPart] = []
+        self.turns: list[tuple[Trial, float]] = []  # with the rate of each, one after the other
+
+    @contextmanager
+    def under_way(self) -> Iterator[None]:
+        """For as long as turns are taken; workers that persist end with it."""
+        with heap_restored(), unwarned():
+            try:
+                yield
+            finally:
+                self.own.close()
+
+    def look(self, trial: Trial, limit_s: float) -> Turn:
+        """One turn before all rounds, which warms up; what its code raises passes through."""
+        return self._take(trial, limit_s)
+
+    def race(self, trials: Sequence[Trial], seconds: float, seed: int = 0) -> None:
+        """Rounds in which who is clearly behind drops out; each first turn in the order given.
+
+        Who had no turn by then is left without rates.
+        """
+        race, began = Race(seconds), time.monotonic()
+        limit_s = max(LEAST_S, seconds / CUTS / len(trials))
+
+        def goes_on(before: int) -> bool:
+            live = {one.name: one for one in trials if one.rates and not one.failed and one.dropped is None}
+            lost, more = race.after_round(
+                before + 1,
+                time.monotonic() - began,
+                {name: one.rates for name, one in live.items()},
+                {name: one.took_s for name, one in live.items()},
+            )
+            for name in lost:
+                live[name].dropped = before + 1
+            return more and len(live) - len(lost) > 1
+
+        first = ((1, trial) for trial in trials)
+        later = ((number + 1, trial) for number, trial in plan.interleaved(trials, goes_on, seed))
+        for number, trial in itertools.chain(first, later):
+            late = time.monotonic() - began > seconds
+            if trial.failed or trial.dropped is not None or (late and (number > 1 or trial.changes)):
+                continue
+            self._turn(trial, number, limit_s, fresh=False)
+
+    def fresh(self, trials: Sequence[Trial], seconds: float, rounds: int = ROUNDS, seed: int = 1) -> None:
+        """Interleaved rounds of whole epochs, all trials in each; of parts of them, where time is short."""
+        began = time.monotonic()
+        whole_s = sum(max(statistics.median(one.epoch_s), one.took_s) for one in trials if one.epoch_s)
+        whole = CUTS * whole_s <= seconds
+        limit_s = None if whole else max(LEAST_S, seconds / stats.ENOUGH / len(trials))
+
+        def goes_on(done: int) -> bool:
+            elapsed_s = time.monotonic() - began
+            if done < stats.FEWEST:
+                return elapsed_s <= seconds  # late is better than nothing, and no later than by these
+            return done < rounds and elapsed_s * (done + 1) / done <= seconds
+
+        for number, trial in plan.interleaved(trials, goes_on, seed):
+            if not trial.failed:
+                self._turn(trial, number, limit_s, fresh=True)
+
+    def _turn(self, trial: Trial, number: int, limit_s: float | None, fresh: bool) -> None:
+        before = time.monotonic()
+        try:
+            turn = self._take(trial, limit_s)
+        except Exception as error:  # whatever somebody's loader does with these settings
+            if not trial.changes:
+                raise
+            trial.failed = reason(error)
+            return
+        finally:
+            trial.took_s = time.monotonic() - before
+        if (problem := self._unfit(trial, turn)) is not None:
+            if trial.changes:
+                trial.failed = problem
+                return
+            trial.unfit = problem
+        (trial.fresh if fresh else trial.rates)[number] = turn.rate
+        trial.whole = trial.whole and turn.complete if fresh else turn.complete
+        trial.batches = turn.batches
+        trial.epoch_s.append(turn.epoch_s)
+        trial.first_batch_s.append(turn.measured.timing.first_batch_s)
+        self.turns.append((trial, turn.rate))
+        if turn.measured.others is not None:
+            self.others.append(turn.measured.others)
+        self._told(trial, number, turn, fresh)
+
+    def _take(self, trial: Trial, limit_s: float | None) -> Turn:
+        make = trial.make or (lambda: self.own.made(trial.changes))
+        turn = take(make, self.own.workers(trial.changes), replace(self._wanted, limit_s=limit_s))
+        if not turn.complete:
+            self.own.close()  # or workers that persist would begin their next epoch in the middle of this
+        trial.memory_bytes = max(trial.memory_bytes or 0, turn.measured.memory.peak_bytes or 0) or None
+        if not trial.changes and trial.make is None:
+            self._samples = turn.samples if turn.complete else None
+        return turn
+
+    def _unfit(self, trial: Trial, turn: Turn) -> str | None:
+        """Why settings that work are none to be chosen."""
+        most, expected = self._limits.memory_bytes, self._samples
+        if trial.make is not None:
+            return None
+        if most is not None and trial.memory_bytes is not None and trial.memory_bytes > most:
+            return f"took {bytes_text(trial.memory_bytes)} of memory, more than {bytes_text(most)}"
+        if most is not None and trial.memory_bytes is None:
+            return "nobody can tell how much memory it takes"
+        differs = expected is not None and turn.complete and abs(turn.samples / expected - 1) > ODD
+        if differs:
+            return (
+                f"gives {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}: "
+                "its workers do not share them out"
+            )
+        return None
+
+
+def finalists(trials: Sequence[Trial], ordered: Sequence[Trial], seconds: float) -> list[Trial]:
+    """The loader as it is, the first of `trials`, and as many others as there is time for rounds of."""
+    chosen = [trials[0], *ordered[:1]]
+    for one in ordered[1:]:
+        if stats.ENOUGH * sum(trial.took_s for trial in [*chosen, one]) <= seconds:
+            chosen.append(one)
+    return chosen

@@ -1,0 +1,155 @@
+"""Which settings of a loader are worth a turn here."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils.data import IterableDataset
+
+from iobench.host.device import device_of, pick_device
+from iobench.tuning.contest import Limits
+from iobench.tuning.own import Own, fetches_batches
+from iobench.tuning.trial import AS_IT_IS, Trial
+from iobench.units import counted
+
+MOST_WORKERS = 16
+IDLE_TIMES = 8  # as many workers as cores, where they would wait most of the time
+MORE_AHEAD = 4  # times the prefetch factor
+BATCH_FETCH = "whole batches from the dataset"
+ONE_THREAD = "one thread in each worker"
+FORK, SPAWN = "fork", "spawn"
+STARTING = 0.05  # of an epoch, that its first batch has to take for how workers start to matter
+
+
+@dataclass(frozen=True)
+class Like:
+    """What is known of a loader as it is, before anything else is tried.
+
+    `whole`: an epoch takes no longer than there is time for. `starting`: how its workers start matters.
+    `idle`: its processes wait most of the time, so that more workers than cores may bring something.
+    `threads`: libraries that it uses start threads of their own.
+    """
+
+    whole: bool = True
+    starting: bool = True
+    idle: bool = False
+    threads: bool = True
+    device: str = "auto"
+
+
+def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[Trial], list[str]]:
+    """The loader as it is and what is worth trying, as far as it can be set; and what is not, and why."""
+    limits, now = limits or Limits(), own.workers({})
+    found, left_out = [Trial(AS_IT_IS, unfit=_too_many(own, {}, limits))], list[str]()
+    counts = [n for n in _counts(like.idle, limits) if n != now] if _can(own, "num_workers") else []
+    if counts and not now and _repeats(own) and not like.whole:
+        left_out.append("workers: nobody can tell whether its dataset shares its samples out among them")
+        counts = []
+    found += [_trial("workers", counted(n, "worker"), num_workers=n) for n in counts]
+    if fetches_batches(own):
+        found.append(_trial("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
+        if now:
+            found.append(_trial("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))
+    most = max([now, *counts], default=0)
+    if like.threads and _can(own, "worker_threads") and most and threads_fight(most):
+        found.append(
+            _trial("threads", f"{counted(most, 'worker')}, {ONE_THREAD}", num_workers=most, worker_threads=1)
+            if most != now
+            else _trial("threads", ONE_THREAD, worker_threads=1)
+        )
+    found += refinements(own, Trial(AS_IT_IS), like)
+    return [one for one in found if not one.changes or not _too_many(own, one.changes, limits)], left_out
+
+
+def refinements(own: Own, of: Trial, like: Like) -> list[Trial]:
+    """The same settings with one more changed, of those that matter less than how many workers there are."""
+    found, workers = list[Trial](), own.workers(of.changes)
+    if workers and _can(own, "prefetch_factor"):
+        ahead = MORE_AHEAD * (_now(own, of, "prefetch_factor") or 2)
+        found.append(_more(of, "prefetch", f"prefetch factor {ahead}", prefetch_factor=ahead))
+    if workers and like.starting and like.whole:
+        if _can(own, "persistent_workers") and not _now(own, of, "persistent_workers"):
+            found.append(_more(of, "persistent", "workers that persist", persistent_workers=True))
+        if _can(own, "multiprocessing_context") and _start_method(own, of) not in (FORK, None):
+            found.append(_more(of, "start", "workers that are forked", multiprocessing_context=FORK))
+    pins = device_of(pick_device(like.device)).pins
+    if pins and _can(own, "pin_memory") and not _now(own, of, "pin_memory"):
+        found.append(_more(of, "pinned", "pinned memory", pin_memory=True))
+    return found
+
+
+def threads_fight(workers: int) -> bool:
+    """Whether so many workers would have more threads than there are cores, in libraries that NumPy uses.
+
+    Torch's own are limited to one in each worker.
+    """
+    import threadpoolctl
+
+    pools = [one for one in threadpoolctl.threadpool_info() if one.get("user_api") == "blas"]
+    threads = max((one.get("num_threads", 1) for one in pools), default=1)
+    return threads > 1 and workers * threads > len(os.sched_getaffinity(0))
+
+
+def code_of(own: Own, changes: Mapping[str, Any]) -> str:
+    """What to write for these settings."""
+    if not own.rebuilds:
+        return ", ".join(f"{name}={value!r}" for name, value in changes.items())
+    told = {name: value for name, value in changes.items() if name not in ("batch_fetch", "worker_threads")}
+    words = [f"{name}={value!r}" for name, value in told.items()]
+    if changes.get("batch_fetch"):
+        words = ["batch_size=None", "sampler=loader.batch_sampler", *words]
+    if changes.get("worker_threads"):
+        words.append("worker_init_fn=lambda number: threadpoolctl.threadpool_limits(1)")
+    return f"DataLoader(loader.dataset, {', '.join(words)}, …)"
+
+
+def _trial(kind: str, name: str, **changes: Any) -> Trial:
+    return Trial(name, changes, kind)
+
+
+def _more(of: Trial, kind: str, name: str, **changes: Any) -> Trial:
+    return Trial(f"{of.name}, {name}" if of.changes else name, {**of.changes, **changes}, kind)
+
+
+def _can(own: Own, name: str) -> bool:
+    return name in own.settable
+
+
+def _now(own: Own, of: Trial, name: str) -> Any:
+    return of.changes.get(name, getattr(own.loader, name, None) if own.rebuilds else None)
+
+
+def _start_method(own: Own, of: Trial) -> str | None:
+    """How its workers start: None where a dataset's library must not be forked, or nobody can tell."""
+    context = _now(own, of, "multiprocessing_context")
+    if FORK not in multiprocessing.get_all_start_methods():
+        return None
+    if context is None:
+        return multiprocessing.get_start_method()
+    return context if isinstance(context, str) else str(context.get_start_method())
+
+
+def _repeats(own: Own) -> bool:
+    """Whether each worker may give all samples: an IterableDataset has to share them out itself."""
+    return own.rebuilds and isinstance(own.loader.dataset, IterableDataset)
+
+
+def _too_many(own: Own, changes: Mapping[str, Any], limits: Limits) -> str | None:
+    """Why so many workers are none to choose."""
+    count = own.workers(changes)
+    if limits.workers is None or count <= limits.workers:
+        return None
+    return f"has {counted(count, 'worker')}, more than --max-workers {limits.workers}"
+
+
+def _counts(idle: bool, limits: Limits) -> Sequence[int]:
+    """Numbers of workers worth trying: none, and powers of two up to the cores, or some times as many."""
+    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)) * (IDLE_TIMES if idle else 1))
+    if limits.workers is not None:
+        cores = min(cores, limits.workers)
+    counts = [0, *(2**power for power in range(1, cores.bit_length()) if 2**power <= cores)]
+    return [*counts, 1] if cores == 1 else counts

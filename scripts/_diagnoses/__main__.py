@@ -1,0 +1,160 @@
+"""How right is `iobench diagnose`? Sensitivity, false alarms, and what it predicts against what is achieved.
+
+Each loader is diagnosed, and then every advice that says a gain is followed: the loader as it was and as
+advised take turns over whole epochs, in rounds of their own. An advice is a false alarm where following it
+brings less than 5 %, or, where it says no gain, where the loader was made without that illness.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from _diagnoses import data, healthy, ill
+from iobench.diagnose import session
+from iobench.tuning.contest import Contest
+from iobench.tuning.own import Own
+from iobench.tuning.trial import AS_IT_IS, Trial, compared
+from iobench.tuning.turn import Wanted
+
+BURN = "while True: pass"
+ACHIEVED_ROUNDS, ACHIEVED_S = 7, 8.0
+WORTH = 1.05
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    asked.add_argument("--seconds", type=float, default=15.0, help="for each diagnosis")
+    asked.add_argument("--busy", type=int, default=0, help="neighbours that each keep a core busy")
+    asked.add_argument("--part", default="1/1", help="only this part of the loaders, like 2/3")
+    asked.add_argument("--only", nargs="*", default=[], help="only loaders of these names")
+    asked.add_argument("--out", type=Path, help="add a line of JSON for each loader to this file")
+    asked.add_argument("--sum", type=Path, nargs="*", help="sum up such files instead of measuring")
+    given = asked.parse_args()
+    if given.sum:
+        found = [json.loads(line) for path in given.sum for line in path.read_text().splitlines()]
+        return summary(found)
+    warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+    found = []
+    with tempfile.TemporaryDirectory() as folder, neighbours(given.busy):
+        files = data.made(Path(folder) / "files")
+        for name, (make, kinds) in chosen(given.part, given.only).items():
+            found.append(one(name, make, kinds, files, given))
+            if given.out:
+                with given.out.open("a") as lines:
+                    lines.write(json.dumps(found[-1]) + "\n")
+    summary(found)
+
+
+def chosen(part: str, only: Sequence[str]) -> dict[str, Any]:
+    """The loaders of a part, or of these names."""
+    every = {**{name: (make, ()) for name, make in healthy.LOADERS.items()}, **ill.LOADERS}
+    number, of = map(int, part.split("/"))
+    names = only or sorted(every)[number - 1 :: of]
+    return {name: every[name] for name in names}
+
+
+def one(name: str, make: Any, kinds: Sequence[str], files: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """What was said of a loader, and what came of it."""
+    try:
+        own = Own(make(files))
+    except ImportError as error:
+        print(f"{name:32} left out: {error}")
+        return {"name": name, "left_out": str(error)}
+    began = time.monotonic()
+    said = session.diagnose(own, seconds=given.seconds)
+    took_s = time.monotonic() - began
+    gains = compared(said.trials) if said.trials else {}
+    advices = []
+    for advice in said.advice:
+        taken = [t for t in said.trials if t.name in gains and gains[t.name].ratio.median == advice.gain]
+        trial = taken[0] if taken else None
+        got = achieved(make(files), trial) if trial is not None and advice.gain else None
+        false = got < WORTH if got is not None else advice.kind not in kinds
+        advices.append({"kind": advice.kind, "predicted": advice.gain, "achieved": got, "false": false})
+    found = {
+        "name": name,
+        "kinds": list(kinds),
+        "advices": advices,
+        "found": any(one["kind"] in kinds for one in advices),
+        "busy": given.busy,
+        "noticed": bool(said.warnings),
+        "took_s": took_s,
+    }
+    show(found)
+    return found
+
+
+def achieved(loader: Any, trial: Trial) -> float | None:
+    """How many times as fast a loader is as advised, over whole epochs of both in turns."""
+    again = Trial(trial.name, trial.changes, trial.kind, make=trial.make)
+    both = [Trial(AS_IT_IS), again]
+    contest = Contest(Own(loader), Wanted(lambda tensors: None))
+    with contest.under_way():
+        for each in both:
+            contest.look(each, None)
+        contest.fresh(both, ACHIEVED_S, ACHIEVED_ROUNDS, seed=7)
+    ratios = compared(both)
+    return ratios[again.name].ratio.median if ratios else None
+
+
+def show(found: dict[str, Any]) -> None:
+    """A line for each advice on a loader, or that there was none."""
+    state = "healthy" if not found["kinds"] else f"ill: {' or '.join(found['kinds'])}"
+    for number, advice in enumerate(found["advices"] or [{}]):
+        head = (found["name"], state) if number == 0 else ("", "")
+        predicted, got = (f"{advice[n]:.2f} ×" if advice.get(n) else "" for n in ("predicted", "achieved"))
+        alarm = "false alarm" if advice.get("false") else ""
+        told = advice.get("kind", "nothing")
+        took = f"{found['took_s']:.1f} s" if number == 0 else ""
+        print(f"{head[0]:30} {head[1]:28} {told:16} {predicted:>9} {got:>9}  {took:>7} {alarm}", flush=True)
+
+
+def summary(found: Sequence[dict[str, Any]]) -> None:
+    """Sensitivity, false alarms, predicted against achieved gain."""
+    found = [one for one in found if "left_out" not in one]
+    for busy in sorted({one["busy"] for one in found}):
+        these = [one for one in found if one["busy"] == busy]
+        sick, well = [o for o in these if o["kinds"]], [o for o in these if not o["kinds"]]
+        advices = [advice for one in these for advice in one["advices"]]
+        pairs = [(a["predicted"], a["achieved"]) for a in advices if a["predicted"] and a["achieved"]]
+        off = [max(said / got, got / said) - 1 for said, got in pairs]
+        alarmed = sum(any(advice["false"] for advice in one["advices"]) for one in well)
+        false = sum(advice["false"] for advice in advices)
+        noticed = sum(one["noticed"] for one in these)
+        print(
+            f"{'busy' if busy else 'quiet'}: {sum(one['found'] for one in sick)} of {len(sick)} ill loaders "
+            f"found, {alarmed} of {len(well)} healthy ones alarmed about, {false} of {len(advices)} advices "
+            f"false, other work noticed in {noticed} of {len(these)}"
+        )
+        took = [one["took_s"] for one in these]
+        print(f"  a diagnosis took {statistics.median(took):.1f} s in the median, {max(took):.1f} s at most")
+        if off:
+            most = f"{statistics.median(off):.0%} in the median, {max(off):.0%} at most"
+            print(f"  {len(off)} gains predicted: off by {most}")
+
+
+@contextlib.contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """So many processes that each keep a core busy."""
+    burning = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in burning:
+            process.kill()
+            process.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""What ill and healthy loaders have in common."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.nn.utils.rnn import pad_sequence
+from torch.utils.data import Dataset
+
+
+class Made(Dataset):
+    """So many samples, made by a function of the row."""
+
+    def __init__(self, length, make):
+        self.length, self.make = length, make
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, row):
+        return self.make(row)
+
+
+class Augmented(Dataset):
+    """Images in memory, each augmented by NumPy anew: milliseconds of one core."""
+
+    def __init__(self, length):
+        self.images = np.random.default_rng(0).integers(0, 255, (length, 96, 96, 3), np.uint8)
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, row):
+        rng = np.random.default_rng()
+        image = self.images[row].astype(np.float32) / 255
+        image = image[:, ::-1] if rng.random() < 0.5 else image
+        for _ in range(6):
+            image = np.clip(image * rng.uniform(0.9, 1.1) + rng.normal(0, 0.02, image.shape), 0, 1)
+        return torch.from_numpy(np.ascontiguousarray(image.transpose(2, 0, 1), np.float32))
+
+
+def padded(rows):
+    return pad_sequence(rows, batch_first=True)

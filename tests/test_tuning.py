@@ -1,0 +1,287 @@
+"""Settings of a loader: what is tried, what is said of it, and what cannot be."""
+
+import json
+import time
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+import iobench
+from iobench.errors import InvalidSettings, TargetError
+from iobench.results import record
+from iobench.tuning import contest, settings
+from iobench.tuning.answer import DECIDED, FED, LEAVE, LIMITED, answer
+from iobench.tuning.contest import Contest, Limits
+from iobench.tuning.own import Own, copied
+from iobench.tuning.settings import BATCH_FETCH, Like, trials_of
+from iobench.tuning.trial import AS_IT_IS, Trial, slowing
+from iobench.tuning.turn import Wanted, take
+
+FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
+
+
+class Made(Dataset):
+    def __init__(self, length, make=lambda row: torch.zeros(4)):
+        self.length, self.make, self.file = length, make, None
+
+    def __len__(self):
+        return self.length
+
+    def __getitem__(self, row):
+        return self.make(row)
+
+
+class Stream(IterableDataset):
+    """Every worker gives all of it."""
+
+    def __iter__(self):
+        return iter(torch.arange(64.0))
+
+
+def ignored(tensors):
+    pass
+
+
+def names(loader, like=None, limits=None):
+    return [trial.name for trial in trials_of(Own(loader), like or Like(threads=False), limits)[0]]
+
+
+def contested(rates, **wrong):
+    """A contest that is over: the loader as it is and others, by their rates in three fresh rounds."""
+    trials = []
+    for number, (name, rate) in enumerate(rates.items()):
+        fresh = {n: rate * factor for n, factor in enumerate((0.99, 1.0, 1.01), 1)}
+        changes = {"num_workers": number} if number else {}
+        trials.append(Trial(name, changes, "workers", rates=fresh, fresh=fresh, memory_bytes=1 << 20))
+    for field, value in wrong.items():
+        setattr(trials[0], field, value)
+    return Contest(Own(DataLoader(Made(8))), Wanted(ignored)), trials
+
+
+def said(rates, **wrong):
+    over, trials = contested(rates, **wrong)
+    return answer(over, trials, trials, [], None, None)
+
+
+def test_what_is_surely_better_is_advised_with_its_gain_and_its_code():
+    found = said({AS_IT_IS: 100, "1 worker": 150})
+    assert (found.outcome, found.use.name) == (DECIDED, "1 worker")
+    assert found.sentences[0].startswith("Use 1 worker: 1.50 ×")
+    assert "num_workers=1" in found.code
+
+
+@pytest.mark.parametrize("rate", [104, 80])
+def test_it_is_left_as_it_is_where_nothing_is_surely_better_by_a_twentieth(rate):
+    found = said({AS_IT_IS: 100, "1 worker": rate})
+    assert (found.outcome, found.code) == (LEAVE, "")
+    assert found.sentences[0] == "Leave it as it is: of 1 other setting tried none is surely faster by 5 %."
+
+
+def test_of_what_is_about_as_fast_the_fewest_workers_are_named():
+    assert said({AS_IT_IS: 100, "1 worker": 196, "2 workers": 200}).use.name == "1 worker"
+
+
+def test_settings_that_do_not_fit_are_left_for_the_fastest_that_do():
+    found = said({AS_IT_IS: 100, "1 worker": 60}, unfit="took 2 GiB of memory")
+    assert (found.outcome, found.use.name) == (LIMITED, "1 worker")
+
+
+@pytest.mark.parametrize(("best", "outcome"), [(101, FED), (200, LEAVE)])
+def test_loading_is_no_problem_where_no_loader_could_be_faster(best, outcome):
+    over, trials = contested({AS_IT_IS: 100, "batches already on the device": best})
+    trials[1].make = lambda: []
+    found = answer(over, trials[:1], trials, [], None, 0.01)
+    assert found.outcome == outcome
+    assert ("Loading is not your problem" in found.sentences[0]) == (outcome == FED)
+
+
+def test_each_setting_of_a_dataloader_is_tried_and_of_anything_else_what_its_function_takes():
+    assert names(DataLoader(Made(64))) == [
+        AS_IT_IS,
+        *(n for n in names(DataLoader(Made(64))) if "worker" in n),
+    ]
+    assert BATCH_FETCH in names(DataLoader(TensorDataset(torch.zeros(8))))
+    forked = names(DataLoader(Made(64), **FORK))
+    assert {"0 workers", "prefetch factor 8", "workers that persist"} <= set(forked)
+    own = Own([1], lambda num_workers=0: [1], ["num_workers"])
+    assert all("worker" in one.name for one in trials_of(own, Like())[0][1:])
+    assert [one.name for one in trials_of(Own([1]), Like())[0]] == [AS_IT_IS]
+
+
+def test_no_more_workers_than_are_allowed():
+    assert names(DataLoader(Made(64)), limits=Limits(workers=1)) == [AS_IT_IS, "1 worker"]
+    found, _ = trials_of(Own(DataLoader(Made(64), **FORK)), Like(), Limits(workers=1))
+    assert "more than --max-workers 1" in found[0].unfit
+
+
+def test_a_stream_that_every_worker_repeats_is_found_out():
+    trial = Trial("2 workers", dict(FORK), "workers")
+    over = Contest(Own(DataLoader(Stream(), batch_size=8)), Wanted(ignored, least_s=0.0))
+    with over.under_way():
+        over.race([Trial(AS_IT_IS), trial], 1.0)
+    assert "its workers do not share them out" in trial.failed
+    assert not any("worker" in name for name in names(DataLoader(Stream()), Like(whole=False)))
+
+
+def test_a_file_that_this_process_opens_is_not_taken_along_by_a_fork(tmp_path):
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["x"] = np.zeros(4)
+    dataset = Made(8)
+    own = Own(DataLoader(dataset, batch_size=4, **FORK))
+    here = own.made({"num_workers": 0})
+    assert here.dataset is not dataset
+    here.dataset.file = h5py.File(tmp_path / "x.h5")
+    assert dataset.file is None
+    assert own.made({"num_workers": 3}).dataset is dataset
+    nested = torch.utils.data.Subset(dataset, [0])
+    assert copied(nested).dataset is not dataset
+
+
+def test_a_long_epoch_is_cut_off_and_told_by_its_pace():
+    def slow(row):
+        time.sleep(0.01)
+        return torch.zeros(4)
+
+    loader = DataLoader(Made(400, slow), batch_size=1)
+    turn = take(lambda: loader, 0, Wanted(ignored, limit_s=0.05, least_s=0.0))
+    assert not turn.complete
+    assert turn.batches < turn.of == 400
+    assert turn.samples == 400
+    assert turn.epoch_s == pytest.approx(400 * 0.0105, rel=0.5)
+
+
+def test_workers_of_a_cut_turn_are_counted_by_whole_cycles():
+    """Two workers that sleep give batches in pairs: half a pair more would look like twice the pace."""
+
+    def slow(row):
+        time.sleep(0.02)
+        return torch.zeros(4)
+
+    loader = DataLoader(Made(200, slow), batch_size=1, **FORK)
+    turn = take(lambda: loader, 2, Wanted(ignored, limit_s=0.1, least_s=0.0))
+    assert 200 * 0.01 * 0.9 < turn.epoch_s < 200 * 0.01 * 2
+
+
+def test_what_is_slower_with_each_turn_is_noticed():
+    trials = [Trial(AS_IT_IS, fresh={1: 100.0}), Trial("1 worker", fresh={1: 100.0})]
+    steady = [(trials[n % 2], 100.0 + n % 3) for n in range(20)]
+    falling = [(trials[n % 2], 100.0 * 0.9**n) for n in range(20)]
+    assert slowing(steady) is None
+    assert slowing(falling) > 2
+    assert slowing(falling[:5]) is None
+
+
+LOADERS = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+def make(samples=2000):
+    return DataLoader(TensorDataset(torch.randn(samples, 16)), batch_size=100)
+
+class Raises(Dataset):
+    def __len__(self): return 8
+    def __getitem__(self, row): raise KeyError("mine")
+
+class Slow(Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, row):
+        time.sleep(0.1)
+        return torch.zeros(4)
+
+class Slower(Dataset):
+    def __init__(self): self.seen = 0
+    def __len__(self): return 8
+    def __getitem__(self, row):
+        self.seen += 1
+        time.sleep(self.seen * 2e-4)
+        return torch.zeros(4)
+
+def raises(): return DataLoader(Raises())
+def slow(): return DataLoader(Slow(), batch_size=8)
+def slower(): return DataLoader(Slower(), batch_size=4)
+def empty(): return []
+def generator():
+    for number in range(40):
+        yield torch.zeros(8, 4)
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(LOADERS)
+    return tmp_path
+
+
+def test_the_command_says_what_to_set_and_keeps_every_turn_as_a_record(mine, inside):
+    asked = ("--max-time", 3, "--max-workers", 0, "--step-ms", 0.1, "--headroom", "--json", "--device", "cpu")
+    done = inside("tune", "mine.py:make:samples=3000", *asked)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["outcome"] in (DECIDED, LEAVE, FED)
+    assert {one["name"] for one in found["trials"]} == {
+        AS_IT_IS,
+        BATCH_FETCH,
+        "batches already on the device",
+    }
+    assert found["headroom"]["ratio"]["median"] > 0
+    records, problems = record.read(mine / found["records"])
+    assert (problems, records[0].case["loader"], records[0].dataset.samples) == ([], "mine.py:make", 3000)
+    assert len({one.run for one in records}) == 2, "the race, and the fresh rounds"
+    assert all("nobody can say what should have come" in one.not_proved for one in records)
+    shown = inside("runs", "show", found["records"])
+    assert (shown.returncode, "not proved" in shown.stdout) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "code", "told"),
+    [
+        ("mine.py:raises", (), 1, "the loader raised KeyError: 'mine'"),
+        ("mine.py:empty", (), 1, "the loader raised ValueError: it gave no batches"),
+        ("mine.py:slow", ("--max-time", 2), 2, "is too short for a round of each of"),
+        ("mine.py:make", ("--max-memory", "1MiB"), 2, "nothing fits the limits given"),
+        ("mine.py:make:colour=3", (), 2, "has no parameter colour; it takes samples"),
+        ("mine.py:make", ("--headroom",), 2, "give --step-ms or --model with it"),
+        ("mine.py:make", ("--max-time", 0), 2, "max-time 0 is not above 0"),
+        ("mine.py:make", ("--max-workers", -1), 2, "max-workers -1 is below 0"),
+        ("mine.py:slower", ("--max-workers", 0, "--max-time", 4), 1, "it is slower with each turn"),
+    ],
+)
+def test_what_cannot_be_is_one_line(mine, inside, target, options, code, told):
+    done = inside("tune", target, "--device", "cpu", "--max-time", 4, *options)
+    assert (done.returncode, done.stdout) == (code, "")
+    assert told in done.stderr.splitlines()[-1]
+
+
+def test_a_function_that_yields_is_called_for_each_turn(mine):
+    found = iobench.tune("mine.py:generator", max_time_s=1.0, device="cpu")
+    assert found.outcome == LEAVE
+    assert len(found.use.fresh) > 1
+
+
+def test_an_iterator_alone_cannot_be_tuned():
+    with pytest.raises(TargetError, match="gone over only once"):
+        iobench.tune(iter([1]))
+
+
+def test_a_model_needs_something_to_train_on():
+    with pytest.raises(InvalidSettings, match="no tensors to train on"):
+        iobench.tune([["text"]] * 4, model="mlp", max_time_s=1.0, device="cpu")
+
+
+def test_one_thread_in_each_worker_is_tried_where_threads_would_be_more_than_cores(monkeypatch):
+    monkeypatch.setattr(settings, "threads_fight", lambda workers: workers > 1)
+    assert settings.ONE_THREAD in names(DataLoader(Made(64), **FORK), Like())
+    assert settings.ONE_THREAD not in names(DataLoader(Made(64), **FORK), Like(threads=False))
+
+
+def test_rounds_that_are_too_few_name_nobody():
+    over, trials = contested({AS_IT_IS: 100, "1 worker": 300})
+    for trial in trials:
+        trial.fresh = {1: trial.fresh[1]}
+    assert answer(over, trials, trials, [], None, None).outcome == LEAVE
+    assert contest.ROUNDS >= 10
