@@ -21,7 +21,7 @@ ROOMS = {
     "tuning": {"bench", "loading", "formats", "host", "results"},
     "diagnose": {"tuning", "bench", "loading", "host", "results"},
     "ranks": {"bench", "dataset", "formats", "host", "results"},
-    "studies": {"bench", "loading", "dataset", "formats", "host", "results"},
+    "studies": {"ranks", "bench", "loading", "dataset", "formats", "host", "results"},
     "recommendation": {"bench", "loading", "dataset", "formats", "host", "results"},
     "report": {"studies", "bench", "loading", "formats", "results"},
     "terminal": {
