@@ -41,7 +41,7 @@ class Batches(Samples):
 
 def alone(loader, **options):
     """What is advised about a loader that is run alone."""
-    return session.diagnose(loader, **{"seconds": 4.0, "batches": 200, **options}).advice
+    return session.diagnose(loader, **{"seconds": 5.0, "batches": 200, **options}).advice
 
 
 def in_a_loop(loader, step_s):
@@ -62,7 +62,7 @@ def slow(row):
 
 
 def test_samples_that_take_long_without_workers():
-    found = session.diagnose(DataLoader(Samples(256, slow), batch_size=16), seconds=6.0, batches=200)
+    found = session.diagnose(DataLoader(Samples(256, slow), batch_size=16), seconds=8.0)
     (few, *_) = found.advice
     assert few.kind == "too-few-workers"
     assert few.gain > 1

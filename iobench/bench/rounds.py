@@ -145,13 +145,14 @@ class Measuring:
         manifest.opener(case.variant)  # complains about files that have gone or changed in size
         files, logical = manifest.files_of(case.variant), manifest.schema.logical_bytes
         recorder.look_at_limits()
+        headroom = recorder.look_at_headroom(case, number)
         state = (
             CachePart(mode=case.cache, residency=None, method=WARMED)
             if case.loader.own_data
             else CachePart(**cache.establish(case.cache, files, logical, self._options.sudo))
         )
         for measured in self._executor(case).measure(case, number, self._tick(case, number)):
-            made = recorder.record(case, number, measured, state)
+            made = recorder.record(case, number, measured, state, headroom)
             record.append(self._run.path, made)
             self._run.records.append(made)
             self._observer.recorded(case.key, made)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from iobench.diagnose.facts import facts_of
 from iobench.diagnose.processes import Processes
+from iobench.diagnose.replay import Replay
 from iobench.diagnose.seen import Seen
 from iobench.loading.foreign import length_of, samples_in, tensors_of
 
@@ -24,21 +26,26 @@ LOW = 0.5  # a GPU less busy than this is low
 class Watch(Generic[T]):
     """Yields what a loader yields, as it is; whatever else is asked of it, the loader answers.
 
-    After each loop, however it ends, `seen` says what it showed, and `tell` is called with that.
+    After each loop, however it ends, `seen` says what it showed, and `tell` is called with that. With
+    `headroom`, so many more batches come at the end: the first ones again, on the device already.
     """
 
-    def __init__(self, loader: Iterable[T], device: str, tell: Callable[[Seen], None]) -> None:
-        self._loader, self._device, self._tell = loader, device, tell
+    def __init__(
+        self, loader: Iterable[T], device: str, tell: Callable[[Seen], None], headroom: int = 0
+    ) -> None:
+        self._loader, self._device, self._tell, self._headroom = loader, device, tell, headroom
         self.seen: Seen | None = None
 
     def __iter__(self) -> Iterator[T]:
         processes = Processes(self._device)
         loop = _Loop(processes.steady, facts_of(self._loader).workers or 1)
+        replay = Replay[T](self._device, self._headroom)
         try:
             with processes.watching():
-                yield from loop.over(self._loader)
+                yield from loop.over(replay.held(self._loader))
+            yield from replay
         finally:
-            self.seen = loop.seen(self._loader, processes)
+            self.seen = replace(loop.seen(self._loader, processes), replayed_s=replay.step_s)
             self._tell(self.seen)
 
     def __len__(self) -> int:

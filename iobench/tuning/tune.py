@@ -13,11 +13,11 @@ from iobench.errors import InvalidSettings, TargetError
 from iobench.loading.target import called_of, traceback_of
 from iobench.results.others import PROCESSORS
 from iobench.tuning import settings
-from iobench.tuning.answer import HEADROOM, Tuned, answer
+from iobench.tuning.answer import Tuned, answer
 from iobench.tuning.contest import CUTS, Contest, Limits, finalists
 from iobench.tuning.own import Own
 from iobench.tuning.records import Records, new_path
-from iobench.tuning.trial import AS_IT_IS, Trial, slowing
+from iobench.tuning.trial import AS_IT_IS, HEADROOM, Trial, slowing
 from iobench.tuning.turn import CYCLES, Turn, Wanted
 from iobench.tuning.use import Replay, Use
 from iobench.tuning.watchdog import Watchdog
@@ -94,7 +94,7 @@ class _Tuning:
 
     def run(self, replay: Replay | None, records: Records, seed: int) -> Tuned:
         own, device = self._contest.own, str(self._use.device)
-        self._status("looking at it as it is")
+        self._status(f"looking at it as it is; every turn is kept in {records.path}")
         turn = self._contest.look(Trial(AS_IT_IS), LOOK * self._whole_s)
         if replay is not None:
             replay.batches = turn.of or turn.batches
