@@ -131,7 +131,8 @@ def _is_getitem(key: Key, loader: Any) -> bool:
 
 
 def _is_collate(key: Key) -> bool:
-    return key[0].endswith("collate.py") or "collate" in key[2]
+    """Whether samples are put together; `default_convert` is for batches that are whole already."""
+    return (key[0].endswith("collate.py") and key[2] != "default_convert") or "collate" in key[2]
 
 
 def _idle(key: Key) -> bool:
