@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from iobench.dataset.sources import Source, Synthetic, open_source
     from iobench.dataset.verify import verify
     from iobench.loading.batches import batches
+    from iobench.loading.ray import RayLoader
     from iobench.loading.stream import StreamLoader
     from iobench.recommendation.recommend import recommend
     from iobench.results.summary import Summary, summarise
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AddedSource": "iobench.dataset.add",
     "Manifest": "iobench.dataset.manifest",
+    "RayLoader": "iobench.loading.ray",
     "Run": "iobench.bench.outcome",
     "RunOptions": "iobench.bench.options",
     "Source": "iobench.dataset.sources",
@@ -48,6 +50,7 @@ _HOMES = {
 __all__ = [
     "AddedSource",
     "Manifest",
+    "RayLoader",
     "Run",
     "RunOptions",
     "Source",

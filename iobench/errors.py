@@ -9,6 +9,8 @@ BenchError
 ├ ColdCacheUnavailable + RuntimeError        residency reached, and what holds the pages
 ├ LoaderFailed         + RuntimeError        a worker died
 ├ CaseDied             + RuntimeError        the process of a case died or hung
+├ RankLost             + RuntimeError        a rank of several has gone or hangs
+├ RanksDiffer          + ValueError          ranks that would not measure the same thing
 ├ WrongContent         + RuntimeError        expected and found checksum
 ├ RecordError          + ValueError          a file of records cannot be written or read
 ├ NotComparable        + ValueError          records that do not measure the same thing
@@ -56,6 +58,14 @@ class LoaderFailed(BenchError, RuntimeError):
 
 class CaseDied(BenchError, RuntimeError):
     """The process of a case ended, or no batch came from it for too long."""
+
+
+class RankLost(BenchError, RuntimeError):
+    """One of several ranks has gone, hangs or never came: nobody can go on."""
+
+
+class RanksDiffer(BenchError, ValueError):
+    """Ranks have other data or another iobench, so that they would not measure the same thing."""
 
 
 class WrongContent(BenchError, RuntimeError):

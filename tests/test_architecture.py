@@ -20,6 +20,7 @@ ROOMS = {
     "bench": {"loading", "dataset", "formats", "host", "results"},
     "tuning": {"bench", "loading", "formats", "host", "results"},
     "diagnose": {"tuning", "bench", "loading", "host", "results"},
+    "ranks": {"bench", "dataset", "formats", "host", "results"},
     "studies": {"bench", "loading", "dataset", "formats", "host", "results"},
     "recommendation": {"bench", "loading", "dataset", "formats", "host", "results"},
     "report": {"studies", "bench", "loading", "formats", "results"},
@@ -27,6 +28,7 @@ ROOMS = {
         *(
             "recommendation",
             "report",
+            "ranks",
             "studies",
             "diagnose",
             "tuning",
@@ -115,6 +117,11 @@ def test_only_the_terminal_prints(name):
     assert "print" not in [function.id for function in called if isinstance(function, ast.Name)]
     assert not {"sys.stdout", "sys.stderr"} & {ast.unparse(f).rpartition(".")[0] for f in called}
     assert not {used.split(".")[0] for used in imports(name)} & {"rich"}
+
+
+@pytest.mark.parametrize("name", [name for name in INSIDE if name != "iobench.ranks.group"])
+def test_one_module_alone_talks_to_other_ranks(name):
+    assert not {used for used in imports(name) if used.startswith("torch.distributed")}
 
 
 @pytest.mark.parametrize("name", [name for name in INSIDE if not name.startswith(PARSING)])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from iobench.dataset.checksum import Checksum
 from iobench.formats import DTYPES, Field, Schema
+from iobench.loading.tensors import tensors_of
 
 PAIR = Schema(40, (Field("x", (3, 5), "float32"), Field("y", (), "int64"), Field("z", (3,), "uint8")))
 
@@ -47,10 +48,6 @@ def rows(batch, index):
     return {name: array[index] for name, array in batch.items()}
 
 
-def tensors(batch):
-    return {name: torch.from_numpy(array) for name, array in batch.items()}
-
-
 @pytest.mark.parametrize("shape", [(), (1,), (3,), (7, 5), (129,)])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_numpy_and_torch_agree_on_every_dtype_and_odd_size(dtype, shape):
@@ -58,7 +55,7 @@ def test_numpy_and_torch_agree_on_every_dtype_and_odd_size(dtype, shape):
     batch = random_batch(schema)
     expected = checksum(schema, batch).content
     assert content(schema, batch) == expected
-    assert content(schema, tensors(batch)) == expected
+    assert content(schema, tensors_of(batch)) == expected
 
 
 def test_tensors_that_begin_at_an_odd_byte_or_skip_bytes_count_the_same():
@@ -72,7 +69,7 @@ def test_tensors_that_begin_at_an_odd_byte_or_skip_bytes_count_the_same():
 def test_many_samples_in_many_batches_wrap_without_complaint():
     batch = random_batch(PAIR)
     once = content(PAIR, batch)
-    assert content(PAIR, *[batch] * 9) == content(PAIR, *[tensors(batch)] * 9) == 9 * once % 2**64
+    assert content(PAIR, *[batch] * 9) == content(PAIR, *[tensors_of(batch)] * 9) == 9 * once % 2**64
 
 
 @quick
@@ -90,7 +87,7 @@ def test_batch_boundaries_do_not_matter(cuts, seed):
 def test_order_matters_to_ordered_only(order):
     batch = random_batch(PAIR)
     straight, shuffled = checksum(PAIR, batch), checksum(PAIR, rows(batch, list(order)))
-    assert shuffled.content == straight.content == content(PAIR, tensors(rows(batch, list(order))))
+    assert shuffled.content == straight.content == content(PAIR, tensors_of(rows(batch, list(order))))
     assert (shuffled.ordered == straight.ordered) == (list(order) == sorted(order))
 
 
@@ -112,7 +109,7 @@ def test_any_flipped_bit_changes_the_content(data, name):
     raw[bit // 8] ^= 1 << bit % 8
     changed = {**batch, name: raw.view(batch[name].dtype).reshape(batch[name].shape)}
     assert content(PAIR, changed) != content(PAIR, batch)
-    assert content(PAIR, tensors(changed)) == content(PAIR, changed)
+    assert content(PAIR, tensors_of(changed)) == content(PAIR, changed)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64"])
@@ -153,5 +150,5 @@ def test_cuda_agrees_with_numpy():
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device on this machine")
     batch = random_batch(PAIR)
-    on_device = {name: tensor.cuda() for name, tensor in tensors(batch).items()}
+    on_device = {name: tensor.cuda() for name, tensor in tensors_of(batch).items()}
     assert content(PAIR, on_device) == content(PAIR, batch)

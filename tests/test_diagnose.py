@@ -101,7 +101,7 @@ def test_a_loop_that_waits_is_told_so():
     found = diagnose(STARVING)
     assert found.bottleneck
     assert found.verdict.startswith("Loading is the bottleneck: the step waits 67% of the time")
-    assert "the GPU waits" in diagnose(seen(gpu=0.3, gpu_low=0.7)).verdict
+    assert "cuda:0 (by its own clock) waits 67%" in diagnose(seen(device="cuda:0")).verdict
     assert STARVING.wait_share >= BOTTLENECK
 
 
@@ -134,7 +134,7 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
         ("prefetch", (seen(wait_p50_s=0.001, wait_max_s=0.5),)),
         ("lists", (seen(), [], [profiled(tensor_share=0.6)])),
         ("padding", (seen(padding=0.6),)),
-        ("pinned", (seen(facts={"pin_memory": False}, gpu=0.4, gpu_low=0.5),)),
+        ("pinned", (seen(facts={"pin_memory": False}, device="cuda:0", pins=True),)),
         ("disk", (seen(iowait=0.5, disk_bytes=10**10),)),
         ("decoding", (seen(), [], [profiled(decode_share=0.6)])),
         ("collate", (seen(tensors=20), [], [profiled(collate_share=0.6)])),

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 KINDS = {
-    *("command-lines", "concurrency", "damages", "interrupts", "leaks", "manifests-by-type"),
+    *("command-lines", "concurrency", "damages", "damages-of-others", "interrupts", "leaks"),
+    "manifests-by-type",
     *("prepare-at-calls", "prepare-at-moments", "read-errors", "records-by-type", "sources"),
     "studies-by-type",
 }
@@ -67,6 +68,7 @@ from _faults.kinds import prepare_struck
 from iobench.dataset import manifest, manifest_file, seal, writer
 replacing = prepares.scenarios(("npy",))[2]
 prepare_struck.scenarios = lambda formats: [replacing]
+prepare_struck.names = lambda: []
 prepare_struck.MODES = {modes}
 synced = power.Disk.synced
 
@@ -124,7 +126,6 @@ def test_a_broken_protocol_is_seen(tmp_path):
 
 UNGUARDED = """
 import contextlib
-import types
 from _faults.kinds import read_errors
 from iobench.bench import epoch
 from iobench.dataset import verify
@@ -138,7 +139,7 @@ def unguarded(folder):
 {module}.guarded = unguarded
 read_errors.LoopDisk = read_errors.CutFiles
 read_errors.WAYS = {{{way!r}: read_errors.WAYS[{way!r}]}}
-read_errors.formats = types.SimpleNamespace(names=lambda: ["npy"])
+read_errors.variants = lambda: ("npy",)
 import sys
 from _faults.__main__ import main
 sys.argv = ["faults", "--kind", "read-errors", "--folder", {folder!r}]

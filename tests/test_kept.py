@@ -76,6 +76,26 @@ def test_a_list_that_is_damaged_is_found_again(dataset, walks, monkeypatch, plac
     assert len(walks) == 2
 
 
+def test_a_list_whose_description_is_damaged_is_found_again(dataset, walks):
+    expected = offsets(dataset)
+    (path,) = lists(dataset)
+    content = path.read_bytes()
+    assert b'"<i8"' in content
+    path.write_bytes(content.replace(b'"<i8"', b'"<u8"'))
+    np.testing.assert_array_equal(offsets(dataset), expected)
+    assert len(walks) == 2
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_a_list_is_replaced(dataset, walks):
+    expected = offsets(dataset)
+    (path,) = lists(dataset)
+    path.unlink()
+    os.mkfifo(path)
+    np.testing.assert_array_equal(offsets(dataset), expected)
+    assert path.is_file()
+
+
 @pytest.mark.parametrize("content", [b"", b"iobench index 1\n", b"\x80\x04", bytes(5000)])
 def test_what_is_no_list_is_replaced(dataset, walks, content):
     expected = offsets(dataset)

@@ -24,6 +24,7 @@ from iobench.testing._damage import Bomb
 from iobench.testing.loaders import LoaderContract, as_arrays, asked, helper, job_over
 
 FORMATS = {
+    "ffcv": "ffcv",
     "huggingface": "arrow",
     "litdata": "litdata:chunk_bytes=900",
     "mosaic": "mds:shard_bytes=700",
@@ -55,7 +56,7 @@ class TestStream(LoaderContract):
 
 def test_every_loader_is_held_to_it():
     held = {cls.loader.name for cls in LoaderContract.__subclasses__() if cls.__module__ == __name__}
-    assert held | {"gds"} == set(loaders.names())  # which tests/gds holds to it
+    assert held | {"gds", "ray"} == set(loaders.names())  # which tests/gds and tests/ray_loader hold to it
 
 
 @pytest.mark.parametrize("name", loaders.names())
@@ -104,6 +105,10 @@ class TestWebDataset(LoaderContract):
 
 class TestMosaic(LoaderContract):
     loader = loaders.class_of("mosaic")()
+
+
+class TestFfcv(LoaderContract):
+    loader = loaders.class_of("ffcv")()
 
 
 class TestTensorStore(LoaderContract):

@@ -70,8 +70,7 @@ def assert_epoch(batches, manifest, rows):
 
 
 @every_format
-@pytest.mark.parametrize("kind", order.ORDERS)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize(("workers", "kind"), [*((0, kind) for kind in order.ORDERS), (2, "random")])
 @pytest.mark.parametrize("fetch", FETCHES)
 def test_dataloader_gives_every_sample_once_and_lets_go(images, name, kind, workers, fetch):
     forked = {"num_workers": 2, "start_method": "fork"} if workers else {}
@@ -79,8 +78,7 @@ def test_dataloader_gives_every_sample_once_and_lets_go(images, name, kind, work
     assert not in_use(images.root)
 
 
-@every_format
-@pytest.mark.parametrize("fetch", FETCHES)
+@pytest.mark.parametrize(("name", "fetch"), zip(DEFAULT_FORMATS, [*FETCHES, *FETCHES], strict=True))
 def test_dataloader_works_in_workers_that_inherit_nothing(images, name, fetch):
     rows = ROWS["random"]
     found = epoch(images, name, rows=rows, fetch=fetch, num_workers=1, start_method="spawn")

@@ -38,7 +38,7 @@ def consume(clock, waits, work):
 
 
 def test_waits_leave_out_what_the_consumer_spends(clock):
-    assert consume(clock, [1, 2, 3], work=100).wait_s == 6
+    assert consume(clock, [1, 2, 3], work=100).waits.total_s == 6
 
 
 def test_elapsed_has_both(clock):
@@ -46,12 +46,12 @@ def test_elapsed_has_both(clock):
 
 
 def test_the_first_wait_stands_apart(clock):
-    assert consume(clock, [5, 1, 1], work=0).first_wait_s == 5
+    assert consume(clock, [5, 1, 1], work=0).waits.first_s == 5
 
 
 def test_quantiles_are_of_the_waits(clock):
     meter = consume(clock, [4, 1, 3, 2, 0], work=7)
-    assert [meter.wait_quantile_s(q) for q in (0, 0.5, 1)] == [0, 2, 4]
+    assert [meter.waits.quantile_s(q) for q in (0, 0.5, 1)] == [0, 2, 4]
 
 
 def test_items_come_through_as_they_are(clock):
@@ -67,12 +67,17 @@ def test_what_starting_the_iterator_costs_is_in_the_first_wait(clock):
     meter = Meter(clock)
     with meter:
         list(meter.over(Slow()))
-    assert meter.first_wait_s == 9
+    assert meter.waits.first_s == 9
 
 
 def test_without_items_there_are_no_waits(clock):
     meter = consume(clock, [], work=1)
-    assert (meter.elapsed_s, meter.wait_s, meter.first_wait_s, meter.wait_quantile_s(0.5)) == (0, 0, 0, 0)
+    assert (meter.elapsed_s, meter.waits.total_s, meter.waits.first_s, meter.waits.quantile_s(0.5)) == (
+        0,
+        0,
+        0,
+        0,
+    )
 
 
 def test_a_stretch_that_fails_has_ended_too(clock):

@@ -8,7 +8,7 @@ import torch
 
 import iobench
 from iobench.host import machine, monitor
-from iobench.host import nvml as nvml_room
+from iobench.host.device import nvml as nvml_room
 from iobench.host.monitor import Monitor
 
 

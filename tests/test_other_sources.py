@@ -49,7 +49,7 @@ class TestTorch:
         [
             (torch.zeros(1).expand(1 << 30, 1 << 10), "4 are stored: it repeats them"),
             ([torch.rand(3)], "it holds a list"),
-            (torch.zeros(3, dtype=torch.bfloat16), "bfloat16"),
+            (torch.zeros(3, dtype=torch.float8_e4m3fn), "float8_e4m3fn"),
             (torch.eye(3).to_sparse(), "torch.sparse"),
         ],
     )

@@ -12,6 +12,7 @@ from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.errors import InvalidSettings
 from iobench.formats import DTYPES, Field, Schema
 from iobench.loading import loaders
+from iobench.loading.tensors import tensors_of
 
 CPU = torch.device("cpu")
 
@@ -19,7 +20,7 @@ CPU = torch.device("cpu")
 def train(schema, batches, model="mlp", seed=0):
     trainer = Trainer(model, schema, CPU, seed)
     for batch in batches:
-        trainer.step({name: torch.from_numpy(array) for name, array in batch.items()})
+        trainer.step(tensors_of(batch))
     return trainer.loss
 
 

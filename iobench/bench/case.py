@@ -73,14 +73,15 @@ class Case:
         """Logical bytes of a batch."""
         return min(self.batch_size, schema.samples) * schema.sample_bytes
 
-    def row_order(self, schema: Schema) -> Order:
-        """How an epoch over such samples goes."""
+    def row_order(self, schema: Schema, rank: int = 0) -> Order:
+        """How an epoch of a rank over such samples goes."""
         batching = Batching(self.order, self.batch_size, self.seed, self.block_bytes, self.window_bytes)
-        return batching.row_order(schema)
+        return batching.row_order(schema, rank, self.world_size)
 
-    def job(self, manifest: Manifest, stages: Stages = UNTIMED) -> Job:
-        """What its loader is opened over.
+    def job(self, manifest: Manifest, stages: Stages = UNTIMED, rank: int = 0) -> Job:
+        """What its loader is opened over, in a rank.
 
         ManifestError or CorruptArtifact where the artifact is not there as it was prepared.
         """
-        return Job(manifest.opener(self.variant), self.row_order(manifest.schema), self.device, stages)
+        order = self.row_order(manifest.schema, rank)
+        return Job(manifest.opener(self.variant), order, self.device, stages)

@@ -1,13 +1,16 @@
-"""Where an epoch's time goes as the device sees it: computing, or waiting for the next batch."""
+"""Where a loop's time goes as the device sees it: computing, or waiting for the next batch."""
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, TypeVar
 
+from iobench.bench.meter import Durations
 from iobench.host.device import Device
-from iobench.host.marks import Mark
+from iobench.host.device.marks import Mark
 
 Batch = TypeVar("Batch")
 
@@ -24,20 +27,18 @@ class DeviceClock:
     steps do not overlap, and the host's own waits can be compared with these.
 
     A context: the device is idle when it is entered and when it is left; after an error nothing is read.
+    A loop of somebody else's, whose device is not ours to wait for, says `begin` and `settle` instead.
     """
 
     def __init__(self, device: Device, strict: bool = False) -> None:
         self._device, self._strict = device, strict
-        self._pending: deque[tuple[Mark, Mark]] = deque()  # where each step begins and ends
+        self._marks: deque[Mark] = deque()  # where each step begins and ends, in turn
         self._last: Any = None
-        self.compute_s = 0.0
-        self.wait_s = 0.0
-        self.first_batch_s = 0.0  # until the device could begin with the first batch
-        self.steps = 0
+        self.waits, self.steps = Durations(), Durations()
 
     def __enter__(self) -> DeviceClock:
         self._device.synchronize()
-        self._last = self._device.mark()
+        self.begin()
         return self
 
     def __exit__(self, kind: object, *exc: object) -> None:
@@ -49,22 +50,46 @@ class DeviceClock:
         """The step, with a mark before and one behind it."""
 
         def run(batch: Batch) -> None:
-            begins = self._device.mark()
+            self._mark()
             step(batch)
-            self._pending.append((begins, self._device.mark()))
+            self._mark()
             if self._strict:
                 self._device.synchronize()
             self._read()
 
         return run
 
+    def over(self, items: Iterable[Batch]) -> Iterator[Batch]:
+        """The same items, with a mark before and one behind what is done with each."""
+        for item in items:
+            self._mark()
+            yield item
+            self._mark()
+            self._read()
+
+    def begin(self) -> None:
+        """Count from here: from the end of what the device was asked for so far."""
+        self._last = self._device.mark()
+
+    def settle(self, seconds: float) -> None:
+        """Read what the device gets through within that time, and raise nothing: it may hang, or be lost."""
+        if not self._device.is_host:
+            waiting = threading.Thread(target=self._quietly, args=(self._device.synchronize,), daemon=True)
+            waiting.start()
+            waiting.join(seconds)
+        self._quietly(self._read)
+
+    def _quietly(self, call: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the device's own error, which whoever works with it meets, too
+            call()
+
+    def _mark(self) -> None:
+        self._marks.append(self._device.mark())
+
     def _read(self) -> None:
-        """Add up the steps that the device is through with, so that marks do not pile up."""
-        while self._pending and self._pending[0][1].reached():
-            begins, ends = self._pending.popleft()
-            waited = begins.seconds_since(self._last)
-            if not self.steps:
-                self.first_batch_s = waited
-            self.wait_s += waited
-            self.compute_s += ends.seconds_since(begins)
-            self._last, self.steps = ends, self.steps + 1
+        """Note what the device is through with, so that marks do not pile up."""
+        while self._marks and self._marks[0].reached():
+            mark = self._marks.popleft()
+            ended = self.steps if len(self.waits) > len(self.steps) else self.waits
+            ended.note(round(mark.seconds_since(self._last) * 1e9))
+            self._last = mark

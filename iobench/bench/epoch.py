@@ -5,20 +5,22 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from iobench.bench.device_clock import DeviceClock
-from iobench.bench.meter import Meter
+from iobench.bench.meter import Durations, Meter
+from iobench.bench.peers import Nobody, Peers
 from iobench.errors import BenchError, LoaderFailed, WrongContent
 from iobench.formats import FormatError
 from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
 from iobench.host.pace import PaceWatch
 from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure, samples_of
+from iobench.loading.order import row_count
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
 from iobench.results.parts import DiskPart, Measured, MemoryPart, OthersPart, ProcessorPart, TimingPart
@@ -33,7 +35,8 @@ MOST_EPOCHS = 10_000  # in a round, and between the numbers of two rounds' epoch
 class Round:
     """What is to be measured: which round, what is done with each batch, and how long it should last.
 
-    `seconds` of 0 is a single epoch. `ended` is called after each epoch, outside the clock.
+    `seconds` of 0 is a single epoch. `ended` is called after each epoch, outside the clock. All `peers`
+    begin each epoch at the same moment.
     """
 
     number: int
@@ -42,13 +45,15 @@ class Round:
     profile: Profile | None = None
     strict: bool = False  # synchronise the device after each batch
     ended: Callable[[], None] = lambda: None
+    peers: Peers = field(default_factory=Nobody)
 
 
 def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> Measured:
     """Open a loader, run epochs until they have lasted as long as wanted, and time them.
 
-    Each batch is handed over on the device. An epoch's clock stops after the device is synchronised;
-    closing is not timed. WrongContent where other than all samples came out.
+    Each batch is handed over on the device. An epoch's clock stops after the device is synchronised,
+    over ranks that of the slowest; closing is not timed. WrongContent where other than all samples of
+    this rank's share came out.
     """
     profile, schema = wanted.profile, job.opener.schema
     job = replace(job, stages=profile or UNTIMED)
@@ -57,24 +62,31 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     collect_garbage(forking=loader.workers > 0)
     paces = PaceWatch()
-    with device_errors(str(job.opener.path)), disk_errors(job.opener.path), _counting(counters) as counts:
+    path = job.opener.path
+    with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded(path) as check:
         with opening:
             epochs = opened(loader, job)
-        with closing(epochs), guarded(job.opener.path) as check:
+        with closing(epochs):
             consume = _checked(check, consume)
             done = samples = logical_bytes = 0
-            while not done or (meter.elapsed_s < wanted.seconds and done < MOST_EPOCHS):
+            whole_s = 0.0  # of all ranks
+            while not done or (whole_s < wanted.seconds and done < MOST_EPOCHS):
                 asked = asked_of(loader, job, wanted.number * MOST_EPOCHS + done)
+                before_s = meter.elapsed_s
+                wanted.peers.ready()
                 with meter, clock or nullcontext():
                     came, came_bytes = _drain(epochs, asked, transfer, meter, consume)
-                _check_count(loader, came, schema.samples)
+                _check_count(loader, came, _due(asked, schema.samples))
+                whole_s += max(wanted.peers.gathered(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 wanted.ended()
                 paces.look()
             counters.note_memory()
-    timing = _timing(epochs, opening, meter, profile, done, (samples, logical_bytes))
-    if clock is not None:  # what the device waited for, not what the host did, which runs ahead of it
-        timing = replace(timing, wait_s=clock.wait_s, first_batch_s=clock.first_batch_s)
+    waits = meter.waits if clock is None else clock.waits  # the host's own may run ahead of the device
+    timing = _timing(opening, meter, waits, done, (samples, logical_bytes))
+    if wanted.peers.count > 1:
+        timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
+    timing = replace(timing, **_split(profile, epochs, opening, meter))
     return measured_of(timing, counts[0], paces)
 
 
@@ -117,7 +129,7 @@ def opened(loader: Loader, job: Job) -> Epochs:
 
 def asked_of(loader: Loader, job: Job, number: int) -> Asked:
     """What a loader is asked for an epoch: the rows of its batches, or its number."""
-    return number if loader.own_order else job.order.batches(job.opener.schema.samples, number)
+    return number if loader.own_order else loader.rows(job.order, job.opener.schema.samples, number)
 
 
 @contextmanager
@@ -144,25 +156,17 @@ def collect_garbage(forking: bool) -> None:
         gc.freeze()
 
 
-def _timing(
-    epochs: Epochs,
-    opening: Meter,
-    meter: Meter,
-    profile: Profile | None,
-    count: int,
-    came: tuple[int, int],
-) -> TimingPart:
+def _timing(opening: Meter, meter: Meter, waits: Durations, count: int, came: tuple[int, int]) -> TimingPart:
     return TimingPart(
         samples=came[0],
         logical_bytes=came[1],
         epochs_s=meter.elapsed_s,
         epochs=count,
         open_s=opening.elapsed_s,
-        first_batch_s=meter.first_wait_s,
-        wait_s=meter.wait_s,
-        wait_p50_s=meter.wait_quantile_s(0.50),
-        wait_p99_s=meter.wait_quantile_s(0.99),
-        **_split(profile, epochs, opening, meter),
+        first_batch_s=waits.first_s,
+        wait_s=waits.total_s,
+        wait_p50_s=waits.quantile_s(0.50),
+        wait_p99_s=waits.quantile_s(0.99),
     )
 
 
@@ -186,10 +190,15 @@ def _split(profile: Profile | None, epochs: Epochs, opening: Meter, meter: Meter
     if profile is None:
         return {}
     return {
-        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.wait_s, epochs.ahead),
+        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.waits.total_s, epochs.ahead),
         "beside_s": profile.beside_s,
         "spans_s": profile.cost_s,
     }
+
+
+def _due(asked: Asked, samples: int) -> int:
+    """Samples that an epoch of this rank has to give."""
+    return samples if isinstance(asked, int) else sum(map(row_count, asked))
 
 
 def _check_count(loader: Loader, came: int, samples: int) -> None:

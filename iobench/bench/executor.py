@@ -13,6 +13,7 @@ from iobench.bench.case import Case
 from iobench.bench.epoch import Round, asked_of, measure
 from iobench.bench.foreign_proof import ForeignProof
 from iobench.bench.observer import Progress
+from iobench.bench.peers import Nobody, Peers
 from iobench.bench.proof import Proof
 from iobench.bench.training import Busy, Trainer
 from iobench.dataset.manifest import Manifest
@@ -60,23 +61,22 @@ class Executor(Protocol):
 
 
 class InProcess:
-    """In this process."""
+    """In this process, which may be one of several ranks."""
 
-    def __init__(self, manifest: Manifest) -> None:
-        self._manifest = manifest
+    def __init__(self, manifest: Manifest, peers: Peers | None = None) -> None:
+        self._manifest, self._peers = manifest, peers or Nobody()
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Prove it, and warm it up; WrongContent where other than the dataset reached the device."""
         if self._manifest.unchanged(case.variant):
-            opener = self._manifest.opener(case.variant)
-            opener.format.check(opener.path, opener.schema)  # a library may abort on damaged pages
+            self._manifest.opener(case.variant).check()  # a library may abort on damaged pages
         else:
             verify_artifact(self._manifest, case.variant)
-        job = case.job(self._manifest)
+        job = case.job(self._manifest, rank=self._peers.rank)
         proof = (
             ForeignProof(case, self._manifest)
             if case.loader.foreign
-            else Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0))
+            else Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0), self._peers)
         )
         step = Step.of(case, self._manifest.schema)
 
@@ -120,9 +120,9 @@ class InProcess:
         step.transfer.make_room()
         measured = measure(
             case.loader,
-            case.job(self._manifest),
+            case.job(self._manifest, rank=self._peers.rank),
             step.transfer,
-            replace(wanted, consume=consume, strict=case.strict, ended=step.note_loss),
+            replace(wanted, consume=consume, strict=case.strict, ended=step.note_loss, peers=self._peers),
         )
         allocated, reserved = step.transfer.peak_bytes() or (None, None)
         memory = replace(measured.memory, device_allocated_bytes=allocated, device_reserved_bytes=reserved)

@@ -101,7 +101,9 @@ def check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:
         raise InvalidSettings("step-ms stands in for a training step, and a model is one: give one of them")
 
 
-def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) -> list[Case]:
+def cases_of(
+    manifest: Manifest, options: RunOptions, devices: Sequence[str], world_size: int = 1
+) -> list[Case]:
     """The cases of a run over a dataset, on devices that are there, without those that do not fit together.
 
     InvalidSettings, InvalidOption, UnknownFormat or ManifestError where one is asked for that cannot
@@ -123,8 +125,31 @@ def cases_of(manifest: Manifest, options: RunOptions, devices: Sequence[str]) ->
             f"in {' or '.join(options.order)} order"
         )
     apart = _apart(options, [case.loader for case in found])
-    found = [replace(case, isolated=apart) for case in found]  # alike, or they could not be compared
+    # alike, or they could not be compared
+    found = [replace(case, isolated=apart, world_size=world_size) for case in found]
+    if world_size > 1:
+        check_ranks(found)
     return list({case.key: case for case in found}.values())
+
+
+def check_ranks(cases: Sequence[Case]) -> None:
+    """InvalidSettings where a case cannot be had over several ranks."""
+    for case in cases:
+        over = f"over {case.world_size} ranks"
+        if case.loader.own_order:
+            raise InvalidSettings(
+                f"--loader {case.loader.called} {over}: iobench does not know how it shares samples among "
+                "ranks; measure it in one process, or leave it out"
+            )
+        if case.isolated:
+            raise InvalidSettings(
+                f"{case.loader.called} {over}: a case has no process of its own there; give --no-isolate"
+            )
+        if case.model != "none":
+            raise InvalidSettings(
+                f"--model {case.model} {over}: ranks do not train one model here; give --step-ms, the time "
+                "that your step takes"
+            )
 
 
 def _case(

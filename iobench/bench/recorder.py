@@ -13,8 +13,8 @@ from typing import Any, cast
 
 from iobench import formats
 from iobench.bench.case import Case
-from iobench.bench.case_limits import CaseLimits
 from iobench.bench.headroom import Headroom
+from iobench.bench.hosts import Hosts
 from iobench.bench.outcome import Run
 from iobench.bench.resume import plan_of_run
 from iobench.host import machine
@@ -40,10 +40,10 @@ from iobench.results.record import Record
 class Recorder:
     """What a run knows beside its rounds: the machine, the limits, the state of the cache below."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, hosts: Hosts) -> None:
+        self._hosts = hosts
         self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
         first = run.cases[0]
-        self._limits = CaseLimits(run.manifest, run.cases) if run.options.limits else None
         self._headroom = Headroom(run.manifest) if run.options.headroom else None
         self._monitor = Monitor(_disk_of(run, first), first.device) if run.options.profile else None
         libraries = _libraries(run.cases)
@@ -63,20 +63,15 @@ class Recorder:
 
     def probe_below(self) -> None:
         """Before cold rounds, find out whether a layer below this kernel caches, and say so."""
-        if self._limits and any(case.cache == "cold" for case in self._run.cases):
-            below = self._limits.below()
+        if any(case.cache == "cold" for case in self._run.cases):
+            below = self._hosts.below()
             if below is not None:
                 self._below_s = [below.first_s, below.second_s]
                 self._run.remarks.append(below.sentence)
 
-    def look_at_limits(self) -> None:
-        """Measure what the machine can do, if that is wanted and was not done for a while."""
-        if self._limits:
-            self._limits.look()
-
     def look_at_headroom(self, case: Case, number: int) -> float | None:
         """Samples/s of the case's training step over batches that are on the device, if that is wanted."""
-        if self._headroom is None or not trains(case.facets):
+        if self._headroom is None or case.world_size > 1 or not trains(case.facets):
             return None
         return self._headroom.look(case, number)
 
@@ -117,10 +112,10 @@ class Recorder:
 
     def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
         """The lowest limit on the case's way; None where none is to be, or can be, measured."""
-        limit = self._limits.of(case) if self._limits and not case.loader.own_data else None
+        limit = self._hosts.limit(case)
         rate = measured.timing.logical_bytes / measured.timing.epochs_s
-        if self._limits and limit and rate > limit.bytes_per_s:
-            return self._limits.again(case)  # what was beaten is no limit
+        if limit and rate > limit.bytes_per_s:
+            return self._hosts.limit_again(case)  # what was beaten is no limit
         return limit
 
     def _dataset(self, case: Case) -> DatasetPart:

@@ -9,38 +9,38 @@ from contextlib import closing, contextmanager
 from iobench import thresholds
 from iobench.bench import plan
 from iobench.bench.case import Case
+from iobench.bench.crew import Alone, Crew
 from iobench.bench.epoch import disk_errors, heap_restored
-from iobench.bench.executor import Executor, InProcess, Step, Tick
-from iobench.bench.isolated import Isolated
+from iobench.bench.executor import Executor, Step, Tick
 from iobench.bench.losses import odd_losses
 from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
 from iobench.bench.race import Race
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
-from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RecordError
+from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RankLost, RecordError
 from iobench.formats import FormatError
-from iobench.host import cache, interrupts
+from iobench.host import interrupts
 from iobench.results import record, stats
 from iobench.results.cases import key_of
-from iobench.results.parts import CachePart
+from iobench.results.ranks import together
 from iobench.units import counted, seconds_text
 
-WARMED = "by the rounds before: the files are the loader's own"
+ENDING = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
 
 
 class Measuring:
     """A run under way: proofs first, then rounds in which all cases take turns."""
 
-    def __init__(self, run: Run, observer: Observer, race: Race | None = None) -> None:
+    def __init__(
+        self, run: Run, observer: Observer, race: Race | None = None, crew: Crew | None = None
+    ) -> None:
         self._run, self._options, self._observer, self._race = run, run.options, observer, race
         self._labels = run.labels
         self._plan = run.options.plan
-        self._executors: dict[bool, Executor] = {
-            False: InProcess(run.manifest),
-            True: Isolated(run.manifest, run.options.timeout),
-        }
-        self._recorder = Recorder(run)
+        self._crew = crew or Alone()
+        run.remarks += self._crew.begin(run.manifest, run.options, run.cases)
+        self._recorder = Recorder(run, self._crew.hosts)
         self._done = {(key_of(one.case), one.round) for one in run.records}  # by a run that is gone on with
         if run.records:
             check_same(run.records, run.cases, self._recorder.machine)
@@ -59,8 +59,7 @@ class Measuring:
             with (
                 heap_restored(),
                 interrupts.deferred() as self._check_interrupt,
-                closing(self._executors[False]),
-                closing(self._executors[True]),
+                closing(self._crew),
                 self._recorder.watching(),
             ):
                 self._prove_all()
@@ -68,7 +67,7 @@ class Measuring:
                 self._time_all()
         except KeyboardInterrupt:
             self._run.interrupted = True
-        except (ColdCacheUnavailable, RecordError) as error:
+        except ENDING as error:
             if not self._run.records:
                 raise
             self._run.stopped = str(error)  # what was measured is worth showing
@@ -141,26 +140,21 @@ class Measuring:
                 self._executor(case).end(case)
 
     def _time(self, case: Case, number: int) -> None:
-        manifest, recorder = self._run.manifest, self._recorder
-        manifest.opener(case.variant)  # complains about files that have gone or changed in size
-        files, logical = manifest.files_of(case.variant), manifest.schema.logical_bytes
-        recorder.look_at_limits()
-        headroom = recorder.look_at_headroom(case, number)
-        state = (
-            CachePart(mode=case.cache, residency=None, method=WARMED)
-            if case.loader.own_data
-            else CachePart(**cache.establish(case.cache, files, logical, self._options.sudo))
-        )
-        for measured in self._executor(case).measure(case, number, self._tick(case, number)):
-            made = recorder.record(case, number, measured, state, headroom)
-            record.append(self._run.path, made)
-            self._run.records.append(made)
-            self._observer.recorded(case.key, made)
-            if not case.loader.own_order:
-                self._run.failures |= odd_losses(self._run, case, made)
+        hosts = self._crew.hosts
+        self._run.manifest.opener(case.variant)  # complains about files that have gone or changed in size
+        hosts.look_at_limits()
+        headroom = self._recorder.look_at_headroom(case, number)
+        state = hosts.establish(case)
+        measured = self._executor(case).measure(case, number, self._tick(case, number))
+        made = self._recorder.record(case, number, together(measured), state, headroom)
+        record.append(self._run.path, made)
+        self._run.records.append(made)
+        self._observer.recorded(case.key, made)
+        if not case.loader.own_order:
+            self._run.failures |= odd_losses(self._run, case, made)
 
     def _executor(self, case: Case) -> Executor:
-        return self._executors[case.isolated]
+        return self._crew.executor(case)
 
     def _tick(self, case: Case, number: int) -> Tick:
         progress = self._observer.begins(case.key, number)
@@ -182,7 +176,7 @@ class Measuring:
         try:
             with disk_errors(self._run.manifest.path_of(case.variant)):
                 yield
-        except (ColdCacheUnavailable, RecordError):
+        except ENDING:
             raise
         except (BenchError, FormatError) as error:
             self._run.failures[case.key] = str(error)

@@ -15,7 +15,10 @@ from iobench.results import record
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
+    import torch
+
     from iobench.bench.case import Case
+    from iobench.bench.crew import Crew
     from iobench.bench.race import Race
 
 
@@ -28,6 +31,7 @@ def run(
     cases: Sequence[Case] | None = None,
     race: Race | None = None,
     went_before: Sequence[Record] = (),
+    crew: Crew | None = None,
 ) -> Run:
     """Measure every case of a run in interleaved rounds; one Record for each timed round.
 
@@ -36,7 +40,8 @@ def run(
     new file in the `results` folder beside the dataset) as each round ends, so that Ctrl-C keeps them:
     it sets `Run.interrupted` and returns. A run goes on where `went_before` holds the rounds that it has.
     `cases` are those to measure, in the place of every one that the options make; a `race` drops who
-    is clearly behind, and decides in the place of the options how many rounds there are.
+    is clearly behind, and decides in the place of the options how many rounds there are. `crew` are those
+    who measure, by default this process alone.
     InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable or
     RecordError where the run cannot be had as asked.
     """
@@ -44,18 +49,25 @@ def run(
     from iobench.host.device import pick_device
 
     options = options or RunOptions()
-    devices = list(dict.fromkeys(str(pick_device(name)) for name in options.device))
-    found = cases if cases is not None else cases_of(manifest, options, devices)
-    path = out or _new_path(manifest)
+    world_size = crew.world_size if crew else 1
+    devices = list(dict.fromkeys(_device(name, pick_device(name), world_size) for name in options.device))
+    found = cases if cases is not None else cases_of(manifest, options, devices, world_size)
+    path = out or new_path(manifest)
     record.check_writable(path)
     remarks = left_out(manifest, options) if cases is None else []
     result = Run(manifest, options, list(found), path, list(went_before), remarks=remarks)
     observer = observer or Observer()
     observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
-    Measuring(result, observer, race).all_rounds()
+    Measuring(result, observer, race, crew).all_rounds()
     return result
 
 
-def _new_path(manifest: Manifest) -> Path:
+def _device(asked: str, picked: torch.device, world_size: int) -> str:
+    """The device of a case: without a number where each of several ranks has its own."""
+    return str(picked) if world_size == 1 or ":" in asked else picked.type
+
+
+def new_path(manifest: Manifest) -> Path:
+    """Where the records of a run that begins now go by default."""
     now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
     return manifest.root.parent / "results" / f"{manifest.name}-{now}.jsonl"

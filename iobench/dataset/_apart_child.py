@@ -92,7 +92,7 @@ def _batches(asked: dict[str, Any], schema: Schema, rows: int | None = None) -> 
     form, path = _format(asked), Path(asked["path"])
     _limit(asked["memory_bytes"])
     _alarm(asked)
-    form.check(path, schema)
+    Opener(form, path, schema).check()
     if asked["kind"] not in KINDS:
         yield from read_back(Opener(form, path, schema), rows)
         return

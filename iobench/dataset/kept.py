@@ -4,7 +4,8 @@
 
 A file is written beside and renamed, and is used only where it was made of the very files that are
 there now; else it is made again. It is no part of an artifact: whoever deletes it loses time. Where
-it cannot be written, its arrays stay in memory.
+it cannot be written, its arrays stay in memory. It is mapped, so that workers share it, and a page that
+cannot be read is an OSError for who asks for rows.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from iobench.formats import Array, Find
+from iobench.host.bus_errors import Guard
+from iobench.host.maps import GuardedMap
 
 FOLDER = ".index"
 MAGIC = b"iobench index 1\n"
@@ -39,7 +43,7 @@ class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first page: what the arrays are of, what they are, and the CRC-32 of all that follows it."""
+    """The first page: what the arrays are of, what they are, and the CRC-32 of that and all that follows."""
 
     made_of: str
     parts: tuple[_Part, ...]
@@ -97,8 +101,43 @@ def sweep(root: Path, listed: Collection[str]) -> None:
                 path.unlink()
 
 
+class _Watched(np.ndarray[Any, np.dtype[Any]]):
+    """A map of a file, of which each look is checked."""
+
+    guard: Guard | None = None
+
+    def __array_finalize__(self, of: Any) -> None:
+        self.guard = getattr(of, "guard", None)
+
+    def __getitem__(self, key: Any) -> Any:
+        """What stands there; OSError where a page of it could not be read."""
+        found = super().__getitem__(key)
+        return found if isinstance(key, slice) else self._checked(found)  # a slice is a view, not a look
+
+    def take(self, *arguments: Any, **more: Any) -> Any:
+        """As NumPy's."""
+        return self._checked(super().take(*arguments, **more))
+
+    def _checked(self, found: Any) -> Any:
+        if self.guard is not None:
+            self.guard.check()
+        return np.asarray(found) if isinstance(found, np.ndarray) else found
+
+
+def _mapped(mapped: GuardedMap, part: _Part) -> Array:
+    """One array of a mapped file; ValueError where the file does not hold it."""
+    plain: Array = np.frombuffer(mapped.bytes.data, part.dtype, part.samples, part.offset)
+    watched = plain.view(_Watched)
+    watched.guard = mapped.guard
+    return watched
+
+
 def _bytes(arrays: dict[str, Array]) -> int:
     return sum(array.nbytes for array in arrays.values())
+
+
+def _crc(made_of: str, parts: tuple[_Part, ...]) -> int:
+    return zlib.crc32(msgspec.json.encode((made_of, parts)))
 
 
 def _write(path: Path, made_of: str, found: dict[str, Array]) -> bool:
@@ -111,7 +150,7 @@ def _write(path: Path, made_of: str, found: dict[str, Array]) -> bool:
     try:
         path.parent.mkdir(exist_ok=True)
         with open(temporary, "wb") as file:
-            checksum = 0
+            checksum = _crc(made_of, tuple(parts))
             for part, array in zip(parts, found.values(), strict=True):
                 data = np.ascontiguousarray(array)
                 file.seek(part.offset)
@@ -137,6 +176,8 @@ def _write(path: Path, made_of: str, found: dict[str, Array]) -> bool:
 def _read(path: Path, made_of: str) -> dict[str, Array] | None:
     """The arrays of a file, mapped; None where it is not there, not whole, or made of other files."""
     try:
+        if not path.is_file():  # a pipe would keep us waiting
+            return None
         with open(path, "rb") as file:
             head, stat = file.read(mmap.PAGESIZE), os.fstat(file.fileno())
             if not head.startswith(MAGIC):
@@ -144,18 +185,18 @@ def _read(path: Path, made_of: str) -> dict[str, Array] | None:
             header = msgspec.json.decode(head[len(MAGIC) :].strip(), type=_Header)
             if header.made_of != made_of:
                 return None
-            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        found = {
-            part.name: np.frombuffer(mapped, part.dtype, part.samples, part.offset) for part in header.parts
-        }
+        mapped = GuardedMap([path], [stat.st_size])
+        if path.stat().st_ino != stat.st_ino:  # another one came meanwhile
+            return None
+        found = {part.name: _mapped(mapped, part) for part in header.parts}
     except (OSError, msgspec.DecodeError, ValueError, TypeError):
         return None
     seen = (str(path), stat.st_ino, stat.st_mtime_ns, stat.st_size)
     if seen not in _checked:
-        checksum = 0
+        checksum = _crc(header.made_of, header.parts)
         for array in found.values():
             checksum = zlib.crc32(array.data, checksum)
-        if checksum != header.checksum:
+        if checksum != header.checksum:  # also where a page could not be read
             return None
         _checked.add(seen)
     return found

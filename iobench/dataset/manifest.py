@@ -33,6 +33,7 @@ from iobench.dataset.places import AddedData, Place, PreparedFolder
 from iobench.dataset.seal import Seal
 from iobench.errors import ManifestError
 from iobench.formats import Format, MissingDependency, Reader, Schema
+from iobench.host.bus_errors import guarded
 
 __all__ = [
     "FILE_NAME",
@@ -65,6 +66,12 @@ class Opener:
         reader = self.format.open(self.path, self.schema, self.random)
         reader.kept = Kept(self.path, self.index, f"{self.format.variant} {self.schema}")
         return reader
+
+    def check(self) -> None:
+        """CorruptArtifact where reading would end the process; OSError where the disk fails."""
+        with guarded(self.path) as check:
+            self.format.check(self.path, self.schema)
+            check()
 
 
 @dataclass

@@ -80,7 +80,7 @@ def content_of(opener: Opener, report: Report = lambda done, total: None) -> Che
     """The checksum of an artifact, read back in order through its reader."""
     check, done, total = Checksum(opener.schema), 0, opener.schema.logical_bytes
     report(0, total)
-    opener.format.check(opener.path, opener.schema)
+    opener.check()
     for batch in read_back(opener):
         check.add_in_order(batch)
         done += sum(array.nbytes for array in batch.values())
@@ -131,7 +131,8 @@ def read_back(opener: Opener, rows: int | None = None) -> Iterator[Batch]:
     starts = iter(range(0, schema.samples, rows))
     per_reader = max(1, READER_BYTES // (rows * schema.sample_bytes))
     while some := list(itertools.islice(starts, per_reader)):
-        with opener() as reader, guarded(opener.path) as check:
+        with guarded(opener.path) as check, opener() as reader:
+            check()
             for start in some:
                 batch = reader.batch(slice(start, start + rows))
                 check()

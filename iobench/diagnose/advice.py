@@ -92,7 +92,7 @@ def _verdict(seen: Seen, bottleneck: bool | None, alone: bool) -> str:
     if bottleneck is None:
         took = seconds_text(seen.elapsed_s)
         return f"Too short to tell: {counted(seen.batches, 'batch', 'batches')} in {took}."
-    waiter = "the GPU" if seen.gpu is not None else "the step"
+    waiter = "the step" if seen.device == "cpu" else f"{seen.device} (by its own clock)"
     waits = f"{waiter} waits {seen.wait_share:.0%} of the time"
     if bottleneck and seen.wait_share < MOST:
         return f"Loading costs time: {waits} ({speed}).{_headroom(seen)}"

@@ -118,8 +118,8 @@ def _uneven(seen: Seen) -> Advice | None:
 
 
 def _pinned(evidence: Evidence) -> Advice | None:
-    facts = evidence.seen.facts
-    if evidence.seen.gpu is None or facts.pin_memory is not False:
+    """Batches in pageable memory, beside a device that copies pinned memory by itself."""
+    if not evidence.seen.pins or evidence.seen.facts.pin_memory is not False:
         return None
     return Advice(
         "pinned", "batches are in pageable memory; set pin_memory=True and move with non_blocking=True"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
+from iobench.host.device import Device
 from iobench.loading.foreign import tensors_of
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ class Replay(Generic[T]):
     step of the loop took, the device being done with all of them.
     """
 
-    def __init__(self, device: str, count: int) -> None:
+    def __init__(self, device: Device, count: int) -> None:
         self._device, self._count, self._held, self._bytes = device, count, list[T](), 0
         self.step_s: float | None = None
 
@@ -36,11 +37,11 @@ class Replay(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         if not self._count or not self._held:
             return
-        self._synchronize()
+        self._device.synchronize()
         began = time.perf_counter()
         for number in range(self._count):
             yield self._held[number % len(self._held)]
-        self._synchronize()
+        self._device.synchronize()
         self.step_s = (time.perf_counter() - began) / self._count
 
     def _copied(self, item: T) -> T:
@@ -50,14 +51,7 @@ class Replay(Generic[T]):
         from torch.utils import _pytree
 
         def copied(leaf: Any) -> Any:
-            return leaf.to(self._device, copy=True) if isinstance(leaf, torch.Tensor) else leaf
+            return leaf.to(self._device.torch, copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
         made: T = _pytree.tree_map(copied, item)
         return made
-
-    def _synchronize(self) -> None:
-        if self._device == "cpu":
-            return
-        from iobench.host.device import device_of, pick_device
-
-        device_of(pick_device(self._device)).synchronize()

@@ -17,7 +17,8 @@ IDLE = 0.5  # of the time on a processor
 class Seen:
     """Times and costs of one loop; None where the system does not tell.
 
-    The first batch is apart: `wait_s`, `step_s` and the percentiles are of those after it.
+    The first batch is apart: `wait_s`, `step_s` and the percentiles are of those after it. Waits and
+    steps are the device's own, by its clock; on the CPU they are the loop's.
     """
 
     facts: Facts
@@ -41,6 +42,8 @@ class Seen:
     gpu_low: float | None  # the part of the snapshots that found it less than half busy
     memory_bytes: int | None  # the most of all processes together, by PSS
     memory_growth_bytes: int | None  # of what is the workers' own, since the loop was steady
+    device: str = "cpu"
+    pins: bool = False  # whether that device takes batches from pinned memory
     others: OthersPart = field(default_factory=OthersPart)  # what other processes did meanwhile
     of: int | None = None  # batches of an epoch, where that is known
     worker_threads: int = 0  # the most of any worker

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import time
-from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from iobench.bench.device_clock import DeviceClock
 from iobench.diagnose.facts import facts_of
 from iobench.diagnose.processes import Processes
 from iobench.diagnose.replay import Replay
 from iobench.diagnose.seen import Seen
+from iobench.host.device import Device, device_of, pick_device
 from iobench.loading.foreign import length_of, samples_in, tensors_of
 
 T = TypeVar("T")
@@ -21,12 +22,14 @@ T = TypeVar("T")
 MANY_TENSORS = 16  # in a batch; then only some batches are counted
 COUNT_EVERY = 32
 LOW = 0.5  # a GPU less busy than this is low
+PATIENCE_S = 2.0  # for what a device has still to do when the loop has ended
 
 
 class Watch(Generic[T]):
     """Yields what a loader yields, as it is; whatever else is asked of it, the loader answers.
 
-    After each loop, however it ends, `seen` says what it showed, and `tell` is called with that. With
+    After each loop, however it ends, `seen` says what it showed, and `tell` is called with that. Waiting
+    is the device's: a host that only asks it for work is ahead of it, and waits for batches meanwhile. With
     `headroom`, so many more batches come at the end: the first ones again, on the device already.
     """
 
@@ -37,9 +40,10 @@ class Watch(Generic[T]):
         self.seen: Seen | None = None
 
     def __iter__(self) -> Iterator[T]:
-        processes = Processes(self._device)
-        loop = _Loop(processes.steady, facts_of(self._loader).workers or 1)
-        replay = Replay[T](self._device, self._headroom)
+        device = device_of(pick_device(self._device))
+        processes = Processes(str(device))
+        loop = _Loop(device, processes.steady, facts_of(self._loader).workers or 1)
+        replay = Replay[T](device, self._headroom)
         try:
             with processes.watching():
                 yield from loop.over(replay.held(self._loader))
@@ -58,35 +62,29 @@ class Watch(Generic[T]):
 class _Loop:
     """The times of one loop; it is steady once it has as many batches as there are workers."""
 
-    def __init__(self, steady: Callable[[], None], workers: int) -> None:
+    def __init__(self, device: Device, steady: Callable[[], None], workers: int) -> None:
+        self._device, self._clock = device, DeviceClock(device)
         self._steady, self._steady_at = steady, workers
-        self._waits, self._steps = array("q"), array("q")
-        self._samples = self._bytes = self._tensors = 0
+        self._batches = self._samples = self._bytes = self._tensors = 0
         self._last = (0, 0)
-        self._began = time.perf_counter_ns()
+        self._began, self._elapsed_s = time.perf_counter(), 0.0
 
     def over(self, loader: Iterable[T]) -> Iterator[T]:
         """The same items, timed."""
-        clock, waited, stepped, count = (
-            time.perf_counter_ns,
-            self._waits.append,
-            self._steps.append,
-            self._count,
-        )
-        before = self._began = clock()
-        for item in loader:
-            waited(clock() - before)
-            count(item)
-            before = clock()
-            yield item
-            after = clock()
-            stepped(after - before)
-            before = after
+        self._began = time.perf_counter()
+        self._clock.begin()
+        try:
+            for item in self._clock.over(loader):
+                self._count(item)
+                yield item
+        finally:
+            self._elapsed_s = time.perf_counter() - self._began
 
     def _count(self, batch: Any) -> None:
-        if len(self._waits) == self._steady_at:
+        self._batches += 1
+        if self._batches == self._steady_at:
             self._steady()
-        if self._tensors < MANY_TENSORS or len(self._waits) % COUNT_EVERY == 0:
+        if self._tensors < MANY_TENSORS or self._batches % COUNT_EVERY == 0:
             tensors = tensors_of(batch)
             self._tensors = len(tensors)
             self._last = (samples_in(tensors), sum(tensor.nbytes for tensor in tensors))
@@ -95,19 +93,23 @@ class _Loop:
 
     def seen(self, loader: Any, processes: Processes) -> Seen:
         """What the loop showed."""
-        rest = np.asarray(self._waits[1:] or [0], np.int64) / 1e9
-        machine, facts = processes.machine, facts_of(loader)
+        self._clock.settle(PATIENCE_S)
+        waits, steps = self._clock.waits, self._clock.steps
+        rest = np.asarray(waits.seconds[1:] or [0.0])
+        machine = processes.machine
         gpu = [look["gpu"] for look in machine if look["gpu"] is not None]
         return Seen(
-            facts=facts,
-            batches=len(self._waits),
+            facts=facts_of(loader),
+            device=str(self._device),
+            pins=self._device.pins,
+            batches=self._batches,
             samples=self._samples,
             bytes=self._bytes,
             tensors=self._tensors,
-            elapsed_s=(time.perf_counter_ns() - self._began) / 1e9,
-            first_wait_s=self._waits[0] / 1e9 if self._waits else 0.0,
+            elapsed_s=self._elapsed_s,
+            first_wait_s=waits.first_s,
             wait_s=float(rest.sum()),
-            step_s=sum(self._steps[1:]) / 1e9,
+            step_s=sum(steps.seconds[1:]),
             wait_p50_s=float(np.quantile(rest, 0.5)),
             wait_p99_s=float(np.quantile(rest, 0.99)),
             wait_max_s=float(rest.max()),

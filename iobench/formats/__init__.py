@@ -35,6 +35,7 @@ from iobench.formats._reader import Convert, Find, Keep, Reader, Rows, Timed, sa
 from iobench.formats._registry import Registry
 from iobench.formats._schema import (
     DTYPES,
+    NUMPY_DTYPES,
     RESERVED_NAMES,
     Array,
     Batch,
@@ -44,10 +45,12 @@ from iobench.formats._schema import (
     plain_bools,
     raw_bytes,
 )
+from iobench.formats._tensors import array_of
 
 __all__ = [
     "DTYPES",
     "NO_NUMBER",
+    "NUMPY_DTYPES",
     "REPAIR",
     "RESERVED_NAMES",
     "Array",
@@ -78,6 +81,7 @@ __all__ = [
     "Timed",
     "UnknownFormat",
     "UnsupportedSchema",
+    "array_of",
     "arrays_schema",
     "build",
     "check_sample",

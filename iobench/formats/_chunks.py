@@ -15,14 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._foreign import FIXED
-from iobench.formats._placed import Maps, runs
+from iobench.formats._packed_images import PackedImages
+from iobench.formats._placed import Found, Maps, runs
 from iobench.formats._placement import Chunked, Index, Listed, Placement
-from iobench.formats._schema import Array, Field, Schema
+from iobench.formats._reader import Keep
+from iobench.formats._schema import Array, Field
 
 WORD = 4  # bytes of a size or an offset
 MOST_SHARD_BYTES = (1 << 32) - 1  # that an offset can say
+MOST_SAMPLE_BYTES = MOST_SHARD_BYTES - (1 << 20)
 
 
 @dataclass(frozen=True)
@@ -31,17 +34,21 @@ class Column:
 
     `size`: its bytes, or None where a sample says it; `head`: which of the sizes that a sample begins
     with is this column's. `field`: the field that it holds, and `prefix` what comes before its values.
+    `encoded`: whether it is an image, of any size, that is decoded as it is read.
     """
 
     size: int | None
     head: int | None = None
     field: Field | None = None
     prefix: bytes = b""
+    encoded: bool = False
 
     @property
     def expected(self) -> int | None:
         """Its bytes in every sample, where that is known."""
-        return self.size if self.field is None else len(self.prefix) + self.field.sample_bytes
+        if self.field is None or self.encoded:
+            return self.size
+        return len(self.prefix) + self.field.sample_bytes
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,7 @@ class _Chunk:
 
     begins: Index
     relative: Array  # (1 or samples, columns)
+    sizes: Array  # (those that were looked at, columns)
     stride: int | None
 
 
@@ -89,6 +97,47 @@ def inside(folder: Path, name: object) -> Path:
     if not parts or ".." in parts or parts[0] == "/" or "\0" in str(name):
         raise CorruptArtifact(f"{folder}: its index names {name!r}, which is no file inside the folder")
     return folder.joinpath(*parts)
+
+
+def found_in(maps: Maps, rows: Sequence[int], items: Items, kept: Keep) -> Found:
+    """Where the fields lie in shards of so many samples each; where some are encoded, that is for `kept`."""
+    if not any(column.encoded for column in items.columns):
+        return Found(placements(maps, rows, items, thorough=False))
+    lists = kept("samples", lambda: listed(maps, rows, items))
+    placement: dict[str, Placement] = {}
+    blocks = []
+    for field, encoded in ((column.field, column.encoded) for column in items.columns):
+        if field is None:
+            continue
+        if encoded:
+            blocks.append(packed_images(lists, field).blocks(maps.files, field))
+        else:
+            placement[field.name] = Listed(maps.files, lists["file"], lists[f"{field.name}.offset"])
+    return Found(placement, blocks)
+
+
+def packed_images(lists: Mapping[str, Array], field: Field) -> PackedImages:
+    """The images of a field, as `listed` found them."""
+    offset, size = lists[f"{field.name}.offset"], lists[f"{field.name}.size"]
+    return PackedImages(field.name, lists["file"], offset, size)
+
+
+def listed(maps: Maps, rows: Sequence[int], items: Items) -> dict[str, Array]:
+    """The shard of each sample, and where each field begins in it; how long those are that are encoded.
+
+    CorruptArtifact where tables or sizes lie, or a field is not of one size.
+    """
+    chunks = [_chunk(maps, number, count, items, True) for number, count in enumerate(rows)]
+    lists = {"file": np.repeat(np.arange(len(chunks)), rows)}
+    for index, column in enumerate(items.columns):
+        if column.field is None:
+            continue
+        within = [chunk.relative[:, index] + len(column.prefix) for chunk in chunks]
+        offset = [c.begins + w for c, w in zip(chunks, within, strict=True)]
+        lists[f"{column.field.name}.offset"] = np.concatenate(offset)
+        if column.encoded:
+            lists[f"{column.field.name}.size"] = np.concatenate([chunk.sizes[:, index] for chunk in chunks])
+    return lists
 
 
 def placements(maps: Maps, rows: Sequence[int], items: Items, thorough: bool) -> Mapping[str, Placement]:
@@ -132,10 +181,11 @@ def _chunk(maps: Maps, number: int, rows: int, items: Items, thorough: bool) -> 
         row = int(wrong[0])
         raise corrupt(path, f"{ends[row, -1]} bytes of sample {row}", int(lengths[row]))
     for index, column in enumerate(items.columns):
-        if column.field is not None:
+        if column.field is not None and not column.encoded:
             _check(stored, path, column, looked + relative[:, index], sizes[:, index])
     alike = bool((relative == relative[0]).all())
-    return _Chunk(begins, relative[:1] if alike else relative, int(lengths[0]) if even and alike else None)
+    stride = int(lengths[0]) if even and alike else None
+    return _Chunk(begins, relative[:1] if alike else relative, sizes, stride)
 
 
 def offsets_of(stored: Array, path: Path, rows: int) -> Index:
@@ -182,13 +232,3 @@ def table(rows: int, sample_bytes: int, description: bytes = b"") -> bytes:
 def rows_in_shard(shard_bytes: int, sample_bytes: int, extra: int) -> int:
     """Samples of a shard: at least one, and no more than offsets can say."""
     return max(1, (min(shard_bytes, MOST_SHARD_BYTES) - extra) // (sample_bytes + WORD))
-
-
-def refuse_large(name: str, schema: Schema, sample_bytes: int) -> None:
-    """UnsupportedSchema where not even one sample fits in a shard."""
-    if sample_bytes + (1 << 20) > MOST_SHARD_BYTES:
-        largest = max(schema.fields, key=lambda field: field.sample_bytes)
-        raise UnsupportedSchema(
-            f"format {name} cannot hold samples of {sample_bytes} bytes (field {largest.name} has "
-            f"{largest.sample_bytes} of them): its offsets end at {MOST_SHARD_BYTES}"
-        )

@@ -11,7 +11,7 @@ from typing import ClassVar
 from iobench.formats._errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats._options import Options
 from iobench.formats._reader import Reader
-from iobench.formats._schema import DTYPES, Batch, Field, Schema
+from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class Format(Options, ABC):
 
     kind: ClassVar[str] = "format"
     library: ClassVar[str]  # the installed package that does the work, by its name on PyPI
-    dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)  # those of DTYPES that it holds
+    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES)  # those of DTYPES that it holds
     forkable: ClassVar[bool] = True  # whether a process that used its library may be forked and go on
     holds_files: ClassVar[bool] = True  # whether an open reader reads on when its files are removed
     chooses: ClassVar[bool] = False  # whether `schema_of` takes `PATH::NAME,NAME`, some of the arrays there
@@ -38,6 +38,15 @@ class Format(Options, ABC):
                     f"format {self.name} cannot hold field {field.name}, which is {field.dtype}; "
                     f"it holds {held}"
                 )
+
+    def _refuse_large(self, schema: Schema, sample_bytes: int, most: int, because: str) -> None:
+        """UnsupportedSchema, naming the largest field, where a sample takes more than `most` bytes there."""
+        if sample_bytes > most:
+            largest = max(schema.fields, key=lambda field: field.sample_bytes)
+            raise UnsupportedSchema(
+                f"format {self.name} cannot hold samples of {sample_bytes} bytes (field {largest.name} has "
+                f"{largest.sample_bytes} of them): {because} at most {most}"
+            )
 
     @property
     def libraries(self) -> tuple[str, ...]:

@@ -1,70 +1,19 @@
-"""Reading images: each file is decoded when it is asked for, by Pillow."""
+"""Reading images: each file is decoded when it is asked for."""
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._errors import corrupt
+from iobench.formats._pixels import decoded
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Timed, same
 from iobench.formats._schema import Array, Schema
-
-KINDS = ("PNG", "JPEG")
-ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
-TAIL_BYTES = 64  # of a file, in which its end stands
-
-# What is wrong with an image is said once, as an error.
-warnings.filterwarnings("ignore", module=r"PIL\b")
-logging.getLogger("PIL").addHandler(logging.NullHandler())
-
-
-def decoded(file: Path, stored: bytes | memoryview, pixels: Array) -> None:
-    """Fill `pixels`, uint8 (H, W, 3) or (H, W), from the bytes of an image file.
-
-    CorruptArtifact where they are none, or one of another size or kind.
-
-    Lets go of the interpreter's lock while it decodes.
-    """
-    height, width = pixels.shape[:2]
-    expected = f"an image of {width} x {height}, {'RGB' if pixels.ndim == 3 else 'grey'}"
-    try:
-        with Image.open(BytesIO(stored), formats=KINDS) as image:
-            if (
-                image.size != (width, height)
-                or bytes(stored[-TAIL_BYTES:]).find(ENDS[image.format or ""]) < 0
-            ):
-                raise corrupt(file, expected, f"{image.size[0]} x {image.size[1]} in {len(stored)} bytes")
-            found = np.asarray(image)
-    except CorruptArtifact:
-        raise
-    except Exception as error:  # decoders fail in any way on damaged files; whichever it is, name the file
-        raise corrupt(file, expected, str(error).partition("\n")[0] or type(error).__name__) from error
-    if found.shape != pixels.shape or found.dtype != np.uint8:
-        raise corrupt(file, expected, f"{found.dtype} {found.shape}")
-    pixels[...] = found
-
-
-def shape_of(file: Path) -> tuple[int, ...]:
-    """The shape of an image's pixels, by its header; CorruptArtifact where it is no RGB or grey one."""
-    try:
-        with Image.open(file, formats=KINDS) as image:
-            (width, height), mode = image.size, image.mode
-    except Exception as error:  # as above
-        raise corrupt(file, "a PNG or JPEG file", str(error).partition("\n")[0]) from error
-    if mode not in ("RGB", "L"):
-        raise CorruptArtifact(
-            f"{file}: its pixels are {mode}; RGB and grey ones (L) are read: convert it first"
-        )
-    return (height, width, 3) if mode == "RGB" else (height, width)
 
 
 class ImageReader(Reader):

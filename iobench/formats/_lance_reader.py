@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ PIECE_ROWS = 1024  # looked at together
 
 def opened(path: Path) -> Any:
     """The newest version of a dataset; CorruptArtifact where it is none, or files of it lie elsewhere."""
-    try:
+    with _telling(path, "a Lance dataset"):
         if not (path / "_versions").is_dir():
             raise OSError("no folder _versions")
         dataset = lance.dataset(str(path))
@@ -33,9 +34,7 @@ def opened(path: Path) -> Any:
                     raise OSError(f"data outside its folder: {file.path}")
                 if not (path / "data" / file.path).is_file():
                     raise OSError(f"no file data/{file.path}")
-        return dataset
-    except BaseException as error:
-        raise _told(path, "a Lance dataset", error) from error
+    return dataset
 
 
 def found_schema(path: Path, told: Sequence[Field]) -> Schema:
@@ -45,15 +44,13 @@ def found_schema(path: Path, told: Sequence[Field]) -> Schema:
     wanted = {field.name for field in told} or set(names)
     chosen = [name for field, name in names.items() if field in wanted]
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
-    try:
+    with _telling(path, "readable columns"):
         for batch in dataset.to_batches(columns=chosen, batch_size=PIECE_ROWS):
             for name in chosen:
                 found = sample_shape(path, name, batch.column(name))
                 if shapes.setdefault(name, found) != found:
                     raise not_fixed(path, f"column {name}", f"{shapes[name]} and {found}")
         samples = dataset.count_rows()
-    except BaseException as error:
-        raise _told(path, "readable columns", error) from error
     if not samples:
         raise CorruptArtifact(f"{path}: it holds no rows")
     return schema_of_arrays(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, told)
@@ -71,10 +68,8 @@ class LanceReader(Reader):
                 raise corrupt(path, f"a column {field.name}", ", ".join(names))
             check_type(path, field, self._dataset.schema.field(names[field.name]).type)
         self._names = {field.name: names[field.name] for field in schema.fields}
-        try:
+        with _telling(path, f"{schema.samples} samples"):
             samples = self._dataset.count_rows()
-        except BaseException as error:
-            raise _told(path, f"{schema.samples} samples", error) from error
         if samples != schema.samples:
             raise corrupt(path, f"{schema.samples} samples", samples)
 
@@ -112,19 +107,23 @@ class LanceReader(Reader):
         if not names:
             return {}
         fields = Schema(len(self), tuple(self.schema.field(name) for name in names))
-        try:
+        with _telling(self._path, "readable rows"):
             table: pa.Table = self._dataset.take(rows, columns=[self._names[name] for name in names])
             found = arrays(self._path, fields, table, self._names)
-        except BaseException as error:
-            raise _told(self._path, "readable rows", error) from error
         if any(len(array) != len(rows) for array in found.values()):
             raise corrupt(self._path, f"{len(rows)} rows", table.num_rows)
         return found
 
 
-def _told(path: Path, expected: str, error: BaseException) -> BaseException:
-    """The error to raise: a CorruptArtifact for what Lance raises on damage, panics of its own among that."""
-    panic = type(error).__name__ == "PanicException"  # a BaseException that no module exports
-    if isinstance(error, CorruptArtifact) or not (panic or isinstance(error, DAMAGE)):
-        return error
-    return corrupt(path, expected, first_line(error)[:300])
+@contextmanager
+def _telling(path: Path, expected: str) -> Iterator[None]:
+    """Have what Lance raises on damage, panics of its own among that, be a CorruptArtifact."""
+    try:
+        yield
+    except CorruptArtifact:
+        raise
+    except BaseException as error:
+        panic = type(error).__name__ == "PanicException"  # a BaseException that no module exports
+        if not (panic or isinstance(error, DAMAGE)):
+            raise
+        raise corrupt(path, expected, first_line(error)[:300]) from error

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from iobench.formats._chunks import Column, Items, inside, read_index
+from iobench.formats._chunks import Column, Items, inside, listed, packed_images, read_index
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._foreign import FIXED, fields_by_name
 from iobench.formats._placed import Maps
@@ -22,6 +22,7 @@ ADVICE = {
     "ndarray": f"of any shape in each sample; {FIXED}, and write it as ndarray:DTYPE:SHAPE",
     "bytes": "bytes, which do not say what they are; name the fields to take, with dtype and shape",
 }
+IMAGES = ("png", "jpeg")
 OTHERWISE = (
     "encoded, not an array of one shape; decode it and write it as ndarray:DTYPE:SHAPE, or name the fields"
 )
@@ -72,11 +73,21 @@ class MdsIndex:
                 raise corrupt(file, f"{size} bytes", found)
         return Maps(self.files)
 
-    def fields(self) -> tuple[Field, ...]:
-        """Every column as a field; CorruptArtifact names the first that holds no array of one shape."""
+    def fields(self, maps: Maps) -> tuple[Field, ...]:
+        """Every column as a field; CorruptArtifact names the first that holds no array of one shape.
+
+        The first image says of which shape those of its column are.
+        """
+        names = fields_by_name(self.path, self.columns)
         return tuple(
-            self._field(field, name) for field, name in fields_by_name(self.path, self.columns).items()
+            self._image(maps, field, name) if self.columns[name] in IMAGES else self._field(field, name)
+            for field, name in names.items()
         )
+
+    def _image(self, maps: Maps, field: str, name: str) -> Field:
+        unknown = Field(field, (1, 1), "uint8")
+        lists = listed(maps, self.rows[:1], self.items([unknown]))
+        return Field(field, packed_images(lists, unknown).shape(maps, 0), "uint8")
 
     def items(self, fields: Sequence[Field]) -> Items:
         """What a sample consists of, these fields being taken; CorruptArtifact where a column is another."""
@@ -90,7 +101,8 @@ class MdsIndex:
             if name in taken:
                 self._compare(name, taken[name])
             size = None if known is None else known.sample_bytes
-            columns.append(Column(size, heads if size is None else None, taken.get(name)))
+            encoded = name in taken and encoding in IMAGES
+            columns.append(Column(size, heads if size is None else None, taken.get(name), encoded=encoded))
             heads += size is None
         return Items(heads, tuple(columns))
 
@@ -114,7 +126,9 @@ class MdsIndex:
 
     def _compare(self, name: str, field: Field) -> None:
         encoding = self.columns[name]
-        if encoding != "bytes":
+        if encoding in IMAGES and not field.is_image:
+            raise corrupt(self.path, f"column {name} as {field.dtype} {field.shape}", f"images, {encoding}")
+        if encoding not in ("bytes", *IMAGES):
             known = self._field(field.name, name)
             dtype = "uint8" if field.dtype == "bool" else field.dtype
             if (known.dtype, known.shape) != (dtype, field.shape):

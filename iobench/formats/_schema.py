@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import keyword
 import math
 import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import ml_dtypes  # noqa: F401  # from here on NumPy knows bfloat16 by its name
 import numpy as np
 import numpy.typing as npt
 
@@ -15,10 +17,12 @@ Array: TypeAlias = npt.NDArray[Any]
 Batch: TypeAlias = dict[str, Array]
 
 COMPLEX = ("complex64", "complex128")
-DTYPES = [
+NUMPY_DTYPES = [  # NumPy's own, which every library that takes its arrays knows
     *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
     *("float16", "float32", "float64", *COMPLEX),
 ]
+DTYPES = [*NUMPY_DTYPES, "bfloat16"]
+MOST_PIXELS = 65_500  # to a side of an image: what JPEG can hold
 FIELD_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 # A tensorclass has no attribute `class`, and its own methods by these names are needed; TensorDict's
 # meta.json keeps its own `shape` and `device`.
@@ -50,6 +54,12 @@ class Field:
     def elements(self) -> int:
         """Scalar elements in one sample."""
         return math.prod(self.shape)
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it is uint8 (H, W, 3) or (H, W), and no larger than JPEG can be."""
+        axes = len(self.shape) == 2 or self.shape[2:] == (3,)
+        return self.dtype == "uint8" and axes and max(self.shape) <= MOST_PIXELS
 
     @property
     def sample_bytes(self) -> int:
@@ -85,6 +95,11 @@ class Schema:
             if field.name == name:
                 return field
         raise KeyError(f"no field {name!r}; there are {', '.join(f.name for f in self.fields)}")
+
+    def offsets(self, first: int = 0) -> dict[str, int]:
+        """Where each field begins in a sample whose fields follow each other from byte `first` on."""
+        ends = itertools.accumulate((field.sample_bytes for field in self.fields), initial=first)
+        return {field.name: begin for field, begin in zip(self.fields, ends, strict=False)}
 
     def empty(self, count: int) -> Batch:
         """A batch of `count` uninitialised samples."""

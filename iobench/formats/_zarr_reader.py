@@ -38,13 +38,13 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
     CorruptArtifact where there is none, or a codec is not one of those that only unpack.
     """
     try:
-        _refuse_codecs(path)
+        folders = _array_folders(path)
         node = zarr.open(path, mode="r")
         if isinstance(node, zarr.Array):
             return {path.name.partition(".")[0]: node}, False
-        members = node.members(max_depth=None)
-        found = {name: member for name, member in members if isinstance(member, zarr.Array)}
-        return found, node.attrs.get(OURS) == 1
+        # by name: a group that is asked for its members warns of each file beside them, such as a seal
+        named = ((name, node[name]) for name in folders)
+        return {n: member for n, member in named if isinstance(member, zarr.Array)}, node.attrs.get(OURS) == 1
     except DAMAGE as error:
         if isinstance(error, CorruptArtifact):
             raise
@@ -162,8 +162,9 @@ class ZarrReader(Reader):
         return found
 
 
-def _refuse_codecs(path: Path) -> None:
-    """CorruptArtifact where metadata below `path` name a codec that does more than unpack."""
+def _array_folders(path: Path) -> list[str]:
+    """Where arrays lie below `path`, relative to it; CorruptArtifact where a codec does more than unpack."""
+    folders = []
     for file in sorted({*path.rglob("zarr.json"), *path.rglob(".zarray")}):
         if file.is_symlink():
             raise corrupt(file, "metadata in this folder", "a link")
@@ -172,6 +173,9 @@ def _refuse_codecs(path: Path) -> None:
         named += [described["compressor"]] if described.get("compressor") else []
         for codec in named:
             _refuse(file, codec)
+        if file.name == ".zarray" or described.get("node_type") == "array":
+            folders.append(str(file.parent.relative_to(path)))
+    return folders
 
 
 def _refuse(file: Path, codec: Mapping[str, Any]) -> None:

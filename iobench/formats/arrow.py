@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._options import option
-from iobench.formats._schema import COMPLEX, DTYPES, Batch, Field, Schema
+from iobench.formats._schema import COMPLEX, NUMPY_DTYPES, Batch, Field, Schema
 from iobench.formats._slabs import slabs
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Arrow(Format):
     library: ClassVar[str] = "pyarrow"
     modules: ClassVar[tuple[str, ...]] = ("pyarrow",)
     extra: ClassVar[str] = "arrow"
-    dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES).difference(COMPLEX)
+    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
 
     batch_bytes: int = option(4 << 20, "bytes of samples in a record batch", minimum=1)
 

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
 A_FOLDER = 1000
-MOST_PIXELS = 65_500  # to a side: what JPEG can hold
 QUALITY = 90
 
 
@@ -66,7 +65,7 @@ class Images(Format):
         return batch if self.keeps else {name: self._kept(array) for name, array in batch.items()}
 
     def _kept(self, array: Array) -> Array:
-        from iobench.formats._image_reader import decoded
+        from iobench.formats._pixels import decoded
 
         if array.ndim == 1:
             return array
@@ -91,7 +90,7 @@ class Images(Format):
         """UnsupportedSchema where a field is neither an image nor a scalar, or none is an image."""
         super().check_schema(schema)
         for field in schema.fields:
-            if field.shape and not is_image(field):
+            if field.shape and not field.is_image:
                 raise UnsupportedSchema(
                     f"format {self.name} cannot hold field {field.name}, which is {field.dtype} "
                     f"{field.shape}; it holds images, uint8 (height, width, 3) or (height, width), "
@@ -142,7 +141,7 @@ class Images(Format):
         found = {}
         for field in schema.fields:
             if field.shape:
-                if not is_image(field):
+                if not field.is_image:
                     raise corrupt(path, f"{field.name}: {field.dtype} {field.shape}", "images")
                 found[field.name] = [self.file_of(path, field.name, row) for row in range(schema.samples)]
                 self._check_ends(path, field, schema.samples)
@@ -167,7 +166,7 @@ class Images(Format):
 
     def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
         """Fields `image` and `label`; every image must be of one size, which their headers say."""
-        from iobench.formats._image_reader import shape_of
+        from iobench.formats._pixels import shape_of
 
         files, _ = classes(path)
         shapes = {shape_of(file): file for file in files}
@@ -185,12 +184,6 @@ class Images(Format):
         share = 0.02 if self.keeps else 2
         noise = int(share * sum(field.sample_bytes for field in images))
         return super().size_bound(schema) + schema.samples * (noise + (8 << 10) * len(images))
-
-
-def is_image(field: Field) -> bool:
-    """Whether a field is uint8 (H, W, 3) or (H, W), and no larger than JPEG can be."""
-    axes = len(field.shape) == 2 or (len(field.shape) == 3 and field.shape[2] == 3)
-    return field.dtype == "uint8" and axes and max(field.shape) <= MOST_PIXELS
 
 
 def classes(path: Path) -> tuple[list[Path], Array]:

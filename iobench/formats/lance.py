@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.formats._format import Format
-from iobench.formats._schema import COMPLEX, DTYPES, Batch, Field, Schema
+from iobench.formats._schema import COMPLEX, NUMPY_DTYPES, Batch, Field, Schema
 
 if TYPE_CHECKING:
     from iobench.formats._lance_reader import LanceReader
@@ -28,7 +28,7 @@ class Lance(Format):
     library: ClassVar[str] = "pylance"
     modules: ClassVar[tuple[str, ...]] = ("lance",)
     extra: ClassVar[str] = "lance"
-    dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES).difference(COMPLEX)
+    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
     forkable: ClassVar[bool] = False
     holds_files: ClassVar[bool] = False
 

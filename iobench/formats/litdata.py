@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 from iobench.formats import _litdata_leaves
 from iobench.formats._chunks import (
+    MOST_SAMPLE_BYTES,
     Column,
     Items,
     inside,
     offsets_of,
     placements,
     read_index,
-    refuse_large,
     rows_in_shard,
     table,
 )
@@ -56,7 +56,7 @@ class LitData(Format):
     def check_schema(self, schema: Schema) -> None:
         """As any format, and refuse samples that are too large for a chunk."""
         super().check_schema(schema)
-        refuse_large(self.name, schema, schema.sample_bytes)
+        self._refuse_large(schema, schema.sample_bytes, MOST_SAMPLE_BYTES, "a chunk has")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the chunks, then the index."""

@@ -2,7 +2,8 @@
 
 Ours have fixed columns alone, so samples stand at one stride in each shard. Columns are sorted by name.
 Booleans are uint8 there, because MDS has none. What others wrote may have other columns beside those
-that are taken; columns of `bytes` can be told. Nothing is unpickled.
+that are taken; columns of `bytes` can be told, and images, `png` and `jpeg`, are decoded as they are read.
+Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from iobench.formats._chunks import (
-    placements,
+    MOST_SAMPLE_BYTES,
+    found_in,
+    listed,
+    packed_images,
     read_index,
-    refuse_large,
     rows_in_shard,
     table,
 )
@@ -24,7 +27,7 @@ from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._format import Format
 from iobench.formats._mds_index import INDEX, NUMBERS, VERSION, MdsIndex, get
 from iobench.formats._options import option
-from iobench.formats._placed import Found, PlacedReader
+from iobench.formats._placed import PlacedReader
 from iobench.formats._records import Record, ShardWriter
 from iobench.formats._schema import Batch, Field, Schema
 
@@ -45,7 +48,7 @@ class Mds(Format):
     def check_schema(self, schema: Schema) -> None:
         """As any format, and refuse samples that are too large for a shard."""
         super().check_schema(schema)
-        refuse_large(self.name, schema, schema.sample_bytes)
+        self._refuse_large(schema, schema.sample_bytes, MOST_SAMPLE_BYTES, "a shard has")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the shards, then the index."""
@@ -61,9 +64,7 @@ class Mds(Format):
         if sum(index.rows) != schema.samples:
             raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
         maps = index.maps()
-        return PlacedReader(
-            schema, maps, lambda kept: Found(placements(maps, index.rows, items, thorough=False))
-        )
+        return PlacedReader(schema, maps, lambda kept: found_in(maps, index.rows, items, kept))
 
     def size_bound(self, schema: Schema) -> int:
         """Samples, their offsets and the shards' descriptions."""
@@ -85,10 +86,14 @@ class Mds(Format):
         Hashes of shards are compared; those of kinds that Python has not are passed over.
         """
         index = MdsIndex.read(path)
-        schema = Schema(sum(index.rows), tuple(told) or index.fields())
         maps = index.maps()
         try:
-            placements(maps, index.rows, index.items(schema.fields), thorough=True)
+            schema = Schema(sum(index.rows), tuple(told) or index.fields(maps))
+            items = index.items(schema.fields)
+            lists = listed(maps, index.rows, items)
+            for column in items.columns:
+                if column.field is not None and column.encoded:
+                    packed_images(lists, column.field).check(maps, column.field)
             index.verify(maps)
             return schema
         finally:

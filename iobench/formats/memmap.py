@@ -39,6 +39,7 @@ class Memmap(Format):
     name: ClassVar[str] = "memmap"
     summary: ClassVar[str] = "TensorDict memmap directory, loaded as a tensorclass"
     library: ClassVar[str] = "tensordict"
+    dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Pre-allocate the directory with TensorDict, then fill its raw files.
@@ -46,7 +47,7 @@ class Memmap(Format):
         Plain writes, because storing through the maps costs a page fault every 4 KiB and
         lets resident memory grow with the dataset.
         """
-        one = {f.name: torch.from_numpy(np.empty((1, *f.shape), f.dtype)) for f in schema.fields}
+        one = {f.name: torch.empty(1, *f.shape, dtype=getattr(torch, f.dtype)) for f in schema.fields}
         whole = {name: t.expand(schema.samples, *t.shape[1:]) for name, t in one.items()}
         TensorDict(whole, [schema.samples]).memmap_like(path)
         with ExitStack() as stack:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._options import option
-from iobench.formats._schema import COMPLEX, DTYPES, Batch, Field, Schema
+from iobench.formats._schema import COMPLEX, NUMPY_DTYPES, Batch, Field, Schema
 from iobench.formats._slabs import slabs
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Parquet(Format):
     library: ClassVar[str] = "pyarrow"
     modules: ClassVar[tuple[str, ...]] = ("pyarrow",)
     extra: ClassVar[str] = "parquet"
-    dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES).difference(COMPLEX)
+    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
 
     row_group_bytes: int = option(8 << 20, "bytes of samples in a row group", minimum=1)
     codec: str | None = option(None, "what pages are packed with", choices=(None, "snappy", "zstd"))

@@ -22,7 +22,9 @@ from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._reader import Rows, unread
+from iobench.formats._records import write_at
 from iobench.formats._schema import Batch, Field, Schema, raw_bytes
+from iobench.formats._tensors import array_of
 
 DATA_FILE = "data.safetensors"
 SIZE = struct.Struct("<Q")
@@ -41,6 +43,7 @@ CODES = {
     "uint64": "U64",
     "int64": "I64",
     "float16": "F16",
+    "bfloat16": "BF16",
     "float32": "F32",
     "float64": "F64",
 }
@@ -67,7 +70,7 @@ class Safetensors(Format):
             file.truncate(len(header) + schema.logical_bytes)
             for batch in batches:
                 for name, array in batch.items():
-                    _write_at(file.fileno(), raw_bytes(array), offsets[name])
+                    write_at(file.fileno(), raw_bytes(array), offsets[name])
                     offsets[name] += array.nbytes
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> SafetensorsReader:
@@ -163,9 +166,9 @@ class SafetensorsReader(MappedReader):
         if self._tensors is None:
             self._tensors = self._loaded()
         if isinstance(checked, slice):
-            return {name: unread(tensor[checked].numpy()) for name, tensor in self._tensors.items()}
+            return {name: unread(array_of(tensor[checked])) for name, tensor in self._tensors.items()}
         index = torch.from_numpy(checked)
-        return {name: tensor[index].numpy() for name, tensor in self._tensors.items()}
+        return {name: array_of(tensor[index]) for name, tensor in self._tensors.items()}
 
     def _loaded(self) -> dict[str, Any]:
         from safetensors import SafetensorError, safe_open
@@ -196,12 +199,6 @@ def _header(schema: Schema) -> tuple[bytes, dict[str, int]]:
     base = SIZE.size + len(text)
     offsets = {name: base + entry["data_offsets"][0] for name, entry in described.items()}
     return SIZE.pack(len(text)) + text, offsets
-
-
-def _write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    while data:
-        written = os.pwrite(descriptor, data, offset)
-        data, offset = data[written:], offset + written
 
 
 def _place(file: Path, field: Field, samples: int, found: Tensor | None) -> int:

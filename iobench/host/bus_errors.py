@@ -142,40 +142,51 @@ def unmap_memory(address: int, count: int) -> None:
     _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(count))
 
 
-def guards_of(folder: Path, page: bytes = NO_KEYS) -> list[Guard]:
-    """Guards over what a library has mapped of the files below a folder, or of a file.
+class FolderGuard(Guard):
+    """Watches whatever this process has mapped of the files below a folder, or of a file, by the moment.
 
-    Each page that is lost gives way to `page`, in which the library finds nothing.
+    Each page that is lost gives way to `page`, in which a library finds nothing. Maps may be made after
+    it: they are looked for when a page is lost. A forked child has none: it cannot tell who checks.
     """
-    guards, own = [], str(folder.resolve())
-    inside = f"{own}{os.sep}"
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        if own not in line:
-            continue
-        span, *_, path = line.split(maxsplit=5)
-        if path == own or path.startswith(inside):
-            start, end = (int(number, 16) for number in span.split("-"))
-            guards.append(Guard(Path(path), start, end - start, page))
-    return guards
+
+    def __init__(self, folder: Path, page: bytes = NO_KEYS) -> None:
+        self._own, self._process = str(folder.resolve()), os.getpid()
+        super().__init__(folder, 0, 0, page)
+
+    def holds(self, address: int) -> bool:
+        """Whether a byte of memory is in such a map."""
+        return os.getpid() == self._process and self._file_at(address) is not None
+
+    def stretch(self, address: int) -> tuple[Path, int, int]:
+        """The file mapped at an address, and its page there."""
+        start = address // PAGE * PAGE
+        return self._file_at(address) or self._path, start, start + PAGE
+
+    def _file_at(self, address: int) -> Path | None:
+        try:
+            lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
+        except OSError:  # no descriptor is left: whoever was there before gets the bus error
+            return None
+        for line in lines:
+            if self._own in line:
+                span, *_, path = line.split(maxsplit=5)
+                start, end = (int(number, 16) for number in span.split("-"))
+                if start <= address < end and (path + os.sep).startswith(self._own + os.sep):
+                    return Path(path)
+        return None
 
 
 @contextmanager
 def guarded(folder: Path) -> Iterator[Callable[[], None]]:
-    """Guards over what is mapped of a folder's files by now, for as long as the block runs.
+    """A guard over what is mapped of a folder's files, or of a file, for as long as the block runs.
 
     Yields what to call after each look: OSError where a page could not be read.
     """
-    guards = guards_of(folder)
-
-    def check() -> None:
-        for guard in guards:
-            guard.check()
-
+    guard = FolderGuard(folder)
     try:
-        yield check
+        yield guard.check
     finally:
-        for guard in guards:
-            guard.release()
+        guard.release()
 
 
 _guards: set[Guard] = set()

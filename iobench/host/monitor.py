@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from iobench.host import machine
-from iobench.host.nvml import Gpu
+from iobench.host.device.nvml import Gpu
 
 EVERY_S = 1.0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,14 @@ class Others:
     cpu_stalled: float | None = None
     io_stalled: float | None = None
     memory_stalled: float | None = None
+
+
+_beside: set[int] = set()  # processes that do the same work as this one
+
+
+def count_as_ours(processes: Iterable[int]) -> None:
+    """From now on these and what is below them are no other processes: the ranks of a run on this host."""
+    _beside.update(set(processes) - {os.getpid()})
 
 
 class OtherWork:
@@ -94,7 +103,7 @@ class _Accounts:
 def own_cpu_s() -> float:
     """Processor seconds of this process, of its children that were reaped, and of those that live."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used) + sum(map(_cpu_s, descendants()))
+    return sum(u.ru_utime + u.ru_stime for u in used) + sum(map(_cpu_s, _ours()))
 
 
 def own_disk_bytes() -> int | None:
@@ -103,7 +112,12 @@ def own_disk_bytes() -> int | None:
     None where it keeps no such account.
     """
     own = _read_bytes("self")
-    return None if own is None else own + sum(_read_bytes(str(child)) or 0 for child in descendants())
+    return None if own is None else own + sum(_read_bytes(str(child)) or 0 for child in _ours())
+
+
+def _ours() -> set[int]:
+    """Every process but this one whose work is ours."""
+    return {*descendants(), *(below for one in _beside for below in (one, *descendants(one)))}
 
 
 def _cpu_s(pid: int) -> float:

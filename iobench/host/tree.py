@@ -9,14 +9,14 @@ from pathlib import Path
 import psutil
 
 
-def descendants() -> list[int]:
-    """The processes below this one, by number.
+def descendants(of: int | None = None) -> list[int]:
+    """The processes below a process, by default below this one, by number.
 
     Linux tells a process's children at once; psutil has to look at every process of the machine.
     """
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel built without
-        return [child.pid for child in psutil.Process().children(recursive=True)]
-    found, rest = list[int](), [os.getpid()]
+        return [child.pid for child in psutil.Process(of).children(recursive=True)]
+    found, rest = list[int](), [os.getpid() if of is None else of]
     while rest:
         below = _children(rest.pop())
         found += below

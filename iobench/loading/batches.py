@@ -32,7 +32,8 @@ def batches(
 
     `dataset`: a folder that `iobench prepare` made. `format`: a variant that is prepared in it. `loader`:
     a loader with its options, such as "dataloader:num_workers=4". `epoch` decides the order together
-    with `seed`. A batch is on the device when the consumer's stream reaches it.
+    with `seed`. A batch is on the device when the consumer's stream reaches it; a loader that `reuses` its
+    memory, such as ffcv, fills it again on the CPU once the next batch is asked for.
     InvalidSettings, InvalidOption, ManifestError, CorruptArtifact or LoaderFailed where it cannot be had.
     """
     import torch

@@ -151,6 +151,11 @@ class Order:
         return rows
 
 
+def row_count(rows: Rows) -> int:
+    """How many samples a batch of these rows has."""
+    return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+
 def blocks_of(schema: Schema, batch_size: int, block_bytes: int, window_bytes: int) -> tuple[int, int]:
     """Samples in a block and batches in a window of these sizes, at least one of each."""
     block_rows = schema.batch_rows(block_bytes)

@@ -17,6 +17,8 @@ def tensor_of(array: Array) -> torch.Tensor:
     """A tensor over the memory of an array."""
     import torch
 
+    if array.dtype == "bfloat16":  # torch does not know NumPy's
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from iobench.bench.case import Case
+from iobench.formats import NUMPY_DTYPES
 from iobench.recommendation.candidates import asked_word
 from iobench.recommendation.data import Data
 
@@ -91,7 +92,8 @@ def loader_code(data: Data, case: Case) -> str:
     if case.loader.name == "stream":
         settings = {"format": case.variant, **_batching(case), "device": case.device, **options}
         return STREAM.format(settings=_call(root, settings), **about)
-    if case.loader.name == "dataloader" and case.order != "block":
+    plain = all(field.dtype in NUMPY_DTYPES for field in data.manifest.schema.fields)
+    if case.loader.name == "dataloader" and case.order != "block" and plain:
         return _torch(root, case, options, about)
     words = {"format": case.variant, "loader": asked_word(case), **_batching(case), "device": case.device}
     return ANY.format(settings=_call(root, words), **about)

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from iobench.results import stats
+from iobench.results import ranks, stats
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 from iobench.units import MIB, bytes_text, rate_text, seconds_text, three_digits
@@ -69,6 +69,11 @@ def _per_epoch(seconds: float, record: Record) -> float:
     return seconds / record.timing.epochs
 
 
+def _of_ranks(record: Record, one: Callable[[list[float]], float]) -> float | None:
+    found = ranks.rates(record)
+    return None if found is None else one(found)
+
+
 def _spans(record: Record) -> float | None:
     return _ratio(record.timing.spans_s, record.timing.epochs_s)
 
@@ -117,6 +122,46 @@ METRICS: tuple[Metric, ...] = (
         lambda value: f"{value:.2f}",
         lambda r: None if r.headroom_samples_per_s is None else r.headroom_samples_per_s / r.samples_per_s,
         stats.estimate,
+    ),
+    Metric(
+        "rank_min_bytes_per_s",
+        "slowest rank's",
+        "of several ranks: MiB/s of the slowest by itself, until its own device had finished",
+        _mib,
+        lambda r: _of_ranks(r, min),
+        _median,
+    ),
+    Metric(
+        "rank_bytes_per_s",
+        "median rank's",
+        "of several ranks: MiB/s of the median one",
+        _mib,
+        lambda r: _of_ranks(r, statistics.median),
+        _median,
+    ),
+    Metric(
+        "rank_max_bytes_per_s",
+        "fastest rank's",
+        "of several ranks: MiB/s of the fastest",
+        _mib,
+        lambda r: _of_ranks(r, max),
+        _median,
+    ),
+    Metric(
+        "rank_skew",
+        "skew",
+        "of several ranks: how many times as long the slowest takes as the median one",
+        lambda value: f"{value:.2f}",
+        ranks.skew,
+        _median,
+    ),
+    Metric(
+        "rank_wait_share",
+        "others wait",
+        "of several ranks: part of the time that the others waited for the slowest",
+        _percent,
+        ranks.wait_share,
+        _median,
     ),
     Metric(
         "loss",

@@ -72,11 +72,13 @@ class TimingPart:
 
     samples: int
     logical_bytes: int
-    epochs_s: float  # from each epoch's first request until the device had finished its last batch
+    epochs_s: float  # from each epoch's first request until the device had finished its last batch; over
+    # ranks from the moment at which all began until the slowest rank's device had
+    own_s: float | None = None  # the same until this rank's own device had; None where there is but one
     epochs: int = 1
     open_s: float  # until the loader could be asked for its first batch
-    first_batch_s: float  # of the first epoch
-    wait_s: float  # blocked in next()
+    first_batch_s: float  # of the first epoch: until a step could begin with it, on the device
+    wait_s: float  # the device's own idle time between steps; on the CPU, blocked in next()
     wait_p50_s: float
     wait_p99_s: float
     stages: dict[str, float] | None = None  # seconds of the consuming thread by stage
@@ -214,8 +216,32 @@ class SnapshotPart(_SnapshotAlways, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankPart:
+    """What one rank of several did in a round, and where it is; in seconds of all epochs together."""
+
+    rank: int
+    local_rank: int  # among those of its host
+    node: int  # number of its host
+    host: str
+    device: str
+    threads: int  # that torch computes with on the processor: torchrun's OMP_NUM_THREADS, unless it is set
+    samples: int
+    logical_bytes: int
+    own_s: float  # until its own device had finished
+    wait_s: float  # blocked in next()
+    open_s: float
+    first_batch_s: float
+    cpu_s: float
+    disk_bytes: int | None = None  # for it and its workers: ranks of a host share the page cache
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a round took: the parts of a record that whoever measures can know."""
+    """What a round took: the parts of a record that whoever measures can know.
+
+    `ranks`: what each of several did; the other parts are then of all of them together.
+    """
 
     timing: TimingPart
     processor: ProcessorPart
@@ -223,3 +249,4 @@ class Measured:
     memory: MemoryPart
     others: OthersPart | None = None  # None in records of before it was noted
     loss: float | None = None  # of the last step of the round's first epoch
+    ranks: list[RankPart] | None = None

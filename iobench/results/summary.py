@@ -10,6 +10,7 @@ from typing import Any
 from iobench.results import cases, limits, stats
 from iobench.results.cases import Label
 from iobench.results.metrics import METRICS
+from iobench.results.ranks import Slowest, slowest
 from iobench.results.record import Record
 from iobench.results.stats import Estimate, Verdict
 from iobench.results.unproved import unproved
@@ -34,6 +35,7 @@ class CaseSummary:
     stages: dict[str, float] | None = None
     beside_s: float | None = None  # that threads read beside the consumer
     not_proved: str | None = None  # why nobody can say that all of the dataset came
+    slowest: Slowest | None = None  # of several ranks
 
     @property
     def named(self) -> str:
@@ -171,5 +173,6 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
         }
         or None,
         not_proved=next((r.not_proved for r in rounds if r.not_proved), None),
+        slowest=slowest(rounds),
         beside_s=statistics.median(timing.beside_s or 0.0 for timing in profiled) if profiled else None,
     )

@@ -12,3 +12,6 @@ MEMORY_SETTINGS = Reference(
 IO_BOTTLENECK = Reference(
     "Stuck in the I/O bottleneck", "a practitioner's report on PNG, HDF5 and LMDB for small batches"
 )
+DISTRIBUTED_LOADER = Reference(
+    "Dpex: a distributed drop-in DataLoader on Ray", "a practitioner's project and its measurements"
+)

@@ -12,6 +12,7 @@ import typer
 
 from iobench.errors import INTERRUPTED, BenchError, InvalidSettings, TargetError
 from iobench.formats import FormatError, InvalidOption, UnknownFormat
+from iobench.ranks.place import of_environment
 from iobench.terminal.commands import (
     add,
     compare,
@@ -25,6 +26,7 @@ from iobench.terminal.commands import (
     study,
     tune,
 )
+from iobench.terminal.ranked import run_as_rank
 from iobench.text import printable, shortened
 
 app = typer.Typer(rich_markup_mode=None)
@@ -84,7 +86,12 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        code = app(standalone_mode=False)
+        place = of_environment()
+        if place is None:
+            code = app(standalone_mode=False)
+        else:
+            run = lambda crew: app(standalone_mode=False, obj=crew)  # noqa: E731 - one line, used once
+            code = run_as_rank(place, run, _complain)
     except UsageError as error:
         _fail(f"{error.format_message()} (see --help)", 2)  # type: ignore[attr-defined]
     except USAGE_ERRORS as error:
@@ -116,6 +123,9 @@ def _iobench(
         raise typer.Exit
     if context.invoked_subcommand is None:
         print(context.get_help())
+    elif context.obj is not None and context.invoked_subcommand != "run":
+        name = context.invoked_subcommand
+        raise InvalidSettings(f"iobench {name} is not for several ranks: start it without torchrun")
 
 
 for command in COMMANDS:
@@ -124,5 +134,9 @@ app.add_typer(history.app, name="runs")
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    print(f"iobench: {shortened(printable(message), LONGEST)}", file=sys.stderr)
+    _complain(message)
     sys.exit(code)
+
+
+def _complain(message: str) -> None:
+    print(f"iobench: {shortened(printable(message), LONGEST)}", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from iobench.results.cases import FACETS, Facets, Label, trains, varying
 from iobench.results.metrics import METRICS, Metric
+from iobench.results.ranks import Slowest, where
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context, Summary
@@ -55,11 +56,18 @@ def run_lines(records: Sequence[Record]) -> list[str]:
         if len(values := {record.case.get(name) for record in records}) == 1 and None not in values
     ]
     return [
-        ", ".join([*alike, counted(rounds, "round")]),
+        ", ".join([*alike, *_ranks(records), counted(rounds, "round")]),
         f"{FACETS['processor'].text([machine.cpu, machine.usable_cores or 0])}, "
         f"{bytes_text(machine.memory_bytes)}{gpu}; "
         f"{drive}, read-ahead {disk.read_ahead_kib} KiB",
     ]
+
+
+def _ranks(records: Sequence[Record]) -> list[str]:
+    """How many ranks on how many hosts, where all records have as many."""
+    found = {where(record) for record in records}
+    said = found.pop()
+    return [said] if not found and said else []
 
 
 def run_tables(summary: Summary, width: int, wide: bool = False) -> list[Table]:
@@ -136,6 +144,10 @@ def _columns(cases: Sequence[CaseSummary], wide: bool) -> Columns:
         if metric.name == "limit_bytes_per_s":
             found.append(("limit", [case.limit for case in cases]))
             found.append(("reached", [_share(case.limit_share) for case in cases]))
+        if metric.name == "rank_max_bytes_per_s" and not wide:
+            found.append(("a rank's MiB/s", [_each_rank(case) for case in cases]))
+        if metric.name == "rank_wait_share":
+            found.append(("slowest", [_slowest(case.slowest) for case in cases]))
     if any(case.not_proved for case in cases):
         found.append(("proved", ["no" if case.not_proved else "yes" for case in cases]))
     return [(title, cells) for title, cells in found if any(cell is not None for cell in cells)]
@@ -144,8 +156,10 @@ def _columns(cases: Sequence[CaseSummary], wide: bool) -> Columns:
 def _where_it_matters(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
     """Metrics that belong into every table of cases like these."""
     steps = any(trains(case.facets) for case in cases)
-    trained = ("wait_share", "headroom", "loss") if steps else ()
-    return (*trained, *(("shuffledness",) if any(case.value("shuffledness") for case in cases) else ()))
+    trained = ["wait_share", "headroom", "loss"] if steps else []
+    shuffled = ["shuffledness"] if any(case.value("shuffledness") for case in cases) else []
+    ranked = ["rank_skew", "rank_wait_share"] if any(case.slowest for case in cases) else []
+    return (*trained, *shuffled, *ranked)
 
 
 def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) -> Columns:
@@ -168,6 +182,20 @@ def _relative(relative: Estimate) -> str:
     if relative.low is None or relative.high is None:
         return f"{relative.median:.2f}"
     return f"{relative.median:.2f} ({relative.low:.2f} – {relative.high:.2f})"
+
+
+def _each_rank(case: CaseSummary) -> str | None:
+    """MiB/s of the median rank, and of the slowest and the fastest."""
+    found = [case.value(f"rank_{one}bytes_per_s") for one in ("", "min_", "max_")]
+    known = [three_digits(value / MIB) for value in found if value is not None]
+    return "{} ({} – {})".format(*known) if len(known) == len(found) else None
+
+
+def _slowest(found: Slowest | None) -> str | None:
+    """The rank that is surely the slowest."""
+    if found is None:
+        return None
+    return f"rank {found.rank} on {found.host}" if found.sure else "none surely"
 
 
 def _share(share: float | None) -> str | None:

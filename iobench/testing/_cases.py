@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +124,20 @@ Call = Callable[..., Any]
 
 @contextmanager
 def spawned() -> Iterator[Call]:
-    """Calls a function in a spawned process, which a wild read may kill without ending the tests."""
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield lambda function, *args: pool.submit(function, *args).result()
+    """Calls a function in a spawned process; where a wild read killed it, the next call has another one."""
+    pools: list[ProcessPoolExecutor] = []
+
+    def call(function: Callable[..., Any], *args: Any) -> Any:
+        if not pools:
+            pools.append(ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")))
+        try:
+            return pools[0].submit(function, *args).result()
+        except BrokenProcessPool:
+            pools.pop().shutdown()
+            raise
+
+    try:
+        yield call
+    finally:
+        for pool in pools:
+            pool.shutdown()

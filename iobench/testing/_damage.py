@@ -46,7 +46,7 @@ from iobench.testing._places import decoded
 
 # of nothing, a zip archive, NumPy's and HDF5's files and a pickle
 STARTS = [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]
-FLIPS = 150
+FLIPS = 60
 
 
 def with_signal(schema: Schema, **changes: Any) -> Schema:
@@ -106,7 +106,7 @@ class Life:
     """
 
     blob_axes: tuple[int, ...] = ()
-    most_samples, most_bytes = 20_000, 4_000_000
+    most_samples, most_bytes = 5_000, 2_000_000
 
     def test_it_says_what_it_is(self, fmt: Format) -> None:
         assert re.fullmatch("[a-z][a-z0-9_-]*", fmt.name)
@@ -198,20 +198,20 @@ class Life:
             with suppress(ValueError):
                 ask()
 
-    @pytest.mark.parametrize("sample_bytes", [1, 100, 512, 2048, 5120, 150_000])
-    def test_size_bound_holds_for_random_data(self, fmt: Format, tmp_path: Path, sample_bytes: int) -> None:
-        samples = min(self.most_samples, max(3, self.most_bytes // sample_bytes))
-        fields = (Field("blob", (*self.blob_axes, sample_bytes), "uint8"),)
-        schema = Schema(samples, fields)
-        with contextlib.suppress(UnsupportedSchema):
-            fmt.check_schema(schema)
-            self.assert_bound(store(fmt, tmp_path / "a", schema))
+    def test_size_bound_holds_for_random_data(self, fmt: Format, tmp_path: Path) -> None:
+        for sample_bytes in (1, 100, 512, 2048, 5120, 150_000):
+            samples = min(self.most_samples, max(3, self.most_bytes // sample_bytes))
+            fields = (Field("blob", (*self.blob_axes, sample_bytes), "uint8"),)
+            schema = Schema(samples, fields)
+            with contextlib.suppress(UnsupportedSchema):
+                fmt.check_schema(schema)
+                self.assert_bound(store(fmt, tmp_path / "a", schema))
 
     @staticmethod
     def assert_bound(artifact: Artifact) -> None:
         """What was written takes no more than its format said that it would."""
         stored = sum(file.stat().st_blocks * 512 for file in files_of(artifact.path))
-        assert stored <= artifact.format.size_bound(artifact.schema)
+        assert stored <= artifact.format.size_bound(artifact.schema), artifact.schema
         shutil.rmtree(artifact.path)
 
 
@@ -292,22 +292,22 @@ class Damage:
         with pytest.raises(CorruptArtifact):
             fmt.open(tmp_path / "nothing", schema)
 
-    @pytest.mark.parametrize("start", STARTS)
     def test_garbage_is_corrupt_unless_a_file_is_nothing_but_samples(
-        self, artifact: Artifact, reader: Reader, damaged: Path, elsewhere: Call, start: bytes
+        self, artifact: Artifact, reader: Reader, damaged: Path, elsewhere: Call
     ) -> None:
         bare = bare_files(artifact, reader)
         for file in files_of(damaged):
             content = file.read_bytes()
-            file.write_bytes((start + np.random.default_rng(1).bytes(len(content)))[: len(content)])
-            found = elsewhere(read_all, artifact.format, damaged, artifact.schema)
-            assert found is None or file.relative_to(damaged) in bare, file.name
+            for start in STARTS:
+                file.write_bytes((start + np.random.default_rng(1).bytes(len(content)))[: len(content)])
+                found = elsewhere(read_all, artifact.format, damaged, artifact.schema)
+                assert found is None or file.relative_to(damaged) in bare, (file.name, start)
             file.write_bytes(content)
 
-    @pytest.mark.parametrize("other", OTHERS)
-    def test_another_schema_is_corrupt(self, artifact: Artifact, elsewhere: Call, other: str) -> None:
-        schema = OTHERS[other](artifact.schema)
-        assert elsewhere(read_all, artifact.format, artifact.path, schema) is None
+    def test_another_schema_is_corrupt(self, artifact: Artifact, elsewhere: Call) -> None:
+        for what, other in OTHERS.items():
+            schema = other(artifact.schema)
+            assert elsewhere(read_all, artifact.format, artifact.path, schema) is None, what
 
     def test_a_pickle_beside_the_files_is_left_alone(
         self, artifact: Artifact, damaged: Path, tmp_path: Path

@@ -57,10 +57,10 @@ class NarrowFormatContract(Rows, Life, Places, Damage):
         """A copy for a test to damage."""
         return shutil.copytree(artifact.path, tmp_path / "damaged")
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture(scope="module")
     @staticmethod
     def elsewhere() -> Iterator[Call]:
-        """Calls a function in another process."""
+        """Calls a function in another process, one for all formats: it takes a second to start."""
         with spawned() as call:
             yield call
 

@@ -8,6 +8,7 @@ import functools
 import io
 import os
 import signal
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -57,7 +58,7 @@ class Calls:
                 result = call(*arguments, **named)
             finally:
                 if struck:
-                    raise KeyboardInterrupt
+                    _interrupt()
             if self.disk is not None and call.__name__ in ("fsync", "fdatasync"):
                 self.disk.synced(arguments[0])
             return result
@@ -73,3 +74,10 @@ class Calls:
             self.disk.fail()
         if self.mode in ("killed", *LUCK):
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _interrupt() -> None:
+    """As Ctrl-C does: the main thread has it, whichever made the call."""
+    if threading.current_thread() is threading.main_thread():
+        raise KeyboardInterrupt
+    os.kill(os.getpid(), signal.SIGINT)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import iobench
+from _faults.attacked import done, holds
 from iobench import Manifest
-from iobench.dataset import seal
+from iobench.dataset import kept, seal
 from iobench.dataset.checksum import Checksum
 
 NAME, SMALL = "d", 4096  # the latter in elements
@@ -30,12 +33,19 @@ class Call:
 
     def __call__(self, data_dir: Path, elements: int = SMALL) -> None:
         """Make it."""
-        source = iobench.Synthetic(elements, (16,), seed=self.seed)
+        source = self._source(elements)
         iobench.prepare(source, self.variants, data_dir=data_dir, name=NAME, overwrite=self.overwrite)
+
+    def _source(self, elements: int) -> iobench.Synthetic:
+        """Vectors, or images where a variant holds no vectors."""
+        vectors = iobench.Synthetic(elements, (16,), seed=self.seed)
+        if all(holds(variant, vectors.schema) for variant in self.variants):
+            return vectors
+        return iobench.Synthetic(elements, (8, 8, 3), "uint8", self.seed)
 
     def content(self, elements: int) -> int:
         """The checksum of its data."""
-        source = iobench.Synthetic(elements, (16,), seed=self.seed)
+        source = self._source(elements)
         check = Checksum(source.schema)
         for batch in source.batches():
             check.add(batch)
@@ -51,6 +61,11 @@ class Scenario:
     call: Call
     change: Callable[[Path], None] = lambda root: None
     damaged: str | None = None  # the variant that the change damages
+
+    @property
+    def label(self) -> str:
+        """Its name, and what is prepared in it."""
+        return f"{self.name} of {' '.join(self.call.variants)}"
 
     def make(self, data_dir: Path, elements: int = SMALL) -> None:
         """Make the data folder as it is before the call."""
@@ -93,17 +108,17 @@ def go_on(scenario: Scenario, data_dir: Path, call: Call, elements: int = SMALL)
     wrong = {variant: problem for variant, problem in iobench.verify(manifest).items() if problem}
     if wrong or not set(call.variants) <= set(manifest.artifacts):
         raise NotWhole(f"prepared again, but not right: {wrong or sorted(manifest.artifacts)}")
-    expected = {".lock", "manifest.json", *(a.folder_name for a in manifest.artifacts.values())}
-    left = {path.name for path in root.iterdir()} - expected
+    folders = {artifact.folder_name for artifact in manifest.artifacts.values()}
+    left = {path.name for path in root.iterdir()} - {".lock", "manifest.json", kept.FOLDER, *folders}
+    left |= {path.name for path in (root / kept.FOLDER).glob("*") if path.stem not in folders}
     if left:
         raise NotWhole(f"left behind: {sorted(left)}")
 
 
-def truncate_npy(root: Path) -> None:
+def truncate(variant: str, root: Path) -> None:
     """Damage one artifact so that its repair is asked for."""
-    file = max(Manifest.load(root).files_of("npy"), key=lambda path: path.stat().st_size)
-    with open(file, "r+b") as opened:
-        opened.truncate(100)
+    file = max(Manifest.load(root).files_of(variant), key=lambda path: path.stat().st_size)
+    os.truncate(file, file.stat().st_size // 2)
 
 
 def to_version_1(root: Path) -> None:
@@ -127,9 +142,14 @@ def scenarios(formats: Sequence[str]) -> list[Scenario]:
         Scenario("add", Call(0, some), old),
         Scenario("overwrite", old, Call(1, rest, overwrite=True)),
         Scenario("overwrite by the same", old, Call(0, some, overwrite=True)),
-        Scenario("repair", old, old, truncate_npy, damaged="npy"),
+        Scenario("repair", old, old, functools.partial(truncate, rest[0]), damaged=rest[0]),
         Scenario("overwrite version 1", old, Call(1, rest, overwrite=True), to_version_1),
     ]
+
+
+def replacing(formats: Sequence[str]) -> Scenario:
+    """One that replaces all that is there."""
+    return next(one for one in scenarios(formats) if one.name == "overwrite")
 
 
 class Ground:
@@ -137,7 +157,7 @@ class Ground:
 
     def __init__(self, scenario: Scenario, folder: Path, elements: int = SMALL) -> None:
         self.scenario, self.folder, self.elements, self._count = scenario, folder, elements, 0
-        scenario.make(folder / "before", elements)
+        done(functools.partial(scenario.make, folder / "before", elements))
 
     def fresh(self) -> Path:
         """A data folder as it is before the call."""

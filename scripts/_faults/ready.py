@@ -30,7 +30,7 @@ def load() -> None:
         importlib.import_module(name)
     with contextlib.redirect_stdout(io.StringIO()):
         cli.app(["formats"], standalone_mode=False)
-    warnings.filterwarnings("ignore", "lance is not fork-safe")  # no trial reads with it after a fork
+    warnings.filterwarnings("ignore", "lance is not fork-safe")  # nor used before one: by trials alone
     gc.collect()
     gc.freeze()  # or each collection in a child copies the pages of whatever there is
 

@@ -148,19 +148,50 @@ def copies_are_booked_as_waiting(plug_in, schedule, copy_s=0.02, step_s=0.01, st
     with clock:
         for _ in range(steps):
             step(transfer.move({"x": torch.zeros(1000, dtype=torch.uint8).pin_memory()}))
-    assert clock.steps == steps
-    np.testing.assert_allclose(
-        [clock.first_batch_s, clock.wait_s, clock.compute_s], [copy_s, steps * copy_s, steps * step_s]
-    )
+    assert len(clock.steps) == steps
+    booked = [clock.waits.first_s, clock.waits.total_s, clock.steps.total_s]
+    np.testing.assert_allclose(booked, [copy_s, steps * copy_s, steps * step_s])
 
 
-def measured(manifest, loader, index, consume, variant="npy", order="sequential", **chosen):
+def waiting_is_the_devices_own(plug_in, schedule, manifest, loader, index=0, variant="npy"):
+    """All that a record says about waiting is by the device's clock: copies of 20 ms a batch and no steps."""
+    rate = BATCH * manifest.schema.sample_bytes / 0.02
+    plug_in(schedule, copy_bytes_per_s=rate)
+    found = measured(manifest, loader, index, lambda batch: None, variant).timing
+    np.testing.assert_allclose(found.wait_s, manifest.schema.logical_bytes / rate)
+    if loader != "stream":  # which copies several batches at once
+        np.testing.assert_allclose(found.wait_p50_s, 0.02)
+    assert 0.02 - 1e-9 <= found.first_batch_s <= found.wait_s
+    assert found.wait_p50_s <= found.wait_p99_s <= found.wait_s
+
+
+def dropped_batches_of_an_epoch_were_right(plug_in, schedule, manifest, arrays, loader, index=0):
+    """Sums of batches that are let go of at once, of a loader that is told its rows."""
+    plug_in(schedule)
+    job, found = job_of(manifest, "random", index), []
+    rows = job.order.batches(manifest.schema.samples, 0)
+    with closing(loaders.get(loader).on(job.device).open(job)) as epochs:
+        for batch in epochs.epoch(rows):
+            found.append((batch["x"].to(torch.int64).sum(), batch["y"].sum()))
+            del batch
+    for (images, labels), asked in zip(found, rows, strict=True):
+        assert int(images) == int(arrays["x"][asked].sum(dtype=np.int64))
+        assert int(labels) == int(arrays["y"][asked].sum())
+
+
+def job_of(manifest, order, index, variant="npy", batch_size=BATCH):
+    """What a loader is opened over for a made-up device."""
+    return Job(manifest.opener(variant), Order(order, batch_size), f"{backend.NAME}:{index}")
+
+
+def measured(manifest, loader, index, consume, variant="npy", order=None, **chosen):
     """One epoch of a case on a made-up device, pinned and without waiting."""
-    batch_size = chosen.pop("batch_size", BATCH)
-    options = {"pin_memory": True, "non_blocking": True, "fetch": "batch", **chosen}
-    own = {spec.name for spec in declared(loaders.type_of(loader))}
-    one = loaders.get(loader, **{name: value for name, value in options.items() if name in own})
-    job = Job(manifest.opener(variant), Order(order, batch_size), f"{backend.NAME}:{index}")
+    kind, batch_size = loaders.type_of(loader), chosen.pop("batch_size", BATCH)
+    options = {"fetch": "batch", **chosen}
+    own = {spec.name for spec in declared(kind)}
+    job = job_of(manifest, order or kind.orders[0], index, variant, batch_size)
+    given = {name: value for name, value in options.items() if name in own}
+    one = loaders.get(loader, **given).on(job.device)
     transfer = HostToDevice(device(index), one.copies_without_blocking)
     return epoch.measure(one, job, transfer, epoch.Round(1, consume, seconds=0.0))
 

@@ -132,7 +132,10 @@ class Pool:
             self.collect()
             if self.free[stream, size]:
                 memory = self.free[stream, size].pop()
-                stream.ask(lambda: memory.fill_(POISON))
+                if stream.waiting:  # what was asked before may read it still
+                    stream.ask(lambda: memory.fill_(POISON))
+                else:
+                    memory.fill_(POISON)
             else:
                 memory = torch.full((size,), POISON, dtype=torch.uint8)
                 self.allocations += 1

@@ -7,6 +7,7 @@ from conftest import image_arrays
 from machine import SCHEDULES
 from simulated import Simulated
 
+from iobench.bench import epoch
 from iobench.host import device as room
 from iobench.host.device import Accelerator
 from iobench.loading import loaders
@@ -47,6 +48,11 @@ def peaks(plug_in, schedule, images):
 
 def booked(plug_in, schedule, images):
     checks.copies_are_booked_as_waiting(plug_in, schedule)
+
+
+def waits(plug_in, schedule, images):
+    for loader in LOADERS:
+        checks.waiting_is_the_devices_own(plug_in, schedule, images, loader)
 
 
 def bounded(plug_in, schedule, images):
@@ -105,6 +111,11 @@ def event_used_again(patch):
     patch.setattr(Simulated, "_timing_event", lambda self: events.setdefault(self, SimEvent(timed=True)))
 
 
+def waits_by_the_host_s_clock(patch):
+    """A record says when the host got a batch, which it asked the device to copy."""
+    patch.setattr(epoch, "_clock", lambda transfer, wanted: None)
+
+
 def consumer_never_waits(patch):
     """Batches are handed over however far the consumer's stream is behind."""
     patch.setattr(SideTransfer, "_not_too_far", lambda self, stream: None)
@@ -121,6 +132,7 @@ MUTATIONS = {
     peak_not_reset: (peaks,),
     caches_not_emptied: (peaks,),
     event_used_again: (booked,),
+    waits_by_the_host_s_clock: (waits,),
     consumer_never_waits: (bounded,),
 }
 
@@ -144,7 +156,7 @@ def fails(check, plug_in, schedule, images):
     return False
 
 
-@pytest.mark.parametrize("check", [held, dropped, flat, finished, woken, peaks, booked, bounded])
+@pytest.mark.parametrize("check", [held, dropped, flat, finished, woken, peaks, booked, waits, bounded])
 def test_nothing_is_noticed_where_nothing_is_left_out(plug_in, images, check):
     for schedule in SCHEDULES:
         check(plug_in, schedule, images)

@@ -173,3 +173,8 @@ def test_values_are_not_read(data, artifact):
         content = artifact.source["x"][7].tobytes()
         flip(data, data.read_bytes().index(content) + 2500, 1)
         check(artifact, data)
+
+
+def test_what_was_written_says_what_it_is(artifact):
+    """A copy of it can be added where it lies."""
+    assert artifact.format.schema_of(artifact.path) == artifact.schema

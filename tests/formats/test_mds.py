@@ -127,7 +127,8 @@ REFUSED = {
     "pkl": "column c0 is pkl: pickled, and nothing is unpickled here",
     "ndarray:float32": "column c0 is ndarray:float32: of any shape in each sample; pad",
     "ndarray": "of any shape in each sample; pad",
-    "jpeg": "column c0 is jpeg: encoded, not an array of one shape; decode it",
+    "jpeg": "c0 of sample 0 as a PNG or JPEG image",
+    "jpeg_array": "column c0 is jpeg_array: encoded, not an array of one shape; decode it",
     "str": "encoded, not an array",
 }
 

@@ -12,6 +12,7 @@ from own_library import loaded, run
 from iobench import formats
 from iobench.formats import CorruptArtifact, Field, Schema, UnsupportedSchema
 from iobench.testing._cases import SCHEMA, assert_rows, assert_same, read_all, store
+from iobench.testing._places import assert_places
 
 WEBDATASET = formats.get("webdataset")
 
@@ -162,9 +163,63 @@ def test_samples_that_are_not_alike_are_refused(tmp_path, more, complaint):
         WEBDATASET.schema_of(pack(tmp_path / "a.tar", FILES | more))
 
 
-def test_images_are_refused_with_what_to_do(tmp_path):
-    files = {f"{row:03d}.png": b"\x89PNG" for row in range(3)}
-    with pytest.raises(CorruptArtifact, match=r"files \.png hold encoded images: give 'iobench prepare"):
+def pictures(kind, sizes=((5, 4),), mode="RGB", rows=4):
+    """Image files with labels, as people pack them, and the pixels that Pillow makes of them."""
+    image = pytest.importorskip("PIL.Image")
+    files, pixels, rng = {}, [], np.random.default_rng(1)
+    for row in range(rows):
+        width, height = sizes[row % len(sizes)]
+        made = io.BytesIO()
+        noise = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+        image.fromarray(noise).convert(mode).save(made, {"png": "PNG"}.get(kind, "JPEG"))
+        files |= {f"{row:06d}.{kind}": made.getvalue(), f"{row:06d}.cls": b"%d" % (row % 3)}
+        pixels.append(np.asarray(image.open(io.BytesIO(made.getvalue()))))
+    return files, pixels
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("png", "RGB"), ("jpg", "RGB"), ("jpeg", "L")])
+def test_images_are_decoded_as_they_are_read(tmp_path, kind, mode):
+    files, pixels = pictures(kind, mode=mode)
+    more = sorted([*files.items(), ("000000.json", b"{}")], key=lambda file: file[0][:6])
+    path = pack(tmp_path / "a.tar", dict(more))
+    schema = WEBDATASET.schema_of(path)
+    assert schema == Schema(4, (Field(kind, pixels[0].shape, "uint8"), Field("cls", (), "int64")))
+    expected = {kind: np.stack(pixels), "cls": np.arange(4) % 3}
+    with WEBDATASET.open(path, schema) as reader:
+        assert_rows(reader.batch(np.array([3, 0, 3])), expected, [3, 0, 3])
+        assert_rows(reader.sample(2), expected, 2)
+        assert_places(reader, expected)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "mode", "complaint"),
+    [
+        (((5, 4), (6, 4)), "RGB", r"jpg of sample 1 is \(4, 6, 3\), not \(4, 5, 3\), .* to a fixed one"),
+        (((5, 4),), "CMYK", r"\.jpg of sample 0 as a PNG or JPEG image: its pixels are CMYK"),
+    ],
+    ids=["sizes", "pixels"],
+)
+def test_images_that_are_no_samples_of_one_kind_are_refused_by_name(tmp_path, sizes, mode, complaint):
+    files, _ = pictures("jpg", sizes, mode)
+    with pytest.raises(CorruptArtifact, match=complaint):
+        WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
+
+
+def test_an_image_that_is_damaged_or_replaced_is_corrupt(tmp_path):
+    files, _ = pictures("jpg")
+    schema = WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
+    whole, other = files["000002.jpg"], pictures("jpg", ((2000, 2000),), rows=1)[0]["000000.jpg"]
+    for content in (whole[: len(whole) // 2], other, b"\x89PNG", b""):
+        path = pack(tmp_path / "b.tar", files | {"000002.jpg": content})
+        with WEBDATASET.open(path, schema) as reader:
+            reader.sample(1)
+            with pytest.raises(CorruptArtifact, match="jpg of sample 2 of 5 x 4, RGB"):
+                reader.sample(2)
+
+
+def test_images_of_other_kinds_are_refused_with_what_to_do(tmp_path):
+    files = {f"{row:03d}.webp": b"RIFF" for row in range(3)}
+    with pytest.raises(CorruptArtifact, match=r"files \.webp hold images .* convert them to PNG or JPEG"):
         WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
 
 

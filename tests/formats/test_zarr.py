@@ -24,6 +24,16 @@ def test_its_own_library_reads_what_was_written(tmp_path, options):
     assert_rows({name: group[name][:] for name in artifact.source}, artifact.source, slice(None))
 
 
+def test_files_beside_the_arrays_are_passed_over_in_silence(tmp_path, recwarn):
+    artifact = store(ZARR, tmp_path / "a", SCHEMA)
+    for name in (".iobench-seal.json", "signal/notes.txt"):
+        (artifact.path / name).write_text("{}")
+    assert {field.name for field in ZARR.schema_of(artifact.path).fields} == set(artifact.source)
+    with artifact.open() as reader:
+        assert_rows(reader.batch(INDICES), artifact.source, INDICES)
+    assert [str(one.message) for one in recwarn if "zarr" in one.filename] == []
+
+
 def test_tensorstore_reads_what_was_written(tmp_path):
     tensorstore = pytest.importorskip("tensorstore")
     artifact = store(formats.parse("zarr:chunk_bytes=100,shard_bytes=300,codec=zstd"), tmp_path / "a", SCHEMA)
@@ -116,3 +126,10 @@ def test_an_index_of_a_shard_that_lies_is_corrupt(tmp_path):
     shard.write_bytes(content + struct.pack("<I", google_crc32c.value(index)))
     with artifact.open() as reader, pytest.raises(CorruptArtifact, match="chunks beyond them"):
         reader.placement()
+
+
+def test_what_lies_beside_the_arrays_is_no_cause_for_a_warning(tmp_path, recwarn):
+    artifact = store(ZARR, tmp_path / "a", SCHEMA)
+    (artifact.path / ".iobench-seal.json").write_text("{}")
+    artifact.open().close()
+    assert not recwarn.list

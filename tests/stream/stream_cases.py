@@ -29,6 +29,8 @@ every_variant = pytest.mark.parametrize("name", VARIANTS)
 every_placed = pytest.mark.parametrize("name", PLACED)
 every_way = pytest.mark.parametrize(("name", "direct"), WAYS)
 every_direct_way = pytest.mark.parametrize(("name", "direct"), DIRECT)
+# slices of rows, and indices: blocks are indices, too
+either_order = pytest.mark.parametrize("order", ["sequential", "random"])
 every_order = pytest.mark.parametrize("order", ORDERS)
 
 

@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from stream_cases import in_child
 
+from iobench.dataset.kept import Kept
+from iobench.formats import Listed
 from iobench.host import bus_errors
-from iobench.host.bus_errors import guards_of
+from iobench.host.bus_errors import FolderGuard
 from iobench.host.maps import GuardedMap
 
 SIZE = 8 << 20
@@ -216,13 +218,13 @@ def test_files_side_by_side_are_each_what_they_are_and_fail_alone(path, tmp_path
 
 def test_what_a_library_has_mapped_is_guarded_page_by_page(path):
     def look():
+        guard = FolderGuard(path.parent, b"empty" + bytes(KEPT - 5))
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         expected = path.read_bytes()
-        [guard] = guards_of(path.parent, b"empty" + bytes(KEPT - 5))
         os.truncate(path, KEPT)
         assert bytes(mapped[2 * KEPT : 3 * KEPT]) == b"empty" + bytes(KEPT - 5)
-        with pytest.raises(OSError, match="cannot be read"):
+        with pytest.raises(OSError, match=f"cannot be read: '{path}'"):
             guard.check()
         assert bytes(mapped[:KEPT]) == expected[:KEPT]  # which other threads may be reading
         guard.release()
@@ -231,8 +233,40 @@ def test_what_a_library_has_mapped_is_guarded_page_by_page(path):
     ended_by_bus_error(look)  # by what it looks at after the release
 
 
-def test_maps_of_other_folders_are_left_alone(path, tmp_path):
+@pytest.mark.parametrize("folder", ["fil", "filer"])
+def test_maps_of_other_folders_are_left_alone(path, tmp_path, folder):
     (tmp_path / "filer").mkdir()
-    mapped = GuardedMap([path])
-    assert guards_of(tmp_path / "filer", bytes(KEPT)) == guards_of(tmp_path / "fil", bytes(KEPT)) == []
-    mapped.guard.check()
+    ended_by_bus_error(lambda: cut_under(FolderGuard(tmp_path / folder), path))
+
+
+def test_a_forked_child_is_not_guarded_by_what_its_parent_checks(path):
+    guard = FolderGuard(path)
+    ended_by_bus_error(lambda: cut_under(guard, path))
+    guard.release()
+
+
+def cut_under(guard, path):
+    """Look at a file that is cut under its map."""
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+    os.truncate(path, KEPT)
+    rows_of(mapped).sum()
+    guard.check()
+
+
+def test_a_list_of_places_that_is_cut_while_it_is_in_use_is_an_error(tmp_path, path):
+    def find():
+        return {"offset": np.arange(4096)}
+
+    def look():
+        keep = Kept(path, tmp_path / ".index" / "data", "a test")
+        assert keep("values", find)["offset"].sum() == keep("values", find)["offset"].sum()
+        listed = Listed((path,), np.broadcast_to(np.int64(0), 4096), keep("values", find)["offset"])
+        rows = np.array([4000, 7])
+        assert listed.locate(rows)[1].tolist() == [4000, 7]
+        os.truncate(tmp_path / ".index" / "data.values", 0)
+        for locate in (listed.locate, lambda rows: np.take(listed.offset, rows)):
+            with pytest.raises(OSError, match="cannot be read"):
+                locate(rows)
+
+    in_child(look, seconds=20)

@@ -16,6 +16,7 @@ from stream_cases import (
     WAYS,
     assert_batches,
     assert_nothing_left,
+    either_order,
     every_direct_way,
     every_order,
     every_placed,
@@ -51,8 +52,9 @@ def test_every_sample_comes_once_in_its_place_and_nothing_is_left(pictures, name
 
 
 @every_variant
-@every_order
-@pytest.mark.parametrize("large_row_bytes", [1, 1 << 20])
+@pytest.mark.parametrize(
+    ("order", "large_row_bytes"), [("sequential", 1), ("random", 1 << 20), ("block", 1), ("block", 1 << 20)]
+)
 def test_cold_files_give_the_same_batches(by_file, monkeypatch, pictures, name, order, large_row_bytes):
     monkeypatch.setattr(ahead, "PIECE_BYTES", 1 << 13)
     monkeypatch.setattr(ahead, "LARGE_ROW_BYTES", large_row_bytes)
@@ -71,8 +73,7 @@ def test_large_cold_files_give_the_same_batches(vectors, name, order, direct):
 
 
 @every_direct_way
-@every_order
-@pytest.mark.parametrize("pages", [1, 4])
+@pytest.mark.parametrize(("order", "pages"), [("sequential", 1), ("random", 4), ("block", 1)])
 @pytest.mark.usefixtures("real_direct")
 def test_it_does_not_matter_into_what_pieces_direct_reads_are_cut(
     monkeypatch, wide, name, direct, order, pages
@@ -89,7 +90,7 @@ def test_every_dtype_comes_through(every_kind, name, direct):
 
 
 @every_way
-@every_order
+@either_order
 @pytest.mark.usefixtures("real_direct")
 def test_batches_do_not_depend_on_the_number_of_threads(pictures, name, direct, order):
     def batches(threads):

@@ -10,7 +10,7 @@ from stream_cases import (
     SAMPLES,
     assert_batches,
     data_file,
-    every_order,
+    either_order,
     every_variant,
     every_way,
     in_child,
@@ -42,7 +42,7 @@ def anonymous():
 
 
 @every_way
-@every_order
+@either_order
 @pytest.mark.usefixtures("real_direct")
 def test_batches_that_are_held_never_change(pictures, name, direct, order):
     one = loader(pictures, name, direct=direct, order=order, batch_size=4)

@@ -101,8 +101,8 @@ def _noise(
     if dtype.kind == "c":
         parts = np.dtype(f"float{4 * dtype.itemsize}")
         return _noise(generator, (shape[0], 2 * shape[1]), parts).view(dtype)
-    if dtype == np.float16:
-        return generator.random(shape, np.float32).astype(np.float16)
+    if dtype in ("float16", "bfloat16"):
+        return generator.random(shape, np.float32).astype(dtype)
     if dtype == np.bool_:
         return generator.integers(0, 2, shape, dtype=np.bool_, endpoint=False)
     words = -(-math.prod(shape) * dtype.itemsize // 8)

@@ -58,7 +58,9 @@ class TorchReader(Reader):
 
     def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
         """One sample in fresh arrays."""
-        return {name: convert(tensor[row].clone().numpy()) for name, tensor in self._tensors.items()}
+        return {
+            name: convert(formats.array_of(tensor[row].clone())) for name, tensor in self._tensors.items()
+        }
 
     def close(self) -> None:
         """Drop the tensors, and so the map."""
@@ -66,11 +68,11 @@ class TorchReader(Reader):
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         for name, target in out.items():
-            target[...] = self._tensors[name][start:stop].numpy()
+            target[...] = formats.array_of(self._tensors[name][start:stop])
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         for name, target in out.items():
-            target[...] = self._tensors[name][torch.from_numpy(rows)].numpy()
+            target[...] = formats.array_of(self._tensors[name][torch.from_numpy(rows)])
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@ from iobench.errors import BenchError, InvalidSettings, LoaderFailed
 from iobench.formats import Format, FormatError, Options, Rows, declared, option
 from iobench.loading.order import ORDERS, Order
 from iobench.loading.stages import UNTIMED, Stages
+from iobench.loading.tensors import pinned
 
 if TYPE_CHECKING:  # it loads torch
     from iobench.loading.transfer import HostBatch
@@ -47,6 +48,7 @@ class Loader(Options, ABC):
     own_order: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     drops: ClassVar[bool] = False
+    reuses: ClassVar[bool] = False  # fills a batch's memory again once the next one is asked for
     isolated: ClassVar[bool] = False  # wants a process for each case of the run, unless told otherwise
     foreign: ClassVar[bool] = False  # somebody's own: what it gives is looked at, not promised
 
@@ -90,6 +92,17 @@ class Loader(Options, ABC):
     def slots(self, batch_bytes: int) -> tuple[int, int]:
         """Bytes of a piece of memory that it fills, and how many it goes around in."""
         return batch_bytes, 2  # one is filled while the last one is held
+
+    def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
+        """The rows of each batch that it is told of an epoch: of its rank, where there are several.
+
+        All ranks are told equally many batches.
+        """
+        return order.batches(samples, epoch)
+
+    def again(self, order: Order, samples: int) -> int:
+        """How many of the last rows of an epoch are told to another rank, too; 0 where each is told once."""
+        return 0
 
     @abstractmethod
     def open(self, job: Job) -> Epochs:
@@ -162,6 +175,20 @@ class Epochs(ABC):
         except Exception as error:  # noqa: BLE001 - a loader of another package may fail in any way
             failed = failure(self.loader, self.opener, error)
         raise failed  # anew: the frames behind the first error would keep workers alive and files mapped
+
+    def pinned(self, batch: HostBatch) -> HostBatch:
+        """A copy in memory that is pinned for the device; the batch itself where it is not to be.
+
+        Of whichever thread asks: one that begins has the first device, and would wake that up.
+        """
+        if not self.loader.pins(self.job.device):
+            return batch
+        from torch import device as torch_device
+
+        from iobench.host.device import device_of
+
+        with device_of(torch_device(self.job.device)).current():
+            return pinned(batch)
 
     @abstractmethod
     def close(self) -> None:

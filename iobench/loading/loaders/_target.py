@@ -20,6 +20,7 @@ from iobench.host.memory import file_behind
 from iobench.loading import target
 from iobench.loading.loaders._loader import Epochs, Job, Loader
 from iobench.loading.signature import signature_of
+from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
     import torch
@@ -202,7 +203,7 @@ def tensors_of(batch: Any, schema: Schema) -> dict[str, torch.Tensor]:
     leaves = list(values) if isinstance(values, (list, tuple)) else [values]
     names = [str(name) for name, _ in pairs] if pairs is not None else _names(len(leaves), schema)
     found = {
-        name: torch.from_numpy(leaf) if isinstance(leaf, np.ndarray) else leaf
+        name: tensor_of(leaf) if isinstance(leaf, np.ndarray) else leaf
         for name, leaf in zip(names, leaves, strict=True)
         if isinstance(leaf, (torch.Tensor, np.ndarray))
     }

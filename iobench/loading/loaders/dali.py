@@ -1,34 +1,43 @@
-"""NVIDIA DALI: a pipeline on the CPU whose external source reads whole batches.
+"""NVIDIA DALI: a pipeline whose external source reads whole batches, and which takes them to the GPU.
 
 As its documentation advises for data that DALI has no reader for: `fn.external_source` with a callback
 that gives a batch, called ahead of the pipeline; with workers, in processes of their own (`parallel`).
+On a GPU the pipeline copies (`.gpu()`), and its outputs are taken over as they lie there, on the
+consumer's stream, as DALI's own plugin for PyTorch does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
 from iobench.dataset.manifest import Opener
+from iobench.errors import InvalidSettings
 from iobench.formats import Reader, Rows, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS
+from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
 from iobench.loading.order import LIMITS
-from iobench.loading.tensors import pinned, tensors_of
+from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
+    import torch
+
     from iobench.loading.transfer import HostBatch
+
+Self = TypeVar("Self", bound="Dali")
+CPU, GPU = "cpu", "gpu"
+GPUS = ("cuda",)  # back ends of torch that DALI's GPU pipelines run on
 
 
 @dataclass(frozen=True)
 class Dali(CopyingLoader):
-    """A pipeline without a GPU, told the rows of each batch."""
+    """A pipeline that is told the rows of each batch."""
 
     name: ClassVar[str] = "dali"
-    summary: ClassVar[str] = "NVIDIA DALI: a CPU pipeline with an external source of whole batches"
+    summary: ClassVar[str] = "NVIDIA DALI: a pipeline to CPU or GPU, with an external source of whole batches"
     library: ClassVar[str] = "nvidia-dali-cuda120"
     modules: ClassVar[tuple[str, ...]] = ("nvidia.dali",)
     extra: ClassVar[str] = "dali"
@@ -41,6 +50,27 @@ class Dali(CopyingLoader):
         None, "batches that are read ahead; by default DALI's 2", minimum=1, maximum=MOST_AHEAD
     )
     num_workers: int = option(0, "worker processes of the source", minimum=0, maximum=MOST_WORKERS)
+    pipeline: str | None = option(
+        None,
+        "gpu: it copies batches to the GPU; or cpu; by default gpu for a CUDA device",
+        choices=(None, CPU, GPU),
+    )
+
+    def on(self: Self, device: str) -> Self:
+        """The same with its pipeline decided; InvalidSettings where that is not to be had."""
+        here = device.startswith(GPUS)
+        chosen = self.pipeline or (GPU if here else CPU)
+        if chosen == CPU:
+            return replace(super().on(device), pipeline=CPU)
+        if not here:
+            raise InvalidSettings(f"{self.variant}: a GPU pipeline needs a CUDA device, not device {device}")
+        if self.pin_memory or self.non_blocking:
+            raise InvalidSettings(
+                f"{self.variant}: a GPU pipeline copies by itself: pin_memory and non_blocking are for "
+                "pipeline=cpu"
+            )
+        changes: dict[str, Any] = {"pipeline": GPU, "pin_memory": False, "non_blocking": False}
+        return replace(self, **changes)
 
     @property
     def workers(self) -> int:
@@ -79,7 +109,13 @@ class DaliEpochs(Epochs):
 
     def __init__(self, loader: Dali, job: Job) -> None:
         super().__init__(loader, job)
-        self._settings, self._pins = loader, loader.pins(job.device)
+        import torch
+
+        from iobench.host.device import Accelerator, device_of
+
+        self._settings = loader
+        room = device_of(torch.device(job.device))
+        self._gpu = room if isinstance(room, Accelerator) and loader.pipeline == GPU else None
         with job.opener():  # what is not there is told when it is opened
             pass
 
@@ -94,12 +130,21 @@ class DaliEpochs(Epochs):
         names = [field.name for field in self.opener.schema.fields]
         try:
             for _ in asked:
-                arrays = (np.array(output.as_array()) for output in pipeline.run())
-                batch = tensors_of(dict(zip(names, arrays, strict=True)))
-                yield pinned(batch) if self._pins else batch
+                batch = dict(zip(names, self._taken(pipeline), strict=True))
+                yield batch if self._gpu is not None else self.pinned(batch)
         finally:
             del pipeline
             source.close()
+
+    def _taken(self, pipeline: Any) -> list[torch.Tensor]:
+        """The next batch's fields: copies of what the pipeline will use again, or its memory on the GPU."""
+        from torch.utils.dlpack import from_dlpack
+
+        if self._gpu is None:
+            return [tensor_of(np.array(output.as_array())) for output in pipeline.run()]
+        outputs = pipeline.run(self._gpu.current_stream())
+        with self._gpu.current():
+            return [from_dlpack(output.as_tensor()) for output in outputs]
 
     def _pipeline(self, source: Source) -> Any:
         from nvidia.dali import Pipeline, fn
@@ -108,7 +153,7 @@ class DaliEpochs(Epochs):
         made = Pipeline(
             batch_size=self.job.order.batch_size,
             num_threads=settings.threads or 2,
-            device_id=None,
+            device_id=None if self._gpu is None else self._gpu.torch.index,
             prefetch_queue_depth=settings.prefetch or 2,
             py_num_workers=max(1, settings.num_workers),
         )
@@ -120,7 +165,7 @@ class DaliEpochs(Epochs):
                 batch_info=True,
                 parallel=settings.num_workers > 0,
             )
-            made.set_outputs(*outputs)
+            made.set_outputs(*outputs if self._gpu is None else (output.gpu() for output in outputs))
         made.build()
         return made
 

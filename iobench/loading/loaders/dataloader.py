@@ -9,39 +9,38 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from iobench.dataset.manifest import Opener
 from iobench.errors import InvalidSettings
 from iobench.formats import Convert, Reader, Rows, Timed, option
 from iobench.host import interrupts
-from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.loaders._loader import Epochs, Job
+from iobench.loading.loaders._workers import WorkerLoader
+from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import silence_read_only_warning, tensor_of
 
 if TYPE_CHECKING:
     import torch
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, DistributedSampler
 
     from iobench.loading.transfer import HostBatch
 
-MOST_WORKERS, MOST_AHEAD = 1024, 65536
-
 
 @dataclass(frozen=True)
-class TorchDataLoader(CopyingLoader):
+class TorchDataLoader(WorkerLoader):
     """A DataLoader over a map-style Dataset, with the settings that people tune."""
 
     name: ClassVar[str] = "dataloader"
     summary: ClassVar[str] = "torch.utils.data.DataLoader over a map-style Dataset"
     library: ClassVar[str] = "torch"
+    need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "start_method", "persistent_workers")
 
     fetch: str = option(
         "sample",
         "sample: one __getitem__ per sample and default_collate; batch: whole batches by __getitems__",
         choices=("sample", "batch"),
-    )
-    num_workers: int = option(0, "worker processes", minimum=0, maximum=MOST_WORKERS)
-    prefetch_factor: int | None = option(
-        None, "batches that each worker reads ahead; by default torch's 2", minimum=1, maximum=MOST_AHEAD
     )
     start_method: str | None = option(
         None,
@@ -50,25 +49,40 @@ class TorchDataLoader(CopyingLoader):
     )
     persistent_workers: bool = option(False, "keep workers from epoch to epoch")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        needs = {
-            "prefetch_factor": self.prefetch_factor is not None,
-            "start_method": self.start_method is not None,
-            "persistent_workers": self.persistent_workers,
-        }
-        if not self.num_workers and any(needs.values()):
-            given = ", ".join(name for name, used in needs.items() if used)
-            raise InvalidSettings(f"dataloader: {given} needs workers: set num_workers")
+    def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
+        """Over several ranks those of torch's DistributedSampler, which gives some samples again.
 
-    @property
-    def workers(self) -> int:
-        """As many as its option says."""
-        return self.num_workers
+        It knows no blocks: in block order they are dealt out as to other loaders.
+        """
+        if order.world_size == 1 or order.kind == "block":
+            return order.batches(samples, epoch)
+        sampler = _distributed(order, samples)
+        sampler.set_epoch(epoch)
+        own = np.fromiter(sampler, np.int64, len(sampler))
+        return [own[low : low + order.batch_size] for low in range(0, len(own), order.batch_size)]
+
+    def again(self, order: Order, samples: int) -> int:
+        """What DistributedSampler fills up with, so that all ranks have equally many samples: 1, or 0."""
+        if order.world_size == 1 or order.kind == "block":
+            return 0
+        last = len(_distributed(order, samples)) - 1
+        return int(order.rank + last * order.world_size >= samples)
 
     def open(self, job: Job) -> Epochs:
         """A dataset whose reader is opened by whichever process reads."""
         return DataLoaderEpochs(self, job)
+
+
+def _distributed(order: Order, samples: int) -> DistributedSampler[int]:
+    from torch.utils.data import DistributedSampler
+
+    return DistributedSampler(
+        range(samples),  # type: ignore[arg-type]
+        num_replicas=order.world_size,
+        rank=order.rank,
+        shuffle=order.kind == "random",
+        seed=order.seed,
+    )
 
 
 class SampleDataset:

@@ -18,9 +18,9 @@ import numpy as np
 from iobench.dataset.manifest import Opener
 from iobench.formats import Reader, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS
+from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
 from iobench.loading.order import LIMITS
-from iobench.loading.tensors import pinned, tensors_of
+from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
@@ -100,7 +100,7 @@ class GrainEpochs(Epochs):
 
     def __init__(self, loader: Grain, job: Job) -> None:
         super().__init__(loader, job)
-        self._settings, self._pins = loader, loader.pins(job.device)
+        self._settings = loader
         self._source = Source(job.opener)
         if not loader.num_workers:
             self._source.open()
@@ -116,7 +116,7 @@ class GrainEpochs(Epochs):
         try:
             for batch in batches:
                 tensors = tensors_of({name: np.asarray(array) for name, array in batch.items()})
-                yield pinned(tensors) if self._pins else tensors
+                yield self.pinned(tensors)
         finally:
             batches.close()
 

@@ -17,10 +17,9 @@ import numpy as np
 
 from iobench.errors import InvalidSettings
 from iobench.formats import Format, Rows, Timed, option
-from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.loaders._loader import Epochs, Job
+from iobench.loading.loaders._workers import WorkerLoader
 from iobench.loading.loaders.dataloader import (
-    MOST_AHEAD,
-    MOST_WORKERS,
     BatchDataset,
     DataLoaderEpochs,
     SampleDataset,
@@ -37,7 +36,7 @@ FILE_MAGIC = b"ARROW1"  # of Arrow's IPC files; its streams have none
 
 
 @dataclass(frozen=True)
-class HuggingFace(CopyingLoader):
+class HuggingFace(WorkerLoader):
     """A map-style Dataset, told the rows of each batch."""
 
     name: ClassVar[str] = "huggingface"
@@ -53,26 +52,15 @@ class HuggingFace(CopyingLoader):
     fetch: str = option(
         "sample", "sample: DataLoader collates samples; batch: whole batches", choices=("sample", "batch")
     )
-    num_workers: int = option(0, "worker processes", minimum=0, maximum=MOST_WORKERS)
-    prefetch_factor: int | None = option(
-        None, "batches that each worker reads ahead; by default torch's 2", minimum=1, maximum=MOST_AHEAD
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.num_workers and self.prefetch_factor is not None:
-            raise InvalidSettings("huggingface: prefetch_factor needs workers: set num_workers")
         if self.via == "arrow" and self.fetch == "sample":
             raise InvalidSettings("huggingface: via=arrow takes whole batches: set fetch=batch")
 
     def reads(self, format: Format) -> bool:
         """Arrow files."""
         return format.name == "arrow"
-
-    @property
-    def workers(self) -> int:
-        """As many as its option says."""
-        return self.num_workers
 
     def open(self, job: Job) -> Epochs:
         """Files that are mapped by whichever process reads."""

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.formats import Format, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD
+from iobench.loading.loaders._workers import MOST_AHEAD
 from iobench.loading.loaders.huggingface import tensor_of_column
-from iobench.loading.tensors import pinned
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
@@ -54,7 +53,6 @@ class LanceEpochs(Epochs):
 
         with job.opener():  # a dataset that holds something else is told as everywhere
             pass
-        self._pins = loader.pins(job.device)
         self._dataset: Any = LanceDataset(
             str(job.opener.path),
             batch_size=job.order.batch_size,
@@ -71,7 +69,7 @@ class LanceEpochs(Epochs):
 
     def _epoch(self, asked: int) -> Iterator[HostBatch]:
         for batch in self._dataset:
-            yield pinned(batch) if self._pins else batch
+            yield self.pinned(batch)
 
     def _tensors(self, batch: Any, **others: Any) -> HostBatch:
         """The columns of a record batch, in memory of their own."""

@@ -13,18 +13,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.errors import InvalidSettings, LoaderFailed
+from iobench.errors import LoaderFailed
 from iobench.formats import Format, option
 from iobench.host import interrupts
-from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS, unwarned
+from iobench.loading.loaders._loader import Epochs, Job
+from iobench.loading.loaders._workers import WorkerLoader
+from iobench.loading.loaders.dataloader import unwarned
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
 
 
 @dataclass(frozen=True)
-class LitDataLoader(CopyingLoader):
+class LitDataLoader(WorkerLoader):
     """Its own order, over a local folder; nothing is downloaded or copied."""
 
     name: ClassVar[str] = "litdata"
@@ -42,24 +43,10 @@ class LitDataLoader(CopyingLoader):
         minimum=0,
         maximum=1 << 30,
     )
-    num_workers: int = option(0, "worker processes", minimum=0, maximum=MOST_WORKERS)
-    prefetch_factor: int | None = option(
-        None, "batches that each worker reads ahead; by default litdata's", minimum=1, maximum=MOST_AHEAD
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.num_workers and self.prefetch_factor is not None:
-            raise InvalidSettings("litdata: prefetch_factor needs workers: set num_workers")
 
     def reads(self, format: Format) -> bool:
         """Its chunks."""
         return format.name == "litdata"
-
-    @property
-    def workers(self) -> int:
-        """As many as its option says."""
-        return self.num_workers
 
     def open(self, job: Job) -> Epochs:
         """The dataset, over its index."""

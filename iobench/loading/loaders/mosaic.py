@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.errors import InvalidSettings
 from iobench.formats import Format, option
 from iobench.host import interrupts
-from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS, unwarned
+from iobench.loading.loaders._loader import Epochs, Job
+from iobench.loading.loaders._workers import WorkerLoader
+from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.tensors import silence_read_only_warning
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 
 @dataclass(frozen=True)
-class Mosaic(CopyingLoader):
+class Mosaic(WorkerLoader):
     """Its own order, over a local folder; nothing is downloaded or copied."""
 
     name: ClassVar[str] = "mosaic"
@@ -46,28 +46,25 @@ class Mosaic(CopyingLoader):
         "how random order shuffles; naive: all samples among each other",
         choices=("py1e", "py1br", "py1b", "py1s", "py2s", "naive"),
     )
-    num_workers: int = option(0, "worker processes", minimum=0, maximum=MOST_WORKERS)
-    prefetch_factor: int | None = option(
-        None, "batches that each worker reads ahead; by default torch's 2", minimum=1, maximum=MOST_AHEAD
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.num_workers and self.prefetch_factor is not None:
-            raise InvalidSettings("mosaic: prefetch_factor needs workers: set num_workers")
 
     def reads(self, format: Format) -> bool:
         """MDS shards."""
         return format.name == "mds"
 
-    @property
-    def workers(self) -> int:
-        """As many as its option says."""
-        return self.num_workers
-
     def open(self, job: Job) -> Epochs:
         """The dataset, over its index."""
         return MosaicEpochs(self, job)
+
+
+def collated(samples: list[dict[str, Any]]) -> Any:
+    """A batch of samples, images as arrays of their pixels, as a transform of one's own would make them."""
+    import numpy as np
+    from torch.utils.data import default_collate
+
+    images = [name for name, value in samples[0].items() if hasattr(value, "getbands")]  # as Pillow's do
+    if images:
+        samples = [sample | {name: np.array(sample[name]) for name in images} for sample in samples]
+    return default_collate(samples)
 
 
 class MosaicEpochs(Epochs):
@@ -106,6 +103,7 @@ class MosaicEpochs(Epochs):
                 num_workers=settings.num_workers,
                 prefetch_factor=settings.prefetch_factor,
                 pin_memory=bool(settings.pin_memory),
+                collate_fn=collated,
             )
             batches = iter(loader)
         yield from map(self._typed, batches)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.formats import Rows, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.order import LIMITS
-from iobench.loading.tensors import pinned, tensors_of
+from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
@@ -51,7 +51,7 @@ class SpdlEpochs(Epochs):
 
     def __init__(self, loader: Spdl, job: Job) -> None:
         super().__init__(loader, job)
-        self._settings, self._pins = loader, loader.pins(job.device)
+        self._settings = loader
         self._reader = job.opener()
         self._kept: Any = None
         self._asked: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
@@ -96,8 +96,7 @@ class SpdlEpochs(Epochs):
 
     def _read(self, rows: Rows) -> Any:
         try:
-            batch = tensors_of(self._reader.batch(rows))
-            return pinned(batch) if self._pins else batch
+            return self.pinned(tensors_of(self._reader.batch(rows)))
         except Exception as error:  # noqa: BLE001 - the pipeline would drop the batch and go on
             return error
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from iobench.formats import Format, Rows, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD
-from iobench.loading.tensors import pinned, tensors_of
+from iobench.loading.loaders._workers import MOST_AHEAD
+from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +57,7 @@ class TensorStoreEpochs(Epochs):
 
     def __init__(self, loader: TensorStore, job: Job) -> None:
         super().__init__(loader, job)
-        self._ahead, self._pins = loader.prefetch or 0, loader.pins(job.device)
+        self._ahead = loader.prefetch or 0
         with job.opener() as reader:  # a group that holds something else is told as everywhere
             folders = cast("ZarrReader", reader).folders()
         self._stores = _opened(folders, loader.cache_bytes)
@@ -77,8 +77,8 @@ class TensorStoreEpochs(Epochs):
             yield self._done(under_way.popleft())
 
     def _done(self, reads: dict[str, Any]) -> HostBatch:
-        batch = tensors_of({name: np.ascontiguousarray(read.result()) for name, read in reads.items()})
-        return pinned(batch) if self._pins else batch
+        arrays = {name: np.ascontiguousarray(read.result()) for name, read in reads.items()}
+        return self.pinned(tensors_of(arrays))
 
     def close(self) -> None:
         """Let go of the stores."""

@@ -18,7 +18,7 @@ import numpy as np
 from iobench.formats import CorruptArtifact, Field, Format, Schema, field_name, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.webdataset import MOST_SHUFFLED
-from iobench.loading.tensors import pinned, tensors_of
+from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
@@ -64,7 +64,7 @@ class TfDataEpochs(Epochs):
         import tensorflow as tf
 
         tf.config.set_visible_devices([], "GPU")
-        self._settings, self._pins = loader, loader.pins(job.device)
+        self._settings = loader
         with job.opener() as reader:  # files that hold something else are told as everywhere
             found = [path for one in reader.placement().values() for path in one.files]
             found += [path for one in reader.blocks() for path in one.files]
@@ -79,7 +79,7 @@ class TfDataEpochs(Epochs):
     def _epoch(self, asked: int) -> Iterator[HostBatch]:
         for batch in self._dataset(asked).as_numpy_iterator():
             tensors = tensors_of({name: _typed(array) for name, array in self._parse.typed(batch).items()})
-            yield pinned(tensors) if self._pins else tensors
+            yield self.pinned(tensors)
 
     def _dataset(self, epoch: int) -> Any:
         import tensorflow as tf

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.errors import InvalidSettings
 from iobench.formats import Rows, option
-from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
+from iobench.loading.loaders._loader import Epochs, Job
+from iobench.loading.loaders._workers import WorkerLoader
 from iobench.loading.loaders.dataloader import (
-    MOST_AHEAD,
-    MOST_WORKERS,
     BatchDataset,
     DataLoaderEpochs,
     SampleDataset,
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class TorchData(CopyingLoader):
+class TorchData(WorkerLoader):
     """Nodes, or the loader that can save its state; both are told the rows of each batch."""
 
     name: ClassVar[str] = "torchdata"
@@ -38,6 +37,7 @@ class TorchData(CopyingLoader):
     modules: ClassVar[tuple[str, ...]] = ("torchdata",)
     extra: ClassVar[str] = "torchdata"
     isolated: ClassVar[bool] = True
+    need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "method")
 
     api: str = option(
         "nodes", "nodes: torchdata.nodes; stateful: StatefulDataLoader", choices=("nodes", "stateful")
@@ -47,17 +47,10 @@ class TorchData(CopyingLoader):
         "sample: one __getitem__ per sample and default_collate; batch: whole batches",
         choices=("sample", "batch"),
     )
-    num_workers: int = option(0, "worker threads or processes", minimum=0, maximum=MOST_WORKERS)
     method: str = option("thread", "what workers of nodes are", choices=("thread", "process"))
-    prefetch_factor: int | None = option(
-        None, "batches that are read ahead for each worker; by default 2", minimum=1, maximum=MOST_AHEAD
-    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.num_workers and (self.prefetch_factor is not None or self.method == "process"):
-            given = "prefetch_factor" if self.prefetch_factor is not None else "method=process"
-            raise InvalidSettings(f"torchdata: {given} needs workers: set num_workers")
         if self.api == "stateful" and self.method == "process":
             raise InvalidSettings("torchdata: method is of nodes: the workers of api=stateful are processes")
 
@@ -124,7 +117,8 @@ class NodesEpochs(Epochs):
             method=settings.method,
         )
         if self._pins:
-            node = PinMemory(node)
+            # without a name of its kind the node's thread would pin for the first device, and wake it up
+            node = PinMemory(node, pin_memory_device=self.job.device.partition(":")[0])
         return Prefetcher(node, prefetch_factor=ahead) if ahead else node
 
     def close(self) -> None:

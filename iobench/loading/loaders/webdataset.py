@@ -2,7 +2,8 @@
 
 As its documentation has pipelines: shards shuffled and dealt out to workers, members grouped to samples,
 samples shuffled within a buffer, decoded and batched in the worker, a WebLoader around it. Nothing but
-arrays and numbers is decoded: the library's `.decode()` would unpickle members whose names ask for it.
+arrays, images and numbers is decoded, by the library's own functions for them: its `.decode()` would
+unpickle members whose names ask for it.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.errors import InvalidSettings
 from iobench.formats import CorruptArtifact, Field, Format, Schema, field_name, option
 from iobench.host import interrupts
-from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import MOST_AHEAD, MOST_WORKERS, unwarned
+from iobench.loading.loaders._loader import Epochs, Job
+from iobench.loading.loaders._workers import WorkerLoader
+from iobench.loading.loaders.dataloader import unwarned
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
 
 MOST_SHUFFLED = 1 << 30
+IMAGES = ("png", "jpg", "jpeg")
 
 
 @dataclass(frozen=True)
-class WebDatasetLoader(CopyingLoader):
+class WebDatasetLoader(WorkerLoader):
     """Its own order: shards at random, samples within a buffer; batches of one worker at a time."""
 
     name: ClassVar[str] = "webdataset"
@@ -43,26 +45,10 @@ class WebDatasetLoader(CopyingLoader):
     shuffle_buffer: int = option(
         1000, "samples that random order shuffles among each other", minimum=1, maximum=MOST_SHUFFLED
     )
-    num_workers: int = option(
-        0, "worker processes, between which shards are divided", minimum=0, maximum=MOST_WORKERS
-    )
-    prefetch_factor: int | None = option(
-        None, "batches that each worker reads ahead; by default torch's 2", minimum=1, maximum=MOST_AHEAD
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.num_workers and self.prefetch_factor is not None:
-            raise InvalidSettings("webdataset: prefetch_factor needs workers: set num_workers")
 
     def reads(self, format: Format) -> bool:
         """Tar shards."""
         return format.name == "webdataset"
-
-    @property
-    def workers(self) -> int:
-        """As many as its option says."""
-        return self.num_workers
 
     def open(self, job: Job) -> Epochs:
         """Nothing is opened until an epoch begins."""
@@ -146,11 +132,15 @@ class Decoded:
 
 
 def _array(stored: bytes, field: Field, key: str) -> Any:
-    """An array out of a .npy file, whose header is skipped, a number in words, or raw bytes."""
+    """An array out of a .npy file, an image's pixels, a number in words, or raw bytes."""
     kind = key.rpartition(".")[2]
     if kind == "npy":
         from webdataset.autodecode import npy_loads
 
         return npy_loads(stored)
+    if kind in IMAGES and field.is_image:
+        from webdataset.autodecode import ImageHandler
+
+        return np.array(ImageHandler("l8" if len(field.shape) == 2 else "rgb8")(key, stored))
     array = np.frombuffer(stored, field.dtype) if len(stored) == field.sample_bytes else np.array(int(stored))
     return array.reshape(field.shape)

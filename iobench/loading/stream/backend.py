@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.formats import Batch, Blocks, FormatError, Placement, Reader, Rows, Schema, corrupt
 from iobench.host import cache
 from iobench.host.aio import DirectUnavailable
-from iobench.host.bus_errors import Guard, guards_of
+from iobench.host.bus_errors import FolderGuard, Guard
 from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
@@ -161,18 +161,17 @@ def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bo
         files = _files(opener.path)
         unchanged = Unchanged(files)  # first: what changes while it is opened counts
         cold = _residency(files) < WARM_LIMIT  # before a reader looks at them
-        reader = opener()
-        try:
-            places, blocks = reader.placement(), _large_blocks(reader, schema)
+        with ExitStack() as ends:
+            guard = FolderGuard(opener.path)  # a reader looks at what it maps to find where rows lie
+            ends.callback(guard.release)
+            reader, places, blocks = _looked_at(opener, schema, guard)
+            ends.callback(reader.close)
             if direct:
                 check_placed(places, schema, opener.format.variant)
             encoded = {name for table in blocks for name in table.fields}
             if {field.name for field in schema.fields} - places.keys() - encoded:
-                return Backend(opener.path, reader, threads or 1, unchanged, guards_of(opener.path))
-        except BaseException:
-            reader.close()
-            raise
-        reader.close()
+                ends.pop_all()
+                return Backend(opener.path, reader, threads or 1, unchanged, [guard])
         cores = len(os.sched_getaffinity(0))
         if encoded:
             found = _decoding_reader(schema, places, blocks, cold)
@@ -182,6 +181,24 @@ def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bo
             return CachedBackend(opener.path, placed, threads or min(MOST_THREADS, cores), unchanged)
         # one thread copies rows while the others wait for the disk
         return DirectBackend(opener.path, placed, threads or min(MOST_THREADS, cores + 1), unchanged)
+
+
+def _looked_at(
+    opener: Opener, schema: Schema, guard: Guard
+) -> tuple[Reader, Mapping[str, Placement], list[Blocks]]:
+    """A reader, and where its rows lie; OSError where the disk failed meanwhile."""
+    try:
+        reader = opener()
+        try:
+            places, blocks = reader.placement(), _large_blocks(reader, schema)
+            guard.check()
+        except BaseException:
+            reader.close()
+            raise
+    except FormatError:
+        guard.check()  # knows better what happened
+        raise
+    return reader, places, blocks
 
 
 def check_placed(places: Mapping[str, Placement], schema: Schema, variant: str) -> None:

@@ -16,7 +16,7 @@ from iobench.errors import BenchError, InvalidSettings
 from iobench.formats import FormatError, Schema
 from iobench.host.device import pick_device
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
-from iobench.loading.stream.backend import check_placed, open_backend
+from iobench.loading.stream.backend import check_placed, failures_of, open_backend
 from iobench.loading.stream.pipeline import Pipeline, Transform
 from iobench.loading.stream.transfer import Tensors, transfer_to
 
@@ -71,9 +71,10 @@ class StreamLoader:
         self._manifest = Manifest.load(Path(dataset))
         self._variant = formats.parse(format).variant
         opener = self._manifest.opener(self._variant)  # says now what would be wrong later
-        opener.format.check(opener.path, opener.schema)
+        with failures_of(opener.path):
+            opener.check()
         if direct:
-            with opener() as reader:
+            with failures_of(opener.path), opener() as reader:
                 check_placed(reader.placement(), _chosen(opener.schema, fields), self._variant)
         self._device = pick_device(str(device))
         self._fields = _chosen(self._manifest.schema, fields)

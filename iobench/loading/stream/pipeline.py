@@ -20,6 +20,7 @@ from iobench.loading.stream.backend import Backend
 from iobench.loading.stream.ring import Ring
 from iobench.loading.stream.transfer import Tensors, Transfer
 from iobench.loading.stream.workers import Pending, Workers
+from iobench.loading.tensors import tensors_of
 
 Transform = Callable[[Tensors], Tensors]
 Filled = tuple[list[Tensors], Exception | None]  # batches, and what kept the next one from being made
@@ -121,7 +122,7 @@ class Pipeline:
         rows = _joined(group)
         slot = self._take(sum(sizes), rows)
         self._read(rows, slot)
-        whole = {name: torch.from_numpy(array) for name, array in slot.items()}
+        whole = tensors_of(slot)
         if self._transform is None:
             return _split(self._transfer.send([whole])[0], sizes), None
         made, failed = self._transformed(_split(whole, sizes))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from iobench.results.record import Record
 
 SHOWING = ("data_dir", "as_json", "wide", "min_difference")
-BESIDE_A_PLAN = ("plan", "save_plan", "name", "out", *SHOWING)
+BESIDE_A_PLAN = ("plan", "save_plan", "name", "out", "ranks", *SHOWING)
 BESIDE_A_RUN = ("resume", *SHOWING)
 
 
@@ -113,6 +113,12 @@ def run(
     trace: Annotated[
         bool, typer.Option("--trace", help="Write a Chrome trace of each case's first batches.")
     ] = False,
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure over so many ranks of this host, started by torchrun: 1,2,4.", show_default=False
+        ),
+    ] = None,
     min_difference: MinDifference = "5%",
     seed: Annotated[
         int, typer.Option(help="Seed of the random order, of the order of cases and of the model.")
@@ -150,6 +156,8 @@ def run(
     from iobench.terminal import display, live, tables
 
     smallest = parse_percent("--min-difference", min_difference)
+    if ranks is not None:
+        raise typer.Exit(_over_ranks(context, ranks, (data_dir, name, plan), out, (smallest, as_json, wide)))
     rounds_before: list[Record] = []
     if resume is not None:
         _check_alone(context, f"the run {resume}", "measure anew", BESIDE_A_RUN)
@@ -194,7 +202,9 @@ def run(
         tables.dataset_line(manifest) + ("" if name or plan or resume else f" (the newest in {data_dir})")
     )
     with live.view(options.plan) as observer:
-        found = measure(manifest, options, out=out, observer=observer, went_before=rounds_before)
+        found = measure(
+            manifest, options, out=out, observer=observer, went_before=rounds_before, crew=context.obj
+        )
     try:
         with interrupts.deferred() as check:  # what was measured is shown before anything else
             _show(found, smallest, as_json, wide)
@@ -205,6 +215,31 @@ def run(
         display.note(f"iobench: interrupted; what had been measured is kept{_go_on(found, data_dir)}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(1 if found.failures or found.stopped else 0)
+
+
+def _over_ranks(
+    context: typer.Context,
+    ranks: str,
+    where: tuple[Path, str | None, Path | None],
+    out: Path | None,
+    showing: tuple[float, bool, bool],
+) -> int:
+    """Run the same command by torchrun for each number of ranks; exit code."""
+    from iobench.bench import plan_file
+    from iobench.bench.run import new_path
+    from iobench.dataset.manifest import find_dataset
+    from iobench.terminal import scaling
+
+    if context.obj is not None:
+        raise InvalidSettings("--ranks starts ranks by itself: leave out torchrun")
+    if context.params["resume"] is not None:
+        raise InvalidSettings("--resume: a run over several numbers of ranks cannot be gone on with")
+    numbers = scaling.numbers_of(ranks)
+    data_dir, name, plan = where
+    named = name if name or plan is None else plan_file.load(plan).dataset
+    manifest = find_dataset(data_dir, named)
+    arguments = [*scaling.passed_on(sys.argv[1:]), *([] if named else ["--name", manifest.name])]
+    return scaling.over_ranks(numbers, arguments, out or new_path(manifest), *showing)
 
 
 def _go_on(found: Run, data_dir: Path) -> str:

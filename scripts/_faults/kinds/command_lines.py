@@ -6,11 +6,13 @@ import functools
 import os
 import random
 import resource
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import iobench
+from _faults.attacked import Whole, done, names
 from _faults.children import complaint, forked
+from _faults.others import others
 from _faults.prepares import NAME, Call
 from _faults.registry import Outcome, Trials, kind
 from _faults.typed import typed
@@ -79,6 +81,11 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
         *("--size", "--sample-shape", "--dtype", "--seed", "--compressibility", "--source", "--format"),
         *("--name", "--overwrite"),
     ),
+    ("add",): ("--format", "--name", "--field", "--overwrite", "--data-dir"),
+    ("recommend",): (
+        *("--source", "--sample-shape", "--format", "--loader", "--order", "--min-shuffle", "--batch-size"),
+        *("--real-size", "--step-ms", "--epochs", "--max-stored", "--seed"),
+    ),
     ("run",): (
         *("--format", "--loader", "--device", "--cache", "--batch-size", "--order", "--block-size"),
         *("--window-size", "--model", "--rounds", "--max-time", "--warmup", "--timeout", "--min-difference"),
@@ -100,24 +107,32 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     (): ("--version", "--help"),
 }
 # numbers that are taken by the word, so that what they ask for takes its time
-BOUNDED = {"run": ["--max-time", "0.2", "--rounds", "2"], "limits": ["--seconds", "0.01"]}
+BOUNDED = {
+    "run": ["--max-time", "0.2", "--rounds", "2"],
+    "limits": ["--seconds", "0.01"],
+    "recommend": ["--max-time", "0.2", "--loader", "native"],
+}
 MOST_BYTES = 64 << 20  # that a file of a child may have
 
 
 @kind("command-lines")
 def command_lines(trials: Trials) -> Iterator[Outcome]:
     """Command lines made at random out of what is known to hurt."""
-    _scene(trials.folder)
+    some = trials.sample(names(), quick=4)
+    values = (NUMBERS, [*WORDS, *some], [*PATHS, *_scene(trials.folder, some)])
     for number in trials.some(full=500, quick=40):
-        arguments = _made(trials.chance)
+        arguments = _made(trials.chance, values)
         ended = forked(functools.partial(_type, trials.folder, arguments), patience_s=PATIENCE_S)
         shown = [argument if len(argument) < 60 else f"{argument[:50]}…" for argument in arguments]
         yield f"command line {number}: {shown!r}", complaint(ended)
 
 
-def _scene(folder: Path) -> None:
-    """A folder with a dataset, a run, and files of every kind that are not what they seem."""
-    Call(0, ("npy", "lmdb"))(folder / "data", 1 << 12)
+def _scene(folder: Path, some: Sequence[str]) -> list[str]:
+    """A folder with a dataset, a run, and files of every kind that are not what they seem.
+
+    The paths of data in these formats that can be added.
+    """
+    done(functools.partial(Call(0, ("npy", "lmdb")), folder / "data", 1 << 12))
 
     def measure() -> None:
         manifest = iobench.find_dataset(folder / "data", NAME)
@@ -136,26 +151,28 @@ def _scene(folder: Path) -> None:
     (folder / "link").symlink_to(folder / "nowhere")
     (folder / "loop").symlink_to(folder / "loop")
     (folder / "bytes.jsonl").write_bytes(b"\xff\x00{\n")
+    data = others(Whole(folder / "whole", some, samples=30), folder / "theirs")
+    return [str(one.path.relative_to(folder)) for one in data]
 
 
-def _made(chance: random.Random) -> list[str]:
+def _made(chance: random.Random, values: Sequence[Sequence[str]]) -> list[str]:
     command = chance.choice(list(COMMANDS))
     made = list(command)
-    made += [_value(chance) for _ in range(chance.choice((0, 0, 1, 1, 2)))]
+    made += [_value(chance, values) for _ in range(chance.choice((0, 0, 1, 1, 2)))]
     if command and command[0] in BOUNDED:
         made += BOUNDED[command[0]]
     for _ in range(chance.choice((0, 1, 1, 2, 3))):
         options = COMMANDS[command]
         made.append(chance.choice(options) if chance.random() < 0.9 else chance.choice(SWITCHES))
         if chance.random() < 0.9:
-            made.append(_value(chance))
+            made.append(_value(chance, values))
     if chance.random() < 0.05:
         made.insert(chance.randrange(len(made) + 1), chance.choice(("--x", "--", "-h", "--help", "-")))
     return [part.replace("\0", "") for part in made]
 
 
-def _value(chance: random.Random) -> str:
-    return chance.choice(chance.choice((NUMBERS, WORDS, PATHS)))
+def _value(chance: random.Random, values: Sequence[Sequence[str]]) -> str:
+    return chance.choice(chance.choice(values))
 
 
 def _type(folder: Path, arguments: list[str]) -> None:

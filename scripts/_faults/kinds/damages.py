@@ -1,42 +1,40 @@
-"""Damaged artifacts of every format: one line or right content, whoever reads them."""
+"""Damaged artifacts of every format, and data of others: one line or right content, whoever reads them."""
 
 from __future__ import annotations
 
 import functools
-import os
-import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
+import iobench
+from _faults.attacked import Whole, done, variants
 from _faults.children import complaint, forked
-from _faults.reading import WAYS, assert_right, prepare
+from _faults.deeds import DEEDS, damage
+from _faults.others import Others, others
+from _faults.reading import WAYS, assert_right
 from _faults.registry import Outcome, Trials, kind
-from iobench import Manifest
-from iobench.dataset.prepare import DEFAULT_FORMATS
+from iobench.dataset import kept
 
-PAGE = 4096
-Deed = Callable[[Path, random.Random], None]
+TIMES = {True: ", times preserved", False: ""}
 
 
 @kind("damages")
 def damages(trials: Trials) -> Iterator[Outcome]:
     """Every damage to every variant, met by every way to read."""
-    variants = (*DEFAULT_FORMATS, "hdf5:compression=gzip", "hdf5:chunk_bytes=0")
-    whole = prepare(trials.folder / "whole", variants)
-    every = [(variant, way, deed) for variant in variants for way in WAYS for deed in DEEDS]
-    for number in trials.some(full=700, quick=40):
-        if number % len(every) == 0:
-            trials.chance.shuffle(every)
-        variant, way, deed = every[number % len(every)]
-        root, kept = trials.folder / str(number) / "d", trials.chance.random() < 0.5
-        shutil.copytree(whole.root, root)
-        for file in root.rglob("*"):  # as they were when they were verified
-            shutil.copystat(whole.root / file.relative_to(root), file)
-        file = _damaged(Manifest.load(root), variant, deed, kept, trials.chance)
+    every = [(variant, way, deed) for variant in variants() for way in WAYS for deed in DEEDS]
+    trials.chance.shuffle(every)
+    chosen = [every[number % len(every)] for number in trials.some(full=1400, quick=40)]
+    whole = Whole(trials.folder / "whole", dict.fromkeys(variant for variant, _, _ in chosen))
+    strangers = [file for variant in whole.variants for file in whole.files(variant)]
+    for number, (variant, way, deed) in enumerate(chosen):
+        root, stays = trials.folder / str(number) / "d", trials.chance.random() < 0.5
+        whole.copy(variant, root)
+        files = [root / file.relative_to(whole.of(variant).root) for file in whole.files(variant)]
+        file = damage(deed, files, strangers, stays, trials.chance)
         ended = forked(functools.partial(_read, root, variant, way))
-        times = ", times preserved" if kept else ""
-        yield f"{number}: {deed} in {file.name} of {variant}{times}, {way}", complaint(ended)
+        where = f"{variant}'s index" if kept.FOLDER in file.parts else variant
+        yield f"{number}: {deed} in {file.name} of {where}{TIMES[stays]}, {way}", complaint(ended)
         shutil.rmtree(root.parent)
 
 
@@ -47,92 +45,33 @@ def _read(root: Path, variant: str, way: str) -> None:
         assert_right(root, variant)
 
 
-def _damaged(manifest: Manifest, variant: str, deed: str, kept: bool, chance: random.Random) -> Path:
-    """Damage a file of an artifact, most often the largest; says which."""
-    files = sorted(manifest.files_of(variant), key=lambda path: path.stat().st_size)
-    file = files[-1] if chance.random() < 0.7 else chance.choice(files)
-    stat = file.stat()
-    DEEDS[deed](file, chance)
-    if kept:
-        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-    return file
+@kind("damages-of-others")
+def damages_of_others(trials: Trials) -> Iterator[Outcome]:
+    """Data of others, damaged before they are added or converted, or after they were added."""
+    wanted = trials.sample(variants(), quick=6)
+    every = others(Whole(trials.folder / "whole", wanted), trials.folder / "others")
+    strangers = [file for data in every for file in data.files]
+    ways = [*WAYS, "converted"]
+    for number in trials.some(full=260, quick=8):
+        data = every[number % len(every)].copy(trials.folder / str(number) / "theirs")
+        way, deed, stays = trials.chance.choice(ways), trials.chance.choice(list(DEEDS)), False
+        after = way != "converted" and trials.chance.random() < 0.4
+        if after:
+            done(functools.partial(data.add, trials.folder / str(number)))
+            stays = trials.chance.random() < 0.5
+        file = damage(deed, data.files, strangers, stays, trials.chance)
+        ended = forked(functools.partial(_use, data, trials.folder / str(number), way, after))
+        when = f"after it was added{TIMES[stays]}" if after else "before"
+        yield f"{number}: {deed} in {file.name} of others' {data.variant} {when}, {way}", complaint(ended)
+        shutil.rmtree(trials.folder / str(number))
 
 
-def _changed(file: Path, change: Callable[[bytearray], None]) -> None:
-    content = bytearray(file.read_bytes())
-    change(content)
-    file.write_bytes(content)
-
-
-def _flip(count: int, most: float) -> Deed:
-    def flip(file: Path, chance: random.Random) -> None:
-        def change(content: bytearray) -> None:
-            for _ in range(count):
-                place = int(chance.random() * max(1, len(content) * most))
-                content[place] ^= 1 << chance.randrange(8)
-
-        _changed(file, change)
-
-    return flip
-
-
-def _truncate(file: Path, chance: random.Random) -> None:
-    os.truncate(file, chance.randrange(file.stat().st_size))
-
-
-def _grow(file: Path, chance: random.Random) -> None:
-    os.truncate(file, file.stat().st_size + chance.choice((1, PAGE, 1 << 20)))
-
-
-def _zero_pages(file: Path, chance: random.Random) -> None:
-    def change(content: bytearray) -> None:
-        start = chance.randrange(len(content)) // PAGE * PAGE
-        length = min(len(content) - start, PAGE * chance.choice((1, 4)))
-        content[start : start + length] = bytes(length)
-
-    _changed(file, change)
-
-
-def _swap(file: Path, chance: random.Random) -> None:
-    """Exchange two stretches as long as a sample's vector, wherever they lie."""
-
-    def change(content: bytearray) -> None:
-        length = min(256, len(content) // 3)
-        start = len(content) % 256 if len(content) > 1024 else 0
-        one, other = (start + 256 * chance.randrange(max(1, len(content) // 512)) for _ in range(2))
-        if abs(one - other) >= length:
-            first, second = content[one : one + length], content[other : other + length]
-            content[one : one + len(second)], content[other : other + len(first)] = second, first
-
-    _changed(file, change)
-
-
-def _of_another(file: Path, chance: random.Random) -> None:
-    root = file.parent.parent
-    others = [path for path in root.rglob("*") if path.is_file() and path.parent != file.parent]
-    content, size = chance.choice(sorted(others)).read_bytes(), file.stat().st_size
-    file.write_bytes(content if chance.random() < 0.5 else content.ljust(size, b"\0")[:size])
-
-
-def _directory(file: Path, chance: random.Random) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def _fifo(file: Path, chance: random.Random) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-DEEDS: dict[str, Deed] = {
-    "a bit": _flip(1, 1.0),
-    "a bit of the beginning": _flip(1, 0.05),
-    "many bits": _flip(50, 1.0),
-    "truncated": _truncate,
-    "grown": _grow,
-    "pages of zeros": _zero_pages,
-    "samples swapped": _swap,
-    "another format's file": _of_another,
-    "a directory": _directory,
-    "a FIFO": _fifo,
-}
+def _use(data: Others, data_dir: Path, way: str, added: bool) -> None:
+    """What is added, damaged as it may be, is what it was when it was added."""
+    if way == "converted":
+        iobench.prepare(iobench.open_source(data.path), ("npy",), data_dir=data_dir, name="converted")
+        return
+    if not added:
+        data.add(data_dir)
+    variant = iobench.find_dataset(data_dir, "d").artifacts.popitem()[0]
+    WAYS[way](data_dir / "d", variant)

@@ -1,23 +1,28 @@
-"""Ctrl-C at any moment of `iobench run` and `prepare`: 130, one line, nothing left, records whole."""
+"""Ctrl-C at any moment of `iobench run`, `prepare` and `add`: 130, one line, nothing left, records whole."""
 
 from __future__ import annotations
 
+import functools
 import json
 import queue
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from _faults.attacked import Whole, done, holds, names
 from _faults.children import LINE
 from _faults.commands import Ended, Ready, Start, command, new
+from _faults.others import Others, others
 from _faults.prepares import NAME, Call
 from _faults.registry import Outcome, Trials, kind
-from iobench.formats import names
+from iobench.dataset.places import field_text
+from iobench.formats import Field, Schema
 
 AT_ONCE, ELEMENTS = 3, 1 << 14
+VECTORS = Schema(1, (Field("x", (128,), "float32"),))
 EACH_NEW = 5  # of so many one from a new interpreter, whose imports are struck, too
 
 
@@ -29,37 +34,46 @@ class _Commands:
     """
 
     folder: Path
+    formats: Sequence[str]
+    others: Sequence[Others]
     whole_s: dict[str, float] = field(default_factory=dict)
     free: queue.SimpleQueue[str] = field(default_factory=queue.SimpleQueue)
 
     def line(self, what: str, number: int, name: str) -> list[str]:
         """The arguments of trial `number`, which has records of its own, or replaces that dataset."""
+        form, data_dir = self.formats[number % len(self.formats)], str(self.folder / "other")
         if what == "prepare":
-            data_dir = str(self.folder / "other")
-            return ["prepare", "--size", "1e6", "--overwrite", "--data-dir", data_dir, "--name", name]
-        line = ["run", "--data-dir", str(self.folder), "--name", NAME, "--no-limits"]
+            shape = [] if holds(form, VECTORS) else ["--sample-shape", "32x32x3", "--dtype", "uint8"]
+            line = ["prepare", "--size", "1e6", "--overwrite", "--data-dir", data_dir, "--name", name]
+            return [*line, *shape, "--format", form, *(["--format", "npy"] if form != "npy" else [])]
+        if what == "add":
+            theirs = self.others[number % len(self.others)]
+            line = ["add", str(theirs.path), "--format", theirs.variant, "--data-dir", data_dir]
+            return [*line, "--name", f"a{number}", *(f"--field={field_text(one)}" for one in theirs.told)]
+        line = ["run", "--data-dir", str(self.folder / form), "--name", NAME, "--format", form, "--no-limits"]
         line += ["--out", str(self.out(number))]
         if what == "run":
             return [*line, "--rounds", "4", "--loader", "native", "--loader", "stream"]
-        workers = ["--loader", "dataloader:num_workers=2", "--format", "npy", "--batch-size", "64"]
-        return [*line, "--rounds", "2", *workers]
+        return [*line, "--rounds", "2", "--loader", "dataloader:num_workers=2", "--batch-size", "64"]
 
     def out(self, number: int) -> Path:
         """Where the records of a trial are."""
         return self.folder / f"{number}.jsonl"
 
 
-WHAT = ("run", "run with workers", "prepare")
+WHAT = ("run", "run with workers", "prepare", "add")
 
 
 @kind("interrupts")
 def interrupts(trials: Trials) -> Iterator[Outcome]:
     """Interrupted after a time that is left to chance, alone or with its whole group, as by a terminal."""
-    commands = _Commands(trials.folder)
+    some = list(trials.sample(trials.chance.sample(names(), len(names())), quick=3))
+    data = others(Whole(trials.folder / "whole", some), trials.folder / "others")
+    commands = _Commands(trials.folder, some, data)
     for number in range(AT_ONCE):
         commands.free.put(f"n{number}")
-    others = [name for name in names() if name != "npy"]
-    Call(0, ("npy", *trials.sample(others, quick=2)))(trials.folder, ELEMENTS)
+    for name in some:
+        done(functools.partial(Call(0, (name,)), trials.folder / name, ELEMENTS))
     seed = trials.chance.random()
     with closing(Ready()) as ready, ThreadPoolExecutor(AT_ONCE) as pool:
         for number, what in enumerate(WHAT, -len(WHAT)):

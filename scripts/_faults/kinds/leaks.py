@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 
 import iobench
+from _faults.attacked import done, names
 from _faults.children import complaint, forked
 from _faults.prepares import NAME, Call
 from _faults.registry import Outcome, Trials, kind
 from iobench import Manifest
-from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
@@ -30,16 +30,17 @@ PATIENCE_S = 5.0
 @kind("leaks")
 def leaks(trials: Trials) -> Iterator[Outcome]:
     """Every loader over every format, left after a batch or two."""
-    names = DEFAULT_FORMATS
-    Call(0, names)(trials.folder, ELEMENTS)
     ways: list[tuple[str, Callable[[Manifest, str], None]]] = [
         ("StreamLoader", _leave_stream_loader),
         *((word, functools.partial(_leave_loader, word)) for word in WORDS),
     ]
-    every = [(name, what, leave) for name in names for what, leave in ways]
+    every = [(name, what, leave) for name in names() for what, leave in ways]
     for name, what, leave in trials.sample(every, quick=6):
+        data_dir = trials.folder / name
+        if not data_dir.exists():
+            done(functools.partial(Call(0, (name,)), data_dir, ELEMENTS))
         times = 3 if "num_workers" in what else TIMES
-        ended = forked(functools.partial(_leave_often, leave, trials.folder, name, times))
+        ended = forked(functools.partial(_leave_often, leave, data_dir, name, times))
         yield f"{what} over {name}, left {times} times", complaint(ended)
 
 

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import iobench
+from _faults.attacked import Whole, done, grouped
 from _faults.children import complaint, forked, is_a_line, limit_memory
 from _faults.mutations import mutated, text_of
+from _faults.others import others
 from _faults.prepares import NAME, Call, to_version_1
 from _faults.registry import Outcome, Trials, kind
 from iobench import Manifest
@@ -21,28 +23,45 @@ LIMIT_BYTES = 1 << 30  # of memory beyond what is there: nothing small may ask f
 
 @kind("manifests-by-type")
 def by_type(trials: Trials) -> Iterator[Outcome]:
-    """Manifests of both versions with one to three of their values, keys or items replaced."""
-    bodies: list[tuple[Path, dict[str, Any]]] = []
-    for version in (1, 2):
-        data_dir = trials.folder / str(version)
-        Call(0, ("npy", "lmdb", "hdf5:compression=gzip"))(data_dir)
-        if version == 1:
-            to_version_1(data_dir / NAME)
-        bodies.append((data_dir, json.loads((data_dir / NAME / "manifest.json").read_text())))
-    for number in trials.some(full=500, quick=100):
-        data_dir, body = bodies[number % 2]
+    """Manifests of both versions, of every format, and of data that were added.
+
+    One to three of their values, keys or items are replaced.
+    """
+    groups = trials.sample(grouped(trials.chance), quick=2)
+    bodies = [body for group in groups for body in _bodies(trials.folder, group)]
+    for number in trials.some(full=600, quick=100):
+        what, root, body = bodies[number % len(bodies)]
         body = copy.deepcopy(body)
         told = [mutated(body, trials.chance) for _ in range(trials.chance.choice((1, 1, 1, 2, 3)))]
-        (data_dir / NAME / "manifest.json").write_text(text_of(body))
-        ended = forked(functools.partial(_read, data_dir))
-        what = f"manifest {number}, version {number % 2 + 1}: " + "; ".join(told)
-        yield what, complaint(ended)
+        (root / "manifest.json").write_text(text_of(body))
+        ended = forked(functools.partial(_read, root))
+        yield f"manifest {number}, {what}: {'; '.join(told)}", complaint(ended)
 
 
-def _read(data_dir: Path) -> None:
+def _bodies(folder: Path, group: list[str]) -> Iterator[tuple[str, Path, dict[str, Any]]]:
+    """Manifests of either version, and one of what was added, with what is in them."""
+    label = " ".join(group)
+    for version in (1, 2):
+        data_dir = folder / f"{version} {label}"
+        done(functools.partial(Call(0, tuple(group)), data_dir))
+        if version == 1:
+            to_version_1(data_dir / NAME)
+        yield f"version {version}, {label}", data_dir / NAME, _body(data_dir / NAME)
+    for data in others(Whole(folder / label, group[:1], samples=30), folder / f"others {label}"):
+        data_dir = folder / f"added {label}"
+        done(functools.partial(data.add, data_dir))
+        yield f"added {group[0]}", data_dir / NAME, _body(data_dir / NAME)
+
+
+def _body(root: Path) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads((root / "manifest.json").read_text())
+    return body
+
+
+def _read(root: Path) -> None:
     """Read the manifest and, where that goes, everything that it lists."""
     limit_memory(LIMIT_BYTES)
-    manifest = iobench.find_dataset(data_dir, NAME)
+    manifest = Manifest.load(root)
     for problem in iobench.verify(manifest).values():
         assert problem is None or is_a_line(problem), problem
     manifest.save()

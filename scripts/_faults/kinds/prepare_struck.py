@@ -9,10 +9,11 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+from _faults.attacked import grouped, names
 from _faults.calls import LUCK, MODES, Calls
 from _faults.children import CRASHED, DONE, HANGS, INTERRUPTED, REFUSED, Ended, forked, seconds
 from _faults.power import Disk
-from _faults.prepares import NAME, Call, Ground, Scenario, go_on, scenarios
+from _faults.prepares import NAME, Call, Ground, Scenario, go_on, replacing, scenarios
 from _faults.registry import Outcome, Trials, kind
 
 EXPECTED = {
@@ -22,12 +23,16 @@ EXPECTED = {
     "interrupted": (INTERRUPTED,),
 }
 NEVER = b"it was never struck"
-LARGER = 1 << 18  # elements: long enough for a moment to fall anywhere
+LARGER = 1 << 15  # elements: long enough for a moment to fall anywhere
 
 
 @kind("prepare-at-calls")
 def at_calls(trials: Trials) -> Iterator[Outcome]:
-    """Every scenario, struck in every mode at every call that changes the disk."""
+    """Every scenario, struck in every mode at every call that changes the disk.
+
+    The protocol is the same for every format: of two all is tried, of each other one its replacement,
+    struck in one mode at each call.
+    """
     grounds = [
         Ground(one, trials.folder / f"scenario-{number}")
         for number, one in enumerate(scenarios(("npy", "lmdb")))
@@ -35,26 +40,28 @@ def at_calls(trials: Trials) -> Iterator[Outcome]:
     every = [
         (ground, mode, at) for ground in grounds for at in range(1, _count(ground) + 1) for mode in MODES
     ]
+    for name in trials.sample([name for name in names() if name not in ("npy", "lmdb")], quick=1):
+        ground = Ground(replacing((name,)), trials.folder / name)
+        every += [(ground, trials.chance.choice(MODES), at) for at in range(1, _count(ground) + 1)]
     for number, (ground, mode, at) in enumerate(trials.sample(every, quick=60)):
         data_dir = ground.fresh()
         work = functools.partial(_struck, ground.scenario.call, data_dir, mode, at, trials.chance.random())
-        what = f"{ground.scenario.name}, {mode} at call {at}"
+        what = f"{ground.scenario.label}, {mode} at call {at}"
         yield what, _problem(ground, data_dir, forked(work), EXPECTED[mode], number % 2 == 0)
 
 
 @kind("prepare-at-moments")
 def at_moments(trials: Trials) -> Iterator[Outcome]:
     """Scenarios in turn, killed or interrupted after a time that is left to chance."""
-    grounds = [
-        Ground(one, trials.folder / f"scenario-{number}", LARGER)
-        for number, one in enumerate(scenarios(("npy", "lmdb", "hdf5")))
-    ]
+    groups = trials.sample(grouped(trials.chance), quick=1)
+    every = [one for group in groups for one in scenarios(group)]
+    grounds = [Ground(one, trials.folder / f"scenario-{number}", LARGER) for number, one in enumerate(every)]
     whole_s = [seconds(functools.partial(one.scenario.call, one.fresh(), LARGER)) for one in grounds]
     for number in trials.some(full=200, quick=8):
         ground, number_of = grounds[number % len(grounds)], signal.SIGINT if number % 2 else signal.SIGKILL
         at_s, data_dir = trials.chance.uniform(0, 1.1 * whole_s[number % len(grounds)]), ground.fresh()
         ended = forked(functools.partial(ground.scenario.call, data_dir, LARGER), (at_s, number_of))
-        what = f"{ground.scenario.name}, {number_of.name} after {at_s:.4f} s"
+        what = f"{ground.scenario.label}, {number_of.name} after {at_s:.4f} s"
         expected = (DONE, INTERRUPTED, -signal.SIGKILL)
         yield what, _problem(ground, data_dir, ended, expected, number % 4 < 2)
 

@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from _faults.attacked import Whole, variants
 from _faults.children import REFUSED, complaint, forked
-from _faults.reading import WAYS, prepare
+from _faults.reading import WAYS
 from _faults.registry import Outcome, Trials, kind
 from iobench import Manifest
 from iobench.dataset.manifest import Opener
-from iobench.dataset.prepare import DEFAULT_FORMATS
 
-SAMPLES, DISK_BYTES = 12_000, 40 << 20
+SAMPLES, PICTURES, DISK_BYTES = 6_000, 300, 96 << 20
+TWICE = ("run native", "run dataloader")  # which open it to prove it, and again for a round
 
 
 class LoopDisk:
@@ -67,30 +68,29 @@ class CutFiles:
 @kind("read-errors")
 def read_errors(trials: Trials) -> Iterator[Outcome]:
     """Every way to read every format, on a disk that fails, and over files that are cut."""
-    variants = DEFAULT_FORMATS
-    whole = prepare(trials.folder / "whole", variants, SAMPLES)
-    ways = [way for way in WAYS if way != "run stream"]
     every = [
         (disk, variant, way, opening)
         for disk in (LoopDisk, CutFiles)
-        for variant in variants
-        for way in ways
-        for opening in ((1,) if disk is CutFiles or way not in ("run native", "run dataloader") else (1, 2))
+        for variant in variants()
+        for way in WAYS
+        if way != "run stream"
+        for opening in ((1,) if disk is CutFiles else (0, 1, 2) if way in TWICE else (0, 1))
     ]
-    for number, (disk_type, variant, way, opening) in enumerate(trials.sample(every, quick=8)):
+    chosen = trials.chance.sample(every, min(len(every), 8 if trials.quick else 200))
+    whole = Whole(trials.folder / "whole", dict.fromkeys(one[1] for one in chosen), SAMPLES, PICTURES)
+    for number, (disk_type, variant, way, opening) in enumerate(chosen):
         disk: LoopDisk | CutFiles
         try:
             disk = disk_type(trials.folder / str(number))
         except OSError:
             disk = CutFiles(trials.folder / str(number))
         try:
-            root = disk.path / "d"
-            shutil.copytree(whole.path_of(variant), root / whole.path_of(variant).name)
-            shutil.copy(whole.root / "manifest.json", root)
+            root = whole.copy(variant, disk.path / "d")
             ended = forked(functools.partial(_read, root, variant, way, disk, opening))
         finally:
             disk.close()
-        what = f"{type(disk).__name__} that fails at opening {opening}, {variant}, {way}"
+        when = f"after opening {opening}" if opening else "before it is opened"
+        what = f"{type(disk).__name__} that fails {when}, {variant}, {way}"
         problem = complaint(ended)
         named = str(root) in ended.said or ended.said.startswith("wrong content")
         if ended.code == REFUSED and not named:
@@ -102,6 +102,8 @@ def read_errors(trials: Trials) -> Iterator[Outcome]:
 def _read(root: Path, variant: str, way: str, disk: LoopDisk | CutFiles, opening: int) -> None:
     """Read, and have the disk fail as soon as the artifact has been opened so many times."""
     manifest = Manifest.load(root)
+    if not opening:
+        disk.fail(manifest.files_of(variant))
     opened, count = Opener.__call__, 0
 
     def then_fail(self: Opener) -> Any:

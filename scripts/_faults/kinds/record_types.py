@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import iobench
+from _faults.attacked import done
 from _faults.children import complaint, forked, limit_memory
 from _faults.mutations import mutated, text_of
 from _faults.prepares import NAME, Call
@@ -68,7 +69,7 @@ def studies_by_type(trials: Trials) -> Iterator[Outcome]:
 
 def _results(data_dir: Path) -> tuple[Path, list[dict[str, Any]]]:
     """The results folder with a sound run in it, and the bodies of that run's records."""
-    Call(0, ("npy", "lmdb"))(data_dir)
+    done(functools.partial(Call(0, ("npy", "lmdb")), data_dir))
     results = data_dir / "results"
 
     def measure() -> None:

@@ -23,7 +23,7 @@ class Read:
     def get(self):
         file, memory, size, offset = self.asked
         data = os.pread(file.descriptor, size, offset)
-        target = memory.memory() if hasattr(memory, "memory") else memory
+        target = memory.memory().numpy() if hasattr(memory, "memory") else memory
         memoryview(target).cast("B")[: len(data)] = data
         return len(data)
 

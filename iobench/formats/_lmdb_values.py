@@ -1,0 +1,38 @@
+"""How iobench lays samples out in LMDB: keys, the header of a value, and the schema beside them."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict
+from pathlib import Path
+
+from iobench.formats._errors import corrupt
+from iobench.formats._schema import Field, Schema
+from iobench.formats._text import shortened
+
+HEADER = struct.Struct("<2sBBI")
+MAGIC, LAYOUT = b"IO", 1
+CODECS: dict[str | None, int] = {None: 0, "lz4": 1}
+SCHEMA_KEY = b"schema"
+KEY = struct.Struct(">Q")
+DATA_FILE = "data.mdb"
+
+
+def data_file(path: Path) -> Path:
+    """The file of an environment, which is a folder or that file alone."""
+    return path / DATA_FILE if path.is_dir() or not path.exists() else path
+
+
+def described(schema: Schema) -> bytes:
+    """The fields as JSON, as they stand under the schema's key."""
+    return json.dumps([asdict(field) for field in schema.fields]).encode()
+
+
+def read_described(file: Path, text: bytes, samples: int) -> Schema:
+    """The schema as `write` left it."""
+    try:
+        fields = [Field(one["name"], tuple(one["shape"]), one["dtype"]) for one in json.loads(text)]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise corrupt(file, "fields as JSON", shortened(repr(text))) from error
+    return Schema(samples, tuple(fields))

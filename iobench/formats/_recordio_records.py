@@ -1,0 +1,165 @@
+"""The records of a RecordIO file: where each begins, how long it is, and what of it is in parts."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._foreign import FIXED
+from iobench.formats._placed import Found, Maps, runs
+from iobench.formats._placement import Blocks, Index, Listed
+from iobench.formats._reader import Keep
+from iobench.formats._schema import Array, Schema
+
+MAGIC = 0xCED7230A
+WORD = 4
+HEAD = struct.Struct("<II")  # magic; continuation and length
+LENGTH_BITS = 29
+MOST_BYTES = (1 << LENGTH_BITS) - 1
+WHOLE, FIRST, MIDDLE, LAST = range(4)
+IR_HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
+LABEL_AT = 4
+ID_AT = 8
+
+
+def index_of(begins: Index) -> str:
+    """The text of an index: number and offset of each record."""
+    return "".join(f"{row}\t{begin}\n" for row, begin in enumerate(begins.tolist()))
+
+
+class Records:
+    """The records of a file, which an index may lie beside."""
+
+    def __init__(self, maps: Maps, kept: Keep) -> None:
+        self._maps, self.path = maps, maps.files[0]
+        lists = kept("records", self._walk)
+        self.begin, self.size, self._length = lists["begin"], lists["size"], lists["length"]
+
+    def _walk(self) -> dict[str, Array]:
+        """Where records begin, the bytes that they take, how long their data are; as the index says, too."""
+        begin, size, lengths = array("q"), array("q"), array("q")
+        data, place, in_parts = self._maps[0].data, 0, False
+        while place < len(data):
+            kind, length = _head(data, place, self.path)
+            if (kind in (MIDDLE, LAST)) != in_parts:
+                raise corrupt(self.path, f"a record at byte {place}", f"a part of kind {kind}")
+            if not in_parts:
+                begin.append(place)
+                size.append(0)
+                lengths.append(
+                    -WORD if kind == FIRST else 0
+                )  # the magic word is between parts, not after them
+            in_parts = kind in (FIRST, MIDDLE)
+            step = HEAD.size + length + -length % WORD
+            size[-1] += step
+            lengths[-1] += length + (WORD if kind != WHOLE else 0)
+            place += step
+            if place > len(data):
+                raise corrupt(self.path, f"a record of {length} bytes", "the end of the file")
+        if in_parts:
+            raise corrupt(self.path, "the last part of a record", "the end of the file")
+        lists = {"begin": begin, "size": size, "length": lengths}
+        found = {name: np.frombuffer(values, np.int64) for name, values in lists.items()}
+        if len(self._maps.files) > 1 and self._maps[1].tobytes() != index_of(found["begin"]).encode():
+            raise corrupt(self._maps.files[1], "the number and offset of each record", "others")
+        return found
+
+    @property
+    def _in_parts(self) -> Array:
+        """Which records are in several parts."""
+        found: Array = self.size != HEAD.size + self._length + -self._length % WORD
+        return found
+
+    def found(self, schema: Schema) -> Found:
+        """Where label and the other field of others' records lie; CorruptArtifact where they are not so."""
+        flags = self._flags()
+        more = int(flags[0]) if (flags == flags[0]).all() else -1
+        fields = {f.name: f for f in schema.fields if f.name != "label"}
+        if more < 0 or len(fields) > 1:
+            what = "records that differ in how many labels they have" if more < 0 else ", ".join(fields)
+            raise CorruptArtifact(f"{self.path}: {what}: one field beside label can be read from a record")
+        places = dict.fromkeys(fields, IR_HEADER.size + WORD * more)
+        label = next((f for f in schema.fields if f.name == "label"), None)
+        if label is not None:
+            if (label.dtype, label.elements) != ("float32", max(1, more)):
+                raise corrupt(self.path, f"label as {label.dtype} {label.shape}", f"{max(1, more)} × float32")
+            places["label"] = IR_HEADER.size if more else LABEL_AT
+        end = [places[name] + field.sample_bytes for name, field in fields.items()]
+        return self.placed(schema, places, end[0] if end else None)
+
+    def placed(self, schema: Schema, places: Mapping[str, int], size: int | None) -> Found:
+        """Where fields lie that begin at these bytes of data, of which there are `size`, if that is known."""
+        if len(self.begin) != schema.samples:
+            raise corrupt(self.path, f"{schema.samples} records", len(self.begin))
+        self._check_sizes(size)
+        if self._in_parts.any():
+            return Found(blocks=[self._blocks(schema, places, size)])
+        file = np.zeros(len(self.begin), np.int64)
+        return Found({n: Listed((self.path,), file, self.begin, HEAD.size + at) for n, at in places.items()})
+
+    def _check_sizes(self, size: int | None) -> None:
+        """CorruptArtifact where a record has other than `size` bytes, or is too small for an IRHeader."""
+        lengths = self._length
+        wrong = np.flatnonzero(lengths < IR_HEADER.size if size is None else lengths != size)
+        if wrong.size:
+            row, least = int(wrong[0]), f"an IRHeader of {IR_HEADER.size}"
+            expected = least if size is None else f"{size}; {FIXED}"
+            raise CorruptArtifact(
+                f"{self.path}: record {row} has {lengths[row]} bytes of data, not {expected}"
+            )
+
+    def _blocks(self, schema: Schema, places: Mapping[str, int], size: int | None) -> Blocks:
+        """Records one by one, put together out of their parts."""
+        fields = {name: schema.field(name) for name in places}
+
+        def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+            data = _joined(stored, self.path)
+            if len(data) < max(places[n] + f.sample_bytes for n, f in fields.items()):
+                raise corrupt(self.path, f"record {number} of {size} bytes", len(data))
+            for name, target in out.items():
+                raw = np.frombuffer(data, np.uint8, fields[name].sample_bytes, places[name])
+                target.reshape(-1).view(np.uint8)[:] = raw
+
+        file = np.zeros(len(self.begin), np.int64)
+        rows = np.arange(len(self.begin))
+        return Blocks(tuple(places), (self.path,), rows, file, self.begin, self.size, decode)
+
+    def _flags(self) -> Index:
+        """How many further labels each record says it has, which is what it begins with."""
+        self._check_sizes(None)
+        flags = np.zeros(len(self.begin), np.int64)
+        for row in np.flatnonzero(self._in_parts).tolist():
+            flags[row] = IR_HEADER.unpack_from(self._data(row))[0]
+        whole = np.flatnonzero(~self._in_parts)
+        for some, found in runs(self._maps[0], self.begin[whole] + HEAD.size, WORD):
+            flags[whole[some]] = found.view("<u4")[:, 0]
+        return flags
+
+    def _data(self, row: int) -> bytes:
+        begin = int(self.begin[row])
+        return _joined(self._maps[0][begin : begin + int(self.size[row])].data, self.path)
+
+
+def _head(data: memoryview, place: int, path: Path) -> tuple[int, int]:
+    """The continuation and the length that a record begins with."""
+    magic, word = HEAD.unpack_from(data, place) if place + HEAD.size <= len(data) else (0, 0)
+    if magic != MAGIC or word >> LENGTH_BITS > LAST:
+        raise corrupt(
+            path, f"a record at byte {place}", "another word than the magic one" if magic else "its end"
+        )
+    return word >> LENGTH_BITS, word & MOST_BYTES
+
+
+def _joined(stored: memoryview, path: Path) -> bytes:
+    """The data of a record, with the magic word between its parts."""
+    parts, place = [], 0
+    while place < len(stored):
+        _, length = _head(stored, place, path)
+        parts.append(bytes(stored[place + HEAD.size : place + HEAD.size + length]))
+        place += HEAD.size + length + -length % WORD
+    return struct.pack("<I", MAGIC).join(parts)

@@ -1,0 +1,155 @@
+"""What records of tf.train.Example hold: which feature is which field, and where its values lie in each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from iobench.formats import _example
+from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._example import BYTES, FLOATS, INTS, Layout, Span
+from iobench.formats._foreign import FIXED, fields_by_name, not_fixed
+from iobench.formats._placed import Found, runs
+from iobench.formats._placement import Blocks, Decode, Index, Listed, Placement
+from iobench.formats._schema import Array, Field, Schema
+from iobench.formats._tfrecords import Records
+
+AT_ONCE, LAYOUTS = 4096, 16  # records that are searched together, and layouts that are tried among them
+
+
+def fields_of(path: Path, records: Records) -> tuple[Field, ...]:
+    """The fields that the first record says it has; CorruptArtifact where it does not say what bytes are."""
+    layout = records.layout(0)
+    names = fields_by_name(path, sorted(layout.spans))
+    if unknown := [key for key in names.values() if layout.spans[key].kind == BYTES]:
+        raise CorruptArtifact(
+            f"{path}: {', '.join(unknown)}: values of bytes do not say what they are; "
+            "name the fields to take, with dtype and shape"
+        )
+    return tuple(_field(records, name, layout.spans[key]) for name, key in names.items())
+
+
+def _field(records: Records, name: str, span: Span) -> Field:
+    """A list of floats or whole numbers as the first record has it: a single one is a scalar."""
+    stored = np.frombuffer(records.data(0)[span.begin : span.end], np.uint8)
+    count = len(stored) // 4 if span.kind == FLOATS else int(_example.counts(stored[None])[0])
+    if not count:
+        raise not_fixed(records.path(0), name, "an empty list in the first record")
+    return Field(name, () if count == 1 else (count,), "float32" if span.kind == FLOATS else "int64")
+
+
+def found_of(records: Records, schema: Schema, lists: Mapping[str, Array]) -> Found:
+    """Where the fields lie, by what `lists_of` found."""
+    files, rows = records.maps.files, np.arange(schema.samples)
+    placement: dict[str, Placement] = {}
+    blocks = []
+    for number, field in enumerate(schema.fields):
+        begin, size = lists[f"begin_{number}"], lists.get(f"size_{number}")
+        if size is None:
+            placement[field.name] = Listed(files, records.file, begin)
+        else:
+            decode = _decoder(records, field.name)
+            blocks.append(Blocks((field.name,), files, rows, records.file, begin, size, decode))
+    return Found(placement, blocks)
+
+
+def lists_of(records: Records, schema: Schema) -> dict[str, Array]:
+    """Per field, by its number: where each record's values begin, and how long those are that are packed.
+
+    CorruptArtifact where the records do not hold this schema.
+    """
+    folder = records.maps.files[0].parent
+    if len(records.file) != schema.samples:
+        raise corrupt(folder, f"{schema.samples} records", len(records.file))
+    names = fields_by_name(folder, sorted(records.layout(0).spans))
+    if missing := [field.name for field in schema.fields if field.name not in names]:
+        raise corrupt(folder, f"features {', '.join(missing)}", ", ".join(names) or "none")
+    kinds, begin, size = _spans(records, [names[field.name] for field in schema.fields])
+    lists: dict[str, Array] = {}
+    for number, field in enumerate(schema.fields):
+        held, expected = {
+            FLOATS: ("float32", "floats, float32"),
+            INTS: ("int64", "whole numbers, int64"),
+        }.get(kinds[number], (field.dtype, "bytes"))
+        if field.dtype != held:
+            raise corrupt(records.path(0), f"{field.name} as {field.dtype}", expected)
+        lists[f"begin_{number}"] = begin[number]
+        if kinds[number] == INTS:
+            lists[f"size_{number}"] = size[number]
+            held_numbers = _counts(records, begin[number], size[number])
+            _refuse_others(records, field, held_numbers, field.elements, "numbers")
+        else:
+            _refuse_others(records, field, size[number], field.sample_bytes, "bytes")
+    return lists
+
+
+def _spans(records: Records, keys: Sequence[str]) -> tuple[list[int], Array, Array]:
+    """The kind of each feature, and per feature and record where its values begin and how long they are.
+
+    Records are compared with one whose layout is known, many at a time: what is no value must be the same.
+    """
+    count = len(records.file)
+    kinds = [records.layout(0).spans[key].kind for key in keys]
+    begin, size = np.empty((len(keys), count), np.int64), np.empty((len(keys), count), np.int64)
+    for low in range(0, count, AT_ONCE):
+        left, tried = np.arange(low, min(low + AT_ONCE, count)), 0
+        while left.size:
+            row, tried = int(left[0]), tried + 1
+            layout = records.layout(row)
+            alike = _alike(records, left, row, layout) if tried <= LAYOUTS else left == row
+            for number, key in enumerate(keys):
+                span = layout.spans.get(key)
+                if span is None or span.kind != kinds[number]:
+                    found = "none" if span is None else "values of another kind"
+                    raise corrupt(records.path(row), f"feature {key} in record {row}", found)
+                begin[number, left[alike]] = records.offset[left[alike]] + span.begin
+                size[number, left[alike]] = span.end - span.begin
+            left = left[~alike]
+    return kinds, begin, size
+
+
+def _alike(records: Records, rows: Index, row: int, layout: Layout) -> Array:
+    """Which of these records equal one in all that is no value of a feature."""
+    alike: Array = (records.length[rows] == layout.size) & (records.file[rows] == records.file[row])
+    data, stored = np.frombuffer(records.data(row), np.uint8), records.maps[int(records.file[row])]
+    for low, high in layout.between:
+        at = np.flatnonzero(alike)
+        for some, found in runs(stored, records.offset[rows[at]] + low, high - low):
+            alike[at[some]] = (found == data[low:high]).all(1)
+    return alike
+
+
+def _counts(records: Records, begin: Index, size: Index) -> Index:
+    """How many packed whole numbers each record has."""
+    held = np.zeros(len(size), np.int64)
+    for number in np.unique(records.file).tolist():
+        for width in np.unique(size[records.file == number]).tolist():
+            rows = np.flatnonzero((records.file == number) & (size == width))
+            for some, packed in runs(records.maps[number], begin[rows], max(1, width)):
+                held[rows[some]] = _example.counts(packed) if width else 0
+    return held
+
+
+def _decoder(records: Records, name: str) -> Decode:
+    """What unpacks whole numbers, one record's to a block."""
+
+    def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
+        target = out[name]
+        try:
+            target[...] = _example.unpacked(stored).reshape(target.shape)
+        except ValueError as error:
+            raise corrupt(records.path(number), f"{name} of record {number}", error) from error
+
+    return decode
+
+
+def _refuse_others(records: Records, field: Field, found: Index, expected: int, what: str) -> None:
+    """CorruptArtifact where a record holds more or less of a field than it should."""
+    if (wrong := np.flatnonzero(found != expected)).size:
+        row = int(wrong[0])
+        raise CorruptArtifact(
+            f"{records.path(row)}: {field.name} of record {row} has {found[row]} {what}, not {expected} as "
+            f"{field.dtype} {field.shape}; {FIXED}"
+        )

@@ -1,0 +1,38 @@
+"""Devices that batches go to: the one place that knows what each back end of torch calls things.
+
+torch.accelerator does what it can; what is a back end's own has a module of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from iobench.host.device._accelerator import Accelerator
+from iobench.host.device._cuda import Cuda
+from iobench.host.device._host import Device
+from iobench.host.device._mps import Mps
+from iobench.host.device._names import in_use, own_device, pick_device
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "KINDS",
+    "Accelerator",
+    "Cuda",
+    "Device",
+    "Mps",
+    "device_of",
+    "in_use",
+    "own_device",
+    "pick_device",
+]
+
+KINDS: dict[str, type[Device]] = {"cpu": Device, "cuda": Cuda, "mps": Mps}
+
+
+@functools.cache
+def device_of(device: torch.device) -> Device:
+    """What there is to know and to do about a device; the same object for the life of the process."""
+    return KINDS.get(device.type, Accelerator)(device)

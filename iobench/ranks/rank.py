@@ -1,0 +1,158 @@
+"""What one rank of several does when it is told to: the same on every rank, each for its own share."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from iobench.bench.case import Case
+from iobench.bench.executor import InProcess, Tick
+from iobench.bench.hosts import OneHost
+from iobench.bench.options import RunOptions
+from iobench.dataset.manifest import Manifest
+from iobench.errors import BenchError, RanksDiffer
+from iobench.formats import FormatError
+from iobench.host.device import own_device
+from iobench.host.limits import Below
+from iobench.ranks.group import Group
+from iobench.ranks.together import Together, all_do
+from iobench.results.parts import CachePart, LimitPart, Measured, ProofPart, RankPart
+
+PATIENCE_S, PATIENCE = 60.0, 10  # seconds, and times what a proof took: without a batch while others wait
+STOP = "stop"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A run as every rank gets to know it: the dataset's folder, what is in it, and the cases."""
+
+    root: Path
+    content: int | None
+    options: RunOptions
+    cases: tuple[Case, ...]
+
+
+class Rank:
+    """One rank of a run: what rank 0 tells all of them, itself too, to do."""
+
+    def __init__(self, group: Group) -> None:
+        self._group, self._place = group, group.place
+        self._proof_s: dict[str, float] = {}
+        self._wanted: Wanted | None = None
+
+    def do(self, what: str, arguments: tuple[Any, ...], tick: Tick) -> list[Any]:
+        """Do it, as all ranks do now; what each of them found, by rank. Errors as in `all_do`."""
+        timed = what in ("prove", "measure")
+        group = self._group
+        group.show(tick.progress)
+        group.patience_s = self._patience_s(arguments[0].key) if timed else None
+        try:
+            return all_do(group, lambda: getattr(self, what)(*arguments, *([tick] if timed else [])))
+        finally:
+            group.patience_s = None
+
+    def begin(self, wanted: Wanted) -> None:
+        """Find the dataset where rank 0 has it, or this host's copy; RanksDiffer where it is another one."""
+        try:
+            manifest = Manifest.load(wanted.root)
+            for variant in {case.variant for case in wanted.cases}:
+                manifest.opener(variant)
+        except (BenchError, FormatError) as error:
+            raise RanksDiffer(f"{error}; every host needs the dataset at the same path") from error
+        if manifest.content != wanted.content:
+            raise RanksDiffer(
+                f"{wanted.root.absolute()} holds data {manifest.content or 0:016x}, on rank 0 it holds "
+                f"{wanted.content or 0:016x}; copy it from there, or prepare it as it was there"
+            )
+        for device in {case.device for case in wanted.cases}:
+            own_device(device, self._place.local_rank)
+        self._wanted = wanted
+        self._executor = InProcess(manifest, Together(self._group))
+        self._host = OneHost(manifest, wanted.cases, wanted.options.sudo, wanted.options.limits)
+
+    def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
+        """Prove this rank's share as part of the sum of all, and warm it up."""
+        began = time.monotonic()
+        found = self._executor.prove(self._own(case), warmup, tick)
+        self._proof_s[case.key] = (time.monotonic() - began) / warmup
+        return found
+
+    def measure(self, case: Case, number: int, tick: Tick) -> Measured:
+        """Time this rank's share, from the moment at which all begin."""
+        own = self._own(case)
+        (measured,) = self._executor.measure(own, number, tick)
+        return replace(measured, ranks=[self._part(own.device, measured)])
+
+    def trace(self, case: Case, path: Path) -> None:
+        """Write a trace, on rank 0 alone."""
+        if self._place.rank == 0:
+            self._executor.trace(self._own(case), path)
+
+    def establish(self, case: Case) -> CachePart | None:
+        """Make this host's cache warm or cold; None where another rank of the host does that."""
+        return self._host.establish(case) if self._place.leads_host else None
+
+    def look_at_limits(self) -> None:
+        """Look at this host's limits, all hosts at the same time."""
+        if self._place.leads_host:
+            self._host.look_at_limits()
+
+    def limit(self, case: Case) -> LimitPart | None:
+        """This host's limit for a case."""
+        return self._host.limit(case) if self._place.leads_host else None
+
+    def limit_again(self, case: Case) -> LimitPart | None:
+        """The same after a longer look, all hosts at the same time."""
+        return self._host.limit_again(case) if self._place.leads_host else None
+
+    def below(self) -> Below | None:
+        """Whether a layer below this host's kernel caches."""
+        return self._host.below() if self._place.leads_host else None
+
+    def _own(self, case: Case) -> Case:
+        """The case on this rank's device."""
+        return replace(case, device=own_device(case.device, self._place.local_rank))
+
+    def _patience_s(self, key: str) -> float:
+        """How long the others wait for a batch of this rank; a proof may have to read all files first."""
+        if key in self._proof_s:
+            return max(PATIENCE_S, PATIENCE * self._proof_s[key])
+        return max(PATIENCE_S, self._wanted.options.timeout if self._wanted else 0.0)
+
+    def _part(self, device: str, measured: Measured) -> RankPart:
+        place, timing = self._place, measured.timing
+        return RankPart(
+            rank=place.rank,
+            local_rank=place.local_rank,
+            node=place.node,
+            host=place.host,
+            device=device,
+            threads=torch.get_num_threads(),
+            samples=timing.samples,
+            logical_bytes=timing.logical_bytes,
+            own_s=timing.epochs_s if timing.own_s is None else timing.own_s,
+            wait_s=timing.wait_s,
+            open_s=timing.open_s,
+            first_batch_s=timing.first_batch_s,
+            cpu_s=measured.processor.cpu_s,
+            disk_bytes=measured.disk.read_bytes,
+            memory_bytes=measured.memory.peak_bytes,
+        )
+
+
+def obey(group: Group) -> None:
+    """Do what rank 0 says, until it says that there is no more; RankLost where it has gone."""
+    rank = Rank(group)
+    while True:
+        what, arguments = group.broadcast(("", ()))
+        if what == STOP:
+            return
+        try:
+            rank.do(what, arguments, Tick(group.check))
+        except (BenchError, FormatError):  # rank 0 has heard of it, and decides what follows
+            if not group.alive:
+                raise

@@ -1,0 +1,145 @@
+"""The same trainings and the same batches by both loaders, in one process or in each rank of several.
+
+A program: `python -m iobench.studies._parity_ranks FOLDER EPOCHS` writes what it found as FOLDER/RANK.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from iobench.loading.ray import RayLoader
+from iobench.studies._group import Group, joined
+
+SAMPLES, TESTED, INPUTS, CLASSES = 1800, 1000, 64, 10
+BATCH, WORKERS, HIDDEN, RATE = 100, 2, 64, 0.05  # of all ranks together
+SEEDS = 5
+LOADERS = {"torch's workers": DataLoader, "Ray's actors": RayLoader}
+
+
+class Blobs(Dataset[dict[str, torch.Tensor]]):
+    """Ten classes that overlap, drawn anew for each machine from the same seed; float64."""
+
+    def __init__(self, samples: int, seed: int) -> None:
+        centres = np.random.default_rng(0).standard_normal((CLASSES, INPUTS))
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, CLASSES, samples)
+        self.y = torch.from_numpy(labels)
+        self.x = torch.from_numpy(centres[labels] + 3.2 * rng.standard_normal((samples, INPUTS)))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        return {"x": self.x[row], "y": self.y[row]}
+
+
+class Augmented(Blobs):
+    """The same under random transforms of torch, NumPy and Python."""
+
+    def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
+        noise = torch.rand(INPUTS, dtype=torch.float64) + np.random.rand() + random.random()
+        return {"x": self.x[row] + noise, "y": self.y[row]}
+
+
+@contextmanager
+def loading(kind: str, dataset: Blobs, group: Group) -> Iterator[tuple[Any, Any]]:
+    """A loader of that kind over a rank's share, with its sampler."""
+    sampler: Any = DistributedSampler(dataset, group.world_size, group.rank)
+    loader: Any = LOADERS[kind](
+        dataset,
+        BATCH // group.world_size,
+        sampler=sampler,
+        num_workers=WORKERS // group.world_size,
+        persistent_workers=True,
+        generator=torch.Generator().manual_seed(0),
+    )
+    try:
+        yield loader, sampler
+    finally:
+        if isinstance(loader, RayLoader):
+            loader.close()
+
+
+def hashes(kind: str, group: Group, epochs: int) -> list[str]:
+    """A hash of each batch of a rank's epochs under random transforms."""
+    found = []
+    with loading(kind, Augmented(SAMPLES, 1), group) as (loader, sampler):
+        for epoch in range(epochs):
+            sampler.set_epoch(epoch)
+            found += [hashlib.sha256(b["x"].numpy().tobytes()).hexdigest() for b in loader]
+    return found
+
+
+def trained(
+    batches: tuple[Any, Any], group: Group, dtype: torch.dtype, normed: bool, seed: int, epochs: int
+) -> dict[str, Any]:
+    """The loss of each step over all ranks, the accuracy afterwards, and the seconds of a training."""
+    loader, sampler = batches
+    network = _network(dtype, normed, seed)
+    model = group.over_all(network)
+    optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
+    losses, began = [], time.perf_counter()
+    for epoch in range(epochs):
+        sampler.set_epoch(1000 * seed + epoch)
+        for batch in loader:
+            optimiser.zero_grad()
+            loss = nn.functional.cross_entropy(model(batch["x"].to(dtype)), batch["y"])
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            losses.append(group.mean(loss))
+    return {
+        "losses": losses,
+        "accuracy": _accuracy(network, dtype),
+        "seconds": time.perf_counter() - began,
+    }
+
+
+def _network(dtype: torch.dtype, normed: bool, seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    norm = [nn.BatchNorm1d(HIDDEN)] if normed else []
+    layers = [nn.Linear(INPUTS, HIDDEN), *norm, nn.ReLU(), nn.Linear(HIDDEN, CLASSES)]
+    return nn.Sequential(*layers).to(dtype)
+
+
+def _accuracy(network: nn.Module, dtype: torch.dtype) -> float:
+    tested = Blobs(TESTED, 2)
+    with torch.no_grad():
+        found = network.eval()(tested.x.to(dtype)).argmax(1)
+    return float((found == tested.y).double().mean())
+
+
+def everything(kind: str, group: Group, epochs: int) -> dict[str, Any]:
+    """All trainings by one loader, and the hashes of its batches."""
+    with loading(kind, Blobs(SAMPLES, 1), group) as batches:
+        return {
+            "float64": trained(batches, group, torch.float64, False, 0, epochs),
+            "float32": trained(batches, group, torch.float32, False, 0, epochs),
+            "batchnorm": [
+                trained(batches, group, torch.float32, True, seed, epochs) for seed in range(SEEDS)
+            ],
+            "hashes": hashes(kind, group, 2),
+        }
+
+
+def main(folder: Path, epochs: int) -> None:
+    """Write what this rank found."""
+    with joined() as group:
+        found = {kind: everything(kind, group, epochs) for kind in LOADERS}
+        (folder / f"{group.rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

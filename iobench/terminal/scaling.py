@@ -1,0 +1,106 @@
+"""`iobench run --ranks 1,2,4`: the same run over several numbers of ranks, and the curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from iobench.errors import InvalidSettings
+from iobench.ranks.launch import torchrun
+from iobench.results import record
+from iobench.results.record import Record
+from iobench.results.scaling import Curve, curves
+from iobench.results.stats import Estimate
+from iobench.results.summary import summarise
+from iobench.terminal import display
+from iobench.terminal.tables import plain_table
+from iobench.units import MIB, counted, three_digits
+
+MOST_RANKS = 1024
+WITH_VALUES = ("--ranks", "--out")  # options that are this command's own, not those of its ranks
+WITHOUT = ("--json", "--wide")
+
+
+def numbers_of(text: str) -> list[int]:
+    """The numbers of ranks in a list; InvalidSettings where it is none."""
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 1 or found[-1] > MOST_RANKS:
+        raise InvalidSettings(f"--ranks {text!r} is no list of numbers from 1 to {MOST_RANKS}, as in 1,2,4")
+    return found
+
+
+def passed_on(arguments: Sequence[str]) -> list[str]:
+    """What was typed, without the options that are not for the ranks."""
+    left, rest = list[str](), iter(arguments)
+    for word in rest:
+        if word in WITH_VALUES:
+            next(rest, None)
+        elif word not in WITHOUT and not word.startswith(tuple(f"{name}=" for name in WITH_VALUES)):
+            left.append(word)
+    return left
+
+
+def over_ranks(
+    numbers: Sequence[int], arguments: Sequence[str], out: Path, smallest: float, as_json: bool, wide: bool
+) -> int:
+    """Run over each number of ranks, append the records to a file, and print tables and curves; exit code.
+
+    What a run complains of is printed, and the other numbers go on.
+    """
+    before = len(record.read(out)[0]) if out.exists() else 0
+    failed = False
+    for number in numbers:
+        display.note(f"{counted(number, 'rank')}:")
+        failed |= torchrun(number, [*arguments, "--out", str(out)], display.note) != 0
+    records = record.read(out)[0][before:] if out.exists() else []
+    if records:
+        _show(records, smallest, as_json, wide)
+    display.note(f"records: {out}")
+    return int(failed)
+
+
+def _show(records: Sequence[Record], smallest: float, as_json: bool, wide: bool) -> None:
+    found = curves(records)
+    if as_json:
+        summary = summarise(records, smallest).as_dict()
+        display.as_json({"curves": [curve.as_dict() for curve in found], **summary})
+        return
+    display.records(records, smallest, wide)
+    display.result("", scaling_table(found), "", *(curve.sentence for curve in found))
+
+
+def scaling_table(found: Sequence[Curve]) -> Table:
+    """One line per case and number of ranks."""
+    titles = ["case", "ranks", "MiB/s together", "95 %", "MiB/s each", "efficiency", "95 %", "limit MiB/s"]
+    waits = any(curve.trains for curve in found)
+    table = plain_table(*titles, *(["devices wait"] if waits else []), left=1)
+    for curve in found:
+        for point in curve.points:
+            limit = point.limit_bytes_per_s
+            cells = [
+                curve.case,
+                str(point.ranks),
+                _mib(point.together.median),
+                _interval(point.together, _mib),
+                _mib(point.each),
+                f"{point.efficiency.median:.0%}",
+                _interval(point.efficiency, "{:.0%}".format),
+                "" if limit is None else _mib(limit),
+            ]
+            table.add_row(*cells, *([f"{point.waiting:.0%}"] if waits else []))
+    return table
+
+
+def _mib(value: float) -> str:
+    return three_digits(value / MIB)
+
+
+def _interval(found: Estimate, text: Callable[[float], str]) -> str:
+    if found.low is None or found.high is None:
+        return "–"
+    return f"{text(found.low)} – {text(found.high)}"

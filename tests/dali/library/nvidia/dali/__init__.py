@@ -1,0 +1,76 @@
+"""What the loader `dali` asks of DALI's GPU pipelines, on the made-up devices.
+
+As DALI does, it asks its source for batches ahead, copies them on a stream of its own, and gives outputs
+on the stream that it is told, or waits for them where it is told none.
+"""
+
+from collections import deque
+from types import SimpleNamespace
+
+import torch
+from nvidia.dali import fn
+
+from iobench.host.device import device_of
+
+__all__ = ["Pipeline", "fn"]
+
+made = []
+
+
+class Output:
+    """A TensorListGPU: a batch on the device."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def as_tensor(self):
+        return self
+
+
+class Pipeline:
+    def __init__(self, *, batch_size, num_threads, device_id, prefetch_queue_depth, py_num_workers):
+        assert device_id is not None, "the stand-in has GPU pipelines alone"
+        self.device_id, self.depth, self.asked = device_id, prefetch_queue_depth, 0
+        self.ready, self.stream = deque(), None
+        made.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        pass
+
+    def set_outputs(self, *outputs):
+        assert all(output.on_gpu for output in outputs)
+        self.source = outputs[0].source
+
+    def build(self):
+        self.room = device_of(torch.device(torch._C._get_privateuse1_backend_name(), self.device_id))
+        self.stream = self.room._new_stream()
+
+    def run(self, stream=None):
+        while len(self.ready) < self.depth and self.source is not None:
+            self._prefetch()
+        if not self.ready:
+            raise StopIteration
+        outputs, copied = self.ready.popleft()
+        if stream is None:
+            copied.synchronize()
+        else:
+            stream.wait_event(copied)
+            for output in outputs:  # whose memory goes back when that stream is through with it
+                output.tensor.record_stream(stream)
+        return tuple(outputs)
+
+    def _prefetch(self):
+        try:
+            batch = self.source(SimpleNamespace(iteration=self.asked))
+        except StopIteration:
+            self.source = None
+            return
+        self.asked += 1
+        with self.room.current(), self.room.on(self.stream):
+            tensors = [torch.from_numpy(array).to(self.room.torch, non_blocking=True) for array in batch]
+            copied = self.room.event()
+            copied.record(self.stream)
+        self.ready.append(([Output(tensor) for tensor in tensors], copied))

@@ -1,0 +1,153 @@
+"""Every loader that there is, over both made-up devices: ours, other people's, and those that need a GPU."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import checks
+import pytest
+import torch
+from backend import NAME
+from conftest import image_arrays, prepared
+from simulated import device
+
+from iobench.errors import InvalidSettings
+from iobench.loading import loaders
+from iobench.loading.loaders import dali
+from iobench.loading.loaders.gds import GdsEpochs
+
+pytest_plugins = "plugged"
+
+TESTS = Path(__file__).parent.parent
+STAND_INS = {"gds": TESTS / "gds" / "library", "dali": TESTS / "dali" / "library"}
+FORMATS = {
+    "huggingface": "arrow",
+    "lance": "lance",
+    "litdata": "litdata",
+    "mosaic": "mds",
+    "tensorstore": "zarr",
+    "tfdata": "tfrecord",
+    "webdataset": "webdataset",
+}  # of loaders that do not read npy
+OTHERS = [name for name in loaders.names() if name not in (*loaders.DEFAULT_LOADERS, *STAND_INS)]
+
+indices = pytest.mark.parametrize("index", [0, 1])
+
+
+@pytest.fixture(scope="module")
+def in_formats(tmp_path_factory):
+    """The images, in a format each time that it is asked for."""
+    made = {}
+
+    def in_format(name):
+        if name not in made:
+            made[name] = prepared(tmp_path_factory.mktemp(name), image_arrays(), [name])
+        return made[name]
+
+    return in_format
+
+
+@pytest.fixture
+def usable(request):
+    """Skips where the loader's library is not installed."""
+    found = {one["name"]: one["usable"] for one in loaders.describe()}[request.getfixturevalue("loader")]
+    if found != "yes":
+        pytest.skip(found)
+
+
+@indices
+@pytest.mark.parametrize("loader", OTHERS)
+def test_other_people_s_loaders_bring_the_right_content_to_that_device_alone(
+    usable, plug_in, in_formats, loader, index
+):
+    variant = FORMATS.get(loader, "npy")
+    manifest, order = in_formats(variant), loaders.class_of(loader).orders[-1]
+    machine = plug_in("everything late")
+    assert checks.proved(manifest, loader, index, variant, order=order) == manifest.content
+    assert set(machine.woken) == {index}
+    assert machine.faults == []
+
+
+@indices
+@pytest.mark.parametrize("loader", OTHERS)
+def test_of_other_people_s_loaders_too_waiting_is_the_device_s(usable, plug_in, in_formats, loader, index):
+    variant = FORMATS.get(loader, "npy")
+    checks.waiting_is_the_devices_own(plug_in, "everything late", in_formats(variant), loader, index, variant)
+
+
+@pytest.fixture
+def stand_in(request, monkeypatch):
+    """The stand-in for a library that loads only beside NVIDIA's driver."""
+    name = request.getfixturevalue("loader")
+    package = {"gds": "kvikio", "dali": "nvidia"}[name]
+    kept = {one: sys.modules.pop(one) for one in list(sys.modules) if one.partition(".")[0] == package}
+    monkeypatch.syspath_prepend(STAND_INS[name])
+    monkeypatch.setattr(dali, "GPUS", (NAME,))
+    monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", lambda output: output.tensor)
+    yield
+    for one in [one for one in sys.modules if one.partition(".")[0] == package]:
+        del sys.modules[one]
+    sys.modules |= kept
+
+
+@indices
+@pytest.mark.parametrize("order", ["sequential", "random"])
+@pytest.mark.parametrize("loader", STAND_INS)
+def test_loaders_that_fill_the_device_themselves_bring_the_right_content(
+    plug_in, stand_in, images, loader, order, index
+):
+    for schedule in ("everything late", "consumer late", "out of step"):
+        machine = plug_in(schedule)
+        assert checks.proved(images, loader, index, order=order) == images.content
+        assert set(machine.woken) == {index}
+        checks.dropped_batches_of_an_epoch_were_right(
+            plug_in, schedule, images, image_arrays(), loader, index
+        )
+
+
+def no_wait_before_the_disk_writes(patch):
+    """KvikIO, which writes beside all streams, gets memory that the consumer may still read."""
+    made = GdsEpochs.__init__
+
+    def make(self, loader, job):
+        made(self, loader, job)
+        self._room = SimpleNamespace(torch=self._room.torch, synchronize=lambda: None)
+
+    patch.setattr(GdsEpochs, "__init__", make)
+
+
+def outputs_on_no_stream_of_ours(patch):
+    """A pipeline's outputs are read before it has copied them."""
+    patch.setattr("backend.SimStream.wait_event", lambda self, event: None)
+
+
+@pytest.mark.parametrize(
+    ("mutation", "loader"), [(no_wait_before_the_disk_writes, "gds"), (outputs_on_no_stream_of_ours, "dali")]
+)
+def test_what_is_left_out_is_noticed(plug_in, stand_in, images, monkeypatch, mutation, loader):
+    check = checks.dropped_batches_of_an_epoch_were_right
+    check(plug_in, "everything late", images, image_arrays(), loader)
+    mutation(monkeypatch)
+    with pytest.raises(AssertionError):
+        check(plug_in, "everything late", images, image_arrays(), loader)
+
+
+@pytest.mark.parametrize("loader", ["dali"])
+def test_a_gpu_pipeline_s_batches_are_taken_over_on_the_consumer_s_stream(plug_in, stand_in, images, loader):
+    machine = plug_in("everything late")
+    one = loaders.get("dali").on(str(device(1)))
+    assert one.options["pipeline"] == "gpu"
+    assert (one.pins(str(device(1))), one.copies_without_blocking) == (False, False)
+    job = checks.job_of(images, "sequential", 1)
+    epochs = one.open(job)
+    batch = next(iter(epochs.epoch(job.order.batches(images.schema.samples, 0))))
+    assert machine.now == 0.0  # nobody has waited for anything
+    assert (batch["x"].cpu().numpy() == image_arrays()["x"][: checks.BATCH]).all()
+
+
+def test_what_a_gpu_pipeline_cannot_have_is_refused_in_one_line():
+    with pytest.raises(InvalidSettings, match="a GPU pipeline needs a CUDA device, not device cpu"):
+        dali.Dali(pipeline="gpu").on("cpu")
+    with pytest.raises(InvalidSettings, match="a GPU pipeline copies by itself"):
+        dali.Dali(pin_memory=True).on("cuda:0")
+    assert dali.Dali().on("cpu").options["pipeline"] == "cpu"

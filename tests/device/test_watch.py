@@ -1,0 +1,119 @@
+"""What `diagnose` and `watch` say of a loop on a device: by the device's clock, whatever the host does."""
+
+import threading
+
+import pytest
+import torch
+from backend import NAME
+from machine import SCHEDULES
+from simulated import device
+from torch.utils.data import DataLoader, Dataset
+
+import iobench
+from iobench.diagnose import advice, session, watch
+from iobench.diagnose.watch import Watch
+from iobench.host.device import Device, device_of
+
+pytest_plugins = "plugged"
+
+BATCHES = 12
+
+
+@pytest.fixture(autouse=True)
+def _no_loop_is_too_short(monkeypatch):
+    monkeypatch.setattr(advice, "SHORT_S", 0.0)
+
+
+def looped(machine, read_s, step_s, synchronise=False):
+    """What is seen of a loop: the host reads for so long, and asks the device for steps of such a length."""
+
+    def read():
+        for _ in range(BATCHES):
+            machine.now += read_s
+            yield torch.zeros(4)
+
+    loop = Watch(read(), f"{NAME}:0", lambda seen: None)
+    for _ in loop:
+        machine.work(0, step_s)
+        if synchronise:
+            device_of(device(0)).synchronize()
+    return loop.seen
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_device_that_is_never_idle_does_not_wait_whatever_its_host_does(plug_in, schedule):
+    """The host waits for the loader nearly all the time: it only asks for the steps."""
+    seen = looped(plug_in(schedule), read_s=0.01, step_s=0.03)
+    assert (seen.batches, seen.wait_s, seen.wait_max_s) == (BATCHES, 0.0, 0.0)
+    assert seen.step_s == pytest.approx((BATCHES - 1) * 0.03)
+    assert seen.first_wait_s == pytest.approx(0.01)
+    assert advice.diagnose(seen).bottleneck is False
+
+
+@pytest.mark.parametrize("synchronise", [False, True])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_device_that_has_run_dry_waits(plug_in, schedule, synchronise):
+    seen = looped(plug_in(schedule), read_s=0.03, step_s=0.01, synchronise=synchronise)
+    each = 0.03 if synchronise else 0.02  # nothing overlaps where the loop waits for each step
+    assert seen.wait_p50_s == pytest.approx(each)
+    assert seen.wait_s == pytest.approx((BATCHES - 1) * each)
+    found = advice.diagnose(seen)
+    assert found.bottleneck
+    assert f"{NAME}:0 (by its own clock) waits {seen.wait_share:.0%} of the time" in found.verdict
+    assert (seen.gpu, seen.gpu_low) == (None, None)  # no driver that tells how busy it is: nobody can
+
+
+def test_by_the_host_s_clock_it_would_be_another_verdict(plug_in, monkeypatch):
+    """The mutation: where the loop's own clock is read, the test of a device that is never idle fails."""
+    machine = plug_in("everything late")
+    monkeypatch.setattr(watch, "device_of", lambda device: Device(torch.device("cpu")))
+    assert looped(machine, read_s=0.01, step_s=0.03).step_s < 0.03
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_pageable_memory_is_an_illness_beside_a_device(plug_in, pinned):
+    machine = plug_in("copies late")
+
+    class Slow(Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, row):
+            machine.now += 0.05
+            return torch.zeros(3)
+
+    loader = DataLoader(Slow(), batch_size=4, pin_memory=pinned)
+
+    def kinds(where):
+        loop = Watch(loader, where, lambda seen: None)
+        for batch in loop:
+            batch.to(device(0))
+        return [one.kind for one in advice.diagnose(loop.seen).advice]
+
+    assert ("pinned" in kinds(f"{NAME}:0")) == (not pinned)
+    assert "pinned" not in kinds("cpu")
+
+
+def test_a_loader_alone_is_told_of_pageable_memory_too(late):
+    loader = DataLoader(torch.arange(4000.0), batch_size=4)
+    found = session.diagnose(loader, seconds=0.5, batches=20, variants=False, device=f"{NAME}:0")
+    assert "pinned" in [one.kind for one in found.advice]
+    assert found.seen.device == f"{NAME}:0"
+
+
+def test_a_device_that_hangs_or_fails_does_not_hold_the_verdict_up(late, monkeypatch):
+    monkeypatch.setattr(watch, "PATIENCE_S", 0.05)
+    let_go = threading.Event()
+
+    def fail():
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    for broken in (let_go.wait, fail):
+        monkeypatch.setattr(type(device_of(device(0))), "synchronize", lambda self, call=broken: call())
+        assert looped(late, read_s=0.01, step_s=0.01).batches == BATCHES
+    let_go.set()
+
+
+def test_the_device_in_use_is_the_one_that_is_watched(late):
+    torch.empty(3, device=device(0))
+    assert iobench.watch([1, 2])._device == NAME

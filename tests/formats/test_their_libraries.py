@@ -1,0 +1,105 @@
+"""Data as people have them, written by other libraries' usual code: added where they lie, and measured."""
+
+import pickle
+
+import lmdb
+import numpy as np
+import pytest
+from own_library import run
+
+import iobench
+from iobench.dataset.add import AddedSource, add
+from iobench.errors import SourceError
+from iobench.formats import Field
+
+SAMPLES = 40
+IMAGE, LABEL = (16, 12, 3), "int64"
+OURS = ("dataloader", "native", "stream")
+
+PICTURES = """
+import sys, io, numpy as np
+from PIL import Image
+rng = np.random.default_rng(0)
+pictures = [Image.fromarray(rng.integers(0, 256, (16, 12, 3), dtype=np.uint8)) for _ in range(40)]
+"""
+
+SHARDS = (
+    PICTURES
+    + """
+import webdataset as wds
+with wds.ShardWriter(sys.argv[1] + "/train-%06d.tar", maxcount=15, verbose=0) as sink:
+    for index, picture in enumerate(pictures):
+        sink.write({"__key__": f"sample{index:06d}", "jpg": picture, "cls": index % 10,
+                    "json": {"caption": "a picture" * index}})
+"""
+)
+
+MOSAIC = (
+    PICTURES
+    + """
+from streaming import MDSWriter
+columns = {"image": "jpeg", "class": "int"}
+with MDSWriter(out=sys.argv[1], columns=columns, hashes=["sha1"], size_limit=1 << 14) as out:
+    for index, picture in enumerate(pictures):
+        out.write({"image": picture, "class": index % 10})
+"""
+)
+
+
+def measured(manifest, loaders=OURS):
+    """The cases that were proved and timed; what went wrong is an error."""
+    options = iobench.RunOptions(
+        loader=loaders,
+        order=("sequential", "random"),
+        batch_size=(8,),
+        rounds="1",
+        limits=False,
+        isolate=False,
+    )
+    found = iobench.run(manifest, options)
+    assert not found.failures
+    return len(found.records)
+
+
+def test_tar_shards_of_jpegs_with_labels(tmp_path):
+    pytest.importorskip("PIL")
+    (tmp_path / "train").mkdir()
+    run("webdataset", SHARDS, tmp_path / "train")
+    with pytest.raises(SourceError, match=r"files \.json hold nothing that says its dtype and shape"):
+        add(tmp_path / "train", name="d", data_dir=tmp_path / "data")
+    told = (Field("jpg", IMAGE, "uint8"), Field("cls", (), LABEL))
+    manifest, _ = add(tmp_path / "train", name="d", fields=told, data_dir=tmp_path / "data")
+    assert manifest.artifacts.keys() == {"webdataset"}
+    assert measured(manifest, (*OURS, "webdataset")) == 8
+    also, _ = iobench.prepare(AddedSource(manifest), ["npy"], data_dir=tmp_path / "data", name="d")
+    assert np.load(also.path_of("npy") / "jpg.npy", mmap_mode="r").shape == (SAMPLES, *IMAGE)
+
+
+def test_an_mds_of_jpegs_with_labels(tmp_path):
+    pytest.importorskip("PIL")
+    run("streaming", MOSAIC, tmp_path / "train")
+    manifest, _ = add(tmp_path / "train", name="d", data_dir=tmp_path / "data")
+    assert set(manifest.schema.fields) == {Field("image", IMAGE, "uint8"), Field("f_class", (), LABEL)}
+    assert measured(manifest) == 6
+
+
+def write_lmdb(path, values):
+    """As tutorials do: keys of digits, a map as large as it may become, the number of samples beside them."""
+    with lmdb.open(str(path), map_size=1 << 24) as env, env.begin(write=True) as txn:
+        for index, value in enumerate(values):
+            txn.put(f"{index:08}".encode("ascii"), value)
+        txn.put(b"__len__", str(len(values)).encode())
+
+
+def test_an_lmdb_of_raw_values(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (SAMPLES, *IMAGE), dtype=np.uint8)
+    write_lmdb(tmp_path / "train.lmdb", [image.tobytes() for image in images])
+    told = (Field("image", IMAGE, "uint8"),)
+    manifest, _ = add(tmp_path / "train.lmdb", name="d", fields=told, data_dir=tmp_path / "data")
+    assert measured(manifest) == 6
+
+
+def test_an_lmdb_of_pickles_is_refused_by_name(tmp_path):
+    write_lmdb(tmp_path / "train.lmdb", [pickle.dumps((np.zeros(IMAGE, "uint8"), 3))] * SAMPLES)
+    with pytest.raises(SourceError, match="pickle"):
+        add(tmp_path / "train.lmdb", name="d", data_dir=tmp_path / "data")

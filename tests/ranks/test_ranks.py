@@ -1,0 +1,188 @@
+"""What several ranks agree on, prove and measure, with ranks that are threads."""
+
+import dataclasses
+import threading
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from rank_cases import over_threads, run_over
+
+from iobench.bench import case as case_module
+from iobench.bench import executor
+from iobench.dataset.manifest import Manifest
+from iobench.errors import InvalidSettings, LoaderFailed, RanksDiffer
+from iobench.loading.loaders.native import NativeEpochs
+from iobench.loading.order import Order
+from iobench.ranks import place
+from iobench.ranks.together import Together, all_do
+from iobench.results import record
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
+
+
+def test_a_rank_knows_itself_by_what_torchrun_sets():
+    found = place.of_environment(TORCHRUN)
+    assert dataclasses.replace(found, host="b") == place.Place(3, 4, 1, 2, 1, "b")
+    assert place.of_environment({}) is None
+    assert (
+        place.of_environment(
+            {**TORCHRUN, "RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"} | {"LOCAL_WORLD_SIZE": "1"}
+        )
+        is None
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"RANK": "4"}, {"RANK": "one"}, {"LOCAL_RANK": "2"}])
+def test_a_place_that_cannot_be_is_refused(wrong):
+    with pytest.raises(InvalidSettings, match=r"RANK="):
+        place.of_environment(TORCHRUN | wrong)
+
+
+def test_what_fails_on_one_rank_fails_on_all_and_names_it():
+    def one(group):
+        def call():
+            if group.place.rank == 1:
+                raise LoaderFailed("the disk is gone")
+            return Together(group).gathered(group.place.rank)  # never met
+
+        with pytest.raises(LoaderFailed, match=r"rank 1 on b: the disk is gone$"):
+            all_do(group, call)
+        return all_do(group, lambda: group.place.rank)  # and they go on together
+
+    assert over_threads(one, ["a", "b", "b"]) == [[0, 1, 2]] * 3
+
+
+def test_what_fails_on_all_alike_is_said_once():
+    def one(group):
+        with pytest.raises(LoaderFailed, match=r"^no such file$"):
+            all_do(group, lambda: (_ for _ in ()).throw(LoaderFailed("no such file")))
+
+    over_threads(one)
+
+
+@pytest.mark.parametrize("hosts", [["a", "a"], ["a", "b", "b"]])
+@pytest.mark.parametrize("order", ["sequential", "random", "block"])
+def test_ranks_prove_and_time_the_dataset_together(images, tmp_path, hosts, order):
+    loaders = ["native", "dataloader", "stream"]
+    found = run_over(images, tmp_path / "r.jsonl", hosts, ["npy", "memmap"], loaders, 2, order=(order,))
+    assert not found.failures
+    assert not found.stopped
+    assert len(found.records) == 2 * 3 * 2
+    for one in record.read(found.path)[0]:
+        assert one.case["world_size"] == len(hosts)
+        assert [(part.rank, part.host) for part in one.ranks] == list(enumerate(hosts))
+        assert one.timing.samples == sum(part.samples for part in one.ranks)
+        again = one.proof.repeated if one.proof else 0
+        assert one.timing.samples == (203 + again) * one.timing.epochs
+        assert max(part.own_s for part in one.ranks) <= one.timing.epochs_s * 1.000001
+
+
+def test_what_distributed_sampler_repeats_is_counted_and_warned_of(images, tmp_path):
+    found = run_over(images, tmp_path / "r.jsonl", loaders=["dataloader", "native"])
+    by_loader = {one.case["loader"]: one for one in found.records}
+    assert by_loader["dataloader"].proof.repeated == 1  # 203 samples over 2 ranks
+    assert by_loader["dataloader"].timing.samples % 204 == 0
+    assert by_loader["native"].proof is None
+
+
+@pytest.mark.parametrize("loader", ["dataloader", "native", "stream"])
+def test_a_rank_that_reads_another_s_share_is_found_out(images, tmp_path, monkeypatch, loader):
+    usual = case_module.Case.row_order
+    monkeypatch.setattr(case_module.Case, "row_order", lambda case, schema, rank=0: usual(case, schema, 0))
+    found = run_over(images, tmp_path / "r.jsonl", loaders=[loader])
+    assert "wrong content on the device" in found.failures.popitem()[1]
+    assert not found.records
+
+
+def test_ranks_with_unequal_batches_are_refused(images, tmp_path, monkeypatch):
+    def unequal(order, samples, epoch):
+        edges = [0, 150, 203] if order.rank == 0 else [203]
+        return [np.arange(*pair) for pair in pairwise(edges)]
+
+    monkeypatch.setattr(Order, "batches", unequal)
+    found = run_over(images, tmp_path / "r.jsonl", order=("sequential",))
+    assert "rank 1 had 0 in an epoch, rank 0 had 2" in found.failures.popitem()[1]
+
+
+def test_no_rank_begins_before_all_have_opened(images, tmp_path, monkeypatch):
+    seen, opened, epoch = [], NativeEpochs.__init__, NativeEpochs._epoch
+    slow = threading.Event()
+
+    def open_slowly(self, loader, job):
+        if job.order.rank == 1:
+            slow.wait(0.05)
+        opened(self, loader, job)
+        seen.append("open")
+
+    def epoch_seen(self, asked):
+        seen.append("epoch")
+        yield from epoch(self, asked)
+
+    monkeypatch.setattr(NativeEpochs, "__init__", open_slowly)
+    monkeypatch.setattr(NativeEpochs, "_epoch", epoch_seen)
+    found = run_over(images, tmp_path / "r.jsonl", rounds=3)
+    assert len(found.records) == 3
+    opens = [number for number, what in enumerate(seen) if what == "open"]
+    assert len(opens) == 2 * 4
+    for first, second in zip(opens[::2], opens[1::2], strict=True):
+        assert "epoch" not in seen[first:second]
+
+
+def test_a_failing_rank_is_a_failure_of_the_case_and_the_others_go_on(images, tmp_path, monkeypatch):
+    usual = executor.InProcess.measure
+
+    def failing(self, case, number, tick):
+        if self._peers.rank == 1 and case.loader.name == "native" and number == 2:
+            raise LoaderFailed("the cable is out")
+        return usual(self, case, number, tick)
+
+    monkeypatch.setattr(executor.InProcess, "measure", failing)
+    found = run_over(images, tmp_path / "r.jsonl", ["a", "b"], loaders=["native", "stream"], rounds=3)
+    assert [str(found.labels[key]) for key in found.failures] == ["npy · native"]
+    assert found.failures.popitem()[1] == "rank 1 on b: the cable is out"
+    assert [one.case["loader"] for one in found.records].count("stream") == 3
+    assert [one.case["loader"] for one in found.records].count("native") == 1
+
+
+def test_another_dataset_on_one_host_stops_the_run(images, floats, tmp_path, monkeypatch):
+    usual = Manifest.load.__func__
+
+    def other(cls, root):
+        return usual(cls, floats.root if threading.current_thread().name.endswith("_1") else root)
+
+    monkeypatch.setattr(Manifest, "load", classmethod(other))
+    with pytest.raises(RanksDiffer, match=r"rank 1 on b: .* holds data .*, on rank 0 it holds"):
+        run_over(images, tmp_path / "r.jsonl", ["a", "b"])
+
+
+def test_a_cold_run_evicts_once_for_each_host(floats, tmp_path, monkeypatch, by_file):
+    from iobench.host import cache
+
+    evicted, usual = [], cache.establish
+
+    def establish(mode, *rest):
+        evicted.append(mode)
+        return usual(mode, *rest)
+
+    monkeypatch.setattr(cache, "establish", establish)
+    found = run_over(floats, tmp_path / "r.jsonl", ["a", "a", "a"], cache=("cold",))
+    assert not found.failures
+    assert evicted == ["cold"]
+    (one,) = found.records
+    assert one.cache.residency < 0.01
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"model": ("mlp",)}, "--model mlp over 2 ranks: .*--step-ms"),
+        ({"isolate": True}, "over 2 ranks: .*--no-isolate"),
+        ({"loaders": ["webdataset"], "variants": ["webdataset"]}, "--loader webdataset over 2 ranks"),
+    ],
+)
+def test_what_ranks_cannot_have_is_refused_by_name(images, tmp_path, chosen, said):
+    if "variants" in chosen:
+        pytest.skip("no such artifact in this dataset")
+    with pytest.raises(InvalidSettings, match=said):
+        run_over(images, tmp_path / "r.jsonl", **chosen)

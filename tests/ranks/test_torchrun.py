@@ -1,0 +1,92 @@
+"""Real ranks over loopback: what torchrun starts, and what becomes of it when a rank dies or stops."""
+
+import json
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from iobench.results import record
+
+HOST = platform.node()
+
+
+def command(*arguments, ranks=2):
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+    return [*torchrun, "-m", "iobench", *map(str, arguments)]
+
+
+def arguments_for(manifest, out, *more):
+    where = ("--data-dir", manifest.root.parent, "--name", manifest.name, "--out", out)
+    return ("run", *where, "--device", "cpu", "--no-limits", *more)
+
+
+def complaints(stderr):
+    return [line for line in stderr.splitlines() if line.startswith("iobench: ")]
+
+
+def test_two_ranks_prove_and_measure_together(images, tmp_path):
+    out = tmp_path / "r.jsonl"
+    asked = arguments_for(images, out, "--format", "npy", "--rounds", "2", "--json")
+    done = subprocess.run(command(*asked), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (context,) = json.loads(done.stdout)["contexts"]
+    assert {case["facets"]["loader"] for case in context["cases"]} == {"native", "dataloader", "stream"}
+    assert {case["facets"]["world_size"] for case in context["cases"]} == {2}
+    for one in record.read(out)[0]:
+        assert [(part.rank, part.host, part.threads) for part in one.ranks] == [(0, HOST, 1), (1, HOST, 1)]
+    assert not complaints(done.stderr)
+
+
+def rank_of(process, rank):
+    """The process of a rank below torchrun's."""
+    for child in psutil.Process(process.pid).children(recursive=True):
+        if child.environ().get("RANK") == str(rank):
+            return child
+    raise AssertionError(f"no rank {rank}")
+
+
+@pytest.mark.parametrize(
+    ("struck", "rank", "said"),
+    [
+        (signal.SIGKILL, 1, f"rank 1 on {HOST} is gone"),
+        (signal.SIGSTOP, 1, f"rank 1 on {HOST} gave no sign of life"),
+        (signal.SIGSTOP, 0, f"rank 0 on {HOST} gave no sign of life"),
+    ],
+)
+def test_a_rank_that_dies_or_stops_ends_the_run_with_one_line(floats, tmp_path, struck, rank, said):
+    out, errors = tmp_path / "r.jsonl", tmp_path / "stderr"
+    asked = arguments_for(floats, out, "--format", "npy", "--loader", "native", "--rounds", "10000")
+    with open(errors, "w") as stderr:
+        process = subprocess.Popen(
+            command(*asked),
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env={**os.environ, "IOBENCH_RANK_TIMEOUT": "2"},
+        )
+    try:
+        until(lambda: out.exists() and out.read_text().count("\n") > 2)
+        below = psutil.Process(process.pid).children(recursive=True)
+        os.kill(rank_of(process, rank).pid, struck)
+        assert process.wait(60) == 1
+        until(lambda: not any(one.is_running() for one in below))
+    finally:
+        process.kill()
+    text = errors.read_text()
+    assert len(complaints(text)) == 1, text
+    assert said in complaints(text)[0]
+    assert "Traceback" not in text.partition("iobench: ")[0]
+    assert len(record.read(out)[0]) > 1
+
+
+def until(true, seconds=60):
+    """Wait for something."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)

@@ -1,0 +1,54 @@
+"""The loader `ray` of `iobench run`."""
+
+from contextlib import closing
+
+import numpy as np
+import psutil
+import pytest
+
+from iobench import formats
+from iobench.errors import BenchError
+from iobench.formats import FormatError, InvalidOption
+from iobench.loading import loaders
+from iobench.testing._cases import SCHEMA, store
+from iobench.testing.loaders import as_arrays, asked, job_over, read_all
+
+pytestmark = pytest.mark.xdist_group("ray")
+
+
+@pytest.fixture
+def artifact(tmp_path):
+    return store(formats.parse("npy"), tmp_path / "a", SCHEMA)
+
+
+@pytest.mark.parametrize("word", ["ray", "ray:fetch=batch,num_workers=1,persistent_workers=yes"])
+def test_rows_come_as_they_were_asked_for_and_actors_end(word, cluster, artifact):
+    loader = loaders.parse(word).on("cpu")
+    job, before = job_over(artifact, "random"), actors()
+    with closing(loader.open(job)) as epochs:
+        for number in range(2):
+            rows = asked(loader, job, number)
+            for wanted, batch in zip(rows, map(as_arrays, epochs.epoch(rows)), strict=True):
+                for name, source in artifact.source.items():
+                    np.testing.assert_array_equal(batch[name], source[wanted], strict=True)
+    left = [process for process in actors() if process not in before]
+    assert not psutil.wait_procs(left, timeout=10)[1]
+
+
+def test_what_is_not_there_is_one_line_without_an_actor(cluster, artifact):
+    (artifact.path).rename(artifact.path.with_name("b"))
+    with pytest.raises((BenchError, FormatError)) as caught:
+        read_all(loaders.parse("ray"), job_over(artifact, "sequential"))
+    assert "\n" not in str(caught.value)
+
+
+def test_it_has_actors():
+    with pytest.raises(InvalidOption, match="num_workers"):
+        loaders.parse("ray:num_workers=0")
+
+
+def actors():
+    """The processes of actors, which Ray names after their class."""
+    return [
+        p for p in psutil.process_iter(["cmdline"]) if (p.info["cmdline"] or [""])[0].startswith("ray::Actor")
+    ]
