@@ -124,7 +124,7 @@ def test_a_stream_that_every_worker_repeats_is_found_out():
     trial = Trial("2 workers", dict(FORK), "workers")
     over = Contest(Own(DataLoader(Stream(), batch_size=8)), Wanted(ignored, least_s=0.0))
     with over.under_way():
-        over.race([Trial(AS_IT_IS), trial], 1.0)
+        over.race([Trial(AS_IT_IS), trial], 30.0)
     assert "its workers do not share them out" in trial.failed
     assert not any("worker" in name for name in names(DataLoader(Stream()), Like(whole=False)))
 

@@ -32,6 +32,7 @@ from iobench.units import counted
 
 WATCHED, PROFILED, RACED = 0.2, 0.15, 0.3  # of the time; the rest is for fresh rounds
 FINALISTS = 3  # beside the loader as it is, each of another kind
+FRESH = 0.25  # of all the time, that fresh rounds have, however late it is
 FILLED = 0.2  # of what is left, to make the samples that are kept
 BETTER = 1.03  # times as fast in the race: who is worth fresh rounds
 LOOKED_AT = 8  # batches, for padding
@@ -69,7 +70,7 @@ def diagnose(
                 seen,
                 profiles,
                 Wanted(_ignored, batches=batches, guard=dog.over),
-                end,
+                (seconds, end),
                 beside,
                 device,
                 on_status,
@@ -82,12 +83,16 @@ def _tried(
     seen: Seen,
     profiles: Sequence[Profiled],
     wanted: Wanted,
-    end: float,
+    time_left: tuple[float, float],
     beside: list[OthersPart],
     device: str,
     on_status: Callable[[str], None],
 ) -> tuple[list[Trial], float | None]:
-    """Its settings after a race and fresh rounds, and how much slower it became from turn to turn."""
+    """Its settings after a race and fresh rounds, and how much slower it became from turn to turn.
+
+    `time_left`: the seconds that the whole diagnosis may take, and when it should end.
+    """
+    seconds, end = time_left
     starting = seen.first_wait_s > settings.STARTING * seen.epoch_s
     like = settings.Like(seen.whole, starting, seen.idle, seen.threads, device)
     trials, _ = settings.trials_of(own, like)
@@ -96,13 +101,13 @@ def _tried(
     if len(trials) < 2:
         return [], None
     contest = Contest(own, wanted)
-    left_s = end - time.monotonic()
+    left_s = max(2 * FRESH * seconds, end - time.monotonic())
     with contest.under_way():
         if kept is not None:
             contest.look(kept, left_s * FILLED)  # a first epoch fills it
         on_status(f"trying {', '.join(trial.name for trial in trials[1:])}")
         contest.race(trials, left_s * RACED / (1 - WATCHED - PROFILED))
-        left_s = max(0.5, end - time.monotonic())
+        left_s = max(FRESH * seconds, end - time.monotonic())
         chosen = finalists(trials, _best_of_each_kind(trials), left_s)
         if len(chosen) > 1:
             on_status(f"again, in fresh rounds: {', '.join(one.name for one in chosen)}")

@@ -24,7 +24,7 @@ from iobench.units import bytes_text, counted
 ROUNDS = 15  # of the finalists, where there is time
 CUTS = 3  # rounds that an epoch must leave time for; a longer one is cut off
 LEAST_S = 0.05  # of a turn
-LATE = 1.5  # times as long as planned, that the fewest rounds there can be may take
+LATE = 2  # times as long as planned, that the fewest rounds there can be may take
 ODD = 0.02  # of an epoch's samples, from which on another number of them is another job
 
 

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from iobench.bench.hosts import WARMED
 from iobench.bench.recorder import machine_part
-from iobench.bench.rounds import WARMED
 from iobench.results import record
 from iobench.results.cases import OWN_DATA
 from iobench.results.parts import CachePart, DatasetPart, FieldSpec, ProofPart

@@ -25,6 +25,7 @@ from iobench.units import counted, seconds_text
 
 MAX_TIME_S = 60.0
 LOOK, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the fresh rounds
+LEAST_LEFT = 0.25  # of the time, that these have however late it is
 FINALISTS = 2  # beside the loader as it is
 NEAR = 0.9  # of the fastest in the race: who else is worth fresh rounds
 PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
@@ -109,7 +110,9 @@ class _Tuning:
         if replay is not None:
             chosen.append(Trial(HEADROOM, kind="headroom", make=lambda: replay))
         self._status(f"again, in fresh rounds: {', '.join(one.name for one in chosen)}")
-        self._contest.fresh(chosen, max(1.0, self._end - time.monotonic()), seed=seed + 1)
+        self._contest.fresh(
+            chosen, max(LEAST_LEFT * self._whole_s, self._end - time.monotonic()), seed=seed + 1
+        )
         if (times := slowing(self._contest.turns)) is not None:
             raise TargetError(
                 f"it is slower with each turn, {times:.1f} × from first to last, whatever is set: no "

@@ -12,12 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.formats import option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.dataloader import (
-    MOST_AHEAD,
-    MOST_WORKERS,
-    DataLoaderEpochs,
-    TorchDataLoader,
-)
+from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
+from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
