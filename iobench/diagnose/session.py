@@ -20,7 +20,7 @@ from iobench.diagnose.watch import Watch
 from iobench.errors import TargetError
 from iobench.host.others import OtherWork
 from iobench.loading.foreign import tensors_of
-from iobench.loading.target import traceback_of
+from iobench.loading.target import raised
 from iobench.results.parts import OthersPart
 from iobench.tuning import settings
 from iobench.tuning.contest import Contest, finalists
@@ -62,7 +62,7 @@ def diagnose(
         profiles = list[Profiled]()
         if not _used_up(loader):
             on_status("profiling it")
-            with _noting(beside):
+            with _noting(beside), _theirs():
                 profiles = profiling.profiles(own, PROFILED * seconds, batches, dog.over)
         if variants:
             trials, slower = _tried(
@@ -92,7 +92,6 @@ def _tried(
 
     `time_left`: the seconds that the whole diagnosis may take, and when it should end.
     """
-    seconds, end = time_left
     starting = seen.first_wait_s > settings.STARTING * seen.epoch_s
     like = settings.Like(seen.whole, starting, seen.idle, seen.threads, device)
     trials, _ = settings.trials_of(own, like)
@@ -101,6 +100,21 @@ def _tried(
     if len(trials) < 2:
         return [], None
     contest = Contest(own, wanted)
+    with _theirs():
+        _contested(contest, trials, kept, time_left, on_status)
+    beside += contest.others
+    return trials, slowing(contest.turns)
+
+
+def _contested(
+    contest: Contest,
+    trials: Sequence[Trial],
+    kept: Trial | None,
+    time_left: tuple[float, float],
+    on_status: Callable[[str], None],
+) -> None:
+    """The race, and fresh rounds of the best of each kind."""
+    seconds, end = time_left
     left_s = max(2 * FRESH * seconds, end - time.monotonic())
     with contest.under_way():
         if kept is not None:
@@ -112,8 +126,17 @@ def _tried(
         if len(chosen) > 1:
             on_status(f"again, in fresh rounds: {', '.join(one.name for one in chosen)}")
             contest.fresh(chosen, left_s)
-    beside += contest.others
-    return trials, slowing(contest.turns)
+
+
+@contextmanager
+def _theirs() -> Iterator[None]:
+    """Make a TargetError of whatever somebody's loader raises."""
+    try:
+        yield
+    except TargetError:
+        raise
+    except Exception as error:
+        raise raised(error) from error
 
 
 def _best_of_each_kind(trials: Sequence[Trial]) -> list[Trial]:
@@ -162,14 +185,7 @@ def _watched(loader: Iterable[Any], dog: Watchdog, batches: int | None, seconds:
     except TargetError:
         raise
     except Exception as error:
-        *_, said = str(error).strip().splitlines() or [
-            ""
-        ]  # the last line, where a worker's traceback is in it
-        failed = TargetError(
-            f"the loader raised {type(error).__name__} after {counted(done, 'batch', 'batches')}: {said}"
-        )
-        failed.traceback = traceback_of(error)
-        raise failed from error
+        raise raised(error, f" after {counted(done, 'batch', 'batches')}") from error
     finally:
         items.close()
     if watch.seen is None or watch.seen.batches == 0:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.errors import InvalidSettings, TargetError
-from iobench.loading.target import called_of, traceback_of
+from iobench.loading.target import called_of, raised
 from iobench.results.others import PROCESSORS
 from iobench.tuning import settings
 from iobench.tuning.answer import Tuned, answer
@@ -171,14 +171,6 @@ def own_of(target: str | Iterable[Any]) -> tuple[Own, str]:
         return Own(target), type(target).__name__
     found = called_of(target)
     return Own(found.made(), found.made, found.takes), found.name
-
-
-def raised(error: BaseException) -> TargetError:
-    """The TargetError of what somebody's loader raised, with their own traceback."""
-    *_, said = str(error).strip().splitlines() or [""]  # the last line, where a worker's traceback is in it
-    failed = TargetError(f"the loader raised {type(error).__name__}: {said}")
-    failed.traceback = traceback_of(error)
-    return failed
 
 
 def _held(use: Use, replay: Replay | None) -> Callable[[Sequence[Any]], None]:
