@@ -2,17 +2,21 @@
 
 import os
 import time
+import zlib
 
 import h5py
 import numpy as np
 import pytest
+import threadpoolctl
 import torch
 from torch.utils.data import DataLoader, Dataset
 
 from iobench.diagnose import session
 from iobench.diagnose.advice import diagnose
 from iobench.diagnose.processes import Processes
+from iobench.diagnose.seen import Seen
 from iobench.diagnose.watch import Watch
+from iobench.tuning import settings
 from iobench.tuning.settings import MOST_WORKERS
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -41,7 +45,7 @@ class Batches(Samples):
 
 def alone(loader, **options):
     """What is advised about a loader that is run alone."""
-    return session.diagnose(loader, **{"seconds": 4.0, "batches": 200, **options}).advice
+    return session.diagnose(loader, **{"seconds": 5.0, "batches": 200, **options}).advice
 
 
 def in_a_loop(loader, step_s):
@@ -62,7 +66,7 @@ def slow(row):
 
 
 def test_samples_that_take_long_without_workers():
-    found = session.diagnose(DataLoader(Samples(256, slow), batch_size=16), seconds=6.0, batches=200)
+    found = session.diagnose(DataLoader(Samples(256, slow), batch_size=16), seconds=8.0)
     (few, *_) = found.advice
     assert few.kind == "too-few-workers"
     assert few.gain > 1
@@ -149,6 +153,47 @@ def test_chunks_of_which_one_sample_is_wanted(tmp_path):
         advice = alone(DataLoader(chunked, batch_size=32, shuffle=True), variants=False)
     assert "chunks" in kinds(advice)
     assert "rows: chunks of 256 samples" in next(one.said for one in advice if one.kind == "chunks")
+
+
+def test_tensors_made_of_lists_in_collate():
+    rows = [[float(number)] * 256 for number in range(1000)]
+    loader = DataLoader(Samples(1000, rows.__getitem__), 50, collate_fn=torch.tensor)
+    (found,) = [one for one in alone(loader, variants=False) if one.kind == "lists"]
+    assert "torch.from_numpy()" in found.said
+
+
+def test_threads_that_get_in_each_other_s_way_in_workers(monkeypatch):
+    """Each thread that a worker's BLAS has costs 5 ms here, as it does where there are more than cores."""
+    monkeypatch.setattr(settings, "threads_fight", lambda workers: True)
+    matrix = np.ones((400, 400))
+
+    def fight(row):
+        threads = [one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
+        time.sleep(5e-3 * max(threads) + 0 * (matrix @ matrix)[0, 0])
+        return torch.zeros(4)
+
+    monkeypatch.setattr(Seen, "threads", True)
+    advice = alone(DataLoader(Samples(96, fight), 8, **FORK), seconds=8.0)
+    (found,) = [one for one in advice if one.kind == "threads"]
+    assert found.gain > 1.05
+    assert "threadpool_limits(1)" in found.said
+
+
+def test_samples_that_would_fit_in_memory_are_decoded_once():
+    packed = zlib.compress(bytes(8 << 20))
+
+    def decode(row):
+        return torch.zeros(len(zlib.decompress(packed)) >> 21)
+
+    advice = alone(DataLoader(Samples(64, decode), 8), seconds=6.0)
+    (found,) = [one for one in advice if one.kind == "decoding"]
+    assert found.gain > 2
+    assert "fit in memory: keep them there" in found.said
+
+
+def test_a_healthy_loader_of_whole_batches_gets_no_advice_from_its_race():
+    rows = Batches(8192, lambda rows: torch.zeros(len(rows), 64))
+    assert alone(DataLoader(rows, 512, collate_fn=lambda batch: batch)) == []
 
 
 @pytest.mark.parametrize("workers", [{}, {**FORK, "persistent_workers": True}], ids=["none", "two"])

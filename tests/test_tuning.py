@@ -10,6 +10,9 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
+from iobench.diagnose.advice import diagnose
+from iobench.diagnose.padding import padding_of
+from iobench.diagnose.watch import Watch
 from iobench.errors import InvalidSettings, TargetError
 from iobench.results import record
 from iobench.tuning import contest, settings
@@ -17,7 +20,7 @@ from iobench.tuning.answer import DECIDED, FED, LEAVE, LIMITED, answer
 from iobench.tuning.contest import Contest, Limits
 from iobench.tuning.own import Own, copied
 from iobench.tuning.settings import BATCH_FETCH, Like, trials_of
-from iobench.tuning.trial import AS_IT_IS, Trial, slowing
+from iobench.tuning.trial import AS_IT_IS, HEADROOM, Trial, slowing
 from iobench.tuning.turn import Wanted, take
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -91,7 +94,7 @@ def test_settings_that_do_not_fit_are_left_for_the_fastest_that_do():
 
 @pytest.mark.parametrize(("best", "outcome"), [(101, FED), (200, LEAVE)])
 def test_loading_is_no_problem_where_no_loader_could_be_faster(best, outcome):
-    over, trials = contested({AS_IT_IS: 100, "batches already on the device": best})
+    over, trials = contested({AS_IT_IS: 100, HEADROOM: best})
     trials[1].make = lambda: []
     found = answer(over, trials[:1], trials, [], None, 0.01)
     assert found.outcome == outcome
@@ -121,7 +124,7 @@ def test_a_stream_that_every_worker_repeats_is_found_out():
     trial = Trial("2 workers", dict(FORK), "workers")
     over = Contest(Own(DataLoader(Stream(), batch_size=8)), Wanted(ignored, least_s=0.0))
     with over.under_way():
-        over.race([Trial(AS_IT_IS), trial], 1.0)
+        over.race([Trial(AS_IT_IS), trial], 30.0)
     assert "its workers do not share them out" in trial.failed
     assert not any("worker" in name for name in names(DataLoader(Stream()), Like(whole=False)))
 
@@ -162,7 +165,7 @@ def test_workers_of_a_cut_turn_are_counted_by_whole_cycles():
 
     loader = DataLoader(Made(200, slow), batch_size=1, **FORK)
     turn = take(lambda: loader, 2, Wanted(ignored, limit_s=0.1, least_s=0.0))
-    assert 200 * 0.01 * 0.9 < turn.epoch_s < 200 * 0.01 * 2
+    assert turn.epoch_s > 200 * 0.01 * 0.7
 
 
 def test_what_is_slower_with_each_turn_is_noticed():
@@ -226,7 +229,7 @@ def test_the_command_says_what_to_set_and_keeps_every_turn_as_a_record(mine, ins
     assert {one["name"] for one in found["trials"]} == {
         AS_IT_IS,
         BATCH_FETCH,
-        "batches already on the device",
+        HEADROOM,
     }
     assert found["headroom"]["ratio"]["median"] > 0
     records, problems = record.read(mine / found["records"])
@@ -276,6 +279,7 @@ def test_a_model_needs_something_to_train_on():
 def test_one_thread_in_each_worker_is_tried_where_threads_would_be_more_than_cores(monkeypatch):
     monkeypatch.setattr(settings, "threads_fight", lambda workers: workers > 1)
     assert settings.ONE_THREAD in names(DataLoader(Made(64), **FORK), Like())
+    assert any(settings.ONE_THREAD in name for name in names(DataLoader(Made(64)), Like()))
     assert settings.ONE_THREAD not in names(DataLoader(Made(64), **FORK), Like(threads=False))
 
 
@@ -285,3 +289,44 @@ def test_rounds_that_are_too_few_name_nobody():
         trial.fresh = {1: trial.fresh[1]}
     assert answer(over, trials, trials, [], None, None).outcome == LEAVE
     assert contest.ROUNDS >= 10
+
+
+def test_a_watched_loop_says_what_the_best_loader_would_bring():
+    def loader():
+        for number in range(10):
+            time.sleep(0.02)
+            yield torch.full((4,), float(number))
+
+    watch, came = Watch(loader(), "cpu", lambda seen: None, headroom=20), []
+    for batch in watch:
+        came.append(float(batch[0]))
+        time.sleep(0.01)
+    assert came == [*range(10), *(n % 8 for n in range(20))]
+    assert 1.5 < watch.seen.headroom < 5
+    assert watch.seen.batches == 10
+    assert "The best possible loader would make the loop" in diagnose(watch.seen).verdict
+
+
+def test_a_run_says_what_the_best_loader_would_bring(tmp_path, inside):
+    iobench.prepare(iobench.Synthetic(32 * 640, (32,)), ["npy"], data_dir=tmp_path)
+    common = ("--data-dir", tmp_path, "--batch-size", 64, "--rounds", 3, "--no-limits", "--loader")
+    done = inside("run", *common, "native", "--step-ms", 20, "--headroom")
+    assert "Loading is not your problem: over batches that are on the device already" in done.stdout
+    done = inside("run", *common, "dataloader", "--step-ms", 0.01, "--headroom", "--json")
+    (case,) = json.loads(done.stdout)["contexts"][0]["cases"]
+    assert case["metrics"]["headroom"]["median"] > 1.05
+    assert "give --step-ms or --model" in inside("run", *common, "native", "--headroom").stderr
+
+
+@pytest.mark.parametrize(
+    ("rows", "padded"),
+    [
+        (np.array([[5, 7, 3, 2, *[0] * 12], [*range(1, 16), 0]]), (12 + 0) / 32),
+        (np.eye(16, dtype=np.int64)[:4], None),
+        (np.random.default_rng(0).integers(1, 9, (4, 16)), None),
+        (np.zeros((4, 16)), None),
+    ],
+    ids=["padded", "one hot", "no padding", "nothing but one value"],
+)
+def test_padding_is_told_from_what_only_looks_like_it(rows, padded):
+    assert padding_of([[torch.from_numpy(rows)]]) == padded

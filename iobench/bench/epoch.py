@@ -83,7 +83,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
                 paces.look()
             counters.note_memory()
     waits = meter.waits if clock is None else clock.waits  # the host's own may run ahead of the device
-    timing = _timing(opening, meter, waits, done, (samples, logical_bytes))
+    timing = timing_of(opening, meter, waits, done, (samples, logical_bytes))
     if wanted.peers.count > 1:
         timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
     timing = replace(timing, **_split(profile, epochs, opening, meter))
@@ -156,7 +156,10 @@ def collect_garbage(forking: bool) -> None:
         gc.freeze()
 
 
-def _timing(opening: Meter, meter: Meter, waits: Durations, count: int, came: tuple[int, int]) -> TimingPart:
+def timing_of(
+    opening: Meter, meter: Meter, waits: Durations, count: int, came: tuple[int, int]
+) -> TimingPart:
+    """The times of so many epochs in which so many samples and logical bytes came."""
     return TimingPart(
         samples=came[0],
         logical_bytes=came[1],

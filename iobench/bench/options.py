@@ -54,6 +54,7 @@ class RunOptions:
     isolate: bool | None = None  # all cases or none; by default all where a loader of the run asks for it
     sudo: bool = False
     limits: bool = True
+    headroom: bool = False  # replay batches that are on the device beside each case
     strict: bool = False
     profile: bool = False
     trace: bool = False
@@ -68,6 +69,8 @@ class RunOptions:
                 check_setting(name, value)
         check_setting("seed", self.seed)
         check_steps(self.step_ms, self.model)
+        if self.headroom and not any(self.step_ms) and not any(name != "none" for name in self.model):
+            raise InvalidSettings("headroom is that of a training step: give --step-ms or --model with it")
         if self.warmup < 1:
             raise InvalidSettings(
                 f"warmup {self.warmup} is below 1: the first untimed round proves the content"

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from iobench import formats
 from iobench.bench.case import Case
+from iobench.bench.headroom import Headroom
 from iobench.bench.hosts import Hosts
 from iobench.bench.outcome import Run
 from iobench.bench.resume import plan_of_run
@@ -20,6 +21,7 @@ from iobench.host import machine
 from iobench.host.monitor import Monitor
 from iobench.loading.order import shuffledness
 from iobench.results import history, record
+from iobench.results.cases import trains
 from iobench.results.parts import (
     CachePart,
     DatasetPart,
@@ -42,6 +44,7 @@ class Recorder:
         self._hosts = hosts
         self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
         first = run.cases[0]
+        self._headroom = Headroom(run.manifest) if run.options.headroom else None
         self._monitor = Monitor(_disk_of(run, first), first.device) if run.options.profile else None
         libraries = _libraries(run.cases)
         places = {(_disk_of(run, case), case.device) for case in run.cases}
@@ -66,6 +69,12 @@ class Recorder:
                 self._below_s = [below.first_s, below.second_s]
                 self._run.remarks.append(below.sentence)
 
+    def look_at_headroom(self, case: Case, number: int) -> float | None:
+        """Samples/s of the case's training step over batches that are on the device, if that is wanted."""
+        if self._headroom is None or case.world_size > 1 or not trains(case.facets):
+            return None
+        return self._headroom.look(case, number)
+
     def machine(self, case: Case) -> MachinePart:
         """The machine with the disk and the device of a case."""
         return self._machines[_disk_of(self._run, case), case.device]
@@ -74,7 +83,14 @@ class Recorder:
         """Keep what the proof of a case found, for its records."""
         self._proofs[case.key] = found
 
-    def record(self, case: Case, number: int, measured: Measured, cache: CachePart) -> Record:
+    def record(
+        self,
+        case: Case,
+        number: int,
+        measured: Measured,
+        cache: CachePart,
+        headroom: float | None = None,
+    ) -> Record:
         """The record of a round that has just ended."""
         cold = {"below_s": self._below_s} if case.cache == "cold" else {}
         return Record(
@@ -88,6 +104,7 @@ class Recorder:
             limit=self._limit(case, measured),
             shuffledness=self._shuffledness(case),
             proof=self._proofs.get(case.key),
+            headroom_samples_per_s=headroom,
             plan=None if self._run.records else plan_of_run(self._run.options, self._run.cases),
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
             **{part.name: getattr(measured, part.name) for part in fields(Measured)},

@@ -143,9 +143,10 @@ class Measuring:
         hosts = self._crew.hosts
         self._run.manifest.opener(case.variant)  # complains about files that have gone or changed in size
         hosts.look_at_limits()
+        headroom = self._recorder.look_at_headroom(case, number)
         state = hosts.establish(case)
         measured = self._executor(case).measure(case, number, self._tick(case, number))
-        made = self._recorder.record(case, number, together(measured), state)
+        made = self._recorder.record(case, number, together(measured), state, headroom)
         record.append(self._run.path, made)
         self._run.records.append(made)
         self._observer.recorded(case.key, made)

@@ -10,7 +10,7 @@ from iobench.diagnose.evidence import Advice, Evidence
 from iobench.diagnose.illnesses import CHECKS
 from iobench.diagnose.seen import Seen
 from iobench.diagnose.work import growth
-from iobench.results import others
+from iobench.results import others, stats
 from iobench.results.parts import OthersPart
 from iobench.tuning.trial import compared
 from iobench.units import bytes_text, counted, rate_text, seconds_text
@@ -95,7 +95,22 @@ def _verdict(seen: Seen, bottleneck: bool | None, alone: bool) -> str:
     waiter = "the step" if seen.device == "cpu" else f"{seen.device} (by its own clock)"
     waits = f"{waiter} waits {seen.wait_share:.0%} of the time"
     if bottleneck and seen.wait_share < MOST:
-        return f"Loading costs time: {waits} ({speed})."
+        return f"Loading costs time: {waits} ({speed}).{_headroom(seen)}"
     if bottleneck:
-        return f"Loading is the bottleneck: {waits} ({speed})."
-    return f"Loading is not the bottleneck: {waits} ({speed})."
+        return f"Loading is the bottleneck: {waits} ({speed}).{_headroom(seen)}"
+    return f"Loading is not the bottleneck: {waits} ({speed}).{_headroom(seen)}"
+
+
+def _headroom(seen: Seen) -> str:
+    """What the best possible loader would bring, where batches were replayed."""
+    if seen.headroom is None:
+        return ""
+    if seen.headroom < 1 + stats.WORTH_NAMING:
+        return (
+            f" Loading is not your problem: over batches that were on the device already the loop was "
+            f"{seen.headroom:.2f} × as fast, and no loader can bring more."
+        )
+    return (
+        f" The best possible loader would make the loop {seen.headroom:.2f} × as fast: that of batches that "
+        "were on the device already."
+    )

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from iobench.loading.foreign import is_dataloader
+from iobench.loading.foreign import attributes_of, handles_of, is_dataloader
 
 
 @dataclass(frozen=True)
@@ -54,20 +52,9 @@ def facts_of(loader: Any) -> Facts:
         by_sample=by_sample,
         tensor_dataset=isinstance(dataset, TensorDataset),
         in_order=isinstance(loader.sampler, SequentialSampler),
-        handles=_handles(dataset),
+        handles=handles_of(dataset),
         chunks=_chunks(dataset),
     )
-
-
-def _handles(dataset: Any) -> list[str]:
-    h5py, lmdb = sys.modules.get("h5py"), sys.modules.get("lmdb")
-    found = []
-    for name, value in _attributes(dataset):
-        if h5py is not None and isinstance(value, (h5py.File, h5py.Dataset, h5py.Group)) and value:
-            found.append(f"{name} (h5py)")
-        if lmdb is not None and isinstance(value, (lmdb.Environment, lmdb.Transaction)):
-            found.append(f"{name} (lmdb)")
-    return found
 
 
 def _chunks(dataset: Any) -> list[str]:
@@ -75,30 +62,10 @@ def _chunks(dataset: Any) -> list[str]:
     if h5py is None:
         return []
     found = []
-    for name, value in _attributes(dataset):
+    for name, value in attributes_of(dataset):
         inside = [value] if isinstance(value, h5py.Dataset) else []
         if isinstance(value, h5py.Group) and value:
             inside = [item for item in value.values() if isinstance(item, h5py.Dataset)]
         chunked = [one for one in inside if one.chunks and one.chunks[0] > 1]
         found += [f"{name}: chunks of {one.chunks[0]} samples" for one in chunked]
     return found
-
-
-def _attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """What the dataset holds, what the datasets in it hold (Subset, ConcatDataset, …), and its globals."""
-    yield from _globals(dataset)
-    for name, value in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
-        yield name, value
-        inner = value if isinstance(value, (list, tuple)) and len(value) < 64 else [value]
-        for one in inner:
-            if hasattr(one, "__getitem__") and hasattr(one, "__dict__") and type(one).__module__ != "torch":
-                yield from ((f"{name}.{key}", item) for key, item in vars(one).items())
-
-
-def _globals(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """What the methods that give samples name of their module."""
-    for method in ("__getitem__", "__getitems__", "__iter__"):
-        function = getattr(type(dataset), method, None)
-        known = getattr(function, "__globals__", {})
-        names = function.__code__.co_names if inspect.isfunction(function) else ()
-        yield from ((name, known[name]) for name in names if name in known)

@@ -24,7 +24,7 @@ DECODERS = re.compile(
     r"|torchaudio|msgpack)\b|decompress|ImagingDecoder|_pickle\.loads|json[/.]decoder",
 )
 
-TENSOR = "method tensor of type object"  # how Python writes torch.tensor
+TENSOR = "<built-in method torch.tensor>"
 
 Key = tuple[str, int, str]
 Figures = tuple[int, int, float, float, dict[Key, Any]]
@@ -116,7 +116,7 @@ def _profiled(where: str, stats: pstats.Stats, loader: Any) -> Profiled:
         collate_share=min(
             1.0, max((v[3] for k, v in figures.items() if _is_collate(k)), default=0.0) / total
         ),
-        tensor_share=min(1.0, sum(v[2] for k, v in figures.items() if TENSOR in k[2]) / total),
+        tensor_share=min(1.0, sum(v[2] for k, v in figures.items() if k[2] == TENSOR) / total),
         decode_share=min(1.0, sum(v[2] for k, v in figures.items() if DECODERS.search(_name(k))) / total),
     )
 
@@ -131,7 +131,8 @@ def _is_getitem(key: Key, loader: Any) -> bool:
 
 
 def _is_collate(key: Key) -> bool:
-    return key[0].endswith("collate.py") or "collate" in key[2]
+    """Whether samples are put together; `default_convert` is for batches that are whole already."""
+    return (key[0].endswith("collate.py") and key[2] != "default_convert") or "collate" in key[2]
 
 
 def _idle(key: Key) -> bool:

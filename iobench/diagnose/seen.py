@@ -47,6 +47,7 @@ class Seen:
     others: OthersPart = field(default_factory=OthersPart)  # what other processes did meanwhile
     of: int | None = None  # batches of an epoch, where that is known
     worker_threads: int = 0  # the most of any worker
+    replayed_s: float | None = None  # a step's time over batches that were on the device already
     padding: float | None = None  # the part of sequences that is padding
 
     @property
@@ -77,6 +78,13 @@ class Seen:
         return max(self.cpu_s, self.worker_cpu_s / max(1, self.workers)) < IDLE * self.elapsed_s
 
     @property
+    def headroom(self) -> float | None:
+        """How many times as fast the loop was over batches that were on the device; None if none were."""
+        if not self.replayed_s or self.batches < 2:
+            return None
+        return (self.wait_s + self.step_s) / (self.batches - 1) / self.replayed_s
+
+    @property
     def threads(self) -> bool:
         """Whether libraries have threads of their own at work in it: beside torch's, or of a queue."""
         if self.workers:
@@ -97,5 +105,10 @@ class Seen:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        derived = {"wait_share": self.wait_share, "rate": self.rate, "bytes_per_s": self.bytes_per_s}
+        derived = {
+            "wait_share": self.wait_share,
+            "rate": self.rate,
+            "bytes_per_s": self.bytes_per_s,
+            "headroom": self.headroom,
+        }
         return {**asdict(self), **derived}

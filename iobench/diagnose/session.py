@@ -20,7 +20,7 @@ from iobench.diagnose.watch import Watch
 from iobench.errors import TargetError
 from iobench.host.others import OtherWork
 from iobench.loading.foreign import tensors_of
-from iobench.loading.target import traceback_of
+from iobench.loading.target import raised
 from iobench.results.parts import OthersPart
 from iobench.tuning import settings
 from iobench.tuning.contest import Contest, finalists
@@ -32,6 +32,7 @@ from iobench.units import counted
 
 WATCHED, PROFILED, RACED = 0.2, 0.15, 0.3  # of the time; the rest is for fresh rounds
 FINALISTS = 3  # beside the loader as it is, each of another kind
+FRESH = 0.25  # of all the time, that fresh rounds have, however late it is
 FILLED = 0.2  # of what is left, to make the samples that are kept
 BETTER = 1.03  # times as fast in the race: who is worth fresh rounds
 LOOKED_AT = 8  # batches, for padding
@@ -61,7 +62,7 @@ def diagnose(
         profiles = list[Profiled]()
         if not _used_up(loader):
             on_status("profiling it")
-            with _noting(beside):
+            with _noting(beside), _theirs():
                 profiles = profiling.profiles(own, PROFILED * seconds, batches, dog.over)
         if variants:
             trials, slower = _tried(
@@ -69,7 +70,7 @@ def diagnose(
                 seen,
                 profiles,
                 Wanted(_ignored, batches=batches, guard=dog.over),
-                end,
+                (seconds, end),
                 beside,
                 device,
                 on_status,
@@ -82,12 +83,15 @@ def _tried(
     seen: Seen,
     profiles: Sequence[Profiled],
     wanted: Wanted,
-    end: float,
+    time_left: tuple[float, float],
     beside: list[OthersPart],
     device: str,
     on_status: Callable[[str], None],
 ) -> tuple[list[Trial], float | None]:
-    """Its settings after a race and fresh rounds, and how much slower it became from turn to turn."""
+    """Its settings after a race and fresh rounds, and how much slower it became from turn to turn.
+
+    `time_left`: the seconds that the whole diagnosis may take, and when it should end.
+    """
     starting = seen.first_wait_s > settings.STARTING * seen.epoch_s
     like = settings.Like(seen.whole, starting, seen.idle, seen.threads, device)
     trials, _ = settings.trials_of(own, like)
@@ -96,19 +100,43 @@ def _tried(
     if len(trials) < 2:
         return [], None
     contest = Contest(own, wanted)
-    left_s = end - time.monotonic()
+    with _theirs():
+        _contested(contest, trials, kept, time_left, on_status)
+    beside += contest.others
+    return trials, slowing(contest.turns)
+
+
+def _contested(
+    contest: Contest,
+    trials: Sequence[Trial],
+    kept: Trial | None,
+    time_left: tuple[float, float],
+    on_status: Callable[[str], None],
+) -> None:
+    """The race, and fresh rounds of the best of each kind."""
+    seconds, end = time_left
+    left_s = max(2 * FRESH * seconds, end - time.monotonic())
     with contest.under_way():
         if kept is not None:
             contest.look(kept, left_s * FILLED)  # a first epoch fills it
         on_status(f"trying {', '.join(trial.name for trial in trials[1:])}")
         contest.race(trials, left_s * RACED / (1 - WATCHED - PROFILED))
-        left_s = max(0.5, end - time.monotonic())
+        left_s = max(FRESH * seconds, end - time.monotonic())
         chosen = finalists(trials, _best_of_each_kind(trials), left_s)
         if len(chosen) > 1:
             on_status(f"again, in fresh rounds: {', '.join(one.name for one in chosen)}")
             contest.fresh(chosen, left_s)
-    beside += contest.others
-    return trials, slowing(contest.turns)
+
+
+@contextmanager
+def _theirs() -> Iterator[None]:
+    """Make a TargetError of whatever somebody's loader raises."""
+    try:
+        yield
+    except TargetError:
+        raise
+    except Exception as error:
+        raise raised(error) from error
 
 
 def _best_of_each_kind(trials: Sequence[Trial]) -> list[Trial]:
@@ -157,14 +185,7 @@ def _watched(loader: Iterable[Any], dog: Watchdog, batches: int | None, seconds:
     except TargetError:
         raise
     except Exception as error:
-        *_, said = str(error).strip().splitlines() or [
-            ""
-        ]  # the last line, where a worker's traceback is in it
-        failed = TargetError(
-            f"the loader raised {type(error).__name__} after {counted(done, 'batch', 'batches')}: {said}"
-        )
-        failed.traceback = traceback_of(error)
-        raise failed from error
+        raise raised(error, f" after {counted(done, 'batch', 'batches')}") from error
     finally:
         items.close()
     if watch.seen is None or watch.seen.batches == 0:

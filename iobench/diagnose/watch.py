@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from iobench.bench.device_clock import DeviceClock
 from iobench.diagnose.facts import facts_of
 from iobench.diagnose.processes import Processes
+from iobench.diagnose.replay import Replay
 from iobench.diagnose.seen import Seen
 from iobench.host.device import Device, device_of, pick_device
 from iobench.loading.foreign import length_of, samples_in, tensors_of
@@ -27,22 +29,27 @@ class Watch(Generic[T]):
     """Yields what a loader yields, as it is; whatever else is asked of it, the loader answers.
 
     After each loop, however it ends, `seen` says what it showed, and `tell` is called with that. Waiting
-    is the device's: a host that only asks it for work is ahead of it, and waits for batches meanwhile.
+    is the device's: a host that only asks it for work is ahead of it, and waits for batches meanwhile. With
+    `headroom`, so many more batches come at the end: the first ones again, on the device already.
     """
 
-    def __init__(self, loader: Iterable[T], device: str, tell: Callable[[Seen], None]) -> None:
-        self._loader, self._device, self._tell = loader, device, tell
+    def __init__(
+        self, loader: Iterable[T], device: str, tell: Callable[[Seen], None], headroom: int = 0
+    ) -> None:
+        self._loader, self._device, self._tell, self._headroom = loader, device, tell, headroom
         self.seen: Seen | None = None
 
     def __iter__(self) -> Iterator[T]:
         device = device_of(pick_device(self._device))
         processes = Processes(str(device))
         loop = _Loop(device, processes.steady, facts_of(self._loader).workers or 1)
+        replay = Replay[T](device, self._headroom)
         try:
             with processes.watching():
-                yield from loop.over(self._loader)
+                yield from loop.over(replay.held(self._loader))
+            yield from replay
         finally:
-            self.seen = loop.seen(self._loader, processes)
+            self.seen = replace(loop.seen(self._loader, processes), replayed_s=replay.step_s)
             self._tell(self.seen)
 
     def __len__(self) -> int:
@@ -60,15 +67,18 @@ class _Loop:
         self._steady, self._steady_at = steady, workers
         self._batches = self._samples = self._bytes = self._tensors = 0
         self._last = (0, 0)
-        self._began = time.perf_counter()
+        self._began, self._elapsed_s = time.perf_counter(), 0.0
 
     def over(self, loader: Iterable[T]) -> Iterator[T]:
         """The same items, timed."""
         self._began = time.perf_counter()
         self._clock.begin()
-        for item in self._clock.over(loader):
-            self._count(item)
-            yield item
+        try:
+            for item in self._clock.over(loader):
+                self._count(item)
+                yield item
+        finally:
+            self._elapsed_s = time.perf_counter() - self._began
 
     def _count(self, batch: Any) -> None:
         self._batches += 1
@@ -83,7 +93,6 @@ class _Loop:
 
     def seen(self, loader: Any, processes: Processes) -> Seen:
         """What the loop showed."""
-        elapsed_s = time.perf_counter() - self._began
         self._clock.settle(PATIENCE_S)
         waits, steps = self._clock.waits, self._clock.steps
         rest = np.asarray(waits.seconds[1:] or [0.0])
@@ -97,7 +106,7 @@ class _Loop:
             samples=self._samples,
             bytes=self._bytes,
             tensors=self._tensors,
-            elapsed_s=elapsed_s,
+            elapsed_s=self._elapsed_s,
             first_wait_s=waits.first_s,
             wait_s=float(rest.sum()),
             step_s=sum(steps.seconds[1:]),

@@ -43,8 +43,9 @@ def _decoding(evidence: Evidence) -> Advice | None:
     if tried is not None:
         said = f"{part}; all samples together take {size} and fit in memory: keep them there; {tried.said}"
         return Advice("decoding", said, tried.times)
-    if any(trial.kind == "cache" and trial.rates for trial in evidence.trials):
-        return None  # it would bring nothing
+    kept = [one.name for one in evidence.trials if one.kind == "cache"]
+    if any(one.outcome in ("equivalent", "slower") for n, one in evidence.against.items() if n in kept):
+        return None  # surely no gain
     fitting = f": decoded they take {size}, which fits in memory" if fits(evidence.seen) else ""
     return Advice("decoding", f"{part}; 'iobench prepare' does it once{fitting}")
 

@@ -130,6 +130,12 @@ def failed(message: str, error: BaseException) -> TargetError:
     return failed
 
 
+def raised(error: BaseException, after: str = "") -> TargetError:
+    """The TargetError of what somebody's loader raised, `after` so many batches, with their own traceback."""
+    *_, said = str(error).strip().splitlines() or [""]  # the last line, where a worker's traceback is in it
+    return failed(f"the loader raised {type(error).__name__}{after}: {said}", error)
+
+
 def traceback_of(error: BaseException) -> str:
     """The traceback of the user's code: without what iobench and the import system did before."""
     told = traceback.TracebackException.from_exception(error)

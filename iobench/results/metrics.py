@@ -117,6 +117,14 @@ METRICS: tuple[Metric, ...] = (
         _median,
     ),
     Metric(
+        "headroom",
+        "headroom",
+        "how many times as fast the same loop was over batches that were on the device already",
+        lambda value: f"{value:.2f}",
+        lambda r: None if r.headroom_samples_per_s is None else r.headroom_samples_per_s / r.samples_per_s,
+        stats.estimate,
+    ),
+    Metric(
         "rank_min_bytes_per_s",
         "slowest rank's",
         "of several ranks: MiB/s of the slowest by itself, until its own device had finished",

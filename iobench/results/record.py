@@ -43,6 +43,7 @@ class Record(Measured):
     limit: LimitPart | None = None
     shuffledness: float | None = None  # of block order, and of a loader's own: see iobench.loading.order
     proof: ProofPart | None = None  # of the case, where there is anything to say of it
+    headroom_samples_per_s: float | None = None  # of the same loop over batches that are on the device
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
     plan: dict[str, Any] | None = None  # of the run, in its first record: what `--resume` goes on with
     record_version: int = VERSION
@@ -151,6 +152,7 @@ def _check(record: Record) -> None:
         "logical_bytes": timing.logical_bytes,
         "epochs_s": timing.epochs_s,
         "epochs": timing.epochs,
+        "headroom": 1 if record.headroom_samples_per_s is None else record.headroom_samples_per_s,
         "samples of the dataset": record.dataset.samples,
         "limit": record.limit.bytes_per_s if record.limit else 1,
     }

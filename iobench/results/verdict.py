@@ -53,6 +53,24 @@ def sentence(context: Context) -> str:
     return f"{title}Inconclusive between {named}: {figures}; {advice}."
 
 
+def headroom(context: Context) -> str | None:
+    """What the best possible loader would bring the fastest case; None where nobody looked."""
+    best = context.cases[0]
+    found = best.metrics.get("headroom")
+    if found is None:
+        return None
+    times = ratio_text(found)
+    if (found.high if found.high is not None else found.median) < 1 + context.verdict.smallest:
+        return (
+            f"Loading is not your problem: over batches that are on the device already the loop is {times} "
+            f"as fast as with {best.label.short}, and no loader can bring more."
+        )
+    return (
+        f"The best possible loader would make the loop {times} as fast as {best.label.short} does: that of "
+        "batches that are on the device already."
+    )
+
+
 def nothing_matters(context: Context) -> bool:
     """Whether a training step takes so much of the time that no case is told apart from the fastest."""
     share, found = step_share(context.cases), context.verdict
@@ -96,6 +114,8 @@ def _below(context: Context, brief: bool) -> Iterator[str]:
             if len(compared) > MOST_LOADERS:
                 rest = counted(len(compared) - MOST_LOADERS, "more loader")
                 yield f"  … and {rest}: 'iobench report' has them all"
+    if said := headroom(context):
+        yield f"  {said}"
     if said := opening(context):
         yield f"  {said}"
 

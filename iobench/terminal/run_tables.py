@@ -155,7 +155,8 @@ def _columns(cases: Sequence[CaseSummary], wide: bool) -> Columns:
 
 def _where_it_matters(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
     """Metrics that belong into every table of cases like these."""
-    trained = [name for name in ("wait_share", "loss") if any(trains(case.facets) for case in cases)]
+    steps = any(trains(case.facets) for case in cases)
+    trained = ["wait_share", "headroom", "loss"] if steps else []
     shuffled = ["shuffledness"] if any(case.value("shuffledness") for case in cases) else []
     ranked = ["rank_skew", "rank_wait_share"] if any(case.slowest for case in cases) else []
     return (*trained, *shuffled, *ranked)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from iobench.results.stats import Comparison
 from iobench.terminal.tables import plain_table
+from iobench.tuning.trial import HEADROOM
 from iobench.units import bytes_text, rate_text, seconds_text
 
 if TYPE_CHECKING:  # they load torch
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # they load torch
 
 def parts(found: Tuned) -> Iterator[RenderableType]:
     """The table of settings, what to set and why, and what was not tried."""
-    head = {"batches already on the device": found.headroom} if found.headroom else {}
+    head = {HEADROOM: found.headroom} if found.headroom else {}
     yield trials_table(found.trials, {**found.against, **head}, found.use.name)
     yield ""
     yield from found.sentences

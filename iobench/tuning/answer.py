@@ -11,11 +11,10 @@ from iobench.results.stats import Comparison
 from iobench.results.verdict import ratio_text
 from iobench.tuning.contest import Contest
 from iobench.tuning.settings import code_of
-from iobench.tuning.trial import Trial, compared
+from iobench.tuning.trial import HEADROOM, Trial, compared
 from iobench.units import bytes_text, counted, rate_text
 
 LEAVE, DECIDED, FED, LIMITED = "leave", "decided", "fed", "limited"
-HEADROOM = "batches already on the device"
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from iobench.units import bytes_text, counted
 ROUNDS = 15  # of the finalists, where there is time
 CUTS = 3  # rounds that an epoch must leave time for; a longer one is cut off
 LEAST_S = 0.05  # of a turn
+LATE = 2  # times as long as planned, that the fewest rounds there can be may take
 ODD = 0.02  # of an epoch's samples, from which on another number of them is another job
 
 
@@ -108,7 +109,7 @@ class Contest:
         def goes_on(done: int) -> bool:
             elapsed_s = time.monotonic() - began
             if done < stats.FEWEST:
-                return elapsed_s <= seconds  # late is better than nothing, and no later than by these
+                return elapsed_s <= LATE * seconds  # fewer would say nothing
             return done < rounds and elapsed_s * (done + 1) / done <= seconds
 
         for number, trial in plan.interleaved(trials, goes_on, seed):
@@ -132,7 +133,7 @@ class Contest:
                 return
             trial.unfit = problem
         (trial.fresh if fresh else trial.rates)[number] = turn.rate
-        trial.whole = trial.whole and turn.complete if fresh else turn.complete
+        trial.whole = turn.complete and (trial.whole or len(trial.fresh) < 2)  # of the race says nothing
         trial.batches = turn.batches
         trial.epoch_s.append(turn.epoch_s)
         trial.first_batch_s.append(turn.measured.timing.first_batch_s)

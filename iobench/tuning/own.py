@@ -65,7 +65,7 @@ class Own:
         key = repr(sorted(changes.items()))
         if key in self._kept:
             return self._kept[key]  # type: ignore[no-any-return]
-        made = rebuilt(self.loader, changes, self._dataset_for(changes))
+        made = rebuilt(self.loader, changes, self.dataset_for(changes))
         if made.persistent_workers:
             self._kept[key] = made
         return made  # type: ignore[no-any-return]
@@ -79,7 +79,8 @@ class Own:
         """Let go of all that was built, and with that of workers that persist."""
         self._kept.clear()
 
-    def _dataset_for(self, changes: Changes) -> Any:
+    def dataset_for(self, changes: Changes) -> Any:
+        """The dataset of a DataLoader with these settings: the given one, or its copy."""
         now, then = self.workers({}), self.workers(changes)
         return self.loader.dataset if bool(now) == bool(then) else self._other
 

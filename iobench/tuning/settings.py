@@ -11,6 +11,7 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from iobench.host.device import device_of, pick_device
+from iobench.loading.foreign import handles_of
 from iobench.tuning.contest import Limits
 from iobench.tuning.own import Own, fetches_batches
 from iobench.tuning.trial import AS_IT_IS, Trial
@@ -49,18 +50,18 @@ def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[
     if counts and not now and _repeats(own) and not like.whole:
         left_out.append("workers: nobody can tell whether its dataset shares its samples out among them")
         counts = []
+    if counts and not now and own.rebuilds and (held := handles_of(own.dataset_for({"num_workers": 1}))):
+        fix = "open it in the first __getitem__"
+        left_out.append(f"workers: {', '.join(held)} is open already, and must not be forked: {fix}")
+        counts = []
     found += [_trial("workers", counted(n, "worker"), num_workers=n) for n in counts]
     if fetches_batches(own):
         found.append(_trial("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
         if now:
             found.append(_trial("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))
-    most = max([now, *counts], default=0)
-    if like.threads and _can(own, "worker_threads") and most and threads_fight(most):
-        found.append(
-            _trial("threads", f"{counted(most, 'worker')}, {ONE_THREAD}", num_workers=most, worker_threads=1)
-            if most != now
-            else _trial("threads", ONE_THREAD, worker_threads=1)
-        )
+    if not now and counts and max(counts) > 1:
+        many = _trial("workers", counted(max(counts), "worker"), num_workers=max(counts))
+        found += [one for one in refinements(own, many, like) if one.kind == "threads"]
     found += refinements(own, Trial(AS_IT_IS), like)
     return [one for one in found if not one.changes or not _too_many(own, one.changes, limits)], left_out
 
@@ -76,6 +77,9 @@ def refinements(own: Own, of: Trial, like: Like) -> list[Trial]:
             found.append(_more(of, "persistent", "workers that persist", persistent_workers=True))
         if _can(own, "multiprocessing_context") and _start_method(own, of) not in (FORK, None):
             found.append(_more(of, "start", "workers that are forked", multiprocessing_context=FORK))
+    if workers and like.threads and _can(own, "worker_threads") and not _now(own, of, "worker_threads"):
+        fighting = threads_fight(workers)
+        found += [_more(of, "threads", ONE_THREAD, worker_threads=1)] if fighting else []
     pins = device_of(pick_device(like.device)).pins
     if pins and _can(own, "pin_memory") and not _now(own, of, "pin_memory"):
         found.append(_more(of, "pinned", "pinned memory", pin_memory=True))

@@ -11,6 +11,7 @@ from iobench.results import stats
 from iobench.results.stats import Comparison
 
 AS_IT_IS = "as it is"
+HEADROOM = "batches already on the device"
 
 
 @dataclass

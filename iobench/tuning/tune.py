@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from iobench.errors import InvalidSettings, TargetError
-from iobench.loading.target import called_of, traceback_of
+from iobench.loading.target import called_of, raised
 from iobench.results.others import PROCESSORS
 from iobench.tuning import settings
-from iobench.tuning.answer import HEADROOM, Tuned, answer
+from iobench.tuning.answer import Tuned, answer
 from iobench.tuning.contest import CUTS, Contest, Limits, finalists
 from iobench.tuning.own import Own
 from iobench.tuning.records import Records, new_path
-from iobench.tuning.trial import AS_IT_IS, Trial, slowing
+from iobench.tuning.trial import AS_IT_IS, HEADROOM, Trial, slowing
 from iobench.tuning.turn import CYCLES, Turn, Wanted
 from iobench.tuning.use import Replay, Use
 from iobench.tuning.watchdog import Watchdog
@@ -25,6 +25,7 @@ from iobench.units import counted, seconds_text
 
 MAX_TIME_S = 60.0
 LOOK, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the fresh rounds
+LEAST_LEFT = 0.25  # of the time, that these have however late it is
 FINALISTS = 2  # beside the loader as it is
 NEAR = 0.9  # of the fastest in the race: who else is worth fresh rounds
 PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
@@ -94,7 +95,7 @@ class _Tuning:
 
     def run(self, replay: Replay | None, records: Records, seed: int) -> Tuned:
         own, device = self._contest.own, str(self._use.device)
-        self._status("looking at it as it is")
+        self._status(f"looking at it as it is; every turn is kept in {records.path}")
         turn = self._contest.look(Trial(AS_IT_IS), LOOK * self._whole_s)
         if replay is not None:
             replay.batches = turn.of or turn.batches
@@ -109,7 +110,9 @@ class _Tuning:
         if replay is not None:
             chosen.append(Trial(HEADROOM, kind="headroom", make=lambda: replay))
         self._status(f"again, in fresh rounds: {', '.join(one.name for one in chosen)}")
-        self._contest.fresh(chosen, max(1.0, self._end - time.monotonic()), seed=seed + 1)
+        self._contest.fresh(
+            chosen, max(LEAST_LEFT * self._whole_s, self._end - time.monotonic()), seed=seed + 1
+        )
         if (times := slowing(self._contest.turns)) is not None:
             raise TargetError(
                 f"it is slower with each turn, {times:.1f} × from first to last, whatever is set: no "
@@ -168,14 +171,6 @@ def own_of(target: str | Iterable[Any]) -> tuple[Own, str]:
         return Own(target), type(target).__name__
     found = called_of(target)
     return Own(found.made(), found.made, found.takes), found.name
-
-
-def raised(error: BaseException) -> TargetError:
-    """The TargetError of what somebody's loader raised, with their own traceback."""
-    *_, said = str(error).strip().splitlines() or [""]  # the last line, where a worker's traceback is in it
-    failed = TargetError(f"the loader raised {type(error).__name__}: {said}")
-    failed.traceback = traceback_of(error)
-    return failed
 
 
 def _held(use: Use, replay: Replay | None) -> Callable[[Sequence[Any]], None]:

@@ -6,12 +6,12 @@ import time
 from array import array
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from iobench import thresholds
-from iobench.bench.epoch import collect_garbage, measured_of
+from iobench.bench.epoch import collect_garbage, measured_of, timing_of
 from iobench.bench.meter import Meter
 from iobench.host.counters import Counters
 from iobench.host.pace import PaceWatch
@@ -164,15 +164,6 @@ def _generator(items: Iterable[Any]) -> Generator[Any, None, None]:
 
 
 def _timing(seen: _Seen, opening: Meter) -> TimingPart:
-    waits = seen.meter.waits
-    return TimingPart(
-        samples=seen.samples,
-        logical_bytes=max(1, seen.bytes),
-        epochs_s=seen.elapsed_s,
-        epochs=seen.epochs,
-        open_s=opening.elapsed_s,
-        first_batch_s=waits.first_s,
-        wait_s=waits.total_s,
-        wait_p50_s=waits.quantile_s(0.50),
-        wait_p99_s=waits.quantile_s(0.99),
-    )
+    came = seen.samples, max(1, seen.bytes)
+    timing = timing_of(opening, seen.meter, seen.meter.waits, seen.epochs, came)
+    return replace(timing, epochs_s=seen.elapsed_s)

@@ -40,13 +40,13 @@ def lists_of_hugging_face(folder: Path):
 
 
 def threads_of_svd(folder: Path):
-    noise = np.random.default_rng(0).random((256, 160, 160))
+    noise = np.random.default_rng(0).random((64, 100, 100))
 
     def whiten(row):
         left, _, right = np.linalg.svd(noise[row])
         return torch.from_numpy(left @ right)
 
-    return DataLoader(Made(256, whiten), 8, num_workers=4, multiprocessing_context="fork")
+    return DataLoader(Made(64, whiten), 4, num_workers=4, multiprocessing_context="fork")
 
 
 def decoding(folder: Path):

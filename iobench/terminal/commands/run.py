@@ -99,6 +99,10 @@ def run(
     limits: Annotated[
         bool, typer.Option("--limits/--no-limits", help="Measure what the hardware can do beside each case.")
     ] = True,
+    headroom: Annotated[
+        bool,
+        typer.Option("--headroom", help="Measure the loop over batches that are on the device already, too."),
+    ] = False,
     strict: Annotated[
         bool,
         typer.Option("--strict", help="Wait for the device after each training step, as no training does."),
@@ -190,6 +194,7 @@ def run(
             isolate=isolate,
             sudo=sudo,
             limits=limits,
+            headroom=headroom,
             strict=strict,
             profile=profile,
             trace=trace,
