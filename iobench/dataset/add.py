@@ -17,7 +17,7 @@ from iobench import formats
 from iobench.dataset import apart, seal
 from iobench.dataset.apart import Data
 from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
-from iobench.dataset.manifest_file import Added, storable
+from iobench.dataset.manifest_body import Added, storable
 from iobench.dataset.places import field_text
 from iobench.dataset.prepare import swept
 from iobench.dataset.sources import Source, default_name
