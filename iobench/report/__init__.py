@@ -71,7 +71,13 @@ def _replace(path: Path, content: bytes) -> None:
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if target.exists() and not target.is_file():  # /dev/stdout, a pipe: nothing is there to be kept
-        target.write_bytes(content)
+        try:
+            descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is an error
+            os.set_blocking(descriptor, True)
+            with open(descriptor, "wb") as file:
+                file.write(content)
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, str(path)) from error
         return
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:

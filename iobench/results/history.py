@@ -42,8 +42,19 @@ class Past:
 
 def past(data_dir: Path) -> list[Past]:
     """Every earlier run in a data folder, the newest first."""
-    files = (data_dir / "results").glob(f"*{SUFFIX}")
-    return [_past(path) for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+    return [_past(path) for path in reversed(files_of(data_dir, SUFFIX))]
+
+
+def files_of(data_dir: Path, suffix: str) -> list[Path]:
+    """The files in a data folder's results whose names end so, the oldest first.
+
+    RecordError where they cannot be listed.
+    """
+    try:
+        files = (data_dir / "results").glob(f"*{suffix}")
+        return sorted(files, key=lambda path: path.stat().st_mtime_ns)
+    except OSError as error:
+        raise RecordError(f"{data_dir}: {error.strerror or error}; name another --data-dir") from error
 
 
 def trends(runs: Sequence[Past]) -> list[Trend]:
