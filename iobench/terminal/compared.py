@@ -49,7 +49,7 @@ def compared_line(found: Compared) -> str:
     corrected = f"; {found.correction}" if found.correction else ""
     least = f"below {found.smallest:.0%} nothing is called a difference"
     machine = "machine: its own limit, its processors' speed, and the part of them that others used"
-    return f"Ratios are new over {found.base}; {least}{corrected}. {machine.capitalize()}."
+    return f"Ratios are new over {found.base}; {least}{corrected}. {machine.capitalize()}. {found.rests_on}"
 
 
 def cannot_tell_lines(found: Compared) -> list[str]:
