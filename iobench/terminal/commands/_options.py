@@ -72,6 +72,16 @@ def parse_bytes(option: str, text: str) -> int:
         raise InvalidSettings(f"{option}: {error}") from None
 
 
+def parse_rate(option: str, text: str) -> float:
+    """The bytes per second that an option's text means; InvalidSettings names the option."""
+    from iobench import units
+
+    try:
+        return units.parse_rate(text)
+    except ValueError as error:
+        raise InvalidSettings(f"{option}: {error}") from None
+
+
 def parse_percent(option: str, text: str) -> float:
     """The fraction that an option's text, like 5%, means; InvalidSettings names the option."""
     from iobench import units
