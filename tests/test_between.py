@@ -11,6 +11,7 @@ from record_cases import MIB, rounds_of
 from iobench import thresholds
 from iobench.results.between import CANNOT_TELL, compare_runs, over_runs
 from iobench.results.parts import LimitPart, OthersPart
+from iobench.results.summary import summarise
 
 STEADY = [1000, 1010, 990, 1005, 995] * 3
 QUIET, BUSY = OthersPart(processors=0.02), OthersPart(processors=0.5)
@@ -109,7 +110,7 @@ def at_pace(records, pace):
 def test_processors_that_became_slower_are_not_the_cases_fault():
     found = compare_runs(at_pace(run(), 5000), at_pace(run(0.7), 3500), 0.05)
     assert found.comparison.outcome == CANNOT_TELL
-    assert "(0.70 × as fast now), it may be as it was" in found.because
+    assert "processors ran 0.70 × as fast beside the newer rounds" in found.because
     assert outcome(at_pace(run(), 5000), at_pace(run(0.7), 5000)) == "slower"
     assert outcome(at_pace(run(), 5000), at_pace(run(0.5), 3500)) == "slower"
     assert outcome(at_pace(run(), 5000), run(0.7)) == "slower"  # nobody noted it
@@ -171,3 +172,19 @@ def test_the_interval_of_runs_holds_the_truth_as_often_as_it_says(runs):
         ratio = over_runs(base, new)
         held += ratio.low <= 1 <= ratio.high
     assert 0.92 <= held / 400 <= 0.98
+
+
+def test_limits_of_two_definitions_are_neither_compared_nor_mixed():
+    """The same case on the same machine: what is called the page cache gives half as much by definition."""
+    old, new = run(limits=(40_000, 40_100)), run(limits=(20_000, 20_050))
+    new = [dataclasses.replace(r, run="r2", limit=dataclasses.replace(r.limit, definition=2)) for r in new]
+    found = compare_runs(old, new, 0.05)
+    assert found.comparison.outcome == "equivalent"
+    assert (found.machine.limit_change, found.machine.redefined) == (None, "page cache")
+    assert compare_runs(old, run(limits=(20_000, 20_050)), 0.05).comparison.outcome == CANNOT_TELL
+    both = summarise(old + new)
+    assert any("measured the page cache in an older way" in one.said for one in both.warnings)
+    assert both.cases[0].value("limit_bytes_per_s") is None
+    alone = summarise(old)
+    assert alone.cases[0].value("limit_bytes_per_s") == 40_100 * MIB
+    assert not any("older way" in one.said for one in alone.warnings)

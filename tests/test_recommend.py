@@ -263,7 +263,7 @@ def test_a_limit_that_nothing_fits_is_one_line(tmp_path):
     [
         (("--source", "x.npy", "--name", "y"), "--name and --source: give the one or the other"),
         (("--source", "x.npy", "--add", "y"), "--add and --source: give the one or the other"),
-        (("--add", "x.npy", "--sample-shape", "3"), "--sample-shape: for --source alone"),
+        (("--add", "x.npy", "--sample-shape", "3"), "--sample-shape goes with --source only"),
         (("--step-ms", "-1"), "step-ms -1 is not a number of milliseconds"),
         (("--step-ms", "nan"), "step-ms nan is not a number of milliseconds"),
         (("--batch-size", "0"), "batch_size 0 is below 1"),

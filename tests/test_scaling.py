@@ -57,17 +57,14 @@ def test_a_case_solved_by_hand():
     assert (first.resource.name, first.until.median) == ("the storage", pytest.approx(256))
     assert found.got_bytes_per_s.median == pytest.approx(125 * MIB)
     assert found.sentence == (
-        "Exhausted first: the storage, it feeds 256 of 1,024 ranks. With all of them each rank gets 25% of "
-        "what it asks for, and its device waits 75% of the time."
+        "Exhausted first: the storage (enough for 256 of 1,024 ranks). With all of them each rank gets 25% "
+        "of what it asks for, and its device waits 75% of the time."
     )
 
 
 def test_a_node_that_is_too_full():
     found = planned(network_bytes_per_s=2000 * MIB)
-    assert (
-        "the network of a node, it feeds 512 of 1,024 ranks, which is 4 on each of 128 nodes"
-        in found.sentence
-    )
+    assert "the network of a node (enough for 512 of 1,024 ranks, 4 on each of 128 nodes)" in found.sentence
     assert found.got_bytes_per_s.median == pytest.approx(250 * MIB)
 
 
@@ -107,7 +104,7 @@ def test_the_interval_is_that_of_the_rounds():
     found = planned(measured([400.0, 500.0, 600.0] * 5))
     loader = next(one for one in found.uses if one.resource.name == "the loader")
     assert (loader.used.low, loader.used.median, loader.used.high) == pytest.approx((5 / 6, 1.0, 5 / 4))
-    assert found.sentence.startswith("Nobody can tell whether the loader is enough for 1,024 ranks")
+    assert found.sentence.startswith("It cannot be told whether the loader can feed 1,024 ranks")
 
 
 def fed(hosts, ranks_per_node, asks, network, storage):

@@ -131,7 +131,8 @@ class Measuring:
             self._drop(race.behind(rates), done)
         live = self._live()
         if done and len(live) < len(rates):
-            self._observer.status(f"after {counted(done, 'round')}: {counted(len(live), 'case')} left")
+            left = counted(len(live), "case")
+            self._observer.status(f"after {counted(done, 'round')}: {left} still in the race")
         next_s = sum(self._took_s.get(case.key, 0.0) for case in live)
         return bool(live) and race.goes_on(
             done, elapsed_s, next_s, {case.key: [*rates[case.key].values()] for case in live}
@@ -218,7 +219,8 @@ class Measuring:
         """What became of `--rounds auto`, or of rounds that `--max-time` cut short."""
         if self._plan.count is not None or self._race is not None:
             if self._race is None and rounds < (self._plan.count or 0) and self._live():
-                self._run.remarks.append(f"{rounds} of {self._plan.count} rounds, until --max-time")
+                made = f"{rounds} of {self._plan.count} rounds"
+                self._run.remarks.append(f"{made} were made before --max-time was over")
             return
         key, reach = plan.worst(self._rates())
         said = f"{counted(rounds, 'round')} in {elapsed_s:.0f} s"

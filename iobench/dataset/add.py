@@ -60,7 +60,7 @@ def add(
     whole = f"{tree.path}::{','.join(names)}" if names else tree.path
     schema = apart.describe(Data(Path(whole), form.variant, tree.stamp.bytes), fields)
     if fields and schema.fields != tuple(fields):
-        raise SourceError(f"{path}: its fields are not those that were told: it has {_text(schema)}")
+        raise SourceError(f"{path}: its fields are not those of --field: it has {_text(schema)}")
     added = Added(str(tree.path), tree.stamp, names, bool(fields))
     with os_errors(root), locked(root):
         before = swept(root, overwrite)

@@ -151,7 +151,7 @@ def _headline(
         said += f" That rests on {counted(use.rounds, 'round')}, too few to be sure: give more --max-time."
     elif tied:
         others = ", ".join(one.label for one in tied)
-        said += f" Nobody can tell its speed from that of {others}; of these it costs least."
+        said += f" Its speed cannot be told from that of {others}; of these it costs least."
     return said
 
 
@@ -199,7 +199,7 @@ def _pays(found: Found, use: Candidate, default: Candidate, needs: Needs) -> str
     else:
         saved = [before_s * (1 - 1 / ratio.low), before_s * (1 - 1 / ratio.high)]
     if min(saved) <= 0:
-        return "Whether writing the data anew ever pays is not sure: the interval reaches down to no gain."
+        return "Whether writing the data anew ever pays cannot be told: the interval includes no gain at all."
     epochs = sorted(use.write_s / one for one in saved)
     said = f"Writing has paid after {epochs[0]:.1f} to {epochs[1]:.1f} epochs of training"
     late = f", longer than the {counted(needs.epochs, 'epoch')} of yours" if epochs[0] > needs.epochs else ""

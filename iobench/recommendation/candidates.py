@@ -91,7 +91,8 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
             not_tried.append(f"{word}: {error}")
     unshuffled = [order for order in needs.orders if shuffle_of(manifest, needs, order) < needs.min_shuffle]
     for order in unshuffled if needs.order != "sequential" else ():
-        not_tried.append(f"{order} order: its batches are less random than {needs.min_shuffle:g}")
+        least = f"--min-shuffle {needs.min_shuffle:g}"
+        not_tried.append(f"{order} order: its batches are less random than {least}")
         cases = [case for case in cases if case.order != order]
     if not cases:
         shown = "; ".join(not_tried[:MOST_REASONS]) or "no format is prepared"

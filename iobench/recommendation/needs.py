@@ -59,7 +59,7 @@ class Needs:
     def told(self, cold: bool) -> str:
         """What all of it comes to, in one sentence."""
         step = f"a step of {self.step_ms:g} ms" if self.step_ms else "no training step"
-        cache = "a cold cache, since they do not fit this machine's memory" if cold else "a warm cache"
+        cache = "a cold cache, since the data do not fit this machine's memory" if cold else "a warm cache"
         return (
             f"batches of {self.batch_size} in {' or '.join(self.orders)} order, {step}, {cache}, "
             f"{self.epochs} epochs, at most {self.max_time_s:g} s"

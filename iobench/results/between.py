@@ -42,6 +42,7 @@ Rounds = Sequence[Record]
 class Machine:
     """How the machine differed between two runs; None where their records do not tell."""
 
+    redefined: str | None = None  # a limit that the two measured in different ways, and is not compared
     limit: str | None = None  # the resource that the case runs into
     limit_change: Estimate | None = None  # what it gave in the newer run over what it gave in the base
     pace_change: float | None = None  # how many times as fast processors ran plain Python in the newer run
@@ -101,8 +102,8 @@ def compare_runs(base: Rounds, new: Rounds, smallest: float, comparisons: int = 
         held = judged(lambda record: record.bytes_per_s / (record.processor.pace_per_s or 1.0))
         if held.outcome != found.outcome:
             because = (
-                "held against how fast a processor ran beside each round "
-                f"({machine.pace_change:.2f} × as fast now), it may be as it was"
+                f"processors ran {machine.pace_change:.2f} × as fast beside the newer rounds; held against "
+                "that, the case may be as it was"
             )
     return Between(replace(found, outcome=CANNOT_TELL) if because else found, machine, because, runs)
 
@@ -147,8 +148,11 @@ def _explains(machine: Machine, found: Comparison, smallest: float) -> bool:
 def _machine(base: Rounds, new: Rounds) -> Machine:
     quiet = (sum(map(_is_quiet, base)), sum(map(_is_quiet, new)))
     looks = [limits.looks(side) or _old_looks(side) for side in (base, new)]
-    shared = [name for name in looks[0] if name in looks[1]]
+    meant = limits.definitions([*base, *new])
+    redefined = next((name for name, ways in meant.items() if len(ways) > 1), None)
+    shared = [name for name in looks[0] if name in looks[1] and len(meant[name]) == 1]
     return Machine(
+        redefined=redefined,
         limit=shared[0] if shared else None,
         limit_change=_change(looks[0][shared[0]], looks[1][shared[0]]) if shared else None,
         pace_change=_pace_change(base, new),

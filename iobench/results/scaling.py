@@ -112,10 +112,10 @@ class Outlook:
         used, name = first.used, first.resource.name
         low, high = _ends(used)
         if low > 1:
-            return f"Exhausted first: {name}, {self._size(first)}. {self._left()}"
+            return f"Exhausted first: {name} ({self._size(first)}). {self._left()}"
         if high > 1:
             return (
-                f"Nobody can tell whether {name} is enough for {counted(ranks, 'rank')}: they ask for "
+                f"It cannot be told whether {name} can feed {counted(ranks, 'rank')}: they ask for "
                 f"{_percents(used)} of it. {self._left()}"
             )
         return (
@@ -126,10 +126,10 @@ class Outlook:
     def _size(self, first: Use) -> str:
         if first.until is None:
             return f"whatever the number of ranks: each asks for {_percents(first.used)} of what it has"
-        most = f"it feeds {_numbers(first.until)} of {counted(self.cluster.ranks, 'rank')}"
+        most = f"enough for {_numbers(first.until)} of {counted(self.cluster.ranks, 'rank')}"
         if first.resource.per == NODE:
             each = Estimate(*(fed / self.cluster.nodes for fed in _known(first.until)))
-            return f"{most}, which is {_numbers(each)} on each of {counted(self.cluster.nodes, 'node')}"
+            return f"{most}, {_numbers(each)} on each of {counted(self.cluster.nodes, 'node')}"
         return most
 
     def _left(self) -> str:

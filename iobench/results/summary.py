@@ -13,7 +13,7 @@ from iobench.results.metrics import METRICS
 from iobench.results.record import Record
 from iobench.results.stats import Estimate, Verdict
 from iobench.results.unproved import unproved
-from iobench.results.warnings import RunWarning, warnings_of
+from iobench.results.warnings import RunWarning, mixed_limits, warnings_of
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -
 
     Differences below `smallest` (a fraction) are not called any.
     """
-    records = limits.shared(records)
+    mixed, records = mixed_limits(records), limits.shared(records)
     groups = cases.by_context(records)
     facets = [cases.facets_of(group[0]) for group in groups]
     labels = cases.labels_of(records)
@@ -134,7 +134,7 @@ def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -
         for group, own in zip(groups, facets, strict=True)
     ]
     return Summary(
-        sorted(contexts, key=lambda one: -len(one.cases)), [*warnings_of(records), *unproved(records)]
+        sorted(contexts, key=lambda one: -len(one.cases)), [*warnings_of(records), *mixed, *unproved(records)]
     )
 
 

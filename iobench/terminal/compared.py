@@ -70,6 +70,8 @@ def _machine(machine: Machine) -> str:
     change, shares, told = machine.limit_change, machine.others, list[str]()
     if change is not None:
         told.append(f"{machine.limit} {change.median:.2f} ×")
+    if machine.redefined is not None:
+        told.append(f"{machine.redefined} measured in another way since")
     if machine.pace_change is not None:
         told.append(f"processors {machine.pace_change:.2f} ×")
     if None not in shares:

@@ -25,7 +25,7 @@ def compare(
     base: Annotated[
         str, typer.Argument(help="A file of records, or the name of an earlier run; or several, with commas.")
     ],
-    new: Annotated[list[str], typer.Argument(help="The same, once or more, each held against it.")],
+    new: Annotated[list[str], typer.Argument(help="Runs to hold against it, likewise; one or more.")],
     min_difference: MinDifference = "5%",
     fail_on: Annotated[
         str | None,
@@ -68,7 +68,8 @@ def compare(
         display.note(f"warning: {sentence}; {MEASURE_AGAIN}")
     if min(min(line.rounds) for line in found.lines) < ENOUGH:
         display.note(
-            f"warning: fewer than {ENOUGH} rounds make no sure interval; measure with --rounds {ENOUGH}"
+            f"warning: fewer than {ENOUGH} rounds make no sure interval; "
+            f"measure with --rounds {ENOUGH} or more"
         )
     if allowed is not None:
         judged = comparing.compare(base_records, named, base_name=found.base, smallest=allowed, force=True)
@@ -111,7 +112,7 @@ def _judge(judged: Compared, gate: str) -> None:
 def _complaints(judged: Compared) -> list[str]:
     """Cases that got slower, that too few rounds leave open, or that are gone."""
     slower = [
-        f"{line.case} in {line.new} is slower, {line.comparison.ratio.median:.2f} × as fast"
+        f"{line.case} in {line.new} is slower, it takes {1 / line.comparison.ratio.median:.2f} × as long"
         for line in judged.lines
         if line.comparison.outcome == "slower"
     ]

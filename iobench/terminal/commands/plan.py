@@ -13,19 +13,20 @@ from iobench.terminal.commands._records import records_of
 
 def plan(
     ranks: Annotated[int, typer.Option(min=1, help="Devices that train together.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Machines that they are in.")],
+    nodes: Annotated[int, typer.Option(min=1, help="Machines that hold these devices.")],
     run: Annotated[
         str | None,
         typer.Argument(help="A file of records, or a run's name. [default: the newest]", show_default=False),
     ] = None,
     network: Annotated[
-        str | None, typer.Option(help="Of each node, like 100Gbit/s.", show_default=False)
+        str | None, typer.Option(help="Bandwidth of each node's network, like 100Gbit/s.", show_default=False)
     ] = None,
     storage: Annotated[
-        str | None, typer.Option(help="Of the storage behind it, for all nodes together.", show_default=False)
+        str | None, typer.Option(help="Bandwidth of the storage, for all nodes together.", show_default=False)
     ] = None,
     shard_size: Annotated[
-        str | None, typer.Option(help="Of the files that the data lie in, like 256MiB.", show_default=False)
+        str | None,
+        typer.Option(help="Size of the files that hold the data, like 256MiB.", show_default=False),
     ] = None,
     real_size: Annotated[
         str | None,

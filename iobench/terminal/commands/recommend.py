@@ -50,7 +50,7 @@ def recommend(
         ),
     ] = None,
     device: Device = "auto",
-    order: Annotated[str, typer.Option(help=f"{', '.join(ORDERS)}.")] = "random",
+    order: Annotated[str, typer.Option(help=f"Order of the samples: {', '.join(ORDERS)}.")] = "random",
     min_shuffle: Annotated[
         float, typer.Option(help="How random batches have to be, 0 to 1; below 1 block order takes part.")
     ] = 1.0,
@@ -100,7 +100,7 @@ def recommend(
     display.result(*recommended.parts(found))
     for path in found.records:
         display.note(f"records: {path}")
-    display.note(f"in {kept}, and from now on in 'iobench report'")
+    display.note(f"in {kept}, which 'iobench report' shows from now on")
 
 
 def _data(
@@ -108,7 +108,7 @@ def _data(
 ) -> tuple[Manifest | Source, list[str]]:
     """The dataset or the source, and the words that `iobench prepare` is told the source by."""
     if source is None and sample_shape is not None:
-        raise InvalidSettings("--sample-shape: for --source alone")
+        raise InvalidSettings("--sample-shape goes with --source only")
     if source is not None and (name is not None or added is not None):
         other = "--name" if name is not None else "--add"
         raise InvalidSettings(f"{other} and --source: give the one or the other")
