@@ -16,7 +16,7 @@ from iobench import formats, thresholds
 from iobench.bench import case_limits
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import DTYPES
-from iobench.host import cache, limits, pace
+from iobench.host import cache, pace
 from iobench.terminal.cli import main
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in some CIs
@@ -25,7 +25,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 SAMPLES = 203  # no multiple of a batch
 
 case_limits.SECONDS = 0.002  # of a limit in each run: here nobody looks at how good it is
-limits.IN_TURN_BYTES = 1 << 20  # nor at how much memory it takes
+case_limits.limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
 pace.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 

@@ -131,8 +131,7 @@ class Measuring:
             self._drop(race.behind(rates), done)
         live = self._live()
         if done and len(live) < len(rates):
-            left = counted(len(live), "case")
-            self._observer.status(f"after {counted(done, 'round')}: {left} still in the race")
+            self._observer.status(f"after {counted(done, 'round')}: {counted(len(live), 'case')} left")
         next_s = sum(self._took_s.get(case.key, 0.0) for case in live)
         return bool(live) and race.goes_on(
             done, elapsed_s, next_s, {case.key: [*rates[case.key].values()] for case in live}

@@ -10,10 +10,11 @@ from typing import Any
 from iobench.results import cases, limits, stats
 from iobench.results.cases import Label
 from iobench.results.metrics import METRICS
+from iobench.results.mixed import mixed_limits
 from iobench.results.record import Record
 from iobench.results.stats import Estimate, Verdict
 from iobench.results.unproved import unproved
-from iobench.results.warnings import RunWarning, mixed_limits, warnings_of
+from iobench.results.warnings import RunWarning, warnings_of
 
 
 @dataclass(frozen=True)

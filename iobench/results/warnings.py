@@ -57,19 +57,6 @@ def warnings_of(records: Sequence[Record]) -> list[RunWarning]:
     ]
 
 
-def mixed_limits(records: Sequence[Record]) -> list[RunWarning]:
-    """A warning for each limit that some of these records measured by an older definition."""
-    mixed = [name for name, found in limits.definitions(records).items() if len(found) > 1]
-    return [
-        RunWarning(
-            "limit",
-            f"some of these runs measured the {name} in an older way, which gave more than a loader can "
-            "reach: for their rounds no limit is shown; measure them again",
-        )
-        for name in mixed
-    ]
-
-
 def _few_rounds(groups: Cases) -> RunWarning | None:
     fewest = min(map(len, groups.values()))
     if fewest >= stats.ENOUGH:
@@ -88,7 +75,7 @@ def _short_rounds(groups: Cases) -> RunWarning | None:
     if not short:
         return None
     least, enough = seconds_text(min(times[key] for key in short)), seconds_text(thresholds.ROUND_S)
-    said = f"rounds as short as {least}, below {enough}, "
+    said = f"rounds of {least} and up, below {enough}, "
     return RunWarning(
         "short", said + "measure the moment as much as the case; prepare more data (--size)", short
     )
@@ -131,7 +118,7 @@ def _drift(groups: Cases) -> RunWarning | None:
     if cold and change < 0:
         why = "the disk may allow a burst and then throttle; wait, and give --rounds 20 to see where it ends"
         return RunWarning("throttled", f"{course}: {why}")
-    return RunWarning("drift", f"{course}: the machine warms up, slows down or is shared; wait and run again")
+    return RunWarning("drift", f"{course}: the machine warms up, slows down or shares; wait and run again")
 
 
 @_by_context
@@ -167,9 +154,9 @@ def _backed(groups: Cases) -> RunWarning | None:
         return None
     return RunWarning(
         "backed",
-        f"before {slow} of {len(rates)} rounds the hypervisor had to provide memory anew, at "
-        f"{rate_text(min(rates))}B/s; iobench had that done outside the timed part, as far as it can, but a "
-        "training job pays for it: keep the machine busy, or give it memory of its own",
+        f"before {slow} of {len(rates)} rounds the host had to back memory first, at "
+        f"{rate_text(min(rates))}B/s; iobench had that done outside the clock, as far as it can, a training "
+        "job pays for it: keep the machine busy, or give it memory of its own",
     )
 
 
@@ -178,10 +165,8 @@ def _not_warm(groups: Cases) -> RunWarning | None:
     short = {key: value for key, value in least.items() if value is not None and value < WARM_LIMIT}
     if not short:
         return None
-    part = f"only {min(short.values()):.0%} of the files' pages were in memory before a round"
-    return RunWarning(
-        "residency", f"{part}, so it was not warm; free memory or prepare less data", list(short)
-    )
+    part = f"only {min(short.values()):.0%} of the files was in memory before a round, so it was not warm"
+    return RunWarning("residency", f"{part}; free memory or prepare less data", list(short))
 
 
 def _unverified(groups: Cases) -> RunWarning | None:
@@ -190,7 +175,7 @@ def _unverified(groups: Cases) -> RunWarning | None:
         for key, rounds in _warm(groups).items()
         if _least_residency(rounds) is None and rounds[0].case["format"] != cases.OWN_DATA
     ]
-    said = "whether the files were in memory cannot be found out; run as their owner"
+    said = "nobody can tell if the files were in memory; run as their owner"
     return RunWarning("unverified", said, unknown) if unknown else None
 
 
@@ -229,10 +214,10 @@ def _neighbours(groups: Cases) -> RunWarning | None:
     busy = {key: seen for key, seen in found.items() if seen is not None}
     if not busy:
         return None
-    amount = f"other processes read as much as {max(most for _, most in busy.values()):.0%} of the data"
+    amount = f"others read as much as {max(most for _, most in busy.values()):.0%} of the data"
     return RunWarning(
         "neighbours",
-        f"{amount} from the same disk meanwhile; see which with 'pidstat -d 1', and stop them",
+        f"{amount} from the same disk meanwhile; see who does with 'pidstat -d 1', and stop it",
         list(busy),
     )
 
@@ -258,7 +243,7 @@ def _beaten_limit(groups: Cases) -> RunWarning | None:
         if (limits := [r.limit.bytes_per_s for r in rounds if r.limit])
         and statistics.median(r.bytes_per_s for r in rounds) > max(limits)
     ]
-    said = "faster than the limit that was measured for it, even when measured again; give more --rounds"
+    said = "faster than the limit measured for it, also when that was measured again; give more --rounds"
     return RunWarning("limit", said, beaten) if beaten else None
 
 
@@ -354,7 +339,7 @@ def _not_every_sample(groups: Cases) -> RunWarning | None:
     samples = max(groups[key][0].dataset.samples for key in lost)
     counts = {name: max(getattr(proof, name) for proof in lost.values()) for name in ("dropped", "repeated")}
     counted = " and ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-    said = f"{counted} of {samples:,} samples in an epoch, so that two epochs need not train on the same ones"
+    said = f"{counted} of {samples:,} samples in an epoch, so that no two epochs need train on the same"
     return RunWarning("coverage", said, list(lost))
 
 
@@ -369,7 +354,7 @@ def _own_order(groups: Cases) -> RunWarning | None:
     parts = ["samples came in another order than they are stored"] if stored else []
     if little:
         least = min(little.values())
-        parts.append(f"its own shuffle is only {least:.0%} of a full one, which is what other cases here did")
+        parts.append(f"its own shuffle is as little as {least:.0%} of a full one, which others here did")
     return RunWarning("own order", "; ".join(parts), [*stored, *little])
 
 

@@ -18,12 +18,8 @@ def diagnose(
     batches: Annotated[
         int, typer.Option(help="The most batches that the loader is asked for, each time that it is run.")
     ] = 200,
-    seconds: Annotated[
-        float, typer.Option(help="Seconds for watching, profiling and trying variants, together.")
-    ] = 20.0,
-    timeout: Annotated[
-        float, typer.Option(help="Seconds without a batch after which the loader counts as hung.")
-    ] = 60.0,
+    seconds: Annotated[float, typer.Option(help="For watching, profiling and variants together.")] = 20.0,
+    timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it hangs.")] = 60.0,
     variants: Annotated[
         bool, typer.Option("--variants/--no-variants", help="Try other settings of a DataLoader.")
     ] = True,

@@ -40,7 +40,7 @@ def plan(
 ) -> None:
     """Work out on paper what many ranks would get."""
     from iobench.results import history
-    from iobench.results.scaling import Cluster, outlook
+    from iobench.results.on_paper import Cluster, outlook
     from iobench.terminal import display, planned
 
     cluster = Cluster(
