@@ -9,8 +9,8 @@ from record_cases import MIB, a_record, rounds_of
 
 from iobench.errors import InvalidSettings, RecordError
 from iobench.results import record
-from iobench.results.parts import LimitPart
 from iobench.results.on_paper import Cluster, outlook
+from iobench.results.parts import LimitPart
 from iobench.units import parse_rate
 
 STEADY = [1000.0] * 5  # MiB/s of one rank over samples of 1 MiB, batches of 256
