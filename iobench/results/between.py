@@ -5,10 +5,13 @@ interval of the ratio of medians is therefore stretched by what neighbouring rou
 r) / (1 - r)) for a correlation r of each round with the next (Bartlett 1946); with 15 rounds and r = 0.6 that
 held the truth in 89 % of trials where blocks of rounds (Künsch 1989) did in 81 % and single rounds in 75 %.
 
-What differs from run to run is more than what differs within one, and two runs do not tell how much (Kalibera
-and Jones, "Rigorous benchmarking in reasonable time", 2013). So the machine is held against itself: its own
-limits, looked at during both runs, what other processes did meanwhile, and how fast a processor ran plain
-Python right beside each round. A difference that these can explain is none that a case can be blamed for.
+What differs from run to run is more than what differs within one (Kalibera and Jones, "Rigorous benchmarking
+in reasonable time", 2013). Where a side has several runs, the run is what is repeated: the interval is
+Student's over the logarithms of the runs' medians, with one variance for both sides, so that a side of a
+single run may be held against several. Two runs do not tell how much runs differ. So the machine is held
+against itself, too: its own limits, looked at during both runs, what other processes did meanwhile, and how
+fast a processor ran plain Python right beside each round. A difference that these can explain is none that a
+case can be blamed for.
 And it has to be larger than the smallest one worth naming with its whole interval: on a steady machine
 identical commands differed by up to 3 %, by 7 % where rounds beside a neighbour were left out.
 """
@@ -30,6 +33,7 @@ CANNOT_TELL = "cannot tell"
 MOST_ALIKE = 0.9  # of a round with the next: more cannot be made out in so few rounds
 UNKNOWN_SPREAD = 0.25  # of the looks at a limit, where too few tell how far they differ
 LEAST_LOOKS = 4  # of both runs together, that tell it
+LARGEST = 700.0  # a logarithm whose exponential is still a number
 
 Rounds = Sequence[Record]
 
@@ -38,6 +42,7 @@ Rounds = Sequence[Record]
 class Machine:
     """How the machine differed between two runs; None where their records do not tell."""
 
+    redefined: str | None = None  # a limit that the two measured in different ways, and is not compared
     limit: str | None = None  # the resource that the case runs into
     limit_change: Estimate | None = None  # what it gave in the newer run over what it gave in the base
     pace_change: float | None = None  # how many times as fast processors ran plain Python in the newer run
@@ -68,6 +73,7 @@ class Between:
     comparison: Comparison
     machine: Machine
     because: str | None = None
+    runs: tuple[int, int] = (1, 1)  # of the base and of the newer side
 
 
 def compare_runs(base: Rounds, new: Rounds, smallest: float, comparisons: int = 1) -> Between:
@@ -80,10 +86,14 @@ def compare_runs(base: Rounds, new: Rounds, smallest: float, comparisons: int = 
     machine = _machine(base, new)
     enough = machine.quiet is None or min(machine.quiet) >= ENOUGH
     kept = [[record for record in _in_order(side) if _is_quiet(record) or not enough] for side in (base, new)]
+    runs = (_count(kept[0]), _count(kept[1]))
 
     def judged(figure: Callable[[Record], float]) -> Comparison:
         olds, news = (list(map(figure, side)) for side in kept)
-        ratio = _stretched(stats.ratio(news, olds, comparisons), news, olds)
+        if max(runs) > 1:
+            ratio = over_runs(_medians(kept[0], figure), _medians(kept[1], figure), comparisons)
+        else:
+            ratio = _stretched(stats.ratio(news, olds, comparisons), news, olds)
         return stats.judge(ratio, min(map(len, kept)), smallest, whole=True)
 
     found = judged(lambda record: record.bytes_per_s)
@@ -92,10 +102,18 @@ def compare_runs(base: Rounds, new: Rounds, smallest: float, comparisons: int = 
         held = judged(lambda record: record.bytes_per_s / (record.processor.pace_per_s or 1.0))
         if held.outcome != found.outcome:
             because = (
-                "held against how fast a processor ran beside each round "
-                f"({machine.pace_change:.2f} × as fast now), it may be as it was"
+                f"processors ran {machine.pace_change:.2f} × as fast beside the newer rounds; held against "
+                "that, the case may be as it was"
             )
-    return Between(replace(found, outcome=CANNOT_TELL) if because else found, machine, because)
+    return Between(replace(found, outcome=CANNOT_TELL) if because else found, machine, because, runs)
+
+
+def over_runs(base: Sequence[float], new: Sequence[float], comparisons: int = 1) -> Estimate:
+    """The newer runs' figure over the base's, one of each run, as one of so many comparisons.
+
+    No interval where neither side has two runs.
+    """
+    return _student(base, new, statistics.fmean, 1 - (1 - stats.CONFIDENCE) / comparisons)
 
 
 def _doubt(found: Comparison, machine: Machine, smallest: float, busy: bool) -> str | None:
@@ -130,8 +148,11 @@ def _explains(machine: Machine, found: Comparison, smallest: float) -> bool:
 def _machine(base: Rounds, new: Rounds) -> Machine:
     quiet = (sum(map(_is_quiet, base)), sum(map(_is_quiet, new)))
     looks = [limits.looks(side) or _old_looks(side) for side in (base, new)]
-    shared = [name for name in looks[0] if name in looks[1]]
+    meant = limits.definitions([*base, *new])
+    redefined = next((name for name, ways in meant.items() if len(ways) > 1), None)
+    shared = [name for name in looks[0] if name in looks[1] and len(meant[name]) == 1]
     return Machine(
+        redefined=redefined,
         limit=shared[0] if shared else None,
         limit_change=_change(looks[0][shared[0]], looks[1][shared[0]]) if shared else None,
         pace_change=_pace_change(base, new),
@@ -148,18 +169,46 @@ def _old_looks(rounds: Rounds) -> dict[str, list[float]]:
 
 def _change(base: Sequence[float], new: Sequence[float]) -> Estimate:
     """What looks of two runs differ by, with Student's interval from how far they differ in each."""
+    if len(base) + len(new) >= LEAST_LOOKS:
+        return _student(base, new, statistics.median, stats.CONFIDENCE)
+    centre = math.log(statistics.median(new) / statistics.median(base))
+    reach = 1.96 * UNKNOWN_SPREAD * math.sqrt(1 / len(base) + 1 / len(new))
+    return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
+
+
+def _student(
+    base: Sequence[float],
+    new: Sequence[float],
+    middle: Callable[[Sequence[float]], float],
+    confidence: float,
+) -> Estimate:
+    """What two sides differ by as a ratio, with Student's interval over logarithms of one variance."""
     from scipy.stats import t
 
     olds, news = ([math.log(value) for value in side] for side in (base, new))
-    centre = statistics.median(news) - statistics.median(olds)
-    freedom = len(olds) + len(news) - 2
-    if len(olds) + len(news) >= LEAST_LOOKS:
-        squares = sum((v - statistics.fmean(side)) ** 2 for side in (olds, news) for v in side)
-        spread, times = math.sqrt(squares / freedom), float(t.ppf((1 + stats.CONFIDENCE) / 2, freedom))
-    else:
-        spread, times = UNKNOWN_SPREAD, 1.96
-    reach = times * spread * math.sqrt(1 / len(olds) + 1 / len(news))
-    return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(centre + reach))
+    centre, freedom = middle(news) - middle(olds), len(olds) + len(news) - 2
+    if not freedom:
+        return Estimate(math.exp(centre), None, None)
+    squares = sum((value - statistics.fmean(side)) ** 2 for side in (olds, news) for value in side)
+    spread = math.sqrt(squares / freedom * (1 / len(olds) + 1 / len(news)))
+    reach = float(t.ppf((1 + confidence) / 2, freedom)) * spread
+    return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(min(centre + reach, LARGEST)))
+
+
+def _by_run(rounds: Rounds) -> dict[str, list[Record]]:
+    found: dict[str, list[Record]] = {}
+    for record in rounds:
+        found.setdefault(record.run, []).append(record)
+    return found
+
+
+def _count(rounds: Rounds) -> int:
+    return len(_by_run(rounds))
+
+
+def _medians(rounds: Rounds, figure: Callable[[Record], float]) -> list[float]:
+    """A figure's median in each run."""
+    return [statistics.median(map(figure, own)) for own in _by_run(rounds).values()]
 
 
 def _is_quiet(record: Record) -> bool:

@@ -49,7 +49,7 @@ def compared_line(found: Compared) -> str:
     corrected = f"; {found.correction}" if found.correction else ""
     least = f"below {found.smallest:.0%} nothing is called a difference"
     machine = "machine: its own limit, its processors' speed, and the part of them that others used"
-    return f"Ratios are new over {found.base}; {least}{corrected}. {machine.capitalize()}."
+    return f"Ratios are new over {found.base}; {least}{corrected}. {machine.capitalize()}. {found.rests_on}"
 
 
 def cannot_tell_lines(found: Compared) -> list[str]:
@@ -70,6 +70,8 @@ def _machine(machine: Machine) -> str:
     change, shares, told = machine.limit_change, machine.others, list[str]()
     if change is not None:
         told.append(f"{machine.limit} {change.median:.2f} ×")
+    if machine.redefined is not None:
+        told.append(f"{machine.redefined} measured in another way since")
     if machine.pace_change is not None:
         told.append(f"processors {machine.pace_change:.2f} ×")
     if None not in shares:
