@@ -116,6 +116,36 @@ def test_processors_that_became_slower_are_not_the_cases_fault():
     assert outcome(at_pace(run(), 5000), run(0.7)) == "slower"  # nobody noted it
 
 
+def following(paces, times=1.0):
+    """A run whose rounds follow these paces of a processor, but for the scatter of STEADY."""
+    rounds = run(times, speeds=[speed * pace / 5000 for speed, pace in zip(STEADY, paces, strict=False)])
+    return [
+        dataclasses.replace(one, processor=dataclasses.replace(one.processor, pace_per_s=pace))
+        for one, pace in zip(rounds, paces, strict=True)
+    ]
+
+
+MOSTLY_FAST = [5000] * 10 + [2600] * 5
+MOSTLY_SLOW = [2600] * 9 + [5000] * 6
+
+
+def test_rounds_that_follow_the_processors_are_held_against_them():
+    same = compare_runs(following(MOSTLY_FAST), following(MOSTLY_SLOW), 0.05)
+    assert same.paced
+    assert same.comparison.outcome == "equivalent"
+    assert outcome(following(MOSTLY_FAST), following(MOSTLY_SLOW, 0.88)) == "slower"
+    assert outcome(following(MOSTLY_SLOW), following(MOSTLY_FAST, 1.15)) == "faster"
+
+
+def test_rounds_that_do_not_follow_the_processors_are_compared_as_they_are():
+    base = at_pace(run(), 5000)
+    new = [
+        dataclasses.replace(one, processor=dataclasses.replace(one.processor, pace_per_s=pace))
+        for one, pace in zip(run(0.8), MOSTLY_SLOW, strict=True)
+    ]
+    assert not compare_runs(base, new, 0.05).paced
+
+
 def wandering(generator, rounds=15, alike=0.6, spread=0.05):
     """Rates that resemble the ones before them."""
     away, speeds = generator.gauss(0, 1), []

@@ -8,8 +8,9 @@ from typing import Any
 
 from iobench.errors import NotComparable
 from iobench.results import cases, stats
-from iobench.results.between import Machine, compare_runs
+from iobench.results.between import compare_runs
 from iobench.results.cases import FACETS, Facets
+from iobench.results.machine import Machine
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
 from iobench.text import enumerated
@@ -29,6 +30,7 @@ class Line:
     rounds: tuple[int, int]  # of the base and of the newer side
     runs: tuple[int, int]  # of each: from two on the interval is that of runs
     comparison: Comparison  # new over base; its outcome may be `cannot tell`, too
+    paced: bool  # whether it is of rates held against the processors' pace
     machine: Machine  # what was different about it
     because: str | None  # why nobody can tell
     settings: list[str]  # that differ between the two
@@ -119,6 +121,7 @@ def _line(name: str, before: _Side, after: _Side, smallest: float, comparisons: 
         rounds=(len(old), len(new)),
         runs=found.runs,
         comparison=found.comparison,
+        paced=found.paced,
         machine=found.machine,
         because=found.because,
         settings=list(_changed(before.choices, after.choices)),
