@@ -29,6 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 SAMPLES = 203  # no multiple of a batch
 
 case_limits.SECONDS = 0.002  # of a limit in each run: here nobody looks at how good it is
+case_limits.limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
 pace.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 

@@ -23,9 +23,11 @@ ROOMS = {
     "ranks": {"bench", "dataset", "formats", "host", "results"},
     "studies": {"ranks", "bench", "loading", "dataset", "formats", "host", "results"},
     "recommendation": {"bench", "loading", "dataset", "formats", "host", "results"},
-    "report": {"studies", "bench", "loading", "formats", "results"},
+    "report": {"recommendation", "studies", "bench", "loading", "formats", "results"},
+    "notebook": {"report", "recommendation", "diagnose", "bench", "results"},
     "terminal": {
         *(
+            "notebook",
             "recommendation",
             "report",
             "ranks",

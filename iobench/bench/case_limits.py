@@ -120,6 +120,7 @@ class CaseLimits:
                         reads_per_s=resource.best.reads_per_s,
                         now_bytes_per_s=resource.now.bytes_per_s * factor,
                         logical_per_byte=factor,
+                        definition=resource.best.definition,
                     )
                 )
         return found
@@ -235,7 +236,7 @@ def survey(
             found.limits += [measure(seconds) for measure in disk]
             found.remarks.append(limits.below(file).sentence)
         except DirectUnavailable as error:
-            found.remarks.append(f"no limit of the disk: {error}")
+            found.remarks.append(f"the limits of the disk were not measured: {error}")
         on_status("copying memory")
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
             found.limits.append(limits.page_cache(file, slot_bytes, SLOTS, threads, seconds))

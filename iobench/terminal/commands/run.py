@@ -62,7 +62,7 @@ def run(
     cache: Annotated[str, typer.Option(help="State of the page cache: warm, cold, or a list.")] = "warm",
     sudo: Annotated[bool, typer.Option("--sudo", help="Drop the page cache through sudo -n.")] = False,
     batch_size: Annotated[str, typer.Option(help="Samples in a batch, or a list.")] = "256",
-    order: Annotated[str, typer.Option(help=f"{', '.join(ORDERS)}, or a list.")] = "random",
+    order: Annotated[str, typer.Option(help=f"Order of samples: {', '.join(ORDERS)}, or a list.")] = "random",
     block_size: Annotated[str, typer.Option(help="Bytes in a block of block order, or a list.")] = "1MiB",
     window_size: Annotated[
         str, typer.Option(help="Bytes that block order shuffles at a time, or a list.")
