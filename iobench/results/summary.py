@@ -12,7 +12,6 @@ from iobench.results.cases import Label
 from iobench.results.metrics import METRICS
 from iobench.results.ranks import Slowest, slowest
 from iobench.results.record import Record
-from iobench.results.shared import shared_by_hosts
 from iobench.results.stats import Estimate, Verdict
 from iobench.results.unproved import unproved
 from iobench.results.warnings import RunWarning, warnings_of
@@ -136,8 +135,9 @@ def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -
         _context(group, cases.context_title(own, facets), labels, smallest)
         for group, own in zip(groups, facets, strict=True)
     ]
-    warned = [*warnings_of(records), *unproved(records), *shared_by_hosts(records)]
-    return Summary(sorted(contexts, key=lambda one: -len(one.cases)), warned)
+    return Summary(
+        sorted(contexts, key=lambda one: -len(one.cases)), [*warnings_of(records), *unproved(records)]
+    )
 
 
 def rates(by_case: Mapping[str, Sequence[Record]]) -> dict[str, dict[tuple[str, int], float]]:

@@ -21,6 +21,7 @@ NEIGHBOURS = 0.05  # of the data, read from the same disk by others
 REACH_OF_LIMITS = 0.3  # of the median look at one, from the first quartile to the third
 REACH_OF_PACE = 0.1  # of the median pace of processors, from the first quartile to the third
 SPANS = 0.01  # of an epoch
+SHARED = 0.8  # of what hosts give by themselves, added up: less of it together, and they share something
 MOST_NAMED = 3
 # kinds of warnings that speak of the machine and its other work, not of the cases
 OF_THE_MACHINE = ("steal", "neighbours", "other work", "memory", "limits", "processors")
@@ -247,6 +248,24 @@ def _beaten_limit(groups: Cases) -> RunWarning | None:
     return RunWarning("limit", said, beaten) if beaten else None
 
 
+def _shared_between_hosts(groups: Cases) -> RunWarning | None:
+    """Limits of several hosts that are less together than what each gave by itself adds up to."""
+    parts = {
+        (limit.name, limit.bytes_per_s / limit.alone_bytes_per_s)
+        for rounds in groups.values()
+        for limit in (record.limit for record in rounds)
+        if limit is not None and limit.alone_bytes_per_s
+    }
+    name, part = min(parts, key=lambda one: one[1], default=("", 1.0))
+    if part > SHARED:
+        return None
+    return RunWarning(
+        "shared",
+        f"the hosts share the {name}: together they got {part:.0%} of what each gets by itself added up; "
+        "more hosts will not read faster from it",
+    )
+
+
 def _unsteady_limits(groups: Cases) -> RunWarning | None:
     """Limits of the machine itself that changed while a run went on."""
     by_run: dict[str, list[Record]] = {}
@@ -384,6 +403,7 @@ _CHECKS: tuple[Callable[[Cases], RunWarning | None], ...] = (
     _sign(others.PROCESSORS),
     _sign(others.MEMORY),
     _beaten_limit,
+    _shared_between_hosts,
     _unsteady_limits,
     _unsteady_pace,
     _costly_spans,

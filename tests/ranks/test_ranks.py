@@ -25,7 +25,7 @@ from iobench.ranks.rank import Rank
 from iobench.ranks.together import Together, all_do
 from iobench.results import record
 from iobench.results.parts import LimitPart
-from iobench.results.shared import shared_by_hosts
+from iobench.results.warnings import warnings_of
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 
@@ -232,9 +232,8 @@ def test_what_hosts_share_shows_where_they_read_at_once(images, tmp_path, monkey
     found = run_over(images, tmp_path / "r.jsonl", ["a", "b"], limits=True)
     (one,) = found.records
     assert (one.limit.bytes_per_s, one.limit.alone_bytes_per_s) == (1e12, 2e12)
-    (warning,) = shared_by_hosts(found.records)
-    assert "the hosts share the page cache: together they got 50%" in warning.said
-    assert not shared_by_hosts(run_over(images, tmp_path / "one.jsonl", limits=True).records)
+    (said,) = [one.said for one in warnings_of(found.records) if one.kind == "shared"]
+    assert "the hosts share the page cache: together they got 50%" in said
 
 
 def test_each_rank_has_a_way_of_its_own_to_its_device():
