@@ -38,8 +38,8 @@ class Receiver:
             found = Manifest.load(self._root)
             if found.content != content:
                 raise PrepareError(
-                    f"{root} holds other data ({found.content or 0:016x}); remove it there, or choose another "
-                    "--name"
+                    f"{root} holds other data ({found.content or 0:016x}); remove it there, or choose "
+                    "another --name"
                 )
             if missing := set(variants) - set(found.artifacts):
                 raise PrepareError(
