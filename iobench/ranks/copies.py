@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from iobench.dataset import kept
@@ -31,18 +31,25 @@ class Receiver:
 
         return str(ray.get_runtime_context().get_node_id())
 
-    def begin(self, root: str, content: int | None) -> bool:
-        """Whether the same dataset is there already; PrepareError where another one is."""
+    def begin(self, root: str, content: int | None, variants: Sequence[str]) -> bool:
+        """Whether the same data are there in all of these variants; PrepareError where anything else is."""
         self._root = Path(root)
         if (self._root / FILE_NAME).exists():
-            found = Manifest.load(self._root).content
-            if found != content:
+            found = Manifest.load(self._root)
+            if found.content != content:
                 raise PrepareError(
-                    f"{root} holds other data ({found or 0:016x}); remove it there, or choose another --name"
+                    f"{root} holds other data ({found.content or 0:016x}); remove it there, or choose "
+                    "another --name"
+                )
+            if missing := set(variants) - set(found.artifacts):
+                raise PrepareError(
+                    f"{root} holds the same data without {', '.join(sorted(missing))}; remove it there"
                 )
             return True
-        self._staging = self._root.parent / f"{TEMPORARY}copy-{self._root.name}-{os.getpid()}"
-        shutil.rmtree(self._staging, ignore_errors=True)
+        staging = f"{TEMPORARY}copy-{self._root.name}-"
+        for left in self._root.parent.glob(f"{staging}*"):  # by copies that were cut short
+            shutil.rmtree(left, ignore_errors=True)
+        self._staging = self._root.parent / f"{staging}{os.getpid()}"
         self._staging.mkdir(parents=True)
         return False
 
@@ -64,7 +71,18 @@ class Receiver:
                 shutil.rmtree(self._staging, ignore_errors=True)
             raise WrongContent(f"{self._root}: {next(iter(wrong.values()))}")
         if self._staging.name:
+            _sync(self._staging)
             self._staging.rename(self._root)
+
+
+def _sync(folder: Path) -> None:
+    """Have all files of a folder on the disk."""
+    for path in folder.rglob("*"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def copy_to_all(manifest: Manifest, address: str, say: Callable[[str], None]) -> None:
@@ -85,7 +103,7 @@ def copy_to_all(manifest: Manifest, address: str, say: Callable[[str], None]) ->
 
 def _copied(manifest: Manifest, host: RemoteHost) -> str:
     root = manifest.root.absolute()
-    there = host.ask("begin", str(root), manifest.content)
+    there = host.ask("begin", str(root), manifest.content, list(manifest.artifacts))
     sent = 0
     if not there:
         for name, piece in _pieces(root):

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import Any, Protocol
 
 import psutil
@@ -19,6 +19,7 @@ from iobench.ranks.ray_hosts import RemoteHost, hosts_of
 
 POLL_S = 0.3
 ENDING_S = 60.0  # for the ranks to say who has gone, and to end
+TOLD_S = 5.0  # to end, once they have said it: torchrun waits for the one that is gone
 
 
 class RankHost:
@@ -76,8 +77,9 @@ def launcher(address: str) -> Iterator[tuple[int, Launch]]:
     with hosts_of(address, RankHost) as hosts:
 
         def launch(count: int, arguments: Sequence[str], say: Callable[[str], None]) -> int:
-            started(hosts, count // len(hosts), arguments)
-            return followed(hosts, say)
+            with redirect_stdout(sys.stderr):  # where Ray tells of hosts that have gone
+                started(hosts, count // len(hosts), arguments)
+                return followed(hosts, say)
 
         yield len(hosts), launch
 
@@ -94,7 +96,7 @@ def started(hosts: Sequence[RemoteHost], each: int, arguments: Sequence[str]) ->
 def followed(hosts: Sequence[Asked], say: Callable[[str], None]) -> int:
     """Pass on what the first host's ranks say, and what others complain of, until all ended; exit code.
 
-    Where a host is lost its ranks are, and the others have `ENDING_S` to say so and to end.
+    Where a host is lost its ranks are, and the others have `ENDING_S` to say so, and then `TOLD_S` to end.
     """
     running, codes, complaints = list(hosts), list[int](), list[str]()
     lost: list[RankLost] = []
@@ -113,6 +115,8 @@ def followed(hosts: Sequence[Asked], say: Callable[[str], None]) -> int:
                 if line not in complaints and (complaint or host is hosts[0]):
                     say(line)
                 complaints += [line] * complaint
+            if lost and complaints:
+                until = min(until, time.monotonic() + TOLD_S)
             if code is not None:
                 running.remove(host)
                 codes.append(code)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ from iobench.text import reason
 REACH_S = 5.0  # for a cluster's address to answer
 PLACE_S = 60.0  # for an actor to be placed on each host, and to have begun
 ANSWER_S = 30.0
+LEAVING_S = 5.0
 SAFELY = (
     "start one with RAY_AUTH_MODE=token set: 'ray start --head --node-ip-address=ADDRESS "
     "--include-dashboard=false --disable-usage-stats'"
@@ -64,7 +67,7 @@ def hosts_of(address: str, actor: type) -> Iterator[list[RemoteHost]]:
         with _group(ray, len(nodes)) as group:
             yield _placed(ray, group, nodes, actor)
     finally:
-        ray.shutdown()
+        _leave(ray)
 
 
 def _connected(address: str) -> Any:
@@ -83,6 +86,20 @@ def _connected(address: str) -> Any:
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds
         raise RankLost(f"--ray {address}: Ray does not let this process in: {reason(error)}") from None
     return ray
+
+
+def _leave(ray: Any) -> None:
+    """Leave the cluster; where it is gone, without waiting until Ray has noticed."""
+    if not _within(LEAVING_S, ray.shutdown):
+        atexit.unregister(ray.shutdown)
+
+
+def _within(seconds: float, work: Callable[[], object]) -> bool:
+    """Whether some work, done in a thread, has ended in time."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return not thread.is_alive()
 
 
 def _nodes(ray: Any) -> list[dict[str, Any]]:
@@ -139,7 +156,7 @@ def _group(ray: Any, count: int) -> Iterator[Any]:
             )
         yield group
     finally:
-        remove_placement_group(group)
+        _within(LEAVING_S, lambda: remove_placement_group(group))
 
 
 def _placed(ray: Any, group: Any, nodes: Sequence[dict[str, Any]], actor: type) -> list[RemoteHost]:

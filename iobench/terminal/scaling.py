@@ -69,7 +69,7 @@ def over_ranks(
     records = record.read(out)[0][before:] if out.exists() else []
     if records:
         _show(records, smallest, as_json, wide)
-    display.note(f"records: {out}")
+        display.note(f"records: {out}")
     return int(failed)
 
 

@@ -97,7 +97,7 @@ def there(tmp_path):
 
 
 def sent(receiver, manifest, there, damaged=""):
-    assert not receiver.begin(str(there), manifest.content)
+    assert not receiver.begin(str(there), manifest.content, list(manifest.artifacts))
     for name, piece in copies._pieces(manifest.root):
         receiver.take(name, bytes([piece[-1] ^ 1]).join([piece[:-1], b""]) if name == damaged else piece)
     receiver.prove()
@@ -106,7 +106,7 @@ def sent(receiver, manifest, there, damaged=""):
 def test_a_copy_is_proved_and_then_in_its_place(own_images, there, monkeypatch):
     monkeypatch.setattr(copies, "PIECE", 1000)
     sent(Receiver(), own_images, there)
-    assert Receiver().begin(str(there), own_images.content)  # which is there now
+    assert Receiver().begin(str(there), own_images.content, ["npy"])  # which is there now
     assert [path.name for path in there.parent.iterdir()] == [there.name]
 
 
@@ -120,12 +120,14 @@ def test_a_copy_that_differs_is_refused_and_goes(own_images, there):
 def test_other_data_under_the_same_name_stay(own_images, there):
     sent(Receiver(), own_images, there)
     with pytest.raises(PrepareError, match="holds other data"):
-        Receiver().begin(str(there), 1)
+        Receiver().begin(str(there), 1, ["npy"])
+    with pytest.raises(PrepareError, match="holds the same data without arrow"):
+        Receiver().begin(str(there), own_images.content, ["npy", "arrow"])
 
 
 def test_nothing_is_written_outside_the_dataset(own_images, there):
     receiver = Receiver()
-    receiver.begin(str(there), own_images.content)
+    receiver.begin(str(there), own_images.content, [])
     for name in ("../../outside", "/tmp/outside"):
         with pytest.raises(PrepareError, match="no name of a file"):
             receiver.take(name, b"")

@@ -128,7 +128,7 @@ class _Workers:
             pinned if loader.pin_memory and not device_of(pick_device("auto")).is_host else pageable,
         )
         self._members = [RemoteWorker(crew, number) for number in range(loader.num_workers)]
-        self.close = weakref.finalize(self, _end, self._members)
+        self._finish = weakref.finalize(self, _end, self._members)
         self._keeps, self._timeout, self._epochs = loader.persistent_workers, loader.timeout, 0
 
     def epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
@@ -138,6 +138,11 @@ class _Workers:
             member.begin(partial(dealer.take, member.number))
         self._epochs += 1
         return self._batches(self._epochs)
+
+    def close(self) -> None:
+        """End the actors, and the epoch under way."""
+        self._epochs += 1
+        self._finish()
 
     def _batches(self, epoch: int) -> Iterator[Any]:
         try:
