@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from iobench.bench.options import RunOptions
     from iobench.bench.outcome import Run
-    from iobench.bench.run import run
     from iobench.dataset.add import AddedSource, add
     from iobench.dataset.manifest import Manifest, find_dataset
     from iobench.dataset.prepare import prepare
@@ -19,7 +18,8 @@ if TYPE_CHECKING:
     from iobench.loading.batches import batches
     from iobench.loading.ray import RayLoader
     from iobench.loading.stream import StreamLoader
-    from iobench.recommendation.recommend import recommend
+    from iobench.notebook.recommend import recommend
+    from iobench.notebook.run import run
     from iobench.results.summary import Summary, summarise
     from iobench.terminal.watch import watch
     from iobench.tuning.tune import tune
@@ -39,8 +39,8 @@ _HOMES = {
     "find_dataset": "iobench.dataset.manifest",
     "open_source": "iobench.dataset.sources",
     "prepare": "iobench.dataset.prepare",
-    "recommend": "iobench.recommendation.recommend",
-    "run": "iobench.bench.run",
+    "recommend": "iobench.notebook.recommend",
+    "run": "iobench.notebook.run",
     "summarise": "iobench.results.summary",
     "tune": "iobench.tuning.tune",
     "verify": "iobench.dataset.verify",

@@ -41,6 +41,19 @@ def parse_elements(text: str, item_bytes: int) -> int:
     return int(number) // item_bytes if unit else int(number)
 
 
+def parse_rate(text: str) -> float:
+    """Bytes per second: `100Gbit/s`, `12.5GB/s`, `10GiB/s`; ValueError, in words, for what is none."""
+    match = re.fullmatch(r"\s*([0-9.]+)\s*([A-Za-z]+)/s\s*", text)
+    units = {**_BYTES, **{f"{prefix}bit": 1000**power / 8 for power, prefix in enumerate("kMGT", 1)}}
+    try:
+        found = float(match[1]) * units[match[2]] if match else 0.0
+    except (KeyError, ValueError):
+        found = 0.0
+    if not 0 < found < math.inf:
+        raise ValueError(f"{shortened(text)!r} is not a bandwidth; write it like 100Gbit/s or 12.5GB/s")
+    return found
+
+
 def parse_shape(text: str) -> tuple[int, ...]:
     """The shape written as `128`, `3x224x224` or `3,224,224`; ValueError, in words, where it is none."""
     shown = repr(shortened(text))

@@ -29,6 +29,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 SAMPLES = 203  # no multiple of a batch
 
 case_limits.SECONDS = 0.002  # of a limit in each run: here nobody looks at how good it is
+case_limits.limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
 pace.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
@@ -88,6 +89,22 @@ def by_file(monkeypatch, tmp_path):
     """Cold by posix_fadvise, file by file, so that a test leaves the rest of the page cache alone."""
     require_disk(tmp_path)
     monkeypatch.setattr(cache, "DROP_CACHES", tmp_path / "no-such-file")
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Ray in this process; skips, with the reason, where it is not installed."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    ray.init(
+        "local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=100 << 20,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield ray
+    ray.shutdown()
 
 
 def require_disk(path):

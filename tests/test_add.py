@@ -228,8 +228,9 @@ class TestChanges:
 
     def test_the_same_data_in_another_format_join_the_dataset(self, theirs):
         manifest = added("npy", theirs)
-        found = add(write_tensorclass(theirs / "t"), "memmap", name="d", data_dir=manifest.root.parent)[0]
-        assert set(found.artifacts) == {"npy", "memmap"}
+        same = write_lmdb(theirs / "t")
+        found = add(same, "lmdb", name="d", fields=TOLD, data_dir=manifest.root.parent)[0]
+        assert set(found.artifacts) == {"npy", "lmdb"}
         with pytest.raises(ArtifactExists, match="has npy already"):
             add(write_npy(theirs / "other"), "npy", name="d", data_dir=manifest.root.parent)
 
@@ -248,9 +249,9 @@ class TestChanges:
 
     def test_prepare_neither_seals_nor_sweeps_it(self, theirs):
         """Where a prepared folder of an old manifest would get a seal, and be removed."""
-        manifest = added("memmap", theirs)
+        manifest = added("npy", theirs)
         before = state(theirs)
-        prepare(numbers(), ["memmap"], data_dir=manifest.root.parent, name="d", overwrite=True)
+        prepare(numbers(), ["npy"], data_dir=manifest.root.parent, name="d", overwrite=True)
         assert state(theirs) == before
 
 

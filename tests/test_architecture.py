@@ -21,11 +21,13 @@ ROOMS = {
     "tuning": {"bench", "loading", "formats", "host", "results"},
     "diagnose": {"tuning", "bench", "loading", "host", "results"},
     "ranks": {"bench", "dataset", "formats", "host", "results"},
-    "studies": {"bench", "loading", "dataset", "formats", "host", "results"},
+    "studies": {"ranks", "bench", "loading", "dataset", "formats", "host", "results"},
     "recommendation": {"bench", "loading", "dataset", "formats", "host", "results"},
-    "report": {"studies", "bench", "loading", "formats", "results"},
+    "report": {"recommendation", "studies", "bench", "loading", "formats", "results"},
+    "notebook": {"report", "recommendation", "diagnose", "bench", "results"},
     "terminal": {
         *(
+            "notebook",
             "recommendation",
             "report",
             "ranks",

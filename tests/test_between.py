@@ -1,6 +1,7 @@
 """Two runs of a case are told apart only where the machine cannot be blamed."""
 
 import dataclasses
+import math
 import random
 import statistics
 
@@ -8,8 +9,9 @@ import pytest
 from record_cases import MIB, rounds_of
 
 from iobench import thresholds
-from iobench.results.between import CANNOT_TELL, compare_runs
+from iobench.results.between import CANNOT_TELL, compare_runs, over_runs
 from iobench.results.parts import LimitPart, OthersPart
+from iobench.results.summary import summarise
 
 STEADY = [1000, 1010, 990, 1005, 995] * 3
 QUIET, BUSY = OthersPart(processors=0.02), OthersPart(processors=0.5)
@@ -108,10 +110,40 @@ def at_pace(records, pace):
 def test_processors_that_became_slower_are_not_the_cases_fault():
     found = compare_runs(at_pace(run(), 5000), at_pace(run(0.7), 3500), 0.05)
     assert found.comparison.outcome == CANNOT_TELL
-    assert "(0.70 × as fast now), it may be as it was" in found.because
+    assert "processors ran 0.70 × as fast beside the newer rounds" in found.because
     assert outcome(at_pace(run(), 5000), at_pace(run(0.7), 5000)) == "slower"
     assert outcome(at_pace(run(), 5000), at_pace(run(0.5), 3500)) == "slower"
     assert outcome(at_pace(run(), 5000), run(0.7)) == "slower"  # nobody noted it
+
+
+def following(paces, times=1.0):
+    """A run whose rounds follow these paces of a processor, but for the scatter of STEADY."""
+    rounds = run(times, speeds=[speed * pace / 5000 for speed, pace in zip(STEADY, paces, strict=False)])
+    return [
+        dataclasses.replace(one, processor=dataclasses.replace(one.processor, pace_per_s=pace))
+        for one, pace in zip(rounds, paces, strict=True)
+    ]
+
+
+MOSTLY_FAST = [5000] * 10 + [2600] * 5
+MOSTLY_SLOW = [2600] * 9 + [5000] * 6
+
+
+def test_rounds_that_follow_the_processors_are_held_against_them():
+    same = compare_runs(following(MOSTLY_FAST), following(MOSTLY_SLOW), 0.05)
+    assert same.paced
+    assert same.comparison.outcome == "equivalent"
+    assert outcome(following(MOSTLY_FAST), following(MOSTLY_SLOW, 0.88)) == "slower"
+    assert outcome(following(MOSTLY_SLOW), following(MOSTLY_FAST, 1.15)) == "faster"
+
+
+def test_rounds_that_do_not_follow_the_processors_are_compared_as_they_are():
+    base = at_pace(run(), 5000)
+    new = [
+        dataclasses.replace(one, processor=dataclasses.replace(one.processor, pace_per_s=pace))
+        for one, pace in zip(run(0.8), MOSTLY_SLOW, strict=True)
+    ]
+    assert not compare_runs(base, new, 0.05).paced
 
 
 def wandering(generator, rounds=15, alike=0.6, spread=0.05):
@@ -133,3 +165,56 @@ def test_rounds_that_resemble_their_neighbours_do_not_make_an_interval_narrow():
         for n in range(5)
     ]
     assert all(ratio.high - ratio.low < 0.03 for ratio in shuffled)
+
+
+def runs_of(medians):
+    """A run for each of these speeds, whose rounds hardly scatter."""
+    return [
+        dataclasses.replace(record, run=f"run {number}")
+        for number, median in enumerate(medians)
+        for record in run(speeds=[median * factor for factor in (0.999, 1.0, 1.001, 1.0, 1.0)])
+    ]
+
+
+def test_runs_that_differ_among_themselves_make_a_wide_interval():
+    """Within a run rounds differ by 0.1 %, from run to run by 10 %: rounds alone would be sure."""
+    base, new = [1000, 900, 1100], [880, 800, 970]
+    found = compare_runs(runs_of(base), runs_of(new), 0.05)
+    assert found.runs == (3, 3)
+    assert found.comparison.outcome == "inconclusive"
+    alone = compare_runs(runs_of(base[:1]), runs_of(new[:1]), 0.05)
+    assert (alone.runs, alone.comparison.outcome) == ((1, 1), "slower")
+    sure = compare_runs(runs_of([1000, 1010, 990]), runs_of([800, 805, 795]), 0.05)
+    assert sure.comparison.outcome == "slower"
+    assert sure.comparison.ratio.median == pytest.approx(0.8, rel=1e-3)
+
+
+def test_one_run_is_held_against_several():
+    found = compare_runs(runs_of([1000, 1010, 990, 1005]), runs_of([800]), 0.05)
+    assert (found.runs, found.comparison.outcome) == ((4, 1), "slower")
+
+
+@pytest.mark.parametrize("runs", [(2, 2), (3, 3), (1, 5)])
+def test_the_interval_of_runs_holds_the_truth_as_often_as_it_says(runs):
+    generator, held = random.Random(1), 0
+    for _ in range(400):
+        base, new = ([1000 * math.exp(generator.gauss(0, 0.05)) for _ in range(n)] for n in runs)
+        ratio = over_runs(base, new)
+        held += ratio.low <= 1 <= ratio.high
+    assert 0.92 <= held / 400 <= 0.98
+
+
+def test_limits_of_two_definitions_are_neither_compared_nor_mixed():
+    """The same case on the same machine: what is called the page cache gives half as much by definition."""
+    old, new = run(limits=(40_000, 40_100)), run(limits=(20_000, 20_050))
+    new = [dataclasses.replace(r, run="r2", limit=dataclasses.replace(r.limit, definition=2)) for r in new]
+    found = compare_runs(old, new, 0.05)
+    assert found.comparison.outcome == "equivalent"
+    assert (found.machine.limit_change, found.machine.redefined) == (None, "page cache")
+    assert compare_runs(old, run(limits=(20_000, 20_050)), 0.05).comparison.outcome == CANNOT_TELL
+    both = summarise(old + new)
+    assert any("measured the page cache in an older way" in one.said for one in both.warnings)
+    assert both.cases[0].value("limit_bytes_per_s") is None
+    alone = summarise(old)
+    assert alone.cases[0].value("limit_bytes_per_s") == 40_100 * MIB
+    assert not any("older way" in one.said for one in alone.warnings)

@@ -19,14 +19,19 @@ def prepare(folder, *arguments):
     return call("prepare", "--data-dir", folder / "data", *arguments)
 
 
-def refused(folder, code, *arguments):
-    """The one line with which prepare refuses, after it left nothing that opens."""
-    done = prepare(folder, *arguments)
-    line = complaint(done, code)
-    assert done.stdout == ""
-    assert all(PROGRESS.fullmatch(other) for other in done.stderr.splitlines()[:-1]), done.stderr
-    assert not any(name.endswith("manifest.json") for name in tree(folder))
-    return line
+@pytest.fixture
+def refused(inside):
+    """Gives the one line with which prepare refuses, after it left nothing that opens."""
+
+    def refused(folder, code, *arguments):
+        done = inside("prepare", "--data-dir", folder / "data", *arguments)
+        line = complaint(done, code)
+        assert done.stdout == ""
+        assert all(PROGRESS.fullmatch(other) for other in done.stderr.splitlines()[:-1]), done.stderr
+        assert not any(name.endswith("manifest.json") for name in tree(folder))
+        return line
+
+    return refused
 
 
 def rows(done):
@@ -103,12 +108,12 @@ class TestHappyPaths:
         text = rows(prepare(tmp_path, "--source", tmp_path / "pets", "--sample-shape=3x8x8", "--format=npy"))
         assert "1 sample of" in text
 
-    def test_formats_lists_them(self):
+    def test_formats_lists_them(self, inside):
         done = call("formats")
         assert done.returncode == 0
         for words in ("npy", "hdf5", "lmdb", "memmap", "chunk_bytes", "compression", "codec"):
             assert words in done.stdout
-        listed = json.loads(call("formats", "--json").stdout)
+        listed = json.loads(inside("formats", "--json").stdout)
         assert {"hdf5", "lmdb", "memmap", "npy"} <= {entry["name"] for entry in listed}
 
     def test_version_and_help(self):
@@ -121,7 +126,7 @@ class TestHappyPaths:
 
 class TestUsage:
     @pytest.mark.parametrize("size", ["0", "-1", "1.5", "many", "", "0GiB", "1e99", "nan", "9e999999KiB"])
-    def test_a_size_that_is_none(self, tmp_path, size):
+    def test_a_size_that_is_none(self, tmp_path, size, refused):
         assert repr(size) in refused(tmp_path, 2, f"--size={size}")
 
     @pytest.mark.parametrize(
@@ -153,10 +158,10 @@ class TestUsage:
             (["more"], "more"),
         ],
     )
-    def test_an_argument_that_cannot_be(self, tmp_path, arguments, words):
+    def test_an_argument_that_cannot_be(self, tmp_path, arguments, words, refused):
         assert words in refused(tmp_path, 1 if words == "dataset name" else 2, *arguments)
 
-    def test_generated_data_and_a_source_exclude_each_other(self, tmp_path):
+    def test_generated_data_and_a_source_exclude_each_other(self, tmp_path, refused):
         line = refused(tmp_path, 2, "--source", tmp_path, "--size", "1e7", "--seed", "1")
         assert "--size, --seed: for generated data only" in line
 
@@ -181,15 +186,15 @@ class TestBadInput:
         ],
         ids=["missing", "empty file", "not npy", "no samples", "0-d", "ragged"],
     )
-    def test_a_source_that_cannot_be_stored(self, tmp_path, make):
+    def test_a_source_that_cannot_be_stored(self, tmp_path, make, refused):
         source = make(tmp_path / "a.npy")
         assert f"--source {source}" in refused(tmp_path, 1, "--source", source)
 
-    def test_fields_of_different_lengths(self, tmp_path):
+    def test_fields_of_different_lengths(self, tmp_path, refused):
         np.savez(tmp_path / "a.npz", x=np.zeros(3), y=np.zeros(4))
         assert "x has 3, y has 4" in refused(tmp_path, 1, "--source", tmp_path / "a.npz")
 
-    def test_an_unreadable_image(self, tmp_path):
+    def test_an_unreadable_image(self, tmp_path, refused):
         (tmp_path / "pets/cat").mkdir(parents=True)
         Image.new("L", (8, 8)).save(tmp_path / "pets/cat/1.png")
         (tmp_path / "pets/cat/2.png").write_text("not a picture")
@@ -197,7 +202,7 @@ class TestBadInput:
             tmp_path, 1, "--source", tmp_path / "pets", "--sample-shape=8x8", "--format=npy"
         )
 
-    def test_more_than_the_disk_holds(self, tmp_path):
+    def test_more_than_the_disk_holds(self, tmp_path, refused):
         assert "GiB are free" in refused(tmp_path, 1, "--size=1e15", "--format=npy")
 
     def test_other_data_in_the_folder(self, tmp_path):
@@ -209,11 +214,11 @@ class TestBadInput:
         rows(prepare(tmp_path, "--size", "1e4", "--seed=1", "--format=npy", "--name=d", "--overwrite"))
 
     @pytest.mark.parametrize("text", ["{", '{"manifest_version": 99}', "[]"])
-    def test_a_manifest_that_is_none(self, tmp_path, text):
+    def test_a_manifest_that_is_none(self, tmp_path, text, inside):
         (tmp_path / "data" / "d").mkdir(parents=True)
         (tmp_path / "data" / "d" / "manifest.json").write_text(text)
         for arguments in (["verify"], ["prepare", "--format=npy"]):
-            done = call(*arguments, "--data-dir", tmp_path / "data", "--name", "d")
+            done = inside(*arguments, "--data-dir", tmp_path / "data", "--name", "d")
             assert "manifest.json" in complaint(done, 1)
 
     def test_nothing_prepared(self, tmp_path):
@@ -228,10 +233,10 @@ class TestBadInput:
         subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
         assert "Read-only file system" in complaint(prepare(small_disk, "--size=1e4", "--format=npy"), 1)
 
-    def test_a_disk_that_is_too_small(self, small_disk):
+    def test_a_disk_that_is_too_small(self, small_disk, refused):
         assert "GiB are free" in refused(small_disk, 1, "--size=1e7", "--format=npy")
 
-    def test_a_path_that_is_too_long(self, tmp_path):
+    def test_a_path_that_is_too_long(self, tmp_path, refused):
         assert "too long" in refused(tmp_path, 1, "--source", "x" * 300 + ".npy")
 
     def test_ctrl_c_leaves_nothing(self, tmp_path):

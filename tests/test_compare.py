@@ -189,7 +189,7 @@ def test_markdown_is_a_table(files, inside):
     ("new", "code", "said"),
     [
         (rounds_of(STEADY), 0, ""),
-        (rounds_of(times(0.9)), 1, "npy · native in new is slower, 0.90 × as fast"),
+        (rounds_of(times(0.9)), 1, "npy · native in new is slower, it takes 1.11 × as long"),
         (rounds_of(times(0.99)), 0, ""),
         (rounds_of([1000]), 1, "too few rounds to tell"),
         (rounds_of(times(1.5)), 0, ""),
@@ -282,3 +282,18 @@ def test_lines_that_are_no_records_are_named_and_the_rest_is_compared(files, ins
     assert "equivalent" in done.stdout
     assert "upgrade iobench" in done.stderr
     assert "cut off in the middle" in done.stderr
+
+
+def test_several_runs_of_a_side_are_compared_as_runs(files, inside):
+    def of_run(factor, name):
+        return changed(rounds_of(times(factor)), run=name)
+
+    runs = {f"{side}{n}": of_run(f, f"{side}{n}") for side in "ab" for n, f in enumerate((0.9, 1.0, 1.1))}
+    root = files(**runs)
+    done = inside("compare", "a0", "b2", "--data-dir", root)
+    assert "faster" in done.stdout
+    assert "It rests on one run of each" in done.stdout
+    done = inside("compare", "a0,a1,a2", "b0,b1,b2", "--data-dir", root)
+    assert "inconclusive" in done.stdout
+    assert "Intervals are those of whole runs, not of rounds: 3 of a0,a1,a2 and 3 newer." in done.stdout
+    assert inside("compare", "a0,", "b0", "--data-dir", root).returncode == 1

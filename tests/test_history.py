@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from pathlib import Path
 
 import pytest
 from record_cases import a_record, profiled, rounds_of
@@ -38,6 +39,11 @@ def test_a_folder_without_runs_has_none(tmp_path):
     assert history.past(tmp_path) == []
     with pytest.raises(RecordError, match=r"no runs in .*make one with 'iobench run'"):
         history.newest(tmp_path)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_one_line():
+    with pytest.raises(RecordError, match="File name too long; name another --data-dir"):
+        history.past(Path("x/" * 3000))
 
 
 def test_a_file_that_cannot_be_read_is_listed_with_its_problem(root):

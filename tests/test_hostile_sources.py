@@ -133,7 +133,7 @@ class TestHdf5:
         monkeypatch.setattr(apart, "_START", "raise SystemExit(3)")
         assert "ended with 3" in refused(tmp_path / "a.h5")
         monkeypatch.setattr(apart, "_START", "print('hello, who are you?')")
-        assert "answered what it cannot" in refused(tmp_path / "a.h5")
+        assert "gave an answer that cannot be" in refused(tmp_path / "a.h5")
 
     def test_no_process_is_left_when_reading_stops_early(self, tmp_path, monkeypatch):
         monkeypatch.setattr(apart, "BATCH_BYTES", 800)

@@ -188,3 +188,8 @@ def test_contexts_of_one_case_each_are_told_in_one_sentence():
     assert "nothing to compare" in said
     alone = sentences(summarise(records_of(BASE, FAST)).contexts)
     assert alone == ["npy · native is the only case: there is nothing to compare it with."]
+
+
+def test_a_machine_that_does_not_say_how_many_cores_it_has_is_told_by_its_name():
+    assert cases.text_of("processor", ["Z80", None]) == "Z80"
+    assert cases.text_of("processor", ["Z80", 1]) == "Z80, 1 core"

@@ -69,6 +69,26 @@ def test_slots_larger_than_the_file_are_filled_as_far_as_it_goes(file):
     assert limits.page_cache(file, 8 * MIB, 2, 1, SECONDS).bytes_per_s > 0
 
 
+def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache(file, monkeypatch):
+    """Every slot is filled before the first one is filled again."""
+    monkeypatch.setattr(limits, "IN_TURN_BYTES", 2 * MIB)
+    rings, ring = [], limits._ring
+
+    def noting(*sizes):
+        rings.append(ring(*sizes))
+        return rings[-1]
+
+    monkeypatch.setattr(limits, "_ring", noting)
+    found = limits.page_cache(file, 100_000, 3, 1, SECONDS)
+    assert 100_000 * len(rings[0]) > 1.9 * MIB
+    assert len({slot.ctypes.data % PAGE for slot in rings[0]}) == 1
+    assert len({slot.ctypes.data // PAGE for slot in rings[0]}) == len(rings[0])
+    assert found.definition == 2
+    assert "1.91 MiB in turn" in found.how
+    limits.page_cache(file, 8 * MIB, 3, 1, SECONDS)
+    assert len(rings[1]) == 3
+
+
 def test_of_random_reads_only_the_bytes_asked_for_count(file):
     found = limits.random_read(file, 700, SECONDS)
     assert found.bytes_per_s == pytest.approx(700 * found.reads_per_s)
@@ -526,7 +546,7 @@ def test_limits_without_reads_past_the_cache_say_so(images, inside, monkeypatch)
     found = json.loads(done.stdout)
     assert {one["name"] for one in found["limits"]} == {"page cache", "memory copy"}
     (said,) = found["remarks"]
-    assert said.startswith("no limit of the disk: ")
+    assert said.startswith("the limits of the disk were not measured: ")
 
 
 def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatch):

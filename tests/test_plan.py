@@ -110,4 +110,4 @@ def test_a_grid_says_how_long_it_will_take_before_it_starts(images, tmp_path):
     found = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=Saying())
     assert said[-1].startswith("1 case × 500 rounds: about ")
     assert "more than --max-time 1" in said[-1]
-    assert found.remarks == [f"{len(found.records)} of 500 rounds, until --max-time"]
+    assert found.remarks == [f"{len(found.records)} of 500 rounds were made before --max-time was over"]

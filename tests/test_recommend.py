@@ -1,5 +1,6 @@
 """`iobench recommend`: who drops out of a race, what is said of the finalists, and code that runs."""
 
+import html
 import json
 import runpy
 import subprocess
@@ -16,8 +17,9 @@ from iobench.bench.options import RunOptions
 from iobench.bench.race import Race
 from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
-from iobench.errors import InvalidSettings
+from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.loading import loaders
+from iobench.recommendation import others
 from iobench.recommendation.candidates import asked_word, default_case, field_of
 from iobench.recommendation.code import loader_code
 from iobench.recommendation.data import Data, sample_count
@@ -256,6 +258,79 @@ def test_a_limit_that_nothing_fits_is_one_line(tmp_path):
     assert len(done.stderr.strip().splitlines()) == 1
 
 
-def test_name_and_source_together_are_refused(tmp_path):
-    done = call("recommend", "--source", "x.npy", "--name", "y", cwd=tmp_path)
-    assert (done.returncode, "give the one or the other" in done.stderr) == (2, True)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--source", "x.npy", "--name", "y"), "--name and --source: give the one or the other"),
+        (("--source", "x.npy", "--add", "y"), "--add and --source: give the one or the other"),
+        (("--add", "x.npy", "--sample-shape", "3"), "--sample-shape goes with --source only"),
+        (("--step-ms", "-1"), "step-ms -1 is not a number of milliseconds"),
+        (("--step-ms", "nan"), "step-ms nan is not a number of milliseconds"),
+        (("--batch-size", "0"), "batch_size 0 is below 1"),
+        (("--max-time", "nan"), "max-time nan is too short"),
+        (("--order", "sideways"), "sideways"),
+        (("--format", "nonsense"), "nonsense"),
+        (("--loader", "nonsense"), "nonsense"),
+        (("--max-stored", "1KiB"), "nothing fits: npy: 1.53 MiB on disk, more than 1.00 KiB; hdf5: "),
+    ],
+)
+def test_bad_input_is_one_line(manifest, inside, arguments, said):
+    done = inside("recommend", "--data-dir", manifest.root.parent, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+LOADERS = """
+import time
+from pathlib import Path
+import torch
+
+def slower(path):
+    calls = Path(__file__).with_name("calls")
+    count = len(calls.read_text()) if calls.exists() else 0
+    calls.write_text("x" * (count + 1))
+    for _ in range(49):
+        time.sleep(0.005 * count)
+        yield {"x": torch.zeros(256, 32)}
+
+def broken(path):
+    raise ValueError("no such step")
+"""
+
+
+def test_loaders_that_get_slower_with_each_call_or_raise_are_left_behind_and_named(manifest, tmp_path):
+    (tmp_path / "own.py").write_text(LOADERS)
+    slower, broken = (f"{tmp_path / 'own.py'}:{name}" for name in ("slower", "broken"))
+    needs = Needs(formats=("npy",), loaders=("stream", slower, broken), max_time_s=10.0)
+    found = iobench.recommend(manifest, needs)
+    assert found.use.label.startswith("npy · stream")
+    assert any("no such step" in reason for reason in found.not_tried)
+    with pytest.raises(LoaderFailed, match=r"no case could be measured: .*no such step"):
+        iobench.recommend(manifest, Needs(formats=("npy",), loaders=(broken,), max_time_s=10.0))
+
+
+def test_too_little_time_for_all_says_how_much_would_be_enough(manifest):
+    raced = run(manifest, RunOptions(limits=False), race=Race(600.0, rounds=1, proofs_s=0.0))
+    cases, untried = len(raced.cases), len(raced.untried)
+    (said,) = others.untried(raced, 10.0)
+    assert said.endswith(f"give about --max-time {-(-10 * cases // (cases - untried) // 10) * 10}")
+
+
+def test_data_that_lie_somewhere_are_added_and_asked_about(inside, tmp_path):
+    np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
+    few = ("--format", "memmap", "--loader", "stream", "--loader", "dataloader", "--max-time", "10")
+    data = ("--data-dir", tmp_path / "data")
+    done = inside("recommend", "--add", tmp_path / "own.npy", "--name", "mine", *few, *data, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    (default,) = [one["label"] for one in found["candidates"] if "default" in one["roles"]]
+    assert default == "npy · dataloader"
+    assert any("a sample of them was written anew, in npy too" in said for said in found["sentences"])
+    assert found["prepare"].startswith(
+        "" if found["use"]["format"] == "npy" else "iobench prepare --name mine"
+    )
+    page = tmp_path / "report.html"
+    assert inside("report", *data, "--out", page).returncode == 0
+    assert "What to use for mine-first-4000" in page.read_text()
+    assert html.escape(found["code"].splitlines()[0]) in page.read_text()

@@ -458,9 +458,10 @@ def test_a_link_stays_one_and_what_is_no_file_is_not_replaced(tmp_path):
     assert not Path("/dev/null").is_file()
 
 
-@pytest.mark.parametrize("name", ["", "file/r.html", "no/such/folder/r.html"])
+@pytest.mark.parametrize("name", ["", "file/r.html", "no/such/folder/r.html", "a pipe that nobody reads"])
 def test_a_page_that_cannot_be_written_is_an_error(tmp_path, name):
     (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "a pipe that nobody reads")
     with pytest.raises(ReportError, match="cannot be written"):
         report.write(rounds_of(STEADY), tmp_path / name)
 

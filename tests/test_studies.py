@@ -119,7 +119,7 @@ def test_an_answer_names_the_data_and_whether_they_were_of_quick_sizes():
     assert answer.in_full(quick=False).sentence == "holds here, measured on 10 samples of 4 B: c"
     quick = answer.in_full(quick=True).sentence
     assert quick == "holds here, measured on 10 samples of 4 B (--quick sizes): c"
-    untimed = Answer("c", UNKNOWN, "no CUDA device")
+    untimed = Answer("c", UNKNOWN, "no GPU")
     assert untimed.in_full(quick=True) == untimed
 
 
@@ -198,7 +198,7 @@ def settings_found(seconds, cuda=False, failure=None, allocated=None, hung=False
         f"{settings.TABLE[row].on(device).label}, at {share} %": s for (row, share), s in seconds.items()
     }
     figures = {
-        "cuda": cuda,
+        "gpu": cuda,
         "data_bytes": {"10": 10, "40": 40, "70": 1000},
         "both": {"epochs": 5, "seconds": None if failure else 1.0, "failure": failure, "hung": hung},
     }
@@ -261,7 +261,7 @@ def small_found(seconds, wait=None, cuda=False, wrong=0, failure=None, hung=Fals
     figures = {
         "batches": [8, 32, 128],
         "workers": [0, 2],
-        "cuda": cuda,
+        "gpu": cuda,
         "forks": {"wrong": None if failure else wrong, "failure": failure, "hung": hung, "samples": 100},
         "lmdb": {"refuses": libraries.get("refuses", True), "grows": True},
         "hdf5_resizes": libraries.get("resizes", True),
@@ -443,7 +443,7 @@ def test_every_study_runs_and_answers_each_claim(by_file, small, tmp_path, name)
 @pytest.mark.parametrize("name", ["iteration", "settings", "small-batches", "volume"])
 def test_with_a_gpu_no_claim_wants_for_one(by_file, small, tmp_path, name):
     result = studies.run(name, StudyOptions(tmp_path, quick=True, device="cuda:0"))
-    assert "no CUDA device" not in {answer.because for answer in result.answers}
+    assert "no GPU" not in {answer.because for answer in result.answers}
     if name in ("settings", "small-batches"):
         assert min(min(values) for values in result.found.noted["gpu_allocated_bytes"].values()) > 0
 

@@ -36,6 +36,8 @@ FIRST_LOOKS = 2  # at each way
 EVERY_S = 2.0  # from one look at a resource to the next: a tenth of the time at most
 SLOTS = 5  # that a survey copies into, as StreamLoader does
 
+TO_DEVICE = "host to device"
+
 Key = tuple[object, ...]
 Measure = Callable[[float], Limit]
 _Passed = tuple[Key, float, dict[Key, Measure]]
@@ -89,16 +91,23 @@ class CaseLimits:
         self._resources: dict[Key, _Resource] = {}
         self._ways: dict[str, list[_Passed]] = {}  # by case
 
-    def look(self) -> None:
-        """Measure what was never measured, or not for a while."""
+    def look(self, devices: bool | None = None) -> None:
+        """Measure what was never measured, or not for a while.
+
+        `devices`: only the ways to devices, or only what ranks of a host share; by default both.
+        """
         if not self._resources:
             self._find_resources()
-        for resource in self._resources.values():
-            if time.monotonic() - resource.looked > EVERY_S:
+        for key, resource in self._resources.items():
+            if devices in (None, key[0] == TO_DEVICE) and time.monotonic() - resource.looked > EVERY_S:
                 resource.look(SECONDS)
 
     def of(self, case: Case) -> LimitPart | None:
         """The lowest limit on the case's way, and what it gives now; None where none can be measured."""
+        return lowest(self.each(case))
+
+    def each(self, case: Case) -> list[LimitPart]:
+        """Every limit on the case's way that could be measured."""
         found = []
         for key, factor, _ in self._on_the_way(case):
             resource = self._resources.get(key, _Resource())
@@ -111,14 +120,16 @@ class CaseLimits:
                         reads_per_s=resource.best.reads_per_s,
                         now_bytes_per_s=resource.now.bytes_per_s * factor,
                         logical_per_byte=factor,
+                        definition=resource.best.definition,
                     )
                 )
-        return min(found, key=lambda limit: limit.bytes_per_s, default=None)
+        return found
 
-    def again(self, case: Case) -> LimitPart | None:
-        """The same after a longer look, in the very slots of a case that has beaten it."""
+    def again(self, case: Case, devices: bool | None = None) -> LimitPart | None:
+        """The lowest after a longer look at them, in the very slots of a case that has beaten it."""
         for key, _, ways in self._on_the_way(case):
-            self._resources.setdefault(key, _Resource()).try_all(ways.values(), 4 * SECONDS)
+            if devices in (None, key[0] == TO_DEVICE):
+                self._resources.setdefault(key, _Resource()).try_all(ways.values(), 4 * SECONDS)
         return self.of(case)
 
     def below(self) -> Below | None:
@@ -157,7 +168,7 @@ class CaseLimits:
         if device.type != "cpu":
             pinned = case.loader.pins(case.device)
             way = partial(limits.host_to_device, device, slot_bytes, pinned)
-            yield ("host to device", case.device), 1.0, {(slot_bytes, pinned): way}
+            yield (TO_DEVICE, case.device), 1.0, {(slot_bytes, pinned): way}
 
     @cached_property
     def _largest(self) -> Path:
@@ -165,6 +176,11 @@ class CaseLimits:
         variants = dict.fromkeys(case.variant for case in self._cases)
         files = [file for variant in variants for file in self._manifest.files_of(variant) if file.exists()]
         return max(files, key=_size)
+
+
+def lowest(limits: Iterable[LimitPart]) -> LimitPart | None:
+    """The one that ends a case's speed first; None of none."""
+    return min(limits, key=lambda limit: limit.bytes_per_s, default=None)
 
 
 def _page_cache_ways(file: Path, slot_bytes: int, slots: int) -> Iterator[tuple[Key, Measure]]:
@@ -220,7 +236,7 @@ def survey(
             found.limits += [measure(seconds) for measure in disk]
             found.remarks.append(limits.below(file).sentence)
         except DirectUnavailable as error:
-            found.remarks.append(f"no limit of the disk: {error}")
+            found.remarks.append(f"the limits of the disk were not measured: {error}")
         on_status("copying memory")
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
             found.limits.append(limits.page_cache(file, slot_bytes, SLOTS, threads, seconds))

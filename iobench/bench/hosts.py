@@ -42,7 +42,7 @@ class OneHost:
 
     def __init__(self, manifest: Manifest, cases: Sequence[Case], sudo: bool, limits: bool) -> None:
         self._manifest, self._sudo = manifest, sudo
-        self._limits = CaseLimits(manifest, cases) if limits else None
+        self.limits = CaseLimits(manifest, cases) if limits else None
 
     def establish(self, case: Case) -> CachePart:
         """Warm its files, or evict them and see that they are gone."""
@@ -54,17 +54,17 @@ class OneHost:
 
     def look_at_limits(self) -> None:
         """Measure what was never measured, or not for a while."""
-        if self._limits:
-            self._limits.look()
+        if self.limits:
+            self.limits.look()
 
     def limit(self, case: Case) -> LimitPart | None:
         """The lowest limit on the case's way."""
-        return self._limits.of(case) if self._limits and not case.loader.own_data else None
+        return self.limits.of(case) if self.limits and not case.loader.own_data else None
 
     def limit_again(self, case: Case) -> LimitPart | None:
         """The same after a longer look."""
-        return self._limits.again(case) if self._limits else None
+        return self.limits.again(case) if self.limits else None
 
     def below(self) -> Below | None:
         """Whether a layer below this kernel caches."""
-        return self._limits.below() if self._limits else None
+        return self.limits.below() if self.limits else None

@@ -9,6 +9,7 @@ from typing import Any
 
 from iobench import formats
 from iobench.bench.case import Case
+from iobench.bench.over_ranks import alone, over_ranks
 from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
 from iobench.dataset.manifest import Manifest, unusable
 from iobench.errors import InvalidSettings
@@ -17,6 +18,7 @@ from iobench.host import cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
 from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setting
+from iobench.units import counted
 
 MODELS = ("none", "mlp", "cnn")
 TIMEOUT_S = 120.0
@@ -118,6 +120,8 @@ def cases_of(
         for loader in grid
         if (case := _case(manifest, variant, loader, options, combination)) is not None
     ]
+    if world_size > 1:
+        found = over_ranks(found, world_size, options.isolate, named="all" not in options.loader)
     if not found:
         raise InvalidSettings(
             f"no case to measure in dataset {manifest.name}: none of the loaders "
@@ -127,29 +131,7 @@ def cases_of(
     apart = _apart(options, [case.loader for case in found])
     # alike, or they could not be compared
     found = [replace(case, isolated=apart, world_size=world_size) for case in found]
-    if world_size > 1:
-        check_ranks(found)
     return list({case.key: case for case in found}.values())
-
-
-def check_ranks(cases: Sequence[Case]) -> None:
-    """InvalidSettings where a case cannot be had over several ranks."""
-    for case in cases:
-        over = f"over {case.world_size} ranks"
-        if case.loader.own_order:
-            raise InvalidSettings(
-                f"--loader {case.loader.called} {over}: iobench does not know how it shares samples among "
-                "ranks; measure it in one process, or leave it out"
-            )
-        if case.isolated:
-            raise InvalidSettings(
-                f"{case.loader.called} {over}: a case has no process of its own there; give --no-isolate"
-            )
-        if case.model != "none":
-            raise InvalidSettings(
-                f"--model {case.model} {over}: ranks do not train one model here; give --step-ms, the time "
-                "that your step takes"
-            )
 
 
 def _case(
@@ -225,12 +207,12 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
         yield from found
 
 
-def left_out(manifest: Manifest, options: RunOptions) -> list[str]:
+def left_out(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[str]:
     """A sentence for whatever was asked for and makes no case.
 
     Loaders of `all` that are not installed and prepared formats whose library is not, loaders that read none
-    of the formats in any of the orders, combinations of a loader's options that do not go together, and
-    cold rounds over unknown files.
+    of the formats in any of the orders, those that several ranks cannot have, combinations of a loader's
+    options that do not go together, and cold rounds over unknown files.
     """
     words, missing = _words(options)
     gone = unusable(manifest) if "all" in options.format else {}
@@ -239,6 +221,8 @@ def left_out(manifest: Manifest, options: RunOptions) -> list[str]:
     for loader in map(loaders.parse, words):
         if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):
             idle.append(loader.variant)
+        elif world_size > 1 and (why := alone(loader, options.isolate)):
+            found.append(f"{loader.called} over {counted(world_size, 'rank')}: {why}")
         own = {name: values for name, values in options.loader_options.items() if name in loader.settable}
         found += [str(problem) for problem in _grid(loader, own)[1]]
         if loader.own_data and "cold" in options.cache:

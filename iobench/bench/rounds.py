@@ -58,7 +58,7 @@ class Measuring:
         try:
             with (
                 heap_restored(),
-                interrupts.deferred() as self._check_interrupt,
+                interrupts.deferred(once=self._crew.world_size == 1) as self._check_interrupt,
                 closing(self._crew),
                 self._recorder.watching(),
             ):
@@ -210,7 +210,8 @@ class Measuring:
         """What became of `--rounds auto`, or of rounds that `--max-time` cut short."""
         if self._plan.count is not None or self._race is not None:
             if self._race is None and rounds < (self._plan.count or 0) and self._live():
-                self._run.remarks.append(f"{rounds} of {self._plan.count} rounds, until --max-time")
+                made = f"{rounds} of {self._plan.count} rounds"
+                self._run.remarks.append(f"{made} were made before --max-time was over")
             return
         key, reach = plan.worst(self._rates())
         said = f"{counted(rounds, 'round')} in {elapsed_s:.0f} s"

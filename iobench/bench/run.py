@@ -54,10 +54,11 @@ def run(
     found = cases if cases is not None else cases_of(manifest, options, devices, world_size)
     path = out or new_path(manifest)
     record.check_writable(path)
-    remarks = left_out(manifest, options) if cases is None else []
+    remarks = left_out(manifest, options, world_size) if cases is None else []
     result = Run(manifest, options, list(found), path, list(went_before), remarks=remarks)
     observer = observer or Observer()
-    observer.planned(result.labels, {case.key: case.batch_bytes(manifest.schema) for case in found})
+    at_once = {case.key: world_size * case.batch_bytes(manifest.schema) for case in found}
+    observer.planned(result.labels, at_once)
     Measuring(result, observer, race, crew).all_rounds()
     return result
 

@@ -17,7 +17,7 @@ from iobench import formats
 from iobench.dataset import apart, seal
 from iobench.dataset.apart import Data
 from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
-from iobench.dataset.manifest_file import Added, storable
+from iobench.dataset.manifest_body import Added, storable
 from iobench.dataset.places import field_text
 from iobench.dataset.prepare import swept
 from iobench.dataset.sources import Source, default_name
@@ -60,7 +60,7 @@ def add(
     whole = f"{tree.path}::{','.join(names)}" if names else tree.path
     schema = apart.describe(Data(Path(whole), form.variant, tree.stamp.bytes), fields)
     if fields and schema.fields != tuple(fields):
-        raise SourceError(f"{path}: its fields are not those that were told: it has {_text(schema)}")
+        raise SourceError(f"{path}: its fields are not those of --field: it has {_text(schema)}")
     added = Added(str(tree.path), tree.stamp, names, bool(fields))
     with os_errors(root), locked(root):
         before = swept(root, overwrite)
@@ -76,17 +76,17 @@ class AddedSource(Source):
     """What was added to a dataset, as the source of other formats of it."""
 
     def __init__(self, manifest: Manifest) -> None:
-        self._manifest, self.schema, self.name = manifest, manifest.schema, manifest.name
+        self.manifest, self.schema, self.name = manifest, manifest.schema, manifest.name
         self._variant, self._added = next(iter(manifest.added.items()))
 
     @property
     def description(self) -> dict[str, Any]:
         """The dataset's own."""
-        return self._manifest.source
+        return self.manifest.source
 
     def batches(self) -> Iterator[Batch]:
         """All samples in order; CorruptArtifact where they changed since they were added, or meanwhile."""
-        place = self._manifest.place_of(self._variant)
+        place = self.manifest.place_of(self._variant)
         place.check()
         yield from apart.batches(Data(place.path, self._variant, self._added.stamp.bytes), self.schema)
         place.check()

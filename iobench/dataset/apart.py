@@ -135,7 +135,7 @@ class _Child:
         self._receive(memoryview(head))
         kind, size = head[0], int.from_bytes(head[1:], "little")
         if kind not in (BATCH, DONE, FAILED, PROGRESS) or size > MAX_ANSWER_BYTES:
-            raise self._unreadable("the process that reads it answered what it cannot")
+            raise self._unreadable("the process that reads it gave an answer that cannot be")
         body = bytearray(size)
         self._receive(memoryview(body))
         return kind, json.loads(body) if size else {}

@@ -28,7 +28,8 @@ from typing import Any
 from iobench import formats
 from iobench.dataset import kept, manifest_file
 from iobench.dataset.kept import Kept
-from iobench.dataset.manifest_file import FILE_NAME, VERSION, Added, Artifact, Body, Checksums, FileStamp
+from iobench.dataset.manifest_body import NAME_BYTES, Added, Artifact, Body, Checksums, FileStamp
+from iobench.dataset.manifest_file import FILE_NAME, VERSION
 from iobench.dataset.places import AddedData, Place, PreparedFolder
 from iobench.dataset.seal import Seal
 from iobench.errors import ManifestError
@@ -223,10 +224,10 @@ def check_name(name: str) -> str:
             f"dataset name {name!r} must start with a letter or digit, hold only those and . _ - = , "
             "and not be 'results'"
         )
-    if len(name) > manifest_file.NAME_BYTES:
+    if len(name) > NAME_BYTES:
         raise ManifestError(
             f"dataset name {name[:20]}… has {len(name)} characters; "
-            f"at most {manifest_file.NAME_BYTES} fit into a folder's name"
+            f"at most {NAME_BYTES} fit into a folder's name"
         )
     return name
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from iobench.dataset import seal
-from iobench.dataset.manifest_file import Added, Artifact, FileStamp
+from iobench.dataset.manifest_body import Added, Artifact, FileStamp
 from iobench.dataset.seal import Seal
 from iobench.dataset.tree import Tree, differences
 from iobench.errors import SourceError

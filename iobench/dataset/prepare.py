@@ -15,7 +15,7 @@ from typing import Any
 from iobench import formats
 from iobench.dataset import seal
 from iobench.dataset.manifest import FILE_NAME, Manifest, check_name, check_readable
-from iobench.dataset.manifest_file import storable
+from iobench.dataset.manifest_body import storable
 from iobench.dataset.sources import Source
 from iobench.dataset.staging import locked, os_errors, remove_temporary
 from iobench.dataset.verify import Progress, silent

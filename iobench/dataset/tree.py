@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from iobench.dataset.manifest_file import Stamp
+from iobench.dataset.manifest_body import Stamp
 from iobench.dataset.sources._files import kind_of
 from iobench.errors import SourceError
 from iobench.units import bytes_text, counted

@@ -14,7 +14,7 @@ from iobench import formats
 from iobench.dataset import kept, seal
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Artifact, Manifest, Opener
-from iobench.dataset.manifest_file import Checksums
+from iobench.dataset.manifest_body import Checksums
 from iobench.dataset.places import stamps, stored_bytes
 from iobench.dataset.seal import Seal
 from iobench.dataset.sources import Source, ahead, checked

@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import lance
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow as pa
 from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, first_line, sample_shape
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
+from iobench.formats._lance_library import lance
 from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
 

@@ -34,10 +34,10 @@ class Lance(Format):
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the dataset, and drop what only later writers need: the transaction, and a hint."""
-        import lance
         import pyarrow as pa
 
         from iobench.formats._arrow_columns import arrow_schema, record_batch
+        from iobench.formats._lance_library import lance
 
         columns = arrow_schema(schema)
 

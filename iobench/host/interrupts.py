@@ -24,8 +24,11 @@ def blocked() -> Iterator[None]:
 
 
 @contextmanager
-def deferred() -> Iterator[Check]:
+def deferred(once: bool = True) -> Iterator[Check]:
     """Note the first Ctrl-C, for the function that this yields to raise; a second one acts at once.
+
+    Unless `once` is false: then the following are noted as well, which come where torchrun passes on
+    what a terminal has sent to its ranks already.
 
     Raised just anywhere it can get lost in a callback, or leave a worker in the middle of a message
     to complain of that.
@@ -38,7 +41,8 @@ def deferred() -> Iterator[Check]:
     def note(number: int, frame: FrameType | None) -> None:
         nonlocal came
         came = True
-        signal.signal(signal.SIGINT, before)
+        if once:
+            signal.signal(signal.SIGINT, before)
 
     def check() -> None:
         if came:

@@ -99,7 +99,7 @@ class Side:
         are more than two groups behind.
         """
         device = self.room.torch
-        with self.room.current(), self.room.on(self._stream):
+        with self.room.on(self._stream):  # and on its device
             moved = [{name: t.to(device, non_blocking=True) for name, t in b.items()} for b in batches]
             copied = self.room.event()
             copied.record(self._stream)

@@ -6,9 +6,9 @@ import hashlib
 import os
 import platform
 import time
-from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from iobench import errors
 from iobench.errors import RanksDiffer
@@ -18,39 +18,23 @@ from iobench.ranks.group import Group
 CLOCKS_S = 1.0  # that clocks may be apart
 
 
-@dataclass(frozen=True)
-class Hello:
-    """What a rank says of itself."""
-
-    software: dict[str, str]
-    process: int
-    clock: float
-
-    @classmethod
-    def own(cls) -> Hello:
-        """This rank's."""
-        names = ("iobench", "torch", "numpy")
-        versions = {name: metadata.version(name) for name in names}
-        software = {**versions, "iobench's code": _code(), "Python": platform.python_version()}
-        return cls(software, os.getpid(), time.time())
-
-
 def check_alike(group: Group) -> list[str]:
     """What to be warned of; RanksDiffer, on every rank, where one has other software than rank 0.
 
     The ranks of this host count as one from now on, where other work is looked for.
     """
-    every = group.gather(Hello.own())
+    own = {"software": _software(), "process": os.getpid(), "clock": time.time()}
+    every: list[dict[str, Any]] = group.gather(own)  # plain values, which any version can read
     for place, hello in zip(group.places, every, strict=True):
-        for name, value in hello.software.items():
-            if (first := every[0].software.get(name)) != value:
+        for name, value in hello["software"].items():
+            if (first := every[0]["software"].get(name)) != value:
                 raise RanksDiffer(
                     f"{place} has {name} {value}, {group.places[0]} has {first}; install the same everywhere"
                 )
     here = (group.place.node, group.place.host)
     pairs = list(zip(group.places, every, strict=True))
-    others.count_as_ours(hello.process for place, hello in pairs if (place.node, place.host) == here)
-    apart_s, worst = max((abs(hello.clock - every[0].clock), str(place)) for place, hello in pairs)
+    others.count_as_ours(hello["process"] for place, hello in pairs if (place.node, place.host) == here)
+    apart_s, worst = max((abs(hello["clock"] - every[0]["clock"]), str(place)) for place, hello in pairs)
     if apart_s < CLOCKS_S:
         return []
     return [
@@ -59,8 +43,14 @@ def check_alike(group: Group) -> list[str]:
     ]
 
 
+def _software() -> dict[str, str]:
+    """What a figure depends on; iobench's code, because checkouts of one version may differ."""
+    versions = {name: metadata.version(name) for name in ("iobench", "torch", "numpy")}
+    return {**versions, "iobench's code": _code(), "Python": platform.python_version()}
+
+
 def _code() -> str:
-    """A digest of iobench's own modules: checkouts of one version may differ."""
+    """A digest of iobench's own modules."""
     digest = hashlib.sha256()
     root = Path(errors.__file__).parent
     for path in sorted(root.rglob("*.py")):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.bench.case import Case
+from iobench.bench.case_limits import TO_DEVICE, lowest
 from iobench.bench.executor import Tick
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
@@ -26,7 +27,7 @@ class RankCrew:
 
     def __init__(self, group: Group, remarks: Sequence[str] = ()) -> None:
         self._group, self._rank, self._remarks = group, Rank(group), list(remarks)
-        self.world_size = group.place.world_size
+        self.world_size, self._looked = group.place.world_size, False
 
     def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[str]:
         """Tell all ranks what the run is, and see that they have the same data."""
@@ -70,16 +71,27 @@ class RankCrew:
         )
 
     def look_at_limits(self) -> None:
-        """Have all hosts look at once: what they share shows then."""
+        """Have all hosts look at once; at first each by itself, too."""
+        if not self._looked and len({place.node for place in self._group.places}) > 1:
+            self._all("look_alone")
+        self._looked = True
         self._all("look_at_limits")
 
     def limit(self, case: Case) -> LimitPart | None:
-        """What all hosts together can do, measured at the same time."""
-        return _sum(self._of_hosts("limit", case))
+        """The lowest of what all hosts, or all ways to devices, can do at the same time."""
+        return self._with_alone(case, _lowest(self._all("limit", case)))
 
     def limit_again(self, case: Case) -> LimitPart | None:
         """The same after a longer look."""
-        return _sum(self._of_hosts("limit_again", case))
+        return self._with_alone(case, _lowest(self._all("limit_again", case)))
+
+    def _with_alone(self, case: Case, found: LimitPart | None) -> LimitPart | None:
+        """With what the hosts gave one by one."""
+        if found is None:
+            return None
+        every = [limit for each in self._all("limit_alone", case) for limit in each]
+        alone = [limit.bytes_per_s for limit in every if limit.name == found.name]
+        return replace(found, alone_bytes_per_s=sum(alone) if alone else None)
 
     def below(self) -> Below | None:
         """Whether a layer below the kernel of any host caches: of the host where that is plainest."""
@@ -113,13 +125,18 @@ class RankCrew:
         return [one for one in self._all(what, *arguments) if one is not None]
 
 
-def _sum(found: Sequence[LimitPart]) -> LimitPart | None:
-    """The limits of several hosts together, as measured at once; None where one could not be."""
-    if not found:
-        return None
+def _lowest(by_rank: Sequence[Sequence[LimitPart]]) -> LimitPart | None:
+    """Of the limits that the first rank has, each added up over all that have it."""
+    every = [limit for found in by_rank for limit in found]
+    return lowest(_sum([one for one in every if one.name == first.name]) for first in by_rank[0])
+
+
+def _sum(found: Sequence[LimitPart]) -> LimitPart:
+    """The same limit of several hosts or devices, which were measured at once."""
     now = [one.now_bytes_per_s for one in found if one.now_bytes_per_s is not None]
     reads = [one.reads_per_s for one in found if one.reads_per_s is not None]
-    how = found[0].how if len(found) == 1 else f"{found[0].how}, {counted(len(found), 'host')} at once"
+    what = "device" if found[0].name == TO_DEVICE else "host"
+    how = found[0].how if len(found) == 1 else f"{found[0].how}, {counted(len(found), what)} at once"
     return replace(
         found[0],
         how=how,

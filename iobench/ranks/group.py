@@ -7,7 +7,6 @@ pickles of our own making.
 
 from __future__ import annotations
 
-import os
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -75,10 +74,6 @@ class Group(ABC):
         """What rank 0 says."""
         return self.gather(value)[0]
 
-    def agree(self, problem: str | None) -> str | None:
-        """What is wrong with some rank, naming it, or with all of them alike; None where with none."""
-        return named(self.gather((self.place, problem)))
-
 
 def named(problems: Sequence[tuple[Place, str | None]]) -> str | None:
     """The first problem with the rank and host that have it, and how many others have one, too.
@@ -108,9 +103,8 @@ class Gloo(Group):
         except RuntimeError as error:
             raise _unreachable(place, error) from error
         self.watch = Watch(place, StoreBoard(beats))
-        found = self.gather((place, os.getpid()))
-        self.places = [place for place, _ in found]
-        self.watch.start(self.places, [process for _, process in found])
+        self.places = self.gather(place)
+        self.watch.start(self.places)
 
     @property
     def alive(self) -> bool:
@@ -168,6 +162,9 @@ class Gloo(Group):
             if isinstance(error, RankLost):
                 raise
             raise self.watch.broken(str(error).partition("\n")[0]) from error
+        except KeyboardInterrupt:  # in the middle of a meeting, after which nobody understands anybody
+            self.watch.give_up("interrupted")
+            raise
 
     def _hurry(self) -> None:
         try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
+Launch = Callable[[int, Sequence[str], Callable[[str], None]], int]  # ranks, arguments, who is told
 # torchrun ends its ranks where it is told to end, and it is told so where whoever started it has gone
 _PR_SET_PDEATHSIG, _SIGTERM = 1, 15
 _TORCHRUN = (
@@ -16,14 +18,22 @@ _TORCHRUN = (
 THREADS = "OMP_NUM_THREADS"
 
 
-def torchrun(count: int, arguments: Sequence[str], say: Callable[[str], None]) -> int:
-    """Run iobench with these arguments in so many ranks; its exit code.
+def torchrun(
+    count: int,
+    arguments: Sequence[str],
+    say: Callable[[str], None],
+    where: Sequence[str] = ("--standalone",),
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> int:
+    """Run iobench with these arguments in so many ranks of this host; its exit code.
+
+    `where`: torchrun's options that say where ranks of other hosts are, by default that there are none.
 
     What the ranks say on stderr is passed on line by line, without what torchrun adds to it; their standard
     output goes nowhere. Each rank has as many threads as OMP_NUM_THREADS says, by default one, also where
     there is but one rank, for which torchrun would leave it unset.
     """
-    command = [sys.executable, "-c", _TORCHRUN, "--standalone", "--nproc-per-node", str(count)]
+    command = [sys.executable, "-c", _TORCHRUN, *where, "--nproc-per-node", str(count)]
     process = subprocess.Popen(
         [*command, "-m", "iobench", *arguments],
         stdin=subprocess.DEVNULL,
@@ -31,7 +41,7 @@ def torchrun(count: int, arguments: Sequence[str], say: Callable[[str], None]) -
         stderr=subprocess.PIPE,
         text=True,
         errors="replace",
-        env={THREADS: "1", **os.environ},
+        env={THREADS: "1", **os.environ, **environment},
     )
     try:
         said, rest = _pass_on(process, say)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from iobench.bench.case import Case
+from iobench.bench.case_limits import TO_DEVICE, CaseLimits
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.hosts import OneHost
 from iobench.bench.options import RunOptions
@@ -40,9 +41,10 @@ class Rank:
     """One rank of a run: what rank 0 tells all of them, itself too, to do."""
 
     def __init__(self, group: Group) -> None:
-        self._group, self._place = group, group.place
+        self._group, self._place, self._peers = group, group.place, Together(group)
         self._proof_s: dict[str, float] = {}
         self._wanted: Wanted | None = None
+        self._alone: CaseLimits | None = None
 
     def do(self, what: str, arguments: tuple[Any, ...], tick: Tick) -> list[Any]:
         """Do it, as all ranks do now; what each of them found, by rank. Errors as in `all_do`."""
@@ -68,11 +70,8 @@ class Rank:
                 f"{wanted.root.absolute()} holds data {manifest.content or 0:016x}, on rank 0 it holds "
                 f"{wanted.content or 0:016x}; copy it from there, or prepare it as it was there"
             )
-        for device in {case.device for case in wanted.cases}:
-            own_device(device, self._place.local_rank)
-        self._wanted = wanted
-        self._executor = InProcess(manifest, Together(self._group))
-        self._host = OneHost(manifest, wanted.cases, wanted.options.sudo, wanted.options.limits)
+        self._wanted, self._manifest, self._alone = wanted, manifest, None
+        self._executor, self._host = InProcess(manifest, self._peers), self._new_host()
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Prove this rank's share as part of the sum of all, and warm it up."""
@@ -96,22 +95,51 @@ class Rank:
         """Make this host's cache warm or cold; None where another rank of the host does that."""
         return self._host.establish(case) if self._place.leads_host else None
 
+    def look_alone(self) -> None:
+        """Look at the limits of each host while the others wait: what they share shows against that."""
+        for node in sorted({place.node for place in self._group.places}):
+            if self._place.leads_host and self._place.node == node and self._host.limits:
+                self._alone = self._new_host().limits
+                if self._alone:
+                    self._alone.look(devices=False)
+            self._peers.gathered(None)
+
+    def limit_alone(self, case: Case) -> list[LimitPart]:
+        """What this host gave while the others waited."""
+        return self._alone.each(self._own(case)) if self._alone else []
+
     def look_at_limits(self) -> None:
-        """Look at this host's limits, all hosts at the same time."""
-        if self._place.leads_host:
-            self._host.look_at_limits()
+        """Look at this host's limits, all hosts at the same time, and then at the ways to all devices."""
+        if limits := self._host.limits:
+            if self._place.leads_host:
+                limits.look(devices=False)
+            self._peers.gathered(None)
+            limits.look(devices=True)
 
-    def limit(self, case: Case) -> LimitPart | None:
-        """This host's limit for a case."""
-        return self._host.limit(case) if self._place.leads_host else None
+    def limit(self, case: Case) -> list[LimitPart]:
+        """Every limit on this rank's way that it does not share with the first rank of its host."""
+        if self._host.limits is None:
+            return []
+        found = self._host.limits.each(self._own(case))
+        return [one for one in found if self._place.leads_host or one.name == TO_DEVICE]
 
-    def limit_again(self, case: Case) -> LimitPart | None:
-        """The same after a longer look, all hosts at the same time."""
-        return self._host.limit_again(case) if self._place.leads_host else None
+    def limit_again(self, case: Case) -> list[LimitPart]:
+        """The same after a longer look, as before."""
+        if limits := self._host.limits:
+            if self._place.leads_host:
+                limits.again(self._own(case), devices=False)
+            self._peers.gathered(None)
+            limits.again(self._own(case), devices=True)
+        return self.limit(case)
 
     def below(self) -> Below | None:
         """Whether a layer below this host's kernel caches."""
         return self._host.below() if self._place.leads_host else None
+
+    def _new_host(self) -> OneHost:
+        assert self._wanted is not None
+        options, own = self._wanted.options, [self._own(case) for case in self._wanted.cases]
+        return OneHost(self._manifest, own, options.sudo, options.limits)
 
     def _own(self, case: Case) -> Case:
         """The case on this rank's device."""

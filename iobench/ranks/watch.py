@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-import psutil
-
 from iobench.bench.observer import Progress
 from iobench.errors import InvalidSettings, RankLost
 from iobench.ranks.place import Place
@@ -25,7 +23,7 @@ SILENT_S = 30.0  # without a sign of life: a process that is stopped, a host or 
 SUSPECT_S = 3.0  # the same where a connection has broken already
 STUCK_S = 5.0  # from the verdict until a process that has not heard of it is ended where it stands
 ENDING_S = 30.0  # the same for one that has
-TIMEOUT = "IOBENCH_RANK_TIMEOUT"  # seconds, in the place of SILENT_S and of any patience
+TIMEOUT = "IOBENCH_RANK_TIMEOUT"  # seconds, in the place of any patience; half of them in that of SILENT_S
 VERDICT, INTERRUPTED = "verdict", "interrupted"
 
 
@@ -41,6 +39,11 @@ def own_timeout() -> float | None:
     if not 0 < seconds < float("inf"):
         raise InvalidSettings(f"{TIMEOUT}={text} is not a number of seconds above 0")
     return seconds
+
+
+def silent_s() -> float:
+    """Seconds without a sign of life after which a rank is given up: half of a patience that was set."""
+    return min(SILENT_S, (own_timeout() or 2 * SILENT_S) / 2)
 
 
 class Board(ABC):
@@ -83,25 +86,29 @@ class Watch:
         self.interrupted = False
         self.speaks = False  # whether it is for this rank to tell the verdict
         self._board, self._timeout = board, own_timeout()
-        self._silent_s = min(SILENT_S, self._timeout or SILENT_S)
+        self._silent_s = silent_s()
         self._meetings = self._beats = 0
         self._waiting_since = time.monotonic()
         self._places: Sequence[Place] = ()
-        self._processes: Sequence[int] = ()
         self._seen: dict[int, _Seen] = {}
         self._decided = self._board_seen = 0.0
-        self._heard = False  # whether the main thread knows the verdict
+        self.heard = False  # whether the main thread knows the verdict
         self._told_to_end = self._suspicious = False
         self._lock, self._over = threading.Lock(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="iobench-watch", daemon=True)
+        # two of them, because a board whose network has gone may hold up whoever asks it for minutes
+        loops = {"iobench-beat": self._keep_beating, "iobench-watch": self._keep_watching}
+        self._threads = [
+            threading.Thread(target=loop, name=name, daemon=True) for name, loop in loops.items()
+        ]
 
-    def start(self, places: Sequence[Place], processes: Sequence[int] = ()) -> None:
-        """Begin to watch these ranks, which are these processes of their hosts."""
+    def start(self, places: Sequence[Place]) -> None:
+        """Begin to watch these ranks."""
         now = self._board_seen = time.monotonic()
-        self._places, self._processes = places, processes
+        self._places = places
         watched = range(1, len(places)) if self.place.rank == 0 else (0,)
         self._seen = {rank: _Seen(alive=now, moved=now) for rank in watched}
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def stop(self) -> None:
         """No more beats."""
@@ -126,7 +133,7 @@ class Watch:
     def check(self, patience_s: float | None = None) -> None:
         """RankLost where a rank was given up; one that keeps others waiting for `patience_s` is, too."""
         if self.verdict is not None:
-            self._heard = True
+            self.heard = True
             raise RankLost(self.verdict)
         if self._told_to_end:
             raise self.broken("it was told to end (SIGTERM)")
@@ -140,8 +147,8 @@ class Watch:
         while self.verdict is None and time.monotonic() < until:
             time.sleep(BEAT_S / 5)
         if self.verdict is None:
-            self._give_up(self.place.rank, f"{self.place} lost the other ranks: {why}")
-        self._heard = True
+            self.give_up(f"{self.place} lost the other ranks: {why}")
+        self.heard = True
         return RankLost(str(self.verdict))
 
     def _check_patience(self, patience_s: float) -> None:
@@ -150,16 +157,18 @@ class Watch:
             since = max(seen.moved, self._waiting_since)
             if seen.meetings < self._meetings and now - since > patience_s:
                 waited = f"the others wait for it, and no batch came for {patience_s:g} s"
-                self._give_up(rank, f"{self._places[rank]} hangs: {waited}")
+                self.give_up(f"{self._places[rank]} hangs: {waited}")
 
-    def _run(self) -> None:
+    def _keep_beating(self) -> None:
         while not self._over.wait(BEAT_S):
-            try:
+            with suppress(RuntimeError):  # the board cannot be reached: see below
                 self._beat()
                 self._board_seen = time.monotonic()
-            except RuntimeError:
-                if time.monotonic() - self._board_seen > self._silent_s:
-                    self._lose_board()
+
+    def _keep_watching(self) -> None:
+        while not self._over.wait(BEAT_S):
+            if time.monotonic() - self._board_seen > self._silent_s:
+                self._lose_board()
             self._end_where_stuck()
 
     def _beat(self) -> None:
@@ -177,7 +186,7 @@ class Watch:
                     seen.moved = now
                 seen.note, seen.meetings, seen.alive = said, int(said.split()[1]), now
             elif now - seen.alive > self._silent_s:
-                self._give_up(rank, self._gone(rank, now - seen.alive))
+                self.give_up(self._gone(rank, now - seen.alive))
 
     def _gone(self, rank: int, seconds: float) -> str:
         place = self._places[rank]
@@ -185,32 +194,21 @@ class Watch:
             return f"{place} is gone: its process ended, or its host or its network did"
         return f"{place} gave no sign of life for {seconds:.0f} s: it was stopped, or its host is gone"
 
-    def _give_up(self, rank: int, said: str) -> None:
-        """Write the verdict on a rank, unless there is one."""
+    def give_up(self, said: str) -> None:
+        """Write the verdict, unless there is one."""
         if self.verdict is None:
             try:
-                self._take(self._board.write_first(VERDICT, f"{self.place.rank} {rank} {said}"))
+                self._take(self._board.write_first(VERDICT, f"{self.place.rank} {said}"))
             except RuntimeError:
                 self._lose_board()
 
     def _take(self, verdict: str) -> None:
-        author, rank, said = verdict.split(" ", 2)
+        author, _, said = verdict.partition(" ")
         with self._lock:
             if self.verdict is not None:
                 return
             self.speaks = int(author) == self.place.rank
             self.verdict, self._decided = said, time.monotonic()
-        self._end_beside(int(rank))
-
-    def _end_beside(self, rank: int) -> None:
-        """End a rank of this host that cannot do it itself: one that was stopped stays for ever."""
-        if rank == self.place.rank or rank >= len(self._processes):
-            return
-        if (self._places[rank].node, self._places[rank].host) == (self.place.node, self.place.host):
-            with suppress(psutil.Error):
-                other = psutil.Process(self._processes[rank])
-                if other.ppid() == os.getppid():  # it was started with this one, and is not another by now
-                    other.kill()
 
     def _lose_board(self) -> None:
         """Whoever started rank 0 keeps the board."""
@@ -223,7 +221,7 @@ class Watch:
 
     def _end_where_stuck(self) -> None:
         if self.verdict is not None:
-            allowed_s = ENDING_S if self._heard else STUCK_S
+            allowed_s = ENDING_S if self.heard else STUCK_S
             if time.monotonic() - self._decided > allowed_s:
                 self.end(self.verdict)
 

@@ -4,68 +4,23 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import replace
 
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.recommendation.code import loader_code, prepare_code
 from iobench.recommendation.needs import Needs
-from iobench.recommendation.search import DEFAULT, FASTEST, Found, cost_of, rate_of
+from iobench.recommendation.others import case_labels, otherwise, raced, untried
+from iobench.recommendation.result import Candidate, Recommendation, now
+from iobench.recommendation.search import DEFAULT, FASTEST, Found, cost_of
 from iobench.results import stats
-from iobench.results.cases import key_of, labels
+from iobench.results.cases import key_of
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
+from iobench.text import enumerated
 from iobench.units import MIB, bytes_text, counted, seconds_text, three_digits
 
 WORTH_IT = 0.05  # a loader that brings less than this part of a training's time is not worth changing
-CLOSE = 0.9  # of the fastest: what else is worth naming
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A finalist, with the figures of its fresh rounds.
-
-    `against_default` is how many times as fast it is as the default; `waits` is the part of the time that
-    the device waits with the training step. `stored_bytes` and `write_s` are those of the real data.
-    """
-
-    key: str
-    label: str
-    format: str  # the variant
-    roles: list[str]
-    samples_per_s: Estimate
-    bytes_per_s: float
-    against_default: Comparison | None
-    limit: str | None
-    reached: float | None
-    waits: float | None
-    memory_bytes: int | None
-    stored_bytes: float
-    write_s: float
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """What to use, and everything that it rests on.
-
-    `outcome`: `decided`; `tied` where others are as fast within 5 %, or may be; `fed` where the default
-    keeps the device busy already, so that loading is not the problem.
-    """
-
-    outcome: str
-    use: Candidate
-    candidates: list[Candidate]
-    sentences: list[str]
-    else_: list[str] = field(default_factory=list)  # what to use if something else matters more
-    not_tried: list[str] = field(default_factory=list)
-    prepare: str = ""
-    code: str = ""
-    records: list[str] = field(default_factory=list)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def answer(found: Found, needs: Needs) -> Recommendation:
@@ -75,7 +30,7 @@ def answer(found: Found, needs: Needs) -> Recommendation:
     case = next(case for case in found.finalists if case.key == use.key)
     default = next((one for one in candidates if DEFAULT in one.roles), None)
     sentences = [
-        _headline(outcome, use, default, tied),
+        _headline(outcome, use, default, tied, alone=len(candidates) == 1),
         *_why(use),
         *_feeding(use, default, needs),
         *_costs(found, use, default, needs),
@@ -87,18 +42,21 @@ def answer(found: Found, needs: Needs) -> Recommendation:
         use,
         candidates,
         sentences,
-        list(_otherwise(found, use)),
-        [*found.not_tried, *_untried(found.race)],
+        list(otherwise(found, use)),
+        [*found.not_tried, *untried(found.race, needs.max_time_s)],
         prepare_code(found.data, case),
         loader_code(found.data, case),
         records,
+        found.data.manifest.name,
+        raced(found),
+        now(),
     )
 
 
 def _candidates(found: Found, needs: Needs) -> list[Candidate]:
     """The finalists, the fastest first."""
     rounds = {case.key: _rounds(found.final, case.key) for case in found.finalists}
-    named = _labels(found.finalists)
+    named = case_labels(found.finalists)
     default = next((key for key, roles in found.roles.items() if DEFAULT in roles and rounds.get(key)), None)
     waits = _waits(found, needs)
     made = [
@@ -106,7 +64,13 @@ def _candidates(found: Found, needs: Needs) -> list[Candidate]:
         for case in found.finalists
         if rounds[case.key]
     ]
-    return sorted(made, key=lambda one: one.samples_per_s.median, reverse=True)
+    fastest, *others = sorted(made, key=lambda one: one.samples_per_s.median, reverse=True)
+
+    def told_apart(other: Candidate) -> bool:
+        held = stats.compare_paired(rounds[fastest.key], rounds[other.key], comparisons=len(others))
+        return held.outcome == "faster"
+
+    return [fastest, *(replace(other, tied=not told_apart(other)) for other in others)]
 
 
 def _candidate(
@@ -133,9 +97,11 @@ def _candidate(
         roles=found.roles[case.key],
         samples_per_s=stats.estimate(list(rounds[case.key].values())),
         bytes_per_s=speed,
+        rounds=len(own),
         against_default=against,
+        tied=False,
         limit=limit.name if limit else None,
-        reached=speed / limit.bytes_per_s if limit else None,
+        limit_bytes_per_s=limit.bytes_per_s if limit else None,
         waits=waits,
         memory_bytes=max((made.memory.peak_bytes for made in own if made.memory.peak_bytes), default=None),
         stored_bytes=artifact.stored_bytes * scale,
@@ -152,16 +118,11 @@ def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candida
     if feeding:
         return "decided", _cheapest(found, feeding), []
     fastest, *others = candidates
-    rates = {one.key: _rounds(found.final, one.key) for one in candidates}
-    tied = [
-        other
-        for other in others
-        if stats.compare_paired(rates[fastest.key], rates[other.key], comparisons=len(others)).outcome
-        != "faster"
-    ]
+    tied = [other for other in others if other.tied]
     if not tied:
         return "decided", fastest, []
-    use = _cheapest(found, [fastest, *tied])
+    few = min(one.rounds for one in (fastest, *tied)) < stats.ENOUGH
+    use = fastest if few else _cheapest(found, [fastest, *tied])
     return "tied", use, [one for one in (fastest, *tied) if one is not use]
 
 
@@ -170,21 +131,27 @@ def _cheapest(found: Found, among: Sequence[Candidate]) -> Candidate:
     return min(among, key=lambda one: cost_of(cases[one.key], found.data.manifest))
 
 
-def _headline(outcome: str, use: Candidate, default: Candidate | None, tied: Sequence[Candidate]) -> str:
+def _headline(
+    outcome: str, use: Candidate, default: Candidate | None, tied: Sequence[Candidate], alone: bool
+) -> str:
     if outcome == "fed":
         return (
             f"Loading is not your problem: with {use.label}, which people use by default, the device waits "
             f"{use.waits:.1%} of the time, and no loader can bring more than that."
         )
+    if alone:
+        return f"Nothing but {use.label} could be measured, so there is nothing to choose from."
     told = ""
     if use.against_default is not None and default is not None:
         told = f": {ratio_text(use.against_default.ratio)} as fast as {default.label}, the default"
-        if use.against_default.outcome not in ("faster", "slower"):
+        if use.rounds >= stats.ENOUGH and use.against_default.outcome not in ("faster", "slower"):
             told += ", which may be no difference at all"
     said = f"Use {use.label}{told}."
-    if tied:
+    if tied and use.rounds < stats.ENOUGH:
+        said += f" That rests on {counted(use.rounds, 'round')}, too few to be sure: give more --max-time."
+    elif tied:
         others = ", ".join(one.label for one in tied)
-        said += f" Nobody can tell its speed from that of {others}; of these it costs least."
+        said += f" Its speed cannot be told from that of {others}; of these it costs least."
     return said
 
 
@@ -232,7 +199,7 @@ def _pays(found: Found, use: Candidate, default: Candidate, needs: Needs) -> str
     else:
         saved = [before_s * (1 - 1 / ratio.low), before_s * (1 - 1 / ratio.high)]
     if min(saved) <= 0:
-        return "Whether writing the data anew ever pays is not sure: the interval reaches down to no gain."
+        return "Whether writing the data anew ever pays cannot be told: the interval includes no gain at all."
     epochs = sorted(use.write_s / one for one in saved)
     said = f"Writing has paid after {epochs[0]:.1f} to {epochs[1]:.1f} epochs of training"
     late = f", longer than the {counted(needs.epochs, 'epoch')} of yours" if epochs[0] > needs.epochs else ""
@@ -246,6 +213,12 @@ def _epoch_s(one: Candidate, needs: Needs, samples: float) -> float:
 def _rests_on(found: Found) -> Iterator[str]:
     """How far what was measured stands for the real data."""
     schema, data = found.data.manifest.schema, found.data
+    if data.added:
+        name, own = data.source.name if data.source else "", enumerated(data.added)
+        yield (
+            f"Your own files were not timed: a sample of them was written anew, in {own} too, and yours may "
+            f"be laid out otherwise. 'iobench run --name {name}' measures them as they are."
+        )
     if data.scale > 1:
         yield (
             f"Measured on {bytes_text(schema.logical_bytes)}, for {bytes_text(data.real_bytes)}: figures for "
@@ -259,46 +232,6 @@ def _rests_on(found: Found) -> Iterator[str]:
         same = ratio.low is not None and ratio.high is not None and ratio.low > 0.9 and ratio.high < 1.1
         verdict = "so its rate does not depend on that" if same else "so more data may have another rate"
         yield f"On half as many samples the fastest is {ratio_text(ratio)} as fast, {verdict}."
-
-
-def _otherwise(found: Found, use: Candidate) -> Iterator[str]:
-    """What to use instead if something else matters more: the Pareto set of the race, in a few lines."""
-    measured = [(case, rate) for case in found.race.cases if (rate := rate_of(found.race, case.key))]
-    best = max(rate for _, rate in measured)
-    manifest, named = found.data.manifest, _labels([case for case, _ in measured])
-    close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
-    smallest, rate = min(measured, key=lambda one: (manifest.artifacts[one[0].variant].stored_bytes, -one[1]))
-    stored = {case.key: manifest.artifacts[case.variant].stored_bytes for case, _ in measured}
-    used = next(case for case in found.race.cases if found.again(case).key == use.key)
-    if stored[smallest.key] < 0.95 * stored[used.key]:
-        part, label = stored[smallest.key] / stored[used.key], named[smallest.key]
-        yield f"If disk matters most: {label}, {part:.0%} of the bytes at {rate / best:.0%} of the speed."
-    plain = [(case, rate) for case, rate in measured if cost_of(case, manifest)[0] == 0]
-    if plain and cost_of(used, manifest)[0]:
-        case, rate = max(plain, key=lambda one: one[1])
-        yield f"If nothing may be installed: {named[case.key]}, at {rate / best:.0%} of the speed."
-    shuffled = [(case, rate) for case, rate in measured if case.order == "random"]
-    if used.order == "block" and shuffled:
-        case, rate = max(shuffled, key=lambda one: one[1])
-        yield f"If a full shuffle matters most: {named[case.key]}, at {rate / best:.0%} of the speed."
-    if others := [named[case.key] for case, _ in close if case is not used][:3]:
-        yield f"In the race these came within {1 - CLOSE:.0%} of the fastest: {'; '.join(others)}."
-
-
-def _untried(race: Run) -> Iterator[str]:
-    named = _labels(race.cases)
-    for key, reason in race.failures.items():
-        yield f"{named[key]}: {reason}"
-    if race.untried:
-        shown = "; ".join(named[key] for key in race.untried[:5])
-        more = f" and {len(race.untried) - 5} more" if len(race.untried) > 5 else ""
-        yield f"no time was left for {shown}{more}: give more --max-time"
-
-
-def _labels(cases: Sequence[Case]) -> dict[str, str]:
-    """What to call cases, by key; whether they had a process of their own does not matter here."""
-    facets = {case.key: {**case.facets, "isolated": False} for case in cases}
-    return {key: str(label) for key, label in labels(facets).items()}
 
 
 def _rounds(run: Run, key: str) -> dict[int, float]:

@@ -17,8 +17,9 @@ from iobench.loading.order import shuffledness
 from iobench.recommendation.needs import Needs
 from iobench.units import bytes_text
 
-DEFAULT_LOADER = "dataloader"
+DEFAULT_LOADER, USUAL = "dataloader", "npy"
 OURS = ("stream", "native", DEFAULT_LOADER)  # without a process of their own, so they are asked first
+MOST_REASONS = 4  # of why nothing fits, in one line
 SHUFFLE_BATCHES = 50  # that an order's randomness is judged by
 
 
@@ -62,11 +63,19 @@ def worth_writing(schema: Schema, needs: Needs) -> tuple[list[str], list[str]]:
     return found, left_out
 
 
-def field_of(manifest: Manifest, needs: Needs, device: str, cache: str) -> Field:
-    """Every case that fits what is needed, the default first, then ours; InvalidSettings where none does."""
-    cases, not_tried = list[Case](), list[str]()
+def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: Sequence[str] = ()) -> Field:
+    """Every case that fits what is needed, the default first, then ours; InvalidSettings where none does.
+
+    `added` are variants that somebody has already: they take part, and the first is what the default reads.
+    """
+    words = needs.formats if "all" in needs.formats else tuple(dict.fromkeys([*needs.formats, *added]))
+    for word in needs.formats:
+        if word != "all":
+            formats.parse(word)  # what is no format at all is said once, not for each loader
+    too_large = _too_large(manifest, needs)
+    cases, not_tried = list[Case](), list(too_large.values())
     wanted = RunOptions(
-        format=needs.formats,
+        format=words,
         order=needs.orders,
         batch_size=(needs.batch_size,),
         cache=(cache,),
@@ -74,18 +83,22 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str) -> Field
     )
     for word in loader_words(needs):
         try:
-            cases += cases_of(manifest, replace(wanted, loader=(word,)), [device])
+            found = cases_of(manifest, replace(wanted, loader=(word,)), [device])
+            cases += [case for case in found if case.variant not in too_large]
         except (BenchError, FormatError) as error:
             if "all" not in needs.loaders:
                 raise
             not_tried.append(f"{word}: {error}")
     unshuffled = [order for order in needs.orders if shuffle_of(manifest, needs, order) < needs.min_shuffle]
     for order in unshuffled if needs.order != "sequential" else ():
-        not_tried.append(f"{order} order: its batches are less random than {needs.min_shuffle:g}")
+        least = f"--min-shuffle {needs.min_shuffle:g}"
+        not_tried.append(f"{order} order: its batches are less random than {least}")
         cases = [case for case in cases if case.order != order]
     if not cases:
-        raise InvalidSettings(f"nothing fits: {'; '.join(not_tried) or 'no format is prepared'}")
-    first = default_case(cases)  # what all others are held against
+        shown = "; ".join(not_tried[:MOST_REASONS]) or "no format is prepared"
+        more = len(not_tried) - MOST_REASONS
+        raise InvalidSettings(f"nothing fits: {shown}" + (f"; and {more} more" if more > 0 else ""))
+    first = default_case(cases, *added[:1])  # what all others are held against
     ordered = [*([first] if first else []), *cases]
     return Field(list({case.key: case for case in ordered}.values()), not_tried)
 
@@ -102,13 +115,29 @@ def shuffle_of(manifest: Manifest, needs: Needs, order: str) -> float:
 
 def asked_word(case: Case) -> str:
     """The loader of a case as it is typed: without what follows from the device."""
+    if case.loader.foreign:
+        return case.loader.variant
     plain = type(case.loader)()
     free, decided = plain.options, plain.on(case.device).options
     same = {name: free[name] for name, value in case.loader.options.items() if value == decided[name]}
     return replace(case.loader, **same).variant
 
 
-def default_case(cases: Sequence[Case]) -> Case | None:
-    """What people use by default: DataLoader, sample by sample, over npy or what there is first."""
+def default_case(cases: Sequence[Case], usual: str = USUAL) -> Case | None:
+    """What people use by default: DataLoader, sample by sample, over what is usual or what there is first."""
     plain = [case for case in cases if asked_word(case) == DEFAULT_LOADER and case.order != "block"]
-    return next((case for case in plain if case.variant == "npy"), plain[0] if plain else None)
+    return next((case for case in plain if case.variant == usual), plain[0] if plain else None)
+
+
+def _too_large(manifest: Manifest, needs: Needs) -> dict[str, str]:
+    """Variants that would take more of the disk than there is, each with a sentence."""
+    if needs.max_stored_bytes is None:
+        return {}
+    scale = (needs.real_bytes or 0) / manifest.schema.logical_bytes or 1
+    needed = {variant: made.stored_bytes * scale for variant, made in manifest.artifacts.items()}
+    most = bytes_text(needs.max_stored_bytes)
+    return {
+        variant: f"{variant}: {bytes_text(stored)} on disk, more than {most}"
+        for variant, stored in needed.items()
+        if stored > needs.max_stored_bytes
+    }

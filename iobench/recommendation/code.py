@@ -69,8 +69,8 @@ if __name__ == "__main__":
 
 
 def prepare_code(data: Data, case: Case) -> str:
-    """The command that prepares all of the data for a case; empty where they are prepared already."""
-    if data.source is None:
+    """The command that prepares all of the data for a case; empty where they lie there already."""
+    if data.source is None or case.variant in data.added:
         return ""
     words = ["iobench", "prepare", *data.source_words, "--name", name_of(data), "--format", case.variant]
     root = data.manifest.root.parent
@@ -86,6 +86,8 @@ def name_of(data: Data) -> str:
 
 def loader_code(data: Data, case: Case) -> str:
     """A script that loops over the data as the case did; it runs once they are prepared."""
+    if case.loader.foreign:
+        return f"# your own loader is as good as any: keep {case.loader.variant}\n"
     root = str(data.manifest.root.parent / name_of(data))
     about = {"fields": ", ".join(f.name for f in data.manifest.schema.fields), "device": case.device}
     options = {name: value for name, value in case.loader.options.items() if value is not None}

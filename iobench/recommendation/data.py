@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from iobench.dataset.add import AddedSource
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import FirstSamples, Source
@@ -26,8 +27,9 @@ WRITING = 0.3  # of the time that there is
 class Data:
     """What is measured, out of what, and how it stands for it.
 
-    `real_bytes` and `real_samples` are those that will be trained on; `cold` where these do not fit
-    in this machine's memory. `source` is None where a dataset was prepared already.
+    `real_bytes` are those that will be trained on; `cold` where these do not fit in this machine's memory.
+    `source` is None where a dataset was prepared already; `added` are the variants in which its data lie
+    somewhere, so that they need not be written.
     """
 
     manifest: Manifest
@@ -36,6 +38,12 @@ class Data:
     source: Source | None = None
     source_words: tuple[str, ...] = ()  # as they are typed after `iobench prepare`
     left_out: list[str] = field(default_factory=list)
+    added: tuple[str, ...] = ()
+
+    @property
+    def usual(self) -> str:
+        """The variant that people read by default: npy, or what they have."""
+        return self.added[0] if self.added else "npy"
 
     @property
     def scale(self) -> float:
@@ -64,7 +72,9 @@ def sampled(
     real_bytes = needs.real_bytes or source.schema.logical_bytes
     cold = _too_large(real_bytes)
     first = FirstSamples(source, sample_count(source.schema, needs, cold))
-    variants, left_out = worth_writing(first.schema, needs)
+    added = tuple(source.manifest.added) if isinstance(source, AddedSource) else ()
+    worth, left_out = worth_writing(first.schema, needs)
+    variants = list(dict.fromkeys([*added, *worth]))
     manifest, began = None, time.monotonic()
     for number, variant in enumerate(variants):
         if manifest is not None and time.monotonic() - began > WRITING * needs.max_time_s:
@@ -79,7 +89,7 @@ def sampled(
             left_out.append(f"{variant}: {error}")
     if manifest is None:
         raise InvalidSettings(f"no format can hold {source.name}: {'; '.join(left_out)}")
-    return Data(manifest, real_bytes, cold, source, tuple(words), left_out)
+    return Data(manifest, real_bytes, cold, source, tuple(words), left_out, added)
 
 
 def half(data: Data, variants: list[str]) -> Manifest | None:

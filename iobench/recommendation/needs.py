@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from iobench.errors import InvalidSettings
-from iobench.loading.order import LIMITS, check_number
+from iobench.loading.order import LIMITS, check_number, check_setting
 
 MAX_TIME_S = 300.0
 LEAST_TIME_S = 10.0
@@ -42,6 +42,9 @@ class Needs:
                 f"max-time {self.max_time_s:g} is too short to prove, race and measure again; "
                 f"give {LEAST_TIME_S:g} seconds or more"
             )
+        if not 0 <= self.step_ms < float("inf"):
+            raise InvalidSettings(f"step-ms {self.step_ms:g} is not a number of milliseconds, 0 or more")
+        check_setting("batch_size", self.batch_size)
         if not 0 <= self.min_shuffle <= 1:
             raise InvalidSettings(f"min-shuffle {self.min_shuffle:g} is not in 0..1")
         for name in ("real_bytes", "max_stored_bytes"):
@@ -56,7 +59,7 @@ class Needs:
     def told(self, cold: bool) -> str:
         """What all of it comes to, in one sentence."""
         step = f"a step of {self.step_ms:g} ms" if self.step_ms else "no training step"
-        cache = "a cold cache, since they do not fit this machine's memory" if cold else "a warm cache"
+        cache = "a cold cache, since the data do not fit this machine's memory" if cold else "a warm cache"
         return (
             f"batches of {self.batch_size} in {' or '.join(self.orders)} order, {step}, {cache}, "
             f"{self.epochs} epochs, at most {self.max_time_s:g} s"

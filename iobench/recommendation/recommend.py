@@ -10,8 +10,9 @@ from iobench.bench.observer import Observer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import Source
 from iobench.recommendation import data as datas
-from iobench.recommendation.answer import Recommendation, answer
+from iobench.recommendation.answer import answer
 from iobench.recommendation.needs import Needs
+from iobench.recommendation.result import Recommendation
 from iobench.recommendation.search import search
 
 
@@ -35,5 +36,4 @@ def recommend(
         data = datas.prepared(of, needs)
     else:
         data = datas.sampled(of, source_words, needs, data_dir, observer.status)
-    observer.status(f"for {needs.told(data.cold)}")
     return answer(search(data, needs, observer, began), needs)

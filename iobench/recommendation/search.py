@@ -15,7 +15,7 @@ from iobench.bench.outcome import Run
 from iobench.bench.race import Race
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.errors import InvalidSettings
+from iobench.errors import LoaderFailed
 from iobench.host.device import pick_device
 from iobench.recommendation import data as datas
 from iobench.recommendation.candidates import default_case, field_of
@@ -63,26 +63,33 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     InvalidSettings where nothing fits, or no case could be measured in the time there is.
     """
     device = str(pick_device(needs.device))
-    field_ = field_of(data.manifest, needs, device, data.cache)
+    field_ = field_of(data.manifest, needs, device, data.cache, data.added)
+    observer.status(f"for {needs.told(data.cold)}")
     left_s = needs.max_time_s - (time.monotonic() - began)
     options = RunOptions(cache=(data.cache,), seed=needs.seed, limits=False)
     race = Race(RACING * left_s, proofs_s=PROVING * left_s)
     raced = run(data.manifest, options, observer=observer, cases=field_.cases, race=race)
     if raced.interrupted:
         raise KeyboardInterrupt
-    roles = _roles(raced, data.manifest, needs)
+    roles = _roles(raced, data, needs)
     if not roles:
-        reasons = "; ".join(dict.fromkeys(raced.failures.values())) or "no time was left"
-        raise InvalidSettings(f"no case could be measured: {reasons}")
+        raise _nothing(raced)
     chosen, roles = _alike([case for case in raced.cases if case.key in roles], roles)
     fresh = replace(options, limits=True)
     final = _again(data.manifest, chosen, fresh, FINAL_ROUNDS, AGAIN * left_s, observer)
+    if not final.sound:
+        raise _nothing(final)
     found = Found(data, raced, final, roles, [*data.left_out, *field_.not_tried])
     end = began + needs.max_time_s
     found.stepped = _with_step(data.manifest, chosen, needs, end, options, observer)
     fastest = next(case for case in chosen if FASTEST in roles[case.key])
     found.halved = _on_half(data, fastest, options, end, observer)
     return found
+
+
+def _nothing(run: Run) -> LoaderFailed:
+    reasons = "; ".join(dict.fromkeys(run.failures.values())) or "no time was left; give more --max-time"
+    return LoaderFailed(f"no case could be measured: {reasons} (records: {run.path})")
 
 
 def _alike(cases: Sequence[Case], roles: dict[str, list[str]]) -> tuple[list[Case], dict[str, list[str]]]:
@@ -98,7 +105,7 @@ def rate_of(run: Run, key: str) -> float | None:
     return statistics.median(rates) if rates else None
 
 
-def _roles(raced: Run, manifest: Manifest, needs: Needs) -> dict[str, list[str]]:
+def _roles(raced: Run, data: Data, needs: Needs) -> dict[str, list[str]]:
     """Why which cases are measured again, by key."""
     rates = {case.key: rate for case in raced.cases if (rate := rate_of(raced, case.key)) is not None}
     if not rates:
@@ -106,13 +113,13 @@ def _roles(raced: Run, manifest: Manifest, needs: Needs) -> dict[str, list[str]]
     ordered = sorted(rates, key=lambda key: rates[key], reverse=True)
     named = [(FASTEST, ordered[0]), *((RUNNER_UP, key) for key in runners_up(rates))]
     measured = [case for case in raced.cases if case.key in rates]
-    if (default := default_case(measured)) is not None:
+    if (default := default_case(measured, data.usual)) is not None:
         named.append((DEFAULT, default.key))
     if needs.step_ms:
         enough = needs.batch_size / (needs.step_ms / 1000)
         feeding = [case for case in measured if rates[case.key] >= enough]
         if feeding:
-            named.append((CHEAPEST, min(feeding, key=lambda case: cost_of(case, manifest)).key))
+            named.append((CHEAPEST, min(feeding, key=lambda case: cost_of(case, data.manifest)).key))
     roles: dict[str, list[str]] = {}
     for role, key in named:
         roles.setdefault(key, []).append(role)

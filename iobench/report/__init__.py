@@ -13,6 +13,7 @@ from iobench.errors import MissingExtra, RecordError, ReportError
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
+    from iobench.recommendation.result import Recommendation
     from iobench.report.figure import Figure
     from iobench.results.trend import Trend
     from iobench.studies import Result
@@ -26,23 +27,24 @@ def write(
     pictures: Path | None = None,
     studies: Sequence[Result] = (),
     trends: Sequence[Trend] = (),
+    recommended: Sequence[Recommendation] = (),
 ) -> list[Path]:
     """Write the page, and a PNG and SVG of each chart into a folder; return what was written.
 
-    `trends` of the same cases over several runs are drawn. The answers of `studies` stand at its end. A
-    file that is there already is replaced in one step, when everything has been drawn, and stays as it is
-    where anything fails before that.
+    `trends` of the same cases over several runs are drawn. Each recommendation has a section, and the answers
+    of `studies` stand at the end. A file that is there already is replaced in one step, when everything has
+    been drawn, and stays as it is where anything fails before that.
 
-    RecordError without either, ReportError where a file cannot be written, MissingExtra without
+    RecordError without any of these, ReportError where a file cannot be written, MissingExtra without
     the libraries that draw.
     """
-    if not records and not studies:
+    if not records and not studies and not recommended:
         raise RecordError("no records to report on; measure some with 'iobench run'")
     try:
         from iobench.report import html, page
     except ImportError as error:
         raise MissingExtra(f"a report needs {error.name}: pip install 'iobench[report]'") from error
-    found = page.page(records, trends)
+    found = page.page(records, trends, recommended)
     files = {path: html.render(found, studies).encode()}
     if pictures is not None:
         for figure in found.figures:
@@ -71,7 +73,13 @@ def _replace(path: Path, content: bytes) -> None:
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
     if target.exists() and not target.is_file():  # /dev/stdout, a pipe: nothing is there to be kept
-        target.write_bytes(content)
+        try:
+            descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is an error
+            os.set_blocking(descriptor, True)
+            with open(descriptor, "wb") as file:
+                file.write(content)
+        except OSError as error:
+            raise type(error)(error.errno, error.strerror, str(path)) from error
         return
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:

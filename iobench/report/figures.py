@@ -34,7 +34,7 @@ def spanning(found: Sequence[CaseSummary]) -> Iterator[Figure]:
             shown = [row for row in lines if row["key"] in list(keys)[:MOST_LINES]]
             says = f"Cases that were measured at several values of it, all else being equal. {_speed()}"
             if len(keys) > MOST_LINES:
-                says += f" The {MOST_LINES} that get fastest; the table has all {len(keys)}."
+                says += f" The chart shows the {MOST_LINES} that get fastest, the table all {len(keys)}."
             name = f"by-{_NOT_A_NAME.sub('-', axis.name)}"
             yield Figure(name, f"Speed by {what}", says, lines, plots.against(shown, axis.name))
 
@@ -76,6 +76,8 @@ def _all(context: Context, number: int) -> Iterator[Figure]:
     chart = charts.waits(rows.looked_at(context, waits, small=True))
     yield Figure(f"{number}-waits", "Waiting", _folded(context, says, small=True), waits, chart, small=True)
     yield from _costs(context, number)
+    if ranked := rows.ranks(context):
+        yield _ranks(context, ranked, number)
     if few:
         yield from drawn_sizes
     course = rows.rounds(context)
@@ -99,7 +101,7 @@ def _folded(context: Context, says: str, small: bool = False) -> str:
     if len(context.shown) == len(context.cases):
         return says
     each = "each format" if small else "each format and each loader"
-    return f"{says} Of {len(context.cases)} cases the fastest of {each}; the table has all."
+    return f"{says} Of {len(context.cases)} cases the chart shows the fastest of {each}, the table all."
 
 
 def _sizes(context: Context, number: int) -> Iterator[Figure]:
@@ -119,7 +121,7 @@ def _pays(paid: list[Row], number: int) -> Figure:
     fastest = [name for name in dict.fromkeys(row["from"] for row in paid) if name in written]
     few = len(fastest) <= MOST_TARGETS
     if not few:
-        says += f" Into the {MOST_TARGETS} fastest formats; the table has all."
+        says += f" The chart shows the {MOST_TARGETS} fastest formats to write, the table all."
     shown = [row for row in paid if row["to"] in fastest[:MOST_TARGETS]]
     return Figure(
         f"{number}-break-even", "When a conversion pays", says, paid, plots.break_even(shown), small=few
@@ -141,6 +143,14 @@ def _costs(context: Context, number: int) -> Iterator[Figure]:
             chart = charts.bars(rows.looked_at(context, found, small=True), NAMED[name], unit, axis)
             short, says = name.partition("_")[0], _folded(context, _meanings(name), small=True)
             yield Figure(f"{number}-{short}", title, says, found, chart, small=True)
+
+
+def _ranks(context: Context, ranked: list[Row], number: int) -> Figure:
+    name = "rank_wait_share"
+    chart = charts.bars(rows.looked_at(context, ranked, small=True), NAMED[name], 0.01, "%")
+    says = _meanings(name, "rank_skew") + " The slowest is named where its interval lies beyond all others."
+    title = "Waiting for the slowest rank"
+    return Figure(f"{number}-ranks", title, _folded(context, says, small=True), ranked, chart, small=True)
 
 
 _PLOTS: list[tuple[str, str, list[str], str, bool]] = [

@@ -6,10 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from iobench.report import across, answer, figures, machine
+from iobench.recommendation.result import Recommendation
+from iobench.report import across, answer, figures, machine, recommended
 from iobench.report.across import Matrix
 from iobench.report.answer import Told
 from iobench.report.figure import Figure
+from iobench.report.recommended import Advised
 from iobench.results.record import Record
 from iobench.results.summary import Context, summarise
 from iobench.results.trend import Trend
@@ -40,6 +42,7 @@ class Page:
     matrix: Matrix | None = None
     sections: list[Section] = field(default_factory=list)
     spanning: list[Figure] = field(default_factory=list)
+    advised: list[Advised] = field(default_factory=list)  # by `iobench recommend`
     left_out: int = 0  # contexts without a section
 
     @property
@@ -47,23 +50,30 @@ class Page:
         """All figures, in the order of the page."""
         first, others = self.sections[:1], self.sections[1:]
         return [
+            *(figure for one in self.advised for figure in one.figures),
             *(figure for section in first for figure in section.figures),
             *self.spanning,
             *(figure for section in others for figure in section.figures),
         ]
 
 
-def page(records: Sequence[Record], trends: Sequence[Trend] = ()) -> Page:
+def page(
+    records: Sequence[Record], trends: Sequence[Trend] = (), advice: Sequence[Recommendation] = ()
+) -> Page:
     """What these records say, the context with the most cases first; where there are none, nothing.
 
-    `trends` are those of cases over several runs; of the cases in these records they are shown.
+    `trends` are those of cases over several runs; of the cases in these records they are shown. `advice`
+    comes before all of them.
     """
+    advised = [recommended.section(one, number) for number, one in enumerate(advice, 1)]
     if not records:
-        return Page("What others claim, and what holds here")
+        said = advice[0].sentences[0] if advice else "What others claim, and what holds here"
+        return Page(said, advised=advised)
     found = summarise(records)
     contexts, machines = _in_order(found.contexts), machine.described(records)
     return Page(
         answer=answer.overall(contexts),
+        advised=advised,
         subject=_subject(records, machines),
         warnings=[warning.sentence for warning in found.warnings],
         machines=machines,

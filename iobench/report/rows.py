@@ -124,6 +124,19 @@ def of(context: Context, *metrics: str) -> list[Row]:
     ]
 
 
+RANKS = ("rank_bytes_per_s", "rank_min_bytes_per_s", "rank_max_bytes_per_s", "rank_skew", "rank_wait_share")
+
+
+def ranks(context: Context) -> list[Row]:
+    """What single ranks of each case did that has several, and which is surely the slowest."""
+    found = {case.key: case.slowest for case in context.cases if case.slowest}
+    return [
+        {**row, "slowest": one.named}
+        for row in of(context, *RANKS)
+        if (one := found.get(row["key"])) is not None
+    ]
+
+
 def sizes(context: Context) -> list[Row]:
     """Each format's stored size and the speed of its fastest case, and whether none beats it in both.
 

@@ -8,10 +8,12 @@ from typing import Any
 
 from iobench.errors import NotComparable
 from iobench.results import cases, stats
-from iobench.results.between import Machine, compare_runs
+from iobench.results.between import compare_runs
 from iobench.results.cases import FACETS, Facets
+from iobench.results.machine import Machine
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
+from iobench.text import enumerated
 
 # what is another case on another machine, or of another dataset, is still the same choice
 _PLACE = ("host", "dataset")
@@ -25,8 +27,10 @@ class Line:
     new: str
     base_bytes_per_s: Estimate
     new_bytes_per_s: Estimate
-    rounds: tuple[int, int]  # of the base and of the newer run
+    rounds: tuple[int, int]  # of the base and of the newer side
+    runs: tuple[int, int]  # of each: from two on the interval is that of runs
     comparison: Comparison  # new over base; its outcome may be `cannot tell`, too
+    paced: bool  # whether it is of rates held against the processors' pace
     machine: Machine  # what was different about it
     because: str | None  # why nobody can tell
     settings: list[str]  # that differ between the two
@@ -43,9 +47,21 @@ class Compared:
     smallest: float
     correction: str | None
 
+    @property
+    def rests_on(self) -> str:
+        """How many runs the intervals rest on, in one sentence."""
+        runs = {line.runs for line in self.lines}
+        if runs == {(1, 1)}:
+            return (
+                "It rests on one run of each, so that what differs from run to run is in none of the "
+                "intervals; several of each ('iobench compare a,b,c d,e,f') put it there."
+            )
+        said = enumerated([f"{base} of {self.base} and {new} newer" for base, new in sorted(runs)])
+        return f"Intervals are those of whole runs, not of rounds: {said}."
+
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self)
+        return {**asdict(self), "rests_on": self.rests_on}
 
 
 @dataclass(frozen=True)
@@ -103,7 +119,9 @@ def _line(name: str, before: _Side, after: _Side, smallest: float, comparisons: 
         base_bytes_per_s=stats.estimate(old),
         new_bytes_per_s=stats.estimate(new),
         rounds=(len(old), len(new)),
+        runs=found.runs,
         comparison=found.comparison,
+        paced=found.paced,
         machine=found.machine,
         because=found.because,
         settings=list(_changed(before.choices, after.choices)),

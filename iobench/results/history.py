@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,19 @@ class Past:
 
 def past(data_dir: Path) -> list[Past]:
     """Every earlier run in a data folder, the newest first."""
-    files = (data_dir / "results").glob(f"*{SUFFIX}")
-    return [_past(path) for path in sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)]
+    return [_past(path) for path in reversed(files_of(data_dir, SUFFIX))]
+
+
+def files_of(data_dir: Path, suffix: str) -> list[Path]:
+    """The files in a data folder's results whose names end so, the oldest first.
+
+    RecordError where they cannot be listed.
+    """
+    try:
+        files = (data_dir / "results").glob(f"*{suffix}")
+        return sorted(files, key=lambda path: path.stat().st_mtime_ns)
+    except OSError as error:
+        raise RecordError(f"{data_dir}: {error.strerror or error}; name another --data-dir") from error
 
 
 def trends(runs: Sequence[Past]) -> list[Trend]:
@@ -120,17 +131,19 @@ def export(records: Sequence[Record], path: Path) -> None:
 
 def flat(one: Record) -> dict[str, Any]:
     """A record as one row: nested values under joined names, lists left out."""
-    row: dict[str, Any] = {"case_key": cases.key_of(cases.facets_of(one))}
-    _flatten("", {name: part for name, part in asdict(one).items() if name != "plan"}, row)
-    return {**row, **row_of(one)}
+    parts = {name: part for name, part in asdict(one).items() if name != "plan"}
+    return {"case_key": cases.key_of(cases.facets_of(one)), **flattened(parts), **row_of(one)}
 
 
-def _flatten(prefix: str, values: dict[str, Any], row: dict[str, Any]) -> None:
+def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same without parts in parts: their values stand under joined names, and lists are left out."""
+    row: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
-            _flatten(f"{prefix}{name}_", value, row)
+            row |= {f"{name}_{inner}": one for inner, one in flattened(value).items()}
         elif not isinstance(value, (list, tuple)):
-            row[f"{prefix}{name}"] = value
+            row[name] = value
+    return row
 
 
 def _write_csv(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from iobench.results.record import Record
@@ -21,14 +21,36 @@ def resource_of(record: Record) -> Resource | None:
 def shared(records: Sequence[Record]) -> list[Record]:
     """The same records, in which each resource of a run has one limit: the most that it gave in any round.
 
-    What a case reached of it can then be held against what another did.
+    What a case reached of it can then be held against what another did. A limit that was measured by an older
+    definition than that of others here is left out.
     """
+    records = comparable(records)
     most: dict[Resource, float] = {}
     for record in records:
         if (resource := resource_of(record)) is not None and record.limit is not None:
             stored = record.limit.bytes_per_s / record.limit.logical_per_byte
             most[resource] = max(stored, most.get(resource, 0.0))
     return [_with_limit(record, most) for record in records]
+
+
+def definitions(records: Iterable[Record]) -> dict[str, set[int]]:
+    """By which definitions each limit was measured, by its name."""
+    found: dict[str, set[int]] = {}
+    for record in records:
+        if record.limit is not None:
+            found.setdefault(record.limit.name, set()).add(record.limit.definition)
+    return found
+
+
+def comparable(records: Sequence[Record]) -> list[Record]:
+    """The same records, without limits that were measured by an older definition than that of others here."""
+    newest = {name: max(found) for name, found in definitions(records).items()}
+    return [_of_definition(record, newest) for record in records]
+
+
+def _of_definition(record: Record, newest: Mapping[str, int]) -> Record:
+    limit = record.limit
+    return record if limit is None or limit.definition == newest[limit.name] else replace(record, limit=None)
 
 
 def looks(records: Iterable[Record]) -> dict[str, list[float]]:

@@ -110,7 +110,8 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wait_share",
         "waiting",
-        "part of the epochs that the loop was blocked in next()",
+        "part of the epochs that the step waited for batches: blocked in next(), "
+        "or on a GPU its own idle time",
         _percent,
         lambda r: r.timing.wait_s / r.timing.epochs_s,
         _median,

@@ -149,6 +149,7 @@ class LimitPart:
 
     `bytes_per_s` is the most that the resource gave so far, `now_bytes_per_s` what it gave at the last look
     before the record was made; both count logical bytes, `logical_per_byte` of them for each stored one.
+    `definition` says what the name meant then: see iobench.host.limits.
     """
 
     name: str
@@ -157,6 +158,8 @@ class LimitPart:
     reads_per_s: float | None = None
     now_bytes_per_s: float | None = None  # None in records of before it was noted
     logical_per_byte: float = 1.0
+    alone_bytes_per_s: float | None = None  # of several hosts: the sum of what each gave while others waited
+    definition: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)

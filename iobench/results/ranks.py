@@ -90,6 +90,11 @@ class Slowest:
     seconds: Estimate  # of an epoch
     sure: bool
 
+    @property
+    def named(self) -> str:
+        """The rank and its host, if that is sure."""
+        return f"rank {self.rank} on {self.host}" if self.sure else "none surely"
+
 
 def slowest(records: Sequence[Record]) -> Slowest | None:
     """Of the ranks of some rounds of a case the one that the others wait for; None where there is but one."""
@@ -125,6 +130,13 @@ def wait_share(record: Record) -> float | None:
         return None
     whole = record.timing.epochs_s
     return (len(seconds) * whole - sum(seconds)) / ((len(seconds) - 1) * whole)
+
+
+def device_wait_share(record: Record) -> float:
+    """The part of the time that devices waited for batches, or for the slowest rank; mean of the ranks."""
+    timing = record.timing
+    waits = [part.wait_s + timing.epochs_s - part.own_s for part in record.ranks or ()] or [timing.wait_s]
+    return statistics.fmean(waits) / timing.epochs_s
 
 
 def where(record: Record) -> str | None:

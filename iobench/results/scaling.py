@@ -10,6 +10,7 @@ from typing import Any
 
 from iobench.results import cases, stats
 from iobench.results.cases import Facets, trains
+from iobench.results.ranks import device_wait_share
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
 from iobench.units import counted
@@ -20,7 +21,7 @@ class Point:
     """A case over so many ranks: bytes per second of all together, and what its limit was.
 
     `efficiency`: bytes per second of a rank over those of a rank at the fewest ranks. `step`: against the
-    point before. `waiting`: the part of the time in which devices waited for batches.
+    point before. `waiting`: the part of the time in which devices waited, for batches or the slowest rank.
     """
 
     ranks: int
@@ -110,7 +111,7 @@ def _points(by_ranks: dict[int, list[Record]]) -> list[Point]:
             together=stats.estimate(rates[ranks]),
             efficiency=stats.ratio([rate / ranks for rate in rates[ranks]], first),
             limit_bytes_per_s=max((one.limit.bytes_per_s for one in rounds if one.limit), default=None),
-            waiting=statistics.median(one.timing.wait_s / one.timing.epochs_s for one in rounds),
+            waiting=statistics.median(map(device_wait_share, rounds)),
             step=steps.get(ranks),
         )
         for ranks, rounds in ordered

@@ -9,8 +9,9 @@ distribution. (A bootstrap of such ratios is, at seven rounds by more than twice
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,7 @@ ENOUGH = 5  # rounds from which an interval is as sure as it says
 PAIRED = 10  # rounds from which cases that took turns are compared round by round
 MOST_STEPS = 200  # that a trend is looked for in; more values are taken together
 WORTH_NAMING = 0.05  # smallest difference that is called one
+_LARGEST = 700.0  # a logarithm whose exponential is still a number
 
 
 @dataclass(frozen=True)
@@ -112,6 +114,25 @@ def judge(found: Estimate, rounds: int, smallest: float = WORTH_NAMING, whole: b
     """
     must_clear = smallest if whole or rounds < ENOUGH else 0.0
     return Comparison(found, _outcome(found, smallest, must_clear))
+
+
+def student(
+    base: Sequence[float],
+    new: Sequence[float],
+    middle: Callable[[Sequence[float]], float],
+    confidence: float,
+) -> Estimate:
+    """What two sides differ by as a ratio, with Student's interval over logarithms of one variance."""
+    from scipy.stats import t
+
+    olds, news = ([math.log(value) for value in side] for side in (base, new))
+    centre, freedom = middle(news) - middle(olds), len(olds) + len(news) - 2
+    if not freedom:
+        return Estimate(math.exp(centre), None, None)
+    squares = sum((value - statistics.fmean(side)) ** 2 for side in (olds, news) for value in side)
+    spread = math.sqrt(squares / freedom * (1 / len(olds) + 1 / len(news)))
+    reach = float(t.ppf((1 + confidence) / 2, freedom)) * spread
+    return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(min(centre + reach, _LARGEST)))
 
 
 def compare_paired(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from iobench.results import cases, limits, stats
+from iobench.results import cases, limits, mixed, stats
 from iobench.results.cases import Label
 from iobench.results.metrics import METRICS
 from iobench.results.ranks import Slowest, slowest
@@ -127,7 +127,7 @@ def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -
 
     Differences below `smallest` (a fraction) are not called any.
     """
-    records = limits.shared(records)
+    older, records = mixed.mixed_limits(records), limits.shared(records)
     groups = cases.by_context(records)
     facets = [cases.facets_of(group[0]) for group in groups]
     labels = cases.labels_of(records)
@@ -136,7 +136,7 @@ def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -
         for group, own in zip(groups, facets, strict=True)
     ]
     return Summary(
-        sorted(contexts, key=lambda one: -len(one.cases)), [*warnings_of(records), *unproved(records)]
+        sorted(contexts, key=lambda one: -len(one.cases)), [*warnings_of(records), *older, *unproved(records)]
     )
 
 

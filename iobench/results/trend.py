@@ -108,7 +108,7 @@ def trends(runs: Mapping[str, Sequence[Record]]) -> list[Trend]:
 
 def _points(rounds: Sequence[Record], names: Mapping[str, str]) -> list[Point]:
     by_run: dict[str, list[Record]] = {}
-    for record in rounds:
+    for record in limits.comparable(rounds):
         by_run.setdefault(record.run, []).append(record)
     made = [_point(names[run], records) for run, records in by_run.items()]
     return sorted(made, key=lambda point: point.time)

@@ -13,7 +13,7 @@ from iobench.results import cases, stats
 from iobench.results.stats import Estimate, Verdict
 from iobench.results.summary import CaseSummary, Context, rates
 from iobench.text import enumerated
-from iobench.units import three_digits
+from iobench.units import counted, three_digits
 
 HIDDEN = 0.1  # waiting of this part of a training at most: nothing that a format changes is worth more
 
@@ -112,7 +112,7 @@ def times_text(times: Estimate) -> str:
 def _behind(slower: Sequence[tuple[str, Estimate]]) -> list[str]:
     """The nearest and the farthest of those that are slower, and how many lie between."""
     said = [f"{name} {times_text(times)} as long" for name, times in slower]
-    return said if len(said) <= 3 else [said[0], f"{len(said) - 2} between", said[-1]]
+    return said if len(said) <= 3 else [said[0], f"{counted(len(said) - 2, 'other')} between", said[-1]]
 
 
 def _format(case: CaseSummary) -> str:

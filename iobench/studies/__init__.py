@@ -15,6 +15,7 @@ from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.staging import os_errors
 from iobench.errors import RecordError
 from iobench.host import machine
+from iobench.results import history
 from iobench.results.record import check_levels, plain
 from iobench.studies._base import Answer, Result, Study, StudyOptions, names, study_of
 from iobench.studies._turns import Measurements
@@ -86,7 +87,7 @@ def past(data_dir: Path) -> tuple[list[Result], list[str]]:
     """
     found: dict[str, Result] = {}
     problems = []
-    for path in sorted((data_dir / "results").glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns):
+    for path in history.files_of(data_dir, SUFFIX):
         try:
             result = _result(path.read_bytes())
             result.found.table()

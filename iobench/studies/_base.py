@@ -44,9 +44,9 @@ class StudyOptions:
         return 0 if self.quick else 1
 
     @property
-    def cuda(self) -> bool:
-        """Whether there is a GPU to move to."""
-        return self.device.startswith("cuda")
+    def gpu(self) -> bool:
+        """Whether batches go to a GPU, of whatever make."""
+        return self.device != "cpu"
 
 
 @dataclass(frozen=True)

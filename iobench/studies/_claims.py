@@ -88,7 +88,7 @@ def opposite(answer: Answer, claim: str) -> Answer:
 
 def no_gpu(claim: str) -> Answer:
     """The answer to a claim about a device that is not here."""
-    return Answer(claim, UNKNOWN, "no CUDA device")
+    return Answer(claim, UNKNOWN, "no GPU")
 
 
 def _because(found: Measurements, one: str, other: str, ratio: Estimate) -> str:

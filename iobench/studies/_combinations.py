@@ -52,7 +52,7 @@ class Combination:
 
     def on(self, device: str) -> Combination:
         """The same as far as it means something on a device."""
-        return self if device.startswith("cuda") else replace(self, pinned=False, non_blocking=False)
+        return replace(self, pinned=False, non_blocking=False) if device == "cpu" else self
 
     @property
     def loader(self) -> Loader:

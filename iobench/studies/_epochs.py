@@ -82,7 +82,7 @@ def epochs(
 
     Opening and closing are not in its time; starting workers is. Noted: `wait_s`, `first_batch_s`,
     `memory_bytes`
-    and what the consumer notes; on CUDA `gpu_allocated_bytes`, `gpu_reserved_bytes` and `gpu_busy`.
+    and what the consumer notes; on a GPU `gpu_allocated_bytes`, `gpu_reserved_bytes` and `gpu_busy`.
     """
     loader = loader.on(job.device)
     transfer = HostToDevice(torch.device(job.device), loader.copies_without_blocking)

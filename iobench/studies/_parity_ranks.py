@@ -10,23 +10,58 @@ import json
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from iobench.loading.ray import RayLoader
-from iobench.studies._group import Group, joined
+from iobench.ranks.group import Gloo, join
+from iobench.ranks.place import of_environment
 
 SAMPLES, TESTED, INPUTS, CLASSES = 1800, 1000, 64, 10
 BATCH, WORKERS, HIDDEN, RATE = 100, 2, 64, 0.05  # of all ranks together
 SEEDS = 5
 LOADERS = {"torch's workers": DataLoader, "Ray's actors": RayLoader}
+
+
+@dataclass(frozen=True)
+class Group:
+    """The ranks that train together; a process by itself where torchrun has not started it."""
+
+    gloo: Gloo | None = None
+    rank: int = 0
+    world_size: int = 1
+
+    def over_all(self, network: nn.Module) -> nn.Module:
+        """The network, its gradients averaged over all ranks after each backward pass."""
+        return DistributedDataParallel(network) if self.gloo else network
+
+    def mean(self, own: Sequence[float]) -> list[float]:
+        """The mean of each figure over all ranks."""
+        every = self.gloo.gather(list(own)) if self.gloo else [own]
+        return [sum(values) / len(every) for values in zip(*every, strict=True)]
+
+
+@contextmanager
+def joined() -> Iterator[Group]:
+    """The group of this process."""
+    place = of_environment()
+    if place is None:
+        yield Group()
+        return
+    gloo = join(place)
+    try:
+        yield Group(gloo, place.rank, place.world_size)
+    finally:
+        gloo.close()
 
 
 class Blobs(Dataset[dict[str, torch.Tensor]]):
@@ -99,9 +134,9 @@ def trained(
             loss = nn.functional.cross_entropy(model(batch["x"].to(dtype)), batch["y"])
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-            losses.append(group.mean(loss))
+            losses.append(float(loss.detach()))
     return {
-        "losses": losses,
+        "losses": group.mean(losses),
         "accuracy": _accuracy(network, dtype),
         "seconds": time.perf_counter() - began,
     }

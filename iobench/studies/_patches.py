@@ -46,7 +46,7 @@ def contenders_of(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[
 
 def pinned_contenders(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
     """Pinned against pageable memory, with few workers; nothing where there is no GPU."""
-    if not options.cuda:
+    if not options.gpu:
         return {}
     _, batches, (_, few, *_) = sizes_of(options)
     small = _prepared(options, SMALL_SIDE).opener("npy")

@@ -44,9 +44,7 @@ class IterationStudy(Study):
     def about(self, options: StudyOptions) -> str:
         """Sizes and settings, in words."""
         size = f"{_elements(options):,} float32 in samples of 128"
-        return (
-            f"{size}, memory-mapped and warm, batch {BATCH}, to the CPU{' and GPU' if options.cuda else ''}"
-        )
+        return f"{size}, memory-mapped and warm, batch {BATCH}, to the CPU{' and GPU' if options.gpu else ''}"
 
     def measure(self, options: StudyOptions) -> Measurements:
         """An epoch of each, to the CPU; and how much of a cold file the lazy one has read."""
@@ -64,7 +62,7 @@ class IterationStudy(Study):
             FILLED: timed(lambda: _fill(held["x"])),
             BUILT: timed(lambda: TensorDict({"x": held["x"].clone()}, [len(held)])),
         }
-        if options.cuda:
+        if options.gpu:
             contenders |= {
                 GPU_DATASET: _case(manifest, "dataloader", options.device),
                 GPU_SLICED: _case(manifest, "native", options.device),

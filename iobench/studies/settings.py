@@ -53,7 +53,7 @@ class SettingsStudy(Study):
             f"{', '.join(map(str, SHARES))} % of {samples:,} samples of {COLUMNS} float32 in npy, shuffled, "
             f"batch {BATCH}; an MLP trained on {options.device}; {turns} turns "
             f"of {count} epoch{'s' * (count != 1)}"
-            f"{'' if options.cuda else '; pinned memory and copies that do not block mean nothing here'}"
+            f"{'' if options.gpu else '; pinned memory and copies that do not block mean nothing here'}"
         )
 
     def measure(self, options: StudyOptions) -> Measurements:
@@ -68,7 +68,7 @@ class SettingsStudy(Study):
         options.on_status(f"a background thread over {MANY} workers, {tried} epochs")
         both = apart(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
         figures = {
-            "cuda": options.cuda,
+            "gpu": options.gpu,
             "epochs": count,
             "batches": -(-openers[SMALL].schema.samples // BATCH),
             "data_bytes": {str(share): opener.schema.logical_bytes for share, opener in openers.items()},
@@ -153,7 +153,7 @@ def _at(label: str, share: int) -> str:
 
 def _name(found: Measurements, number: int, share: int) -> str:
     """The contender that stands for a row of the table."""
-    return _at(TABLE[number].on("cuda" if found.figures["cuda"] else "cpu").label, share)
+    return _at(TABLE[number].on("cuda" if found.figures["gpu"] else "cpu").label, share)
 
 
 def _long_enough(answer: Answer, found: Measurements, *names: str) -> Answer:
@@ -189,7 +189,7 @@ def _of_the_gpu(found: Measurements) -> list[Answer]:
     pinned = "Pinned memory helps only with the background generator or with little data."
     unblocked = "Copies that do not block help with much data and hurt with little."
     memory = "GPU memory depends on the data only where all of it is there."
-    if not found.figures["cuda"]:
+    if not found.figures["gpu"]:
         return [no_gpu(claim) for claim in (everything, pinned, unblocked, memory)]
     name = partial(_name, found)
     resident, others = name(11, LARGE), [name(n, LARGE) for n in range(1, 11)]

@@ -70,7 +70,7 @@ class SmallBatchesStudy(Study):
             f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)} and {cores()} cores",
             batches=list(batches),
             workers=list(workers),
-            cuda=options.cuda,
+            gpu=options.gpu,
             forks={
                 "wrong": forks.value,
                 "failure": forks.failure,
@@ -161,7 +161,7 @@ def _of_the_gpu(found: Measurements) -> list[Answer]:
     busier = "The GPU is busier with larger batches (33, 31, 37, 52, 84 %)."
     pageable = "With small batches pageable memory is better than pinned."
     helps = f"Pinned memory does not help with {SMALL_SIDE}-pixel inputs and does with {SIDE}-pixel ones."
-    if not found.figures["cuda"]:
+    if not found.figures["gpu"]:
         return [no_gpu(claim) for claim in (busier, pageable, helps)]
     few, *_, many = found.figures["batches"]
     name, gains = pinned_name, partial(claimed_faster, "", found)

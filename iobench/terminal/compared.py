@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from iobench.results.between import Machine
 from iobench.results.compare import Compared
+from iobench.results.machine import Machine
 from iobench.results.stats import Estimate
 from iobench.results.warnings import RunWarning
 from iobench.terminal.tables import plain_table
@@ -48,8 +48,13 @@ def compared_line(found: Compared) -> str:
     """What the verdicts of a comparison mean."""
     corrected = f"; {found.correction}" if found.correction else ""
     least = f"below {found.smallest:.0%} nothing is called a difference"
-    machine = "machine: its own limit, its processors' speed, and the part of them that others used"
-    return f"Ratios are new over {found.base}; {least}{corrected}. {machine.capitalize()}."
+    machine = "Machine: its own limit, its processors' speed, and the part of them that others used"
+    held = (
+        " * The case follows its processors round by round, and the ratio is of MiB/s at one speed of them."
+        if any(line.paced for line in found.lines)
+        else ""
+    )
+    return f"Ratios are new over {found.base}; {least}{corrected}. {machine}. {found.rests_on}{held}"
 
 
 def cannot_tell_lines(found: Compared) -> list[str]:
@@ -65,13 +70,18 @@ def cannot_tell_lines(found: Compared) -> list[str]:
     return [one.sentence for one in told]
 
 
-def _machine(machine: Machine) -> str:
-    """How the machine differed between the runs: its limit, how fast processors ran, what others used."""
+def _machine(machine: Machine, paced: bool) -> str:
+    """How the machine differed between the runs: its limit, how fast processors ran, what others used.
+
+    A star says that the ratio is held against the processors' speed.
+    """
     change, shares, told = machine.limit_change, machine.others, list[str]()
     if change is not None:
         told.append(f"{machine.limit} {change.median:.2f} ×")
+    if machine.redefined is not None:
+        told.append(f"{machine.redefined} measured in another way since")
     if machine.pace_change is not None:
-        told.append(f"processors {machine.pace_change:.2f} ×")
+        told.append(f"processors {machine.pace_change:.2f} ×{'*' if paced else ''}")
     if None not in shares:
         told.append(f"others {shares[0]:.0%} → {shares[1]:.0%}")
     return ", ".join(told)
@@ -87,7 +97,7 @@ def _cells(found: Compared) -> list[list[str]]:
             f"{line.comparison.ratio.median:.3f}",
             _ratio_interval(line.comparison.ratio),
             line.comparison.outcome,
-            _machine(line.machine),
+            _machine(line.machine, line.paced),
             "; ".join([*(f"forced: {text}" for text in line.forced), *line.settings]),
         ]
         for line in found.lines

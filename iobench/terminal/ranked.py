@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from iobench.errors import BenchError, RankLost
+from iobench.errors import BenchError
+from iobench.host.stopped import end_where_stopped
 from iobench.host.tree import descendants
 from iobench.ranks.place import Place
 
@@ -24,19 +27,15 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
     BenchError where this rank is the one to say what is wrong.
     """
     from iobench.ranks.group import join
+    from iobench.ranks.watch import SUSPECT_S, silent_s
 
     if place.rank:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when it is over
-    try:
-        group = join(place)
-    except RankLost:
-        if place.leads_host:
-            raise
-        return 1
+    group = join(place)
 
     def end(verdict: str) -> None:
         """End this process, whose main thread hangs, with all that it started."""
-        if group.watch.speaks:
+        if group.watch.speaks and not group.watch.heard:
             complain(verdict)
         for process in descendants():
             with contextlib.suppress(psutil.Error):
@@ -44,6 +43,7 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
         os._exit(1)
 
     group.watch.end = end
+    guard = end_where_stopped(silent_s() + SUSPECT_S)  # once the others have seen that it is silent
     signal.signal(signal.SIGTERM, lambda number, frame: group.watch.told_to_end())
     try:
         return _serve(place, command, group)
@@ -52,7 +52,19 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
             raise
         return 1
     finally:
-        group.close()
+        if group.alive:
+            group.close()
+        else:
+            atexit.register(_leave)
+        guard.kill()
+        guard.wait()
+
+
+def _leave() -> None:
+    """End without taking leave of ranks that are gone: gloo would wait for them."""
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+    os._exit(1)
 
 
 def _serve(place: Place, command: Callable[[RankCrew], Any], group: Any) -> Any:

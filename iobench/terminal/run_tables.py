@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from iobench.results.cases import FACETS, Facets, Label, trains, varying
-from iobench.results.metrics import METRICS, Metric
-from iobench.results.ranks import Slowest, where
+from iobench.results import columns
+from iobench.results.cases import FACETS, Label
+from iobench.results.columns import Columns
+from iobench.results.ranks import where
 from iobench.results.record import Record
-from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context, Summary
 from iobench.terminal.tables import plain_table
 from iobench.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
@@ -25,7 +25,6 @@ COMMON = (
     "model",
     "step_s",
 )  # said once where all cases have them alike
-Columns = list[tuple[str, list[str | None]]]
 
 
 def round_line(record: Record, label: Label, rounds: int | None) -> str:
@@ -76,10 +75,7 @@ def run_tables(summary: Summary, width: int, wide: bool = False) -> list[Table]:
     Of a context with many cases the fastest of each format and each loader, unless it is to be `wide`.
     """
     cases = summary.cases if wide else [case for context in summary.contexts for case in context.shown]
-    heads: Columns = [("format", [case.label.format for case in cases])]
-    heads += [("loader", [case.label.loader for case in cases])]
-    heads += [(_title(name), [_facet(case, name) for case in cases]) for name in _varying(cases)]
-    return _within(heads, _columns(cases, wide), width)
+    return _within(columns.heads(cases), columns.figures(cases, wide), width)
 
 
 def grid_tables(context: Context, width: int) -> list[Table]:
@@ -88,11 +84,11 @@ def grid_tables(context: Context, width: int) -> list[Table]:
         return []
     formats = list(dict.fromkeys(case.label.format for case in context.cases))
     by_place = {(case.label.format, case.label.loader): case for case in context.cases}
-    columns: Columns = [
+    found: Columns = [
         (loader, [_times(by_place.get((name, loader))) for name in formats])
         for loader in dict.fromkeys(case.label.loader for case in context.cases)
     ]
-    return _within([("times as long", list(formats))], columns, width)
+    return _within([("times as long", list(formats))], found, width)
 
 
 def folded_line(context: Context) -> str | None:
@@ -106,15 +102,15 @@ def _times(case: CaseSummary | None) -> str | None:
     return None if case is None else three_digits(case.relative.median)
 
 
-def _within(heads: Columns, columns: Columns, width: int) -> list[Table]:
+def _within(heads: Columns, rest: Columns, width: int) -> list[Table]:
     """The columns in as many tables as the width asks for, each with the heads."""
     tables = []
-    while columns:
-        count = len(columns)
-        while count > 1 and _width(_table(heads, columns[:count])) > width:
+    while rest:
+        count = len(rest)
+        while count > 1 and _width(_table(heads, rest[:count])) > width:
             count -= 1
-        tables.append(_table(heads, columns[:count]))
-        columns = columns[count:]
+        tables.append(_table(heads, rest[:count]))
+        rest = rest[count:]
     return tables
 
 
@@ -133,93 +129,8 @@ def stages_tables(summary: Summary) -> list[Table]:
     return [table]
 
 
-def _columns(cases: Sequence[CaseSummary], wide: bool) -> Columns:
-    """The metrics that are shown, where any case has them."""
-    found: Columns = []
-    for metric in METRICS:
-        if wide or metric.main or metric.name in _where_it_matters(cases):
-            found += _metric_columns(metric, cases, wide)
-        if metric.name == "bytes_per_s":
-            found.append(("times as long (95 %)", [_relative(case.relative) for case in cases]))
-        if metric.name == "limit_bytes_per_s":
-            found.append(("limit", [case.limit for case in cases]))
-            found.append(("reached", [_share(case.limit_share) for case in cases]))
-        if metric.name == "rank_max_bytes_per_s" and not wide:
-            found.append(("a rank's MiB/s", [_each_rank(case) for case in cases]))
-        if metric.name == "rank_wait_share":
-            found.append(("slowest", [_slowest(case.slowest) for case in cases]))
-    if any(case.not_proved for case in cases):
-        found.append(("proved", ["no" if case.not_proved else "yes" for case in cases]))
-    return [(title, cells) for title, cells in found if any(cell is not None for cell in cells)]
-
-
-def _where_it_matters(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
-    """Metrics that belong into every table of cases like these."""
-    steps = any(trains(case.facets) for case in cases)
-    trained = ["wait_share", "headroom", "loss"] if steps else []
-    shuffled = ["shuffledness"] if any(case.value("shuffledness") for case in cases) else []
-    ranked = ["rank_skew", "rank_wait_share"] if any(case.slowest for case in cases) else []
-    return (*trained, *shuffled, *ranked)
-
-
-def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) -> Columns:
-    values = [case.metrics.get(metric.name) for case in cases]
-    columns: Columns = [
-        (metric.title, [None if value is None else metric.text(value.median) for value in values])
-    ]
-    if metric.interval is not None and wide:
-        columns.append(("95 %", [_interval(value, metric) for value in values]))
-    return columns
-
-
-def _interval(estimate: Estimate | None, metric: Metric) -> str:
-    if estimate is None or estimate.low is None or estimate.high is None or metric.interval is None:
-        return "–"
-    return f"{metric.interval(estimate.low)} – {metric.interval(estimate.high)}"
-
-
-def _relative(relative: Estimate) -> str:
-    if relative.low is None or relative.high is None:
-        return f"{relative.median:.2f}"
-    return f"{relative.median:.2f} ({relative.low:.2f} – {relative.high:.2f})"
-
-
-def _each_rank(case: CaseSummary) -> str | None:
-    """MiB/s of the median rank, and of the slowest and the fastest."""
-    found = [case.value(f"rank_{one}bytes_per_s") for one in ("", "min_", "max_")]
-    known = [three_digits(value / MIB) for value in found if value is not None]
-    return "{} ({} – {})".format(*known) if len(known) == len(found) else None
-
-
-def _slowest(found: Slowest | None) -> str | None:
-    """The rank that is surely the slowest."""
-    if found is None:
-        return None
-    return f"rank {found.rank} on {found.host}" if found.sure else "none surely"
-
-
-def _share(share: float | None) -> str | None:
-    return None if share is None else f"{share:.0%}"
-
-
-def _varying(cases: Sequence[CaseSummary]) -> list[str]:
-    facets: list[Facets] = [case.facets for case in cases]
-    return varying(facets)
-
-
-def _title(name: str) -> str:
-    return FACETS[name].title if name in FACETS else name
-
-
-def _facet(case: CaseSummary, name: str) -> str | None:
-    value = case.facets.get(name)
-    if value is None:
-        return None
-    return FACETS[name].cell(value) if name in FACETS else str(value)
-
-
-def _table(heads: Sequence[tuple[str, Sequence[str | None]]], columns: Columns) -> Table:
-    shown = [*heads, *columns]
+def _table(heads: Columns, rest: Columns) -> Table:
+    shown = [*heads, *rest]
     table = plain_table(*(title for title, _ in shown), left=len(heads))
     for cells in zip(*(cells for _, cells in shown), strict=True):
         table.add_row(*(cell or "" for cell in cells))

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.table import Table
 
 from iobench.errors import InvalidSettings
-from iobench.ranks.launch import torchrun
+from iobench.ranks.launch import Launch, torchrun
 from iobench.results import record
 from iobench.results.record import Record
 from iobench.results.scaling import Curve, curves
@@ -19,18 +19,19 @@ from iobench.terminal.tables import plain_table
 from iobench.units import MIB, counted, three_digits
 
 MOST_RANKS = 1024
-WITH_VALUES = ("--ranks", "--out")  # options that are this command's own, not those of its ranks
+# options that are this command's own, not those of its ranks
+WITH_VALUES = ("--ranks", "--ray", "--ranks-per-host", "--out")
 WITHOUT = ("--json", "--wide")
 
 
-def numbers_of(text: str) -> list[int]:
+def numbers_of(text: str, option: str = "--ranks") -> list[int]:
     """The numbers of ranks in a list; InvalidSettings where it is none."""
     try:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
         found = []
     if not found or found[0] < 1 or found[-1] > MOST_RANKS:
-        raise InvalidSettings(f"--ranks {text!r} is no list of numbers from 1 to {MOST_RANKS}, as in 1,2,4")
+        raise InvalidSettings(f"{option} {text!r} is no list of numbers from 1 to {MOST_RANKS}, as in 1,2,4")
     return found
 
 
@@ -46,9 +47,17 @@ def passed_on(arguments: Sequence[str]) -> list[str]:
 
 
 def over_ranks(
-    numbers: Sequence[int], arguments: Sequence[str], out: Path, smallest: float, as_json: bool, wide: bool
+    numbers: Sequence[int],
+    arguments: Sequence[str],
+    out: Path,
+    smallest: float,
+    as_json: bool,
+    wide: bool,
+    launch: Launch = torchrun,
 ) -> int:
     """Run over each number of ranks, append the records to a file, and print tables and curves; exit code.
+
+    `launch` starts them, by default on this host.
 
     What a run complains of is printed, and the other numbers go on.
     """
@@ -56,7 +65,7 @@ def over_ranks(
     failed = False
     for number in numbers:
         display.note(f"{counted(number, 'rank')}:")
-        failed |= torchrun(number, [*arguments, "--out", str(out)], display.note) != 0
+        failed |= launch(number, [*arguments, "--out", str(out)], display.note) != 0
     records = record.read(out)[0][before:] if out.exists() else []
     if records:
         _show(records, smallest, as_json, wide)
@@ -71,7 +80,8 @@ def _show(records: Sequence[Record], smallest: float, as_json: bool, wide: bool)
         display.as_json({"curves": [curve.as_dict() for curve in found], **summary})
         return
     display.records(records, smallest, wide)
-    display.result("", scaling_table(found), "", *(curve.sentence for curve in found))
+    if any(len(curve.points) > 1 for curve in found):
+        display.result("", scaling_table(found), "", *(curve.sentence for curve in found))
 
 
 def scaling_table(found: Sequence[Curve]) -> Table:

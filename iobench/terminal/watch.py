@@ -7,22 +7,22 @@ from typing import TypeVar
 
 from iobench.diagnose import advice
 from iobench.diagnose.seen import Seen
-from iobench.diagnose.watch import Watch
 from iobench.host.device import in_use
+from iobench.notebook.watch import ShownWatch
 
 T = TypeVar("T")
 
 
-def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> Watch[T]:
+def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> ShownWatch[T]:
     """The loader itself, as far as a training loop can tell, which says at the end what it waited for.
 
     Any iterable will do. Each time a loop over it ends, by itself, by `break`, an error or Ctrl-C, a
-    table, a verdict and advice go to stderr; `seen` then holds the figures. `device`: whose GPU to watch
-    (`auto`: the current one, if the process uses one). With `headroom`, so many batches come once more at
-    the end of a loop, on the device already, which says what the best possible loader would bring: for a
-    try, since a training learns from these twice.
+    table, a verdict and advice go to stderr; `seen` then holds the figures, `loops` those of every loop, and
+    a notebook shows them. `device`: whose GPU to watch (`auto`: the current one, if the process uses one).
+    With `headroom`, so many batches come once more at the end of a loop, on the device already, which says
+    what the best possible loader would bring: for a try, since a training learns from these twice.
     """
-    return Watch(loader, in_use() if device == "auto" else device, _tell, headroom)
+    return ShownWatch(loader, in_use() if device == "auto" else device, _tell, headroom)
 
 
 def _tell(seen: Seen) -> None:

@@ -12,7 +12,7 @@ from _faults.attacked import Whole, done
 from _faults.children import DONE, forked
 from iobench import Manifest, formats
 from iobench.dataset import seal
-from iobench.formats import Field
+from iobench.formats import Field, Schema
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,16 @@ def others(whole: Whole, folder: Path) -> list[Others]:
         path = next((one for one in candidates if form.recognises(one)), None)
         if path is not None:
             plain = Others(variant, own, path)
-            found.append(_with_what_is_told(plain, manifest.schema.fields, folder / f"{variant}-added"))
+            found.append(_with_what_is_told(plain, manifest.schema, folder / f"{variant}-added"))
     return found
 
 
-def _with_what_is_told(data: Others, fields: tuple[Field, ...], data_dir: Path) -> Others:
-    """The data with their fields, where they cannot be added without."""
-    if forked(functools.partial(data.add, data_dir)).code == DONE:
-        return data
-    told = replace(data, told=fields)
-    done(functools.partial(told.add, data_dir))
-    return told
+def _with_what_is_told(data: Others, schema: Schema, data_dir: Path) -> Others:
+    """The data, and what has to be told of them: nothing, their fields, or the bytes that a record has."""
+    whole = Field("whole", (schema.sample_bytes,), "uint8")
+    for told in ((), schema.fields):
+        if forked(functools.partial(replace(data, told=told).add, data_dir)).code == DONE:
+            return replace(data, told=told)
+    found = replace(data, told=(whole,))
+    done(functools.partial(found.add, data_dir))
+    return found

@@ -9,6 +9,14 @@ from simulated import Simulated
 from iobench.host import device as room
 
 
+def wire(patch):
+    """Have iobench and torch find the made-up devices, once a machine is plugged in."""
+    patch.setitem(room.KINDS, backend.NAME, Simulated)
+    patch.setattr(torch.Tensor, "pin_memory", backend.pin)
+    patch.setattr(torch.accelerator, "current_device_index", backend.Module.current_device)
+    patch.setattr(torch.accelerator, "set_device_index", backend.Module.set_device)
+
+
 @pytest.fixture
 def plug_in(monkeypatch):
     """Two devices that run by a schedule; out again after the test."""
@@ -21,10 +29,7 @@ def plug_in(monkeypatch):
         room.device_of.cache_clear()
         return made
 
-    monkeypatch.setitem(room.KINDS, backend.NAME, Simulated)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", backend.pin)
-    monkeypatch.setattr(torch.accelerator, "current_device_index", backend.Module.current_device)
-    monkeypatch.setattr(torch.accelerator, "set_device_index", backend.Module.set_device)
+    wire(monkeypatch)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # its tensors are small: threads would only wait for each other
     yield plug_in

@@ -12,6 +12,7 @@ from iobench.bench import case_limits as case_limits
 from iobench.bench.device_clock import DeviceClock
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.prepare import DEFAULT_FORMATS
+from iobench.diagnose.watch import Watch
 from iobench.host.device import device_of, pick_device
 from iobench.loading.transfer import HostToDevice
 
@@ -99,6 +100,19 @@ def test_the_devices_time_adds_up_to_the_epoch(floats, strict):
     assert len(clock.steps) == len(stream(floats, batch_size=512))
     assert 0 < clock.waits.first_s <= clock.waits.total_s
     assert clock.waits.total_s + clock.steps.total_s <= elapsed
+
+
+def test_a_gpu_that_is_never_idle_does_not_wait_though_its_host_does():
+    def read():
+        for _ in range(20):
+            time.sleep(0.005)
+            yield torch.zeros(4)
+
+    loop = Watch(read(), "cuda", lambda seen: None)
+    for _ in loop:
+        torch.cuda._sleep(60_000_000)  # tens of milliseconds, asked for in microseconds
+    assert loop.seen.batches == 20
+    assert loop.seen.wait_share < 0.1
 
 
 def test_the_limits_of_the_way_to_the_device_are_measured(images):

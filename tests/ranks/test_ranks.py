@@ -1,22 +1,31 @@
 """What several ranks agree on, prove and measure, with ranks that are threads."""
 
 import dataclasses
+import os
 import threading
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from rank_cases import over_threads, run_over
 
+from iobench import RunOptions
 from iobench.bench import case as case_module
-from iobench.bench import executor
+from iobench.bench import case_limits, executor
+from iobench.bench.options import cases_of, left_out
 from iobench.dataset.manifest import Manifest
 from iobench.errors import InvalidSettings, LoaderFailed, RanksDiffer
+from iobench.host import limits, others
+from iobench.host.limits import Limit
 from iobench.loading.loaders.native import NativeEpochs
 from iobench.loading.order import Order
-from iobench.ranks import place
+from iobench.ranks import alike, crew, place
+from iobench.ranks.rank import Rank
 from iobench.ranks.together import Together, all_do
 from iobench.results import record
+from iobench.results.parts import LimitPart
+from iobench.results.warnings import warnings_of
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 
@@ -156,6 +165,24 @@ def test_another_dataset_on_one_host_stops_the_run(images, floats, tmp_path, mon
         run_over(images, tmp_path / "r.jsonl", ["a", "b"])
 
 
+def test_other_software_on_one_rank_is_named(monkeypatch):
+    version = lambda: "0.0" if threading.current_thread().name.endswith("_1") else "1.0"  # noqa: E731
+    monkeypatch.setattr(alike, "_software", lambda: {"iobench": "1", "torch": version()})
+    with pytest.raises(RanksDiffer, match=r"rank 1 on b has torch 0.0, rank 0 on a has 1.0"):
+        over_threads(alike.check_alike, ["a", "b"])
+
+
+def test_ranks_of_this_host_are_no_other_work_and_clocks_are_compared(monkeypatch):
+    ours = []
+    monkeypatch.setattr(others, "count_as_ours", lambda processes: ours.append(sorted(processes)))
+    late = lambda: 100.0 + 5 * threading.current_thread().name.endswith("_1")  # noqa: E731
+    monkeypatch.setattr(alike, "time", SimpleNamespace(time=late))
+    said = over_threads(alike.check_alike, ["a", "b"])
+    assert ours == [[os.getpid()]] * 2
+    assert said[0] == said[1]
+    assert "the clock of rank 1 on b is 5 s apart" in said[0][0]
+
+
 def test_a_cold_run_evicts_once_for_each_host(floats, tmp_path, monkeypatch, by_file):
     from iobench.host import cache
 
@@ -173,16 +200,73 @@ def test_a_cold_run_evicts_once_for_each_host(floats, tmp_path, monkeypatch, by_
     assert one.cache.residency < 0.01
 
 
+def test_limits_are_those_of_all_hosts_together(images, tmp_path, monkeypatch):
+    measured = []
+
+    def page_cache(file, slot_bytes, slots, threads, seconds):
+        measured.append(threads)
+        return Limit("page cache", f"{threads} threads", 1e12)
+
+    monkeypatch.setattr(limits, "page_cache", page_cache)
+    monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
+    (one,) = run_over(images, tmp_path / "r.jsonl", ["a", "a", "b"], limits=True).records
+    assert one.limit.bytes_per_s == 2e12
+    assert one.limit.how.endswith("2 hosts at once")
+    assert len(measured) == 2 * 2 * case_limits.FIRST_LOOKS * len({1, len(os.sched_getaffinity(0))})
+
+
+def test_what_hosts_share_shows_where_they_read_at_once(images, tmp_path, monkeypatch):
+    by_itself, look_alone = set(), Rank.look_alone
+
+    def remembered(self):
+        by_itself.add(threading.get_ident())
+        look_alone(self)
+        by_itself.discard(threading.get_ident())
+
+    def page_cache(file, slot_bytes, slots, threads, seconds):
+        return Limit("page cache", "", 1e12 if threading.get_ident() in by_itself else 5e11)
+
+    monkeypatch.setattr(Rank, "look_alone", remembered)
+    monkeypatch.setattr(limits, "page_cache", page_cache)
+    monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
+    found = run_over(images, tmp_path / "r.jsonl", ["a", "b"], limits=True)
+    (one,) = found.records
+    assert (one.limit.bytes_per_s, one.limit.alone_bytes_per_s) == (1e12, 2e12)
+    (said,) = [one.said for one in warnings_of(found.records) if one.kind == "shared"]
+    assert "the hosts share the page cache: together they got 50%" in said
+
+
+def test_each_rank_has_a_way_of_its_own_to_its_device():
+    link = LimitPart(name=case_limits.TO_DEVICE, bytes_per_s=10.0, now_bytes_per_s=9.0)
+    memory = LimitPart(name="page cache", bytes_per_s=25.0, now_bytes_per_s=25.0)
+    found = crew._lowest([[memory, link], [link], [link]])
+    assert (found.name, found.bytes_per_s, found.now_bytes_per_s) == ("page cache", 25.0, 25.0)
+    found = crew._lowest([[memory, link], [link]])
+    assert (found.name, found.bytes_per_s, found.how) == (case_limits.TO_DEVICE, 20.0, ", 2 devices at once")
+    assert crew._lowest([[], []]) is None
+
+
+def test_of_all_loaders_those_that_ranks_cannot_have_are_left_out(images):
+    options = RunOptions(("npy",), ("all",))
+    cases = cases_of(images, options, ["cpu"], world_size=2)
+    assert {case.loader.name for case in cases} == {"dataloader", "native", "stream"}
+    assert {(case.world_size, case.isolated) for case in cases} == {(2, False)}
+    said = left_out(images, options, 2)
+    assert any("spdl over 2 ranks: a case has no process of its own" in one for one in said)
+    more = cases_of(images, RunOptions(("npy",), ("all",), isolate=False), ["cpu"], world_size=2)
+    assert "spdl" in {case.loader.name for case in more}
+
+
 @pytest.mark.parametrize(
     ("chosen", "said"),
     [
         ({"model": ("mlp",)}, "--model mlp over 2 ranks: .*--step-ms"),
         ({"isolate": True}, "over 2 ranks: .*--no-isolate"),
-        ({"loaders": ["webdataset"], "variants": ["webdataset"]}, "--loader webdataset over 2 ranks"),
+        ({"loaders": ["theirs.py:make"]}, "over 2 ranks: iobench does not know how"),
     ],
 )
-def test_what_ranks_cannot_have_is_refused_by_name(images, tmp_path, chosen, said):
-    if "variants" in chosen:
-        pytest.skip("no such artifact in this dataset")
+def test_what_ranks_cannot_have_is_refused_by_name(images, tmp_path, monkeypatch, chosen, said):
+    (tmp_path / "theirs.py").write_text("def make():\n    pass\n")
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidSettings, match=said):
         run_over(images, tmp_path / "r.jsonl", **chosen)

@@ -49,10 +49,10 @@ class LanceEpochs(Epochs):
 
     def __init__(self, loader: LanceLoader, job: Job) -> None:
         super().__init__(loader, job)
-        from lance.torch.data import LanceDataset
-
         with job.opener():  # a dataset that holds something else is told as everywhere
             pass
+        from lance.torch.data import LanceDataset  # after our own import of it, which sets its log
+
         self._dataset: Any = LanceDataset(
             str(job.opener.path),
             batch_size=job.order.batch_size,

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.formats import option
-from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
+from iobench.loading.loaders._loader import Epochs, Job
+from iobench.loading.loaders._workers import MOST_WORKERS, WorkerLoader
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ray(CopyingLoader):
+class Ray(WorkerLoader):
     """Told the rows of each batch."""
 
     name: ClassVar[str] = "ray"
@@ -36,15 +36,7 @@ class Ray(CopyingLoader):
         choices=("sample", "batch"),
     )
     num_workers: int = option(2, "actors", minimum=1, maximum=MOST_WORKERS)
-    prefetch_factor: int | None = option(
-        None, "shipments that each actor makes ahead; by default 2", minimum=1, maximum=MOST_AHEAD
-    )
     persistent_workers: bool = option(False, "keep actors from epoch to epoch")
-
-    @property
-    def workers(self) -> int:
-        """As many as its option says."""
-        return self.num_workers
 
     def open(self, job: Job) -> Epochs:
         """Ray, and a dataset whose reader is opened by each actor."""

@@ -103,7 +103,7 @@ class RayLoader(DataLoader[Any]):
         workers = self._kept or _Workers(self)
         if self.persistent_workers:
             self._kept = workers
-        return workers.epoch(iter(self._index_sampler))
+        return workers.epoch(iter(self.sampler if self.batch_sampler is None else self.batch_sampler))
 
     def close(self) -> None:
         """End actors that persist; another epoch starts them anew."""

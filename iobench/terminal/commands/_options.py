@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 DataDir = Annotated[Path, typer.Option(help="The folder that holds datasets and results.")]
 Name = Annotated[str | None, typer.Option(help="The dataset; by default the newest.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, …")]
+Device = Annotated[str, typer.Option(help="Where batches go: auto, cpu, cuda, cuda:1, …")]
 MinDifference = Annotated[str, typer.Option(help="The smallest difference that is called one.")]
 
 
@@ -68,6 +68,16 @@ def parse_bytes(option: str, text: str) -> int:
 
     try:
         return units.parse_elements(text, item_bytes=1)
+    except ValueError as error:
+        raise InvalidSettings(f"{option}: {error}") from None
+
+
+def parse_rate(option: str, text: str) -> float:
+    """The bytes per second that an option's text means; InvalidSettings names the option."""
+    from iobench import units
+
+    try:
+        return units.parse_rate(text)
     except ValueError as error:
         raise InvalidSettings(f"{option}: {error}") from None
 

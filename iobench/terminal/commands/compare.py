@@ -9,7 +9,7 @@ import typer
 
 from iobench.errors import InvalidSettings
 from iobench.results.stats import ENOUGH
-from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, parse_percent
+from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, parse_percent, words_of
 from iobench.terminal.commands._records import records_of
 
 if TYPE_CHECKING:
@@ -22,8 +22,10 @@ CANNOT_TELL_CODE = 3  # of a gate, where the machine is in the way
 
 
 def compare(
-    base: Annotated[str, typer.Argument(help="A file of records, or the name of an earlier run.")],
-    new: Annotated[list[str], typer.Argument(help="The same, one or more, held against it.")],
+    base: Annotated[
+        str, typer.Argument(help="A file of records, or the name of an earlier run; or several, with commas.")
+    ],
+    new: Annotated[list[str], typer.Argument(help="Runs to hold against it, likewise; one or more.")],
     min_difference: MinDifference = "5%",
     fail_on: Annotated[
         str | None,
@@ -46,10 +48,10 @@ def compare(
     if as_json and markdown:
         raise InvalidSettings("--json and --markdown: choose one")
     base_records, newer = _records(data_dir, base), {name: _records(data_dir, name) for name in new}
-    names = {Path(name).stem: records for name, records in newer.items()}
+    names = {_stems(name): records for name, records in newer.items()}
     named = names if len(names) == len(newer) else newer
     smallest = parse_percent("--min-difference", min_difference)
-    found = comparing.compare(base_records, named, base_name=Path(base).stem, smallest=smallest, force=force)
+    found = comparing.compare(base_records, named, base_name=_stems(base), smallest=smallest, force=force)
     if as_json:
         display.as_json(found.as_dict())
     elif markdown:
@@ -66,7 +68,8 @@ def compare(
         display.note(f"warning: {sentence}; {MEASURE_AGAIN}")
     if min(min(line.rounds) for line in found.lines) < ENOUGH:
         display.note(
-            f"warning: fewer than {ENOUGH} rounds make no sure interval; measure with --rounds {ENOUGH}"
+            f"warning: fewer than {ENOUGH} rounds make no sure interval; "
+            f"measure with --rounds {ENOUGH} or more"
         )
     if allowed is not None:
         judged = comparing.compare(base_records, named, base_name=found.base, smallest=allowed, force=True)
@@ -74,9 +77,15 @@ def compare(
 
 
 def _records(data_dir: Path, name: str) -> list[Record]:
+    """The records of a side: of one file, or of several with commas."""
     from iobench.results import history
 
-    return records_of([history.find(data_dir, name)])
+    names = [name] if Path(name).is_file() else words_of(name)
+    return records_of([history.find(data_dir, one) for one in names])
+
+
+def _stems(name: str) -> str:
+    return ",".join(Path(one).stem for one in words_of(name))
 
 
 def _allowed(fail_on: str | None) -> float | None:
@@ -103,7 +112,7 @@ def _judge(judged: Compared, gate: str) -> None:
 def _complaints(judged: Compared) -> list[str]:
     """Cases that got slower, that too few rounds leave open, or that are gone."""
     slower = [
-        f"{line.case} in {line.new} is slower, {line.comparison.ratio.median:.2f} × as fast"
+        f"{line.case} in {line.new} is slower, it takes {1 / line.comparison.ratio.median:.2f} × as long"
         for line in judged.lines
         if line.comparison.outcome == "slower"
     ]

@@ -52,6 +52,13 @@ def prepare(
         str | None, typer.Option(help="[default: made from the data]", show_default=False)
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is there.")] = False,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            help="Copy it to the same path on all hosts of the Ray cluster at this address, and prove it.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Write an array into every format, read it back and compare."""
     from iobench.dataset.prepare import DEFAULT_FORMATS, writable
@@ -77,6 +84,10 @@ def prepare(
     display.result(tables.dataset_line(manifest), tables.prepared_table(rows))
     for reason in left_out:
         display.note(f"left out: {reason}")
+    if ray is not None:
+        from iobench.ranks.copies import copy_to_all
+
+        copy_to_all(manifest, ray, display.note)
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     following = shlex.join(["iobench", "run", *where, "--name", manifest.name])
     display.note(f"in {manifest.root}; next: {following}")

@@ -26,6 +26,13 @@ def recommend(
             show_default=False,
         ),
     ] = None,
+    add: Annotated[
+        Path | None,
+        typer.Option(
+            help="Data that are registered where they lie, as by 'iobench add', and asked about.",
+            show_default=False,
+        ),
+    ] = None,
     sample_shape: Annotated[
         str | None, typer.Option(help="The shape that images are cropped to, as for 'iobench prepare'.")
     ] = None,
@@ -43,7 +50,7 @@ def recommend(
         ),
     ] = None,
     device: Device = "auto",
-    order: Annotated[str, typer.Option(help=f"{', '.join(ORDERS)}.")] = "random",
+    order: Annotated[str, typer.Option(help=f"Order of the samples: {', '.join(ORDERS)}.")] = "random",
     min_shuffle: Annotated[
         float, typer.Option(help="How random batches have to be, 0 to 1; below 1 block order takes part.")
     ] = 1.0,
@@ -66,6 +73,7 @@ def recommend(
     from iobench.bench.plan import RoundPlan
     from iobench.recommendation.needs import Needs
     from iobench.recommendation.recommend import recommend as search
+    from iobench.recommendation.result import save
     from iobench.terminal import display, live, recommended
 
     needs = Needs(
@@ -82,32 +90,47 @@ def recommend(
         max_time_s=max_time,
         seed=seed,
     )
-    of, words = _data(name, source, sample_shape, data_dir)
+    of, words = _data(name, source, add, sample_shape, data_dir)
     with live.view(RoundPlan(None, max_time), each_round=False) as observer:
         found = search(of, needs, data_dir=data_dir, source_words=words, observer=observer)
+    kept = save(found, data_dir)
     if as_json:
         display.as_json(found.as_dict())
         return
     display.result(*recommended.parts(found))
     for path in found.records:
         display.note(f"records: {path}")
+    display.note(f"in {kept}, which 'iobench report' shows from now on")
 
 
 def _data(
-    name: str | None, source: Path | None, sample_shape: str | None, data_dir: Path
+    name: str | None, source: Path | None, added: Path | None, sample_shape: str | None, data_dir: Path
 ) -> tuple[Manifest | Source, list[str]]:
     """The dataset or the source, and the words that `iobench prepare` is told the source by."""
+    if source is None and sample_shape is not None:
+        raise InvalidSettings("--sample-shape goes with --source only")
+    if source is not None and (name is not None or added is not None):
+        other = "--name" if name is not None else "--add"
+        raise InvalidSettings(f"{other} and --source: give the one or the other")
+    if added is not None:
+        return _added(added, name, data_dir), []
     if source is None:
         from iobench.dataset.manifest import find_dataset
 
-        if sample_shape is not None:
-            raise InvalidSettings("--sample-shape: for --source alone")
         return find_dataset(data_dir, name), []
     from iobench import units
     from iobench.dataset.sources import open_source
 
-    if name is not None:
-        raise InvalidSettings("--name and --source: give the one or the other")
     shape = units.parse_shape(sample_shape) if sample_shape is not None else None
     shaped = ["--sample-shape", sample_shape] if sample_shape is not None else []
     return open_source(source, shape), ["--source", str(source), *shaped]
+
+
+def _added(path: Path, name: str | None, data_dir: Path) -> Source:
+    """Data of somebody's own, listed where they lie, as the source of which a sample is written."""
+    from iobench.dataset.add import AddedSource, add
+    from iobench.terminal import display
+
+    with display.progress() as progress:
+        manifest, _ = add(path, name=name, data_dir=data_dir, progress=progress)
+    return AddedSource(manifest)

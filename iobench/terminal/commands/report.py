@@ -26,18 +26,21 @@ def report(
     """Write an HTML page of what was measured and what it means."""
     from iobench import report as reporting
     from iobench import studies
+    from iobench.recommendation import result as recommendations
     from iobench.results import history
     from iobench.terminal import display
     from iobench.units import counted
 
     answered, problems = studies.past(data_dir)
-    for sentence in problems:
+    advice, unread = recommendations.past(data_dir)
+    for sentence in [*problems, *unread]:
         display.note(f"left out: {sentence}")
+    runs_there = [past for past in history.past(data_dir) if not past.problem]
     paths = [history.find(data_dir, name) for name in runs or []]
-    if not paths and (not answered or any(not past.problem for past in history.past(data_dir))):
-        paths = [history.newest(data_dir)]
-    trends = history.trends([past for past in history.past(data_dir) if not past.problem])
-    page, *pictures = reporting.write(records_of(paths), out, png, answered, trends)
+    if not paths and (runs_there or not (answered or advice)):
+        paths = [recommendations.fresh(advice, history.newest(data_dir))]
+    trends = history.trends(runs_there)
+    page, *pictures = reporting.write(records_of(paths), out, png, answered, trends, advice)
     display.result(str(page))
     if pictures:
         display.note(f"{counted(len(pictures), 'picture')} in {png}")

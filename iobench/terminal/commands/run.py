@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from iobench.results.record import Record
 
 SHOWING = ("data_dir", "as_json", "wide", "min_difference")
-BESIDE_A_PLAN = ("plan", "save_plan", "name", "out", "ranks", *SHOWING)
+BESIDE_A_PLAN = ("plan", "save_plan", "name", "out", "ranks", "ray", "ranks_per_host", *SHOWING)
 BESIDE_A_RUN = ("resume", *SHOWING)
 
 
@@ -62,7 +62,7 @@ def run(
     cache: Annotated[str, typer.Option(help="State of the page cache: warm, cold, or a list.")] = "warm",
     sudo: Annotated[bool, typer.Option("--sudo", help="Drop the page cache through sudo -n.")] = False,
     batch_size: Annotated[str, typer.Option(help="Samples in a batch, or a list.")] = "256",
-    order: Annotated[str, typer.Option(help=f"{', '.join(ORDERS)}, or a list.")] = "random",
+    order: Annotated[str, typer.Option(help=f"Order of samples: {', '.join(ORDERS)}, or a list.")] = "random",
     block_size: Annotated[str, typer.Option(help="Bytes in a block of block order, or a list.")] = "1MiB",
     window_size: Annotated[
         str, typer.Option(help="Bytes that block order shuffles at a time, or a list.")
@@ -119,6 +119,14 @@ def run(
             help="Measure over so many ranks of this host, started by torchrun: 1,2,4.", show_default=False
         ),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="Measure over the hosts of the Ray cluster at this address.", show_default=False),
+    ] = None,
+    ranks_per_host: Annotated[
+        str | None,
+        typer.Option(help="With --ray: ranks of each host, or a list. [default: 1]", show_default=False),
+    ] = None,
     min_difference: MinDifference = "5%",
     seed: Annotated[
         int, typer.Option(help="Seed of the random order, of the order of cases and of the model.")
@@ -156,8 +164,9 @@ def run(
     from iobench.terminal import display, live, tables
 
     smallest = parse_percent("--min-difference", min_difference)
-    if ranks is not None:
-        raise typer.Exit(_over_ranks(context, ranks, (data_dir, name, plan), out, (smallest, as_json, wide)))
+    if ranks is not None or ray is not None or ranks_per_host is not None:
+        asked = _ranks_asked(ranks, ray, ranks_per_host)
+        raise typer.Exit(_over_ranks(context, asked, (data_dir, name, plan), out, (smallest, as_json, wide)))
     rounds_before: list[Record] = []
     if resume is not None:
         _check_alone(context, f"the run {resume}", "measure anew", BESIDE_A_RUN)
@@ -212,44 +221,64 @@ def run(
     except KeyboardInterrupt:
         found.interrupted = True
     if found.interrupted:
-        display.note(f"iobench: interrupted; what had been measured is kept{_go_on(found, data_dir)}")
+        go_on = _go_on(context, found, data_dir)
+        display.note(f"iobench: interrupted; what had been measured is kept{go_on}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(1 if found.failures or found.stopped else 0)
 
 
+def _ranks_asked(ranks: str | None, ray: str | None, ranks_per_host: str | None) -> tuple[str, str | None]:
+    """The option that says how many ranks, with what was typed, and the address of a cluster for it."""
+    if ray is None and ranks_per_host is not None:
+        raise InvalidSettings("--ranks-per-host is for several hosts: name their cluster by --ray")
+    if ray is not None and ranks is not None:
+        raise InvalidSettings("--ranks is for this host alone: with --ray give --ranks-per-host")
+    return (ranks or "1", None) if ray is None else (ranks_per_host or "1", ray)
+
+
 def _over_ranks(
     context: typer.Context,
-    ranks: str,
+    asked: tuple[str, str | None],
     where: tuple[Path, str | None, Path | None],
     out: Path | None,
     showing: tuple[float, bool, bool],
 ) -> int:
-    """Run the same command by torchrun for each number of ranks; exit code."""
+    """Run the same command by torchrun for each number of ranks, here or on all hosts; exit code."""
     from iobench.bench import plan_file
     from iobench.bench.run import new_path
     from iobench.dataset.manifest import find_dataset
     from iobench.terminal import scaling
 
     if context.obj is not None:
-        raise InvalidSettings("--ranks starts ranks by itself: leave out torchrun")
+        raise InvalidSettings("--ranks and --ray start ranks by themselves: leave out torchrun")
     if context.params["resume"] is not None:
         raise InvalidSettings("--resume: a run over several numbers of ranks cannot be gone on with")
-    numbers = scaling.numbers_of(ranks)
+    ranks, address = asked
+    numbers = scaling.numbers_of(ranks, "--ranks" if address is None else "--ranks-per-host")
     data_dir, name, plan = where
     named = name if name or plan is None else plan_file.load(plan).dataset
     manifest = find_dataset(data_dir, named)
     arguments = [*scaling.passed_on(sys.argv[1:]), *([] if named else ["--name", manifest.name])]
-    return scaling.over_ranks(numbers, arguments, out or new_path(manifest), *showing)
+    if address is None:
+        return scaling.over_ranks(numbers, arguments, out or new_path(manifest), *showing)
+    from iobench.ranks.over_ray import launcher
+
+    arguments += ["--data-dir", str(data_dir.absolute())]
+    with launcher(address) as (hosts, launch):
+        totals = [number * hosts for number in numbers]
+        file = (out or new_path(manifest)).absolute()
+        return scaling.over_ranks(totals, arguments, file, *showing, launch=launch)
 
 
-def _go_on(found: Run, data_dir: Path) -> str:
+def _go_on(context: typer.Context, found: Run, data_dir: Path) -> str:
     """What to type to go on with a run, where any of it is there."""
     if not found.records:
         return ""
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     named = found.path.parent.resolve() == (data_dir / "results").resolve()
     name = found.path.stem if named else str(found.path)
-    return f"; go on with: {shlex.join(['iobench', 'run', *where, '--resume', name])}"
+    starts = "iobench" if context.obj is None else "torchrun … -m iobench"
+    return f"; go on with: {starts} {shlex.join(['run', *where, '--resume', name])}"
 
 
 def _check_alone(context: typer.Context, what: str, advice: str, beside: Collection[str]) -> None:

@@ -41,4 +41,4 @@ def study(
             display.result(answer.sentence, f"    {answer.because}")
     for warning in result.warnings:
         display.note(f"warning: {warning}")
-    display.note(f"in {path}, and from now on in 'iobench report'")
+    display.note(f"in {path}, which 'iobench report' shows from now on")

@@ -118,7 +118,7 @@ MOST_BYTES = 64 << 20  # that a file of a child may have
 @kind("command-lines")
 def command_lines(trials: Trials) -> Iterator[Outcome]:
     """Command lines made at random out of what is known to hurt."""
-    some = trials.sample(names(), quick=4)
+    some = trials.sample(names(), quick=2)
     values = (NUMBERS, [*WORDS, *some], [*PATHS, *_scene(trials.folder, some)])
     for number in trials.some(full=500, quick=40):
         arguments = _made(trials.chance, values)

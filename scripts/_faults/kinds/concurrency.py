@@ -31,7 +31,7 @@ def concurrency(trials: Trials) -> Iterator[Outcome]:
         ("two runs into one file", _runs),
     ]
     everything = variants()
-    for number in trials.some(full=90, quick=len(pairs)):
+    for number in trials.some(full=63, quick=len(pairs)):
         what, attempt = pairs[number % len(pairs)]
         apart_s, some = trials.chance.uniform(0, 0.2), tuple(trials.chance.sample(everything, TOGETHER))
         problem = attempt(some, trials.folder / str(number), apart_s)

@@ -24,7 +24,7 @@ def damages(trials: Trials) -> Iterator[Outcome]:
     """Every damage to every variant, met by every way to read."""
     every = [(variant, way, deed) for variant in variants() for way in WAYS for deed in DEEDS]
     trials.chance.shuffle(every)
-    chosen = [every[number % len(every)] for number in trials.some(full=1400, quick=40)]
+    chosen = [every[number % len(every)] for number in trials.some(full=900, quick=40)]
     whole = Whole(trials.folder / "whole", dict.fromkeys(variant for variant, _, _ in chosen))
     strangers = [file for variant in whole.variants for file in whole.files(variant)]
     for number, (variant, way, deed) in enumerate(chosen):
@@ -48,11 +48,11 @@ def _read(root: Path, variant: str, way: str) -> None:
 @kind("damages-of-others")
 def damages_of_others(trials: Trials) -> Iterator[Outcome]:
     """Data of others, damaged before they are added or converted, or after they were added."""
-    wanted = trials.sample(variants(), quick=6)
+    wanted = trials.sample(variants(), quick=3)
     every = others(Whole(trials.folder / "whole", wanted), trials.folder / "others")
     strangers = [file for data in every for file in data.files]
     ways = [*WAYS, "converted"]
-    for number in trials.some(full=260, quick=8):
+    for number in trials.some(full=200, quick=5):
         data = every[number % len(every)].copy(trials.folder / str(number) / "theirs")
         way, deed, stays = trials.chance.choice(ways), trials.chance.choice(list(DEEDS)), False
         after = way != "converted" and trials.chance.random() < 0.4

@@ -67,7 +67,7 @@ WHAT = ("run", "run with workers", "prepare", "add")
 @kind("interrupts")
 def interrupts(trials: Trials) -> Iterator[Outcome]:
     """Interrupted after a time that is left to chance, alone or with its whole group, as by a terminal."""
-    some = list(trials.sample(trials.chance.sample(names(), len(names())), quick=3))
+    some = list(trials.sample(trials.chance.sample(names(), len(names())), quick=2))
     data = others(Whole(trials.folder / "whole", some), trials.folder / "others")
     commands = _Commands(trials.folder, some, data)
     for number in range(AT_ONCE):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import random
@@ -112,5 +113,5 @@ def _look(ground: Ground, data_dir: Path, same_arguments: bool) -> None:
     there = scenario.check(data_dir, ground.elements)
     again = scenario.call
     if there is not None and not same_arguments:
-        again = Call(there.seed, there.variants)  # without --overwrite
+        again = dataclasses.replace(there, overwrite=False)
     go_on(scenario, data_dir, again, ground.elements)

@@ -11,6 +11,8 @@ from backend import NAME
 from conftest import image_arrays, prepared
 from simulated import device
 
+import iobench
+from iobench import RunOptions
 from iobench.errors import InvalidSettings
 from iobench.loading import loaders
 from iobench.loading.loaders import dali
@@ -73,6 +75,25 @@ def test_other_people_s_loaders_bring_the_right_content_to_that_device_alone(
 def test_of_other_people_s_loaders_too_waiting_is_the_device_s(usable, plug_in, in_formats, loader, index):
     variant = FORMATS.get(loader, "npy")
     checks.waiting_is_the_devices_own(plug_in, "everything late", in_formats(variant), loader, index, variant)
+
+
+def test_cases_in_processes_of_their_own_are_proved_and_measured_on_both_devices(
+    plug_in, images, monkeypatch, tmp_path
+):
+    """As a run does it: each process has its own made-up devices."""
+    if "spdl" not in {one["name"] for one in loaders.describe() if one["usable"] == "yes"}:
+        pytest.skip("spdl is not installed")
+    plug_in("everything late")
+    monkeypatch.syspath_prepend(Path(__file__).parent / "apart")
+    devices = tuple(str(device(index)) for index in (0, 1))
+    options = RunOptions(format=("npy",), loader=("spdl",), rounds="1", device=devices, limits=False)
+    found = iobench.run(images, options, out=tmp_path / "r.jsonl")
+    assert not found.failures
+    assert tuple(sorted(record.case["device"] for record in found.records)) == devices
+    for record in found.records:
+        assert record.memory.device_reserved_bytes >= record.memory.device_allocated_bytes > 0
+        assert 0 < record.timing.first_batch_s <= record.timing.wait_s
+        assert record.machine.gpu.name == "simulated"
 
 
 @pytest.fixture

@@ -1,0 +1,50 @@
+"""`iobench.recommend`, in a notebook too."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from iobench.notebook.shown import Shown, handing_out
+from iobench.recommendation import recommend as recommending
+from iobench.recommendation.result import Recommendation
+from iobench.results.columns import Columns
+
+if TYPE_CHECKING:
+    from iobench.report.figure import Figure
+
+
+@dataclass(frozen=True)
+class ShownRecommendation(Shown, Recommendation):
+    """What to use, which a notebook can show: a row of its data is a finalist."""
+
+    def _columns(self) -> Columns:
+        return self.columns
+
+    def _sentences(self) -> list[str]:
+        return [*self.sentences, *self.else_]
+
+    def _code(self) -> str:
+        return "\n\n".join(part for part in (self.prepare, self.code) if part)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [
+            {
+                **{name: value for name, value in asdict(one).items() if not isinstance(value, dict)},
+                "roles": ", ".join(one.roles),
+                "samples_per_s": one.samples_per_s.median,
+                "samples_per_s low": one.samples_per_s.low,
+                "samples_per_s high": one.samples_per_s.high,
+                "times the default": one.against_default.ratio.median if one.against_default else None,
+                "use": one.key == self.use.key,
+            }
+            for one in self.candidates
+        ]
+
+    def _figures(self) -> list[Figure]:
+        from iobench.report import recommended
+
+        return recommended.figures(self)
+
+
+recommend = handing_out(ShownRecommendation, recommending.recommend)

@@ -1,0 +1,87 @@
+"""What else there is: formats by size and speed, and what to use if something else matters more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from iobench.bench.case import Case
+from iobench.bench.outcome import Run
+from iobench.recommendation.result import Candidate, Raced
+from iobench.recommendation.search import Found, cost_of, rate_of
+from iobench.results.cases import labels
+
+CLOSE = 0.9  # of the fastest: what else is worth naming
+SMALLER = 0.95  # of the bytes: what is worth naming
+MOST_NAMED = 5
+
+
+def raced(found: Found) -> list[Raced]:
+    """Each format by its fastest case of the race, the fastest first, and whether Pareto would keep it."""
+    manifest, measured = found.data.manifest, _measured(found.race)
+    named = case_labels([case for case, _ in measured])
+    best: dict[str, tuple[Case, float]] = {}
+    for case, rate in sorted(measured, key=lambda one: -one[1]):
+        best.setdefault(case.variant, (case, rate))
+    stored = {variant: manifest.artifacts[variant].stored_bytes for variant in best}
+
+    def beats(other: str, variant: str) -> bool:
+        ours, theirs = ((best[name][1], -stored[name]) for name in (other, variant))
+        return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
+
+    return [
+        Raced(
+            format=variant,
+            label=named[case.key],
+            bytes_per_s=rate * manifest.schema.sample_bytes,
+            stored_bytes=stored[variant] * found.data.scale,
+            pareto=not any(beats(other, variant) for other in best),
+        )
+        for variant, (case, rate) in best.items()
+    ]
+
+
+def otherwise(found: Found, use: Candidate) -> Iterator[str]:
+    """What to use instead if something else matters more: the Pareto set of the race, in a few lines."""
+    measured = _measured(found.race)
+    best = max(rate for _, rate in measured)
+    manifest, named = found.data.manifest, case_labels([case for case, _ in measured])
+    close = [(case, rate) for case, rate in measured if rate >= CLOSE * best]
+    smallest, rate = min(measured, key=lambda one: (manifest.artifacts[one[0].variant].stored_bytes, -one[1]))
+    stored = {case.key: manifest.artifacts[case.variant].stored_bytes for case, _ in measured}
+    used = next(case for case in found.race.cases if found.again(case).key == use.key)
+    if stored[smallest.key] < SMALLER * stored[used.key]:
+        part, label = stored[smallest.key] / stored[used.key], named[smallest.key]
+        yield f"If disk matters most: {label}, {part:.0%} of the bytes at {rate / best:.0%} of the speed."
+    plain = [(case, rate) for case, rate in measured if cost_of(case, manifest)[0] == 0]
+    if plain and cost_of(used, manifest)[0]:
+        case, rate = max(plain, key=lambda one: one[1])
+        yield f"If nothing may be installed: {named[case.key]}, at {rate / best:.0%} of the speed."
+    shuffled = [(case, rate) for case, rate in measured if case.order == "random"]
+    if used.order == "block" and shuffled:
+        case, rate = max(shuffled, key=lambda one: one[1])
+        yield f"If a full shuffle matters most: {named[case.key]}, at {rate / best:.0%} of the speed."
+    if others := [named[case.key] for case, _ in close if case is not used][:3]:
+        yield f"In the race these came within {1 - CLOSE:.0%} of the fastest: {'; '.join(others)}."
+
+
+def untried(race: Run, max_time_s: float) -> Iterator[str]:
+    """What took no part in the race, or failed in it, and what that would have needed."""
+    named = case_labels(race.cases)
+    for key, reason in race.failures.items():
+        yield f"{named[key]}: {reason}"
+    if race.untried:
+        shown = "; ".join(named[key] for key in race.untried[:MOST_NAMED])
+        more = f" and {len(race.untried) - MOST_NAMED} more" if len(race.untried) > MOST_NAMED else ""
+        enough_s = max_time_s * len(race.cases) / (len(race.cases) - len(race.untried))
+        yield f"no time was left for {shown}{more}: give about --max-time {math.ceil(enough_s / 10) * 10}"
+
+
+def case_labels(cases: Sequence[Case]) -> dict[str, str]:
+    """What to call cases, by key; whether they had a process of their own does not matter here."""
+    facets = {case.key: {**case.facets, "isolated": False} for case in cases}
+    return {key: str(label) for key, label in labels(facets).items()}
+
+
+def _measured(race: Run) -> list[tuple[Case, float]]:
+    return [(case, rate) for case in race.cases if (rate := rate_of(race, case.key))]

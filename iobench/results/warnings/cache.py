@@ -1,0 +1,84 @@
+"""Whether a warm case came out of memory and a cold one from the disk."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from iobench.results import cases
+from iobench.results.record import Record
+from iobench.results.warnings._warning import Cases, Check, RunWarning, warm
+from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, WARM_LIMIT
+from iobench.units import bytes_text, rate_text
+
+
+def _below(groups: Cases) -> RunWarning | None:
+    medians = [r.cache.below_s for rounds in groups.values() for r in rounds if r.cache.below_s]
+    if not medians or len(medians[0]) != 2 or not medians[0][0] > CACHED_BELOW * medians[0][1]:
+        return None
+    return RunWarning(
+        "below",
+        "a layer below this kernel keeps what was read, so reads after the first round may have come from "
+        "its memory; prepare more data than it can hold, or read the figures as cold for this kernel only",
+    )
+
+
+def _backed(groups: Cases) -> RunWarning | None:
+    rates = [r.cache.prefault_bytes_per_s or BACKED_BYTES_PER_S for each in groups.values() for r in each]
+    slow = sum(rate < BACKED_BYTES_PER_S for rate in rates)
+    if not slow:
+        return None
+    return RunWarning(
+        "backed",
+        f"before {slow} of {len(rates)} rounds the host had to back memory first, at "
+        f"{rate_text(min(rates))}B/s; iobench had that done outside the clock, as far as it can, a training "
+        "job pays for it: keep the machine busy, or give it memory of its own",
+    )
+
+
+def _not_warm(groups: Cases) -> RunWarning | None:
+    least = {key: _least_residency(rounds) for key, rounds in warm(groups).items()}
+    short = {key: value for key, value in least.items() if value is not None and value < WARM_LIMIT}
+    if not short:
+        return None
+    part = f"only {min(short.values()):.0%} of the files was in memory before a round, so it was not warm"
+    return RunWarning("residency", f"{part}; free memory or prepare less data", list(short))
+
+
+def _unverified(groups: Cases) -> RunWarning | None:
+    unknown = [
+        key
+        for key, rounds in warm(groups).items()
+        if _least_residency(rounds) is None and rounds[0].case["format"] != cases.OWN_DATA
+    ]
+    said = "nobody can tell if the files were in memory; run as their owner"
+    return RunWarning("unverified", said, unknown) if unknown else None
+
+
+def _warm_from_disk(groups: Cases) -> RunWarning | None:
+    allowed = 1 - WARM_LIMIT
+    read = {
+        key: statistics.median(r.disk.read_bytes or 0 for r in rounds)
+        for key, rounds in warm(groups).items()
+        if (_least_residency(rounds) or 0) >= WARM_LIMIT
+        and statistics.median((r.disk.read_bytes or 0) / r.timing.logical_bytes for r in rounds) > allowed
+    }
+    if not read:
+        return None
+    amount = f"a warm round read {bytes_text(max(read.values()))} from disk"
+    return RunWarning("reclaimed", f"{amount}: something takes pages out of memory; free memory", list(read))
+
+
+def _least_residency(rounds: Sequence[Record]) -> float | None:
+    values = [record.cache.residency for record in rounds]
+    known = [value for value in values if value is not None]
+    return min(known) if len(known) == len(values) else None
+
+
+CHECKS: tuple[Check, ...] = (
+    _below,
+    _backed,
+    _not_warm,
+    _unverified,
+    _warm_from_disk,
+)

@@ -1,0 +1,1 @@
+"""What `scripts/gpu_check` asks of a GPU: by commands, and by questions in processes of their own."""

@@ -1,0 +1,86 @@
+"""What the studies say of a GPU, on the made-up one: what is booked where; of speed it says nothing."""
+
+import pytest
+from backend import NAME
+from simulated import device
+
+from iobench.bench.training import Trainer
+from iobench.loading.transfer import HostToDevice
+from iobench.studies import _combinations, _epochs, settings
+from iobench.studies._base import FAILS, HOLDS
+from iobench.studies._combinations import Combination, Resident
+from iobench.studies._turns import Measurements, interleave
+
+pytest_plugins = "plugged"
+
+WHERE = f"{NAME}:0"
+
+
+@pytest.fixture
+def measured(plug_in, monkeypatch, tmp_path):
+    """Measurements of the study of settings: rows of each kind, of little data and of much."""
+    from iobench import Synthetic, prepare
+
+    plug_in("everything late")
+    monkeypatch.setattr(_combinations, "BATCH", 8)
+    openers = {}
+    for share in (settings.SMALL, settings.LARGE):
+        source = Synthetic(share * 3 * 64, (64,))
+        openers[share] = prepare(source, ["npy"], data_dir=tmp_path, name=f"s{share}")[0].opener("npy")
+
+    def measure():
+        rows = {row: settings.TABLE[row] for row in (2, 10, 11)}
+        contenders = {
+            settings._at(one.label, share): one.contender(opener, WHERE, 1)
+            for share, opener in openers.items()
+            for one in rows.values()
+        }
+        found = interleave(contenders, rounds=1)
+        sizes = {str(share): opener.schema.logical_bytes for share, opener in openers.items()}
+        monkeypatch.setattr(settings, "TABLE", {n: rows.get(n, rows[2]) for n in settings.TABLE})
+        return Measurements(found.seconds, found.noted, {"gpu": True, "data_bytes": sizes})
+
+    return measure
+
+
+def test_gpu_memory_is_each_contender_s_own_and_grows_only_where_all_the_data_are_there(measured):
+    assert settings._of_gpu_memory("c", measured()).answer == HOLDS
+
+
+def test_where_the_data_do_not_stay_there_the_claim_fails(measured, monkeypatch):
+    monkeypatch.setitem(settings.TABLE, 11, Combination())
+    assert settings._of_gpu_memory("c", measured()).answer == FAILS
+
+
+def test_the_table_s_last_row_has_all_data_on_the_device_before_the_first_batch(late, images):
+    loader = Resident().on(WHERE)
+    epochs = loader.open(_combinations.shuffled(images.opener("npy"), WHERE))
+    assert late.pools[0].allocated >= images.schema.logical_bytes
+    epochs.close()
+
+
+def test_forward_and_backward_are_each_timed_to_the_device_s_end(late, images, monkeypatch):
+    """And not to where the host has asked for them, which takes it no time."""
+    ended = []
+
+    class Meter(_epochs.Meter):
+        def __exit__(self, *exc):
+            ended.append(late.unfinished())
+            super().__exit__(*exc)
+
+    monkeypatch.setattr(_epochs, "Meter", Meter)
+    monkeypatch.setattr(Trainer, "forward", lambda self, batch: late.work(0, 0.01))
+    monkeypatch.setattr(Trainer, "backward", lambda self, loss: late.work(0, 0.02))
+    train = _epochs.TrainingInParts(images.opener("npy"), HostToDevice(device(0), True))
+    train({})
+    assert ended == [0, 0]
+    monkeypatch.setattr(HostToDevice, "synchronize", lambda self: None)  # the mutation
+    train({})
+    assert ended[2:] == [1, 2]
+
+
+def test_of_a_gpu_whose_driver_tells_nothing_nobody_can_tell_how_busy_it_is(late, images):
+    contender = Combination().contender(images.opener("npy"), WHERE, 1)
+    turn = contender()
+    assert "gpu_busy" not in turn.noted
+    assert turn.noted["gpu_allocated_bytes"] > 0
