@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
-from iobench.errors import MissingExtra
+from iobench.errors import DeviceUnavailable, MissingExtra
+from iobench.host.device import pick_device
 from iobench.loading.ray import RayLoader, cluster
 from iobench.studies import _parity
 from iobench.studies._base import UNKNOWN, Answer, Study, StudyOptions
@@ -219,8 +220,11 @@ def _accuracies(ranks: dict[str, list[Found]]) -> Measurements:
 
 def _data_parallel() -> Answer:
     claim = "A training by DataParallel is as accurate with it (there 90.67 against 90.32 %)."
-    count = torch.cuda.device_count()
-    why = "not run: needs 2 CUDA devices" if count < 2 else "not run: this study trains on the CPU"
+    try:
+        pick_device("cuda:1")
+        why = "not run: this study trains on the CPU"
+    except DeviceUnavailable:
+        why = "not run: needs 2 CUDA devices"
     return Answer(claim, UNKNOWN, f"{why}; on the CPU DataParallel changes nothing, and would prove nothing")
 
 

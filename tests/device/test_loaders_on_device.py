@@ -23,6 +23,7 @@ pytest_plugins = "plugged"
 TESTS = Path(__file__).parent.parent
 STAND_INS = {"gds": TESTS / "gds" / "library", "dali": TESTS / "dali" / "library"}
 FORMATS = {
+    "ffcv": "ffcv",
     "huggingface": "arrow",
     "lance": "lance",
     "litdata": "litdata",
@@ -31,7 +32,8 @@ FORMATS = {
     "tfdata": "tfrecord",
     "webdataset": "webdataset",
 }  # of loaders that do not read npy
-OTHERS = [name for name in loaders.names() if name not in (*loaders.DEFAULT_LOADERS, *STAND_INS)]
+APART = (*loaders.DEFAULT_LOADERS, *STAND_INS, "ray")
+OTHERS = [name for name in loaders.names() if name not in APART]
 
 indices = pytest.mark.parametrize("index", [0, 1])
 

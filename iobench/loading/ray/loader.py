@@ -13,9 +13,10 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from iobench.errors import InvalidSettings, LoaderFailed
+from iobench.host.device import device_of, pick_device
 from iobench.loading.ray import cluster
 from iobench.loading.ray.life import TimedOut
-from iobench.loading.ray.packed import pack
+from iobench.loading.ray.packed import pack, pageable, pinned
 from iobench.loading.ray.remote import Crew, Dealer, RemoteWorker
 from iobench.loading.ray.worker import Work
 from iobench.text import reason
@@ -124,7 +125,7 @@ class _Workers:
             loader._actor_options,
             loader.prefetch_factor or 1,
             loader.timeout,
-            loader.pin_memory and torch.accelerator.is_available(),
+            pinned if loader.pin_memory and not device_of(pick_device("auto")).is_host else pageable,
         )
         self._members = [RemoteWorker(crew, number) for number in range(loader.num_workers)]
         self.close = weakref.finalize(self, _end, self._members)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +19,22 @@ import numpy.typing as npt
 import torch
 
 Bytes = npt.NDArray[np.uint8]
+Copy = Callable[[Bytes], Bytes]
+
+
+def pageable(buffer: Bytes) -> Bytes:
+    """A copy in ordinary memory."""
+    copy: Bytes = buffer.copy()
+    return copy
+
+
+def pinned(buffer: Bytes) -> Bytes:
+    """A copy in pinned memory, from torch's cache of it, which waits for copies to a device."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*not writable")  # nobody writes to it
+        tensor = torch.from_numpy(buffer)
+    copy: Bytes = tensor.pin_memory().numpy()
+    return copy
 
 
 @dataclass(frozen=True)
@@ -31,9 +49,9 @@ class Packed:
         """Bytes that travel."""
         return len(self.pickled) + sum(buffer.nbytes for buffer in self.buffers)
 
-    def unpacked(self, pin: bool = False) -> Any:
-        """The object, its arrays and tensors in memory of their own, pinned if asked for."""
-        return pickle.loads(self.pickled, buffers=[_fresh(buffer, pin) for buffer in self.buffers])
+    def unpacked(self, copy: Copy = pageable) -> Any:
+        """The object, its arrays and tensors in memory of their own."""
+        return pickle.loads(self.pickled, buffers=map(copy, self.buffers))
 
 
 def pack(value: Any) -> Packed:
@@ -70,9 +88,3 @@ def _reduced(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _tensor(buffer: Any, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
     return torch.from_numpy(buffer).view(dtype).reshape(shape)
-
-
-def _fresh(buffer: Bytes, pin: bool) -> Bytes:
-    memory: Bytes = torch.empty(buffer.nbytes, dtype=torch.uint8, pin_memory=pin).numpy()
-    memory[:] = buffer
-    return memory

@@ -14,7 +14,7 @@ from torch._utils import ExceptionWrapper
 
 from iobench.errors import LoaderFailed
 from iobench.loading.ray.life import Life, deaths
-from iobench.loading.ray.packed import Packed
+from iobench.loading.ray.packed import Copy, Packed
 from iobench.loading.ray.seeds import RandomState
 from iobench.loading.ray.worker import Shipment, actor_class
 from iobench.text import reason
@@ -32,7 +32,7 @@ class Crew:
     options: Mapping[str, Any]
     ahead: int  # shipments
     timeout: float
-    pin: bool
+    copy: Copy  # of batches that have come
 
 
 class RemoteWorker:
@@ -64,7 +64,7 @@ class RemoteWorker:
         if isinstance(batch, ExceptionWrapper):
             batch.reraise()  # type: ignore[no-untyped-call]
             raise AssertionError("an error raises itself")
-        return batch.unpacked(self._crew.pin)
+        return batch.unpacked(self._crew.copy)
 
     def kill(self) -> None:
         """End the actor, in whatever it does."""
