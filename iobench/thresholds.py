@@ -9,6 +9,7 @@ OTHERS_PROCESSORS = (
 )
 OTHERS_DISK_BYTES_PER_S = 50e6  # that other processes read from the same disk: 5 % of what one gives here
 OTHERS_TURNS = 0.2  # of the turns with other work: fewer do not move a median
+CROWDED = 0.75  # of the processors' time, used by others: who waits then may wait for a core
 STEAL = 0.01  # of the processors' time, that a hypervisor gave to others
 MEMORY_STALLED = 0.05  # of the time, in which tasks waited for memory to be freed
 CACHED_BELOW = 1.3  # first p50 of single reads over the second from which on a layer below must have cached

@@ -163,17 +163,17 @@ def test_tensors_made_of_lists_in_collate():
 
 
 def test_threads_that_get_in_each_other_s_way_in_workers(monkeypatch):
-    """Each thread that a worker's BLAS has costs 5 ms here, as it does where there are more than cores."""
+    """Each thread that a worker's BLAS has costs 2 ms here, as it does where there are more than cores."""
     monkeypatch.setattr(settings, "threads_fight", lambda workers: True)
     matrix = np.ones((400, 400))
 
     def fight(row):
         threads = [one["num_threads"] for one in threadpoolctl.threadpool_info() if one["user_api"] == "blas"]
-        time.sleep(5e-3 * max(threads) + 0 * (matrix @ matrix)[0, 0])
+        time.sleep(2e-3 * max(threads) + 0 * (matrix @ matrix)[0, 0])
         return torch.zeros(4)
 
     monkeypatch.setattr(Seen, "threads", True)
-    advice = alone(DataLoader(Samples(96, fight), 8, **FORK), seconds=8.0)
+    advice = alone(DataLoader(Samples(64, fight), 8, **FORK), seconds=8.0)
     (found,) = [one for one in advice if one.kind == "threads"]
     assert found.gain > 1.05
     assert "threadpool_limits(1)" in found.said

@@ -64,7 +64,13 @@ def profiles(own: Own, seconds: float, batches: int | None, guard: Guard) -> lis
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
         loader: Any = own.made({})
         if own.rebuilds and loader.num_workers:
-            profiled = rebuilt(loader, {"worker_init_fn": partial(_begin, folder, loader.worker_init_fn)})
+            profiled = rebuilt(
+                loader,
+                {
+                    "worker_init_fn": partial(_begin, folder, loader.worker_init_fn),
+                    "persistent_workers": False,  # they write their profiles down when they end
+                },
+            )
         else:
             profiled = loader
         found = [_profiled("main process", _main(guard(profiled), seconds, batches), loader)]

@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from iobench.diagnose.facts import Facts
-from iobench.results.others import PROCESSORS
 from iobench.results.parts import OthersPart
+from iobench.thresholds import CROWDED
 
 QUEUE_THREADS = 2  # of a worker: its own, and that which feeds its queue
 IDLE = 0.5  # of the time on a processor
@@ -73,7 +73,7 @@ class Seen:
     @property
     def idle(self) -> bool:
         """Whether all processes spent most of the time waiting: sleeping, or for a disk, not for a core."""
-        if PROCESSORS.is_seen(self.others):
+        if (self.others.processors or 0.0) > CROWDED:
             return False
         return max(self.cpu_s, self.worker_cpu_s / max(1, self.workers)) < IDLE * self.elapsed_s
 

@@ -96,7 +96,7 @@ def _tried(
     like = settings.Like(seen.whole, starting, seen.idle, seen.threads, device)
     trials, _ = settings.trials_of(own, like)
     if (kept := kept_trial(own, seen, profiles)) is not None:
-        trials.append(kept)
+        trials.insert(1, kept)  # before those that take long to start
     if len(trials) < 2:
         return [], None
     contest = Contest(own, wanted)

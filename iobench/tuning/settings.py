@@ -46,6 +46,10 @@ def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[
     """The loader as it is and what is worth trying, as far as it can be set; and what is not, and why."""
     limits, now = limits or Limits(), own.workers({})
     found, left_out = [Trial(AS_IT_IS, unfit=_too_many(own, {}, limits))], list[str]()
+    if fetches_batches(own):
+        found.append(_trial("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
+        if now:
+            found.append(_trial("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))
     counts = [n for n in _counts(like.idle, limits) if n != now] if _can(own, "num_workers") else []
     if counts and not now and _repeats(own) and not like.whole:
         left_out.append("workers: nobody can tell whether its dataset shares its samples out among them")
@@ -55,10 +59,6 @@ def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[
         left_out.append(f"workers: {', '.join(held)} is open already, and must not be forked: {fix}")
         counts = []
     found += [_trial("workers", counted(n, "worker"), num_workers=n) for n in counts]
-    if fetches_batches(own):
-        found.append(_trial("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
-        if now:
-            found.append(_trial("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))
     if not now and counts and max(counts) > 1:
         many = _trial("workers", counted(max(counts), "worker"), num_workers=max(counts))
         found += [one for one in refinements(own, many, like) if one.kind == "threads"]

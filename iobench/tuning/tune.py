@@ -11,7 +11,7 @@ from typing import Any
 
 from iobench.errors import InvalidSettings, TargetError
 from iobench.loading.target import called_of, raised
-from iobench.results.others import PROCESSORS
+from iobench.thresholds import CROWDED
 from iobench.tuning import settings
 from iobench.tuning.answer import Tuned, answer
 from iobench.tuning.contest import CUTS, Contest, Limits, finalists
@@ -192,7 +192,7 @@ def _fits(trial: Trial) -> bool:
 def _idle(turn: Turn) -> bool:
     """Whether its processes waited most of the time: sleeping, or for a disk or network, not for a core."""
     others = turn.measured.others
-    if others is not None and PROCESSORS.is_seen(others):
+    if others is not None and (others.processors or 0.0) > CROWDED:
         return False
     return turn.measured.processor.cpu_s < 0.5 * turn.measured.timing.epochs_s
 

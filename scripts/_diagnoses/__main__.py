@@ -45,6 +45,7 @@ def main() -> None:
         found = [json.loads(line) for path in given.sum for line in path.read_text().splitlines()]
         return summary(found)
     warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+    warnings.filterwarnings("ignore", "This DataLoader will create")
     found = []
     with tempfile.TemporaryDirectory() as folder, neighbours(given.busy):
         files = data.made(Path(folder) / "files")
@@ -83,7 +84,7 @@ def one(name: str, make: Any, kinds: Sequence[str], files: Path, given: argparse
     for advice in said.advice:
         taken = [t for t in said.trials if t.name in gains and gains[t.name].ratio.median == advice.gain]
         trial = taken[0] if taken else None
-        got = achieved(make(files), trial) if trial is not None and advice.gain else None
+        got = achieved(own, trial) if trial is not None and advice.gain else None
         false = got < WORTH if got is not None else advice.kind not in kinds
         advices.append({"kind": advice.kind, "predicted": advice.gain, "achieved": got, "false": false})
     found = {
@@ -99,11 +100,11 @@ def one(name: str, make: Any, kinds: Sequence[str], files: Path, given: argparse
     return found
 
 
-def achieved(loader: Any, trial: Trial) -> float | None:
+def achieved(own: Own, trial: Trial) -> float | None:
     """How many times as fast a loader is as advised, over whole epochs of both in turns."""
     again = Trial(trial.name, trial.changes, trial.kind, make=trial.make)
     both = [Trial(AS_IT_IS), again]
-    contest = Contest(Own(loader), Wanted(lambda tensors: None))
+    contest = Contest(own, Wanted(lambda tensors: None))
     with contest.under_way():
         for each in both:
             contest.look(each, None)
