@@ -52,7 +52,7 @@ MEMORY = Sign(
     "memory",
     lambda part: part.memory_stalled,
     thresholds.MEMORY_STALLED,
-    "memory was short, and tasks waited for it up to {} of the time,",
+    "memory was short, and tasks waited for it up to {} of the time",
     "free memory, or prepare less data",
 )
 STEAL = Sign(

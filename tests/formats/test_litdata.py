@@ -2,14 +2,20 @@
 
 import json
 import struct
+from contextlib import closing
 
 import numpy as np
 import pytest
 from own_library import loaded, run
 
 from iobench import formats
+from iobench.dataset.manifest import Opener
 from iobench.formats import Chunked, CorruptArtifact, Field, Listed, Schema
+from iobench.loading import loaders
+from iobench.loading.loaders import Job
+from iobench.loading.order import Order
 from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
+from iobench.testing.loaders import as_arrays
 
 LITDATA = formats.get("litdata")
 
@@ -94,6 +100,19 @@ def test_what_litdata_writes_is_read_where_it_lies(others, name, kind):
         assert_same(batch["nested_raw"], np.repeat(column, 3, 1).astype("uint16"))
         assert reader.placement().keys() == {field.name for field in TOLD}
         assert all(isinstance(place, kind) for place in reader.placement().values())
+
+
+def test_its_own_loader_gives_leaves_by_the_names_of_their_fields(others):
+    pytest.importorskip("litdata")
+    schema = Schema(50, TOLD[:-1])
+    job = Job(Opener(LITDATA, others / "same", schema), Order("sequential", 8))
+    with (
+        closing(loaders.parse("litdata").open(job)) as epochs,
+        LITDATA.open(others / "same", schema) as reader,
+    ):
+        found = [as_arrays(batch) for batch in epochs.epoch(0)]
+        whole = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
+        assert_rows(whole, reader.batch(slice(None)), slice(None))
 
 
 def test_leaves_that_do_not_say_what_they_are_are_named(others):

@@ -83,6 +83,32 @@ def test_an_mds_of_jpegs_with_labels(tmp_path):
     assert measured(manifest) == 6
 
 
+@pytest.mark.parametrize("loader", ["lance", "huggingface", "huggingface:via=arrow,fetch=batch"])
+def test_columns_whose_names_are_none_of_a_field(tmp_path, loader):
+    """A loader over others' data finds the columns by names that iobench has changed."""
+    pa, name = pytest.importorskip("pyarrow"), loader.partition(":")[0]
+    pytest.importorskip({"huggingface": "datasets"}.get(name, name))
+    table = pa.table({"the label": np.arange(SAMPLES), "class": np.arange(SAMPLES) / 2})
+    if name == "lance":
+        import lance
+
+        lance.write_dataset(table, tmp_path / "train")
+    else:
+        with (
+            pa.OSFile(str(tmp_path / "train.arrow"), "wb") as file,
+            pa.ipc.new_file(file, table.schema) as out,
+        ):
+            out.write_table(table)
+    (path,) = tmp_path.iterdir()
+    manifest, _ = add(path, name="d", data_dir=tmp_path / "data")
+    assert {field.name for field in manifest.schema.fields} == {"the_label", "f_class"}
+    options = iobench.RunOptions(
+        loader=(loader,), order=("sequential",), batch_size=(8,), rounds="1", limits=False, isolate=False
+    )
+    found = iobench.run(manifest, options)
+    assert (found.failures, len(found.records)) == ({}, 1)
+
+
 def write_lmdb(path, values):
     """As tutorials do: keys of digits, a map as large as it may become, the number of samples beside them."""
     with lmdb.open(str(path), map_size=1 << 24) as env, env.begin(write=True) as txn:

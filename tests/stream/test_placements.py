@@ -266,3 +266,22 @@ def test_fields_that_lie_plain_and_fields_in_blocks_are_read_together(encoded, t
     with Several(encoded.schema, parts) as reader:
         for rows in ORDERS:
             encoded.check(reader, rows)
+
+
+def test_rows_listed_at_whole_widths_are_taken_as_elements_of_an_array(tmp_path):
+    schema, paths = Schema(21, (Field("x", (16,), "float32"),)), [tmp_path / f"{n}" for n in range(3)]
+    rows = np.random.default_rng(0).random((21, 16), np.float32)
+    for number, path in enumerate(paths):  # 136 bytes, then a row in every third slot of 64
+        slots = np.zeros((7, 48), np.float32)
+        slots[:, :16] = rows[number * 7 : number * 7 + 7]
+        path.write_bytes(bytes(136) + slots.tobytes())
+    row = np.arange(21)
+    even = Listed(tuple(paths), row // 7, 136 + row % 7 * 192)
+    odd = Listed(tuple(paths), row // 7, 136 + row % 7 * 192 + (row == 20) * 4)
+    wanted = np.array([20, 0, 7, 7, 3])
+    for place, over in ((even, 8), (odd, None)):
+        reader = CachedReader(schema, {"x": place}, cold=False)
+        assert reader._places.lattice("x") == over
+        assert (reader.batch(wanted)["x"][1:] == rows[wanted][1:]).all()
+        assert (reader.batch(wanted)["x"][0] == rows[20]).all() == (over is not None)
+        reader.close()

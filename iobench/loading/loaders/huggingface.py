@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.errors import InvalidSettings
-from iobench.formats import Format, Rows, Timed, option
+from iobench.formats import Format, Rows, Timed, field_name, option
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader
 from iobench.loading.loaders.dataloader import (
@@ -149,7 +149,7 @@ def tensor_of_column(column: Any, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _mapped(opener: Opener) -> Any:
-    """The files of an artifact as one Dataset, without a copy in the library's cache.
+    """The files of an artifact as one Dataset, columns named as the fields, without a copy in its cache.
 
     `Dataset.from_file` maps streams alone; a table over a mapped file is the same without that limit.
     """
@@ -164,4 +164,6 @@ def _mapped(opener: Opener) -> Any:
             seekable = start.read(len(FILE_MAGIC)) == FILE_MAGIC
         mapped = pa.memory_map(str(file)) if seekable else None
         parts.append(Dataset(pa.ipc.open_file(mapped).read_all()) if mapped else Dataset.from_file(str(file)))
-    return concatenate_datasets(parts)
+    whole = concatenate_datasets(parts)
+    others = {column: field_name(column) for column in whole.column_names if field_name(column) != column}
+    return whole.rename_columns(others) if others else whole

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.formats import Format, option
+from iobench.formats import Format, field_name, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.loaders._workers import MOST_AHEAD
 from iobench.loading.loaders.huggingface import tensor_of_column
@@ -51,12 +51,14 @@ class LanceEpochs(Epochs):
         super().__init__(loader, job)
         with job.opener():  # a dataset that holds something else is told as everywhere
             pass
-        from lance.torch.data import LanceDataset  # after our own import of it, which sets its log
+        from lance import dataset  # after our own import of it, which sets its log
+        from lance.torch.data import LanceDataset
 
+        self._columns = {field_name(name): name for name in dataset(str(job.opener.path)).schema.names}
         self._dataset: Any = LanceDataset(
             str(job.opener.path),
             batch_size=job.order.batch_size,
-            columns=[field.name for field in job.opener.schema.fields],
+            columns=[self._columns[field.name] for field in job.opener.schema.fields],
             batch_readahead=loader.readahead,
             to_tensor_fn=self._tensors,
             auto_detect_rank=False,
@@ -74,7 +76,7 @@ class LanceEpochs(Epochs):
     def _tensors(self, batch: Any, **others: Any) -> HostBatch:
         """The columns of a record batch, in memory of their own."""
         fields = self.opener.schema.fields
-        return {field.name: tensor_of_column(batch[field.name], field.shape) for field in fields}
+        return {f.name: tensor_of_column(batch[self._columns[f.name]], f.shape) for f in fields}
 
     def close(self) -> None:
         """Let go of the dataset."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.errors import LoaderFailed
-from iobench.formats import Format, option
+from iobench.formats import Format, field_name, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader
@@ -92,7 +92,8 @@ class LitDataEpochs(Epochs):
             batches = iter(loader)
         names = [field.name for field in self.opener.schema.fields]
         for batch in batches:
-            yield {name: batch[name] for name in names}
+            named = dict(_leaves(batch))
+            yield {name: named[name] for name in names}
 
     def _loader(self) -> Any:
         from litdata import StreamingDataLoader
@@ -112,3 +113,12 @@ class LitDataEpochs(Epochs):
         self._made = self._dataset = None
         self._items.close(0)
         gc.collect()
+
+
+def _leaves(batch: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Each tensor of a batch, by the name of the field that it is: keys of nested dicts are joined."""
+    if isinstance(batch, (dict, list, tuple)):
+        for key, inner in batch.items() if isinstance(batch, dict) else enumerate(batch):
+            yield from _leaves(inner, f"{above}/{key}" if above else str(key))
+    else:
+        yield field_name(above or "sample"), batch

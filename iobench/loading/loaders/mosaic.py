@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.formats import Format, option
+from iobench.formats import Format, field_name, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader
@@ -109,12 +109,13 @@ class MosaicEpochs(Epochs):
         yield from map(self._typed, batches)
 
     def _typed(self, batch: HostBatch) -> HostBatch:
-        """The fields, bools as such: MDS has them as bytes."""
+        """The fields by their names, bools as such: MDS has them as bytes."""
         import torch
 
-        fields = self.opener.schema.fields
+        named = {field_name(column): tensor for column, tensor in batch.items()}
         return {
-            f.name: batch[f.name].view(torch.bool) if f.dtype == "bool" else batch[f.name] for f in fields
+            f.name: named[f.name].view(torch.bool) if f.dtype == "bool" else named[f.name]
+            for f in self.opener.schema.fields
         }
 
     def close(self) -> None:

@@ -15,6 +15,7 @@ from iobench.host.maps import side_by_side
 Index = npt.NDArray[np.int64]
 
 PIECE_ROWS = 1 << 17  # looked at together: what stays in the processor's cache
+MOST_LISTED = 8 << 20  # rows whose positions are kept in memory
 NEAR_BYTES = 64 << 10  # a gap of no more between rows is read along with them; less than is BETWEEN files
 
 
@@ -62,11 +63,14 @@ class Places(Laid):
         super().__init__(schema, (path for place in self._placements.values() for path in place.files))
         sizes = np.array(self.sizes, np.int64)
         self._starts, self._sizes, self._bases = {}, {}, {}
+        self._listed: dict[str, Index] = {}  # positions, which cost a third of looking them up in two lists
         for name, place in self._placements.items():
             of_field = self.numbers(place.files)
             self._starts[name], self._sizes[name] = self.starts[of_field], sizes[of_field]
             for rows in _telling(place, self.samples):
                 self._check(name, *place.locate(rows))
+            if isinstance(place, Listed) and len(of_field) > 1 and self.samples <= MOST_LISTED:
+                self._listed[name] = _joined(place, self._starts[name], self.samples)
             if isinstance(place, Chunked):  # where row 0 would be if all were as in this chunk
                 begins = self._starts[name][place.file] + place.offset
                 self._bases[name] = begins - place.first * place.stride
@@ -74,6 +78,7 @@ class Places(Laid):
     def close(self) -> None:
         """Let go of lists, which may be maps of files: whatever is asked now is a ValueError."""
         self._placements.clear()
+        self._listed.clear()
 
     def positions(self, name: str, rows: Index) -> Index:
         """Where rows begin, each in one piece."""
@@ -82,6 +87,8 @@ class Places(Laid):
             return np.asarray(starts[0] + place.offset + rows * place.stride)
         if isinstance(place, Chunked):
             return np.asarray(self._bases[name][place.number(rows)] + rows * place.stride)
+        if name in self._listed:
+            return np.asarray(np.take(self._listed[name], rows))
         if isinstance(place, Listed) and len(starts) == 1:
             return np.asarray(np.take(place.offset, rows) + (place.within + starts[0]))
         files, offsets = place.locate(rows)
@@ -112,11 +119,15 @@ class Places(Laid):
     def lattice(self, name: str) -> int | None:
         """What positions leave over when they are divided by the width, if all leave the same."""
         place, width = self._of(name), self.widths[name]
-        if not isinstance(place, Strided | Chunked) or place.stride % width:
+        if not isinstance(place, Listed) and getattr(place, "stride", 1) % width:
             return None
-        firsts = np.zeros(1, np.int64) if isinstance(place, Strided) else place.first
-        over = np.unique(self.positions(name, firsts) % width)
-        return int(over[0]) if len(over) == 1 else None
+        over: int | None = None
+        for rows in _regular(place, self.samples):
+            left = self.positions(name, rows) % width
+            over = int(left[0]) if over is None else over
+            if (left != over).any():
+                return None
+        return over
 
     def compact(self, name: str) -> bool:
         """Whether a field's rows lie by themselves, not among those of others."""
@@ -175,5 +186,29 @@ def _telling(place: Placement, samples: int) -> Iterator[Index]:
         yield place.first
         yield np.append(place.first[1:], samples) - 1
     else:
-        for low in range(0, samples, PIECE_ROWS):
-            yield np.arange(low, min(low + PIECE_ROWS, samples))
+        yield from _pieces(samples)
+
+
+def _regular(place: Placement, samples: int) -> Iterator[Index]:
+    """Rows that tell what all positions leave over, at a stride of whole widths: some at a time."""
+    if isinstance(place, Strided):
+        yield np.zeros(1, np.int64)
+    elif isinstance(place, Chunked):
+        yield place.first
+    else:
+        yield from _pieces(samples)
+
+
+def _joined(place: Placement, starts: Index, samples: int) -> Index:
+    """The position of each row."""
+    found = np.empty(samples, np.int64)
+    for rows in _pieces(samples):
+        files, offsets = place.locate(rows)
+        found[rows[0] : rows[-1] + 1] = offsets + starts[files]
+    return found
+
+
+def _pieces(samples: int) -> Iterator[Index]:
+    """All rows, some at a time."""
+    for low in range(0, samples, PIECE_ROWS):
+        yield np.arange(low, min(low + PIECE_ROWS, samples))
