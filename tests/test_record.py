@@ -110,6 +110,8 @@ BROKEN = {
     '{"record_version": 1}': "damaged: KeyError",
     changed(record_version=99, run={}): "version 99, newer than 2; upgrade iobench",
     in_part("timing", epochs_s=math.nan): "a figure is NaN",
+    in_part("timing", logical_bytes=10**39): "a figure is 1000000000",
+    in_part("timing", epochs_s=1.5).replace("1.5", "1e999"): "a figure is 1e999",
     in_part("timing", wait_s=math.inf): "a figure is Infinity",
     in_part("timing", epochs_s=0): "epochs_s is 0",
     in_part("timing", epochs=0): "epochs is 0",

@@ -143,7 +143,7 @@ def test_warnings_about_several_cases_are_one_that_names_some_of_them():
     (found,) = warnings_of(records)
     assert len(found.cases) == 4
     assert found.sentence.startswith(
-        "npy · native; hdf5 · native; lmdb · native and 1 more: rounds of 150 ms"
+        "npy · native; hdf5 · native; lmdb · native and 1 more: rounds as short as 150 ms"
     )
 
 

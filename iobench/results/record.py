@@ -26,6 +26,8 @@ from iobench.results.parts import (
 )
 
 VERSION = 2
+MOST_DIGITS = 40  # that are repeated of a figure
+LARGEST = 2**64 - 1  # whole number: what is larger would overflow where it is converted
 MOST_LEVELS = 50  # of a record: far more than it has, far fewer than Python's own recursion can take
 
 
@@ -127,7 +129,7 @@ def parse(line: str) -> Record:
 
     ValueError, in words, where it is none: every part is checked against its declared types.
     """
-    body = json.loads(line, parse_constant=_refuse)
+    body = json.loads(line, parse_constant=_refuse, parse_int=_whole, parse_float=_real)
     check_levels(body)
     if "\\ud" in line.lower():  # half of a surrogate pair is no text: a UnicodeEncodeError
         json.dumps(body, ensure_ascii=False).encode()
@@ -155,6 +157,7 @@ def _check(record: Record) -> None:
         "headroom": 1 if record.headroom_samples_per_s is None else record.headroom_samples_per_s,
         "samples of the dataset": record.dataset.samples,
         "limit": record.limit.bytes_per_s if record.limit else 1,
+        "logical bytes per byte of the limit": record.limit.logical_per_byte if record.limit else 1,
     }
     for name, value in positive.items():
         if not (value > 0 and math.isfinite(value)):
@@ -166,6 +169,18 @@ def _check(record: Record) -> None:
 
 def _refuse(constant: str) -> Any:
     raise ValueError(f"a figure is {constant}")
+
+
+def _whole(digits: str) -> int:
+    if abs(value := int(digits)) > LARGEST:
+        _refuse(digits[:MOST_DIGITS])
+    return value
+
+
+def _real(digits: str) -> float:
+    if not math.isfinite(value := float(digits)):
+        _refuse(digits[:MOST_DIGITS])
+    return value
 
 
 def check_levels(body: Any) -> None:

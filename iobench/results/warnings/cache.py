@@ -30,8 +30,8 @@ def _backed(groups: Cases) -> RunWarning | None:
         return None
     return RunWarning(
         "backed",
-        f"before {slow} of {len(rates)} rounds the host had to back memory first, at "
-        f"{rate_text(min(rates))}B/s; iobench had that done outside the clock, as far as it can, a training "
+        f"before {slow} of {len(rates)} rounds the hypervisor had to provide memory anew, at "
+        f"{rate_text(min(rates))}B/s; iobench had that done untimed, as far as it can, but a training "
         "job pays for it: keep the machine busy, or give it memory of its own",
     )
 
@@ -41,7 +41,7 @@ def _not_warm(groups: Cases) -> RunWarning | None:
     short = {key: value for key, value in least.items() if value is not None and value < WARM_LIMIT}
     if not short:
         return None
-    part = f"only {min(short.values()):.0%} of the files was in memory before a round, so it was not warm"
+    part = f"only {min(short.values()):.0%} of the pages were in memory before a round, so it was not warm"
     return RunWarning("residency", f"{part}; free memory or prepare less data", list(short))
 
 
@@ -51,7 +51,7 @@ def _unverified(groups: Cases) -> RunWarning | None:
         for key, rounds in warm(groups).items()
         if _least_residency(rounds) is None and rounds[0].case["format"] != cases.OWN_DATA
     ]
-    said = "nobody can tell if the files were in memory; run as their owner"
+    said = "whether the files were in memory cannot be found out; run as their owner"
     return RunWarning("unverified", said, unknown) if unknown else None
 
 

@@ -38,10 +38,10 @@ def _neighbours(groups: Cases) -> RunWarning | None:
     busy = {key: seen for key, seen in found.items() if seen is not None}
     if not busy:
         return None
-    amount = f"others read as much as {max(most for _, most in busy.values()):.0%} of the data"
+    amount = f"other processes read as much as {max(most for _, most in busy.values()):.0%} of the data"
     return RunWarning(
         "neighbours",
-        f"{amount} from the same disk meanwhile; see who does with 'pidstat -d 1', and stop it",
+        f"{amount} from the same disk meanwhile; see which with 'pidstat -d 1', and stop them",
         list(busy),
     )
 

@@ -35,7 +35,7 @@ def _short_rounds(groups: Cases) -> RunWarning | None:
     if not short:
         return None
     least, enough = seconds_text(min(times[key] for key in short)), seconds_text(thresholds.ROUND_S)
-    said = f"rounds of {least} and up, below {enough}, "
+    said = f"rounds as short as {least}, below {enough}, "
     return RunWarning(
         "short", said + "measure the moment as much as the case; prepare more data (--size)", short
     )
@@ -78,7 +78,7 @@ def _drift(groups: Cases) -> RunWarning | None:
     if cold and change < 0:
         why = "the disk may allow a burst and then throttle; wait, and give --rounds 20 to see where it ends"
         return RunWarning("throttled", f"{course}: {why}")
-    return RunWarning("drift", f"{course}: the machine warms up, slows down or shares; wait and run again")
+    return RunWarning("drift", f"{course}: the machine warms up, slows down or is shared; wait and run again")
 
 
 @_by_context

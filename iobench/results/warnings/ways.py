@@ -17,7 +17,7 @@ def _beaten_limit(groups: Cases) -> RunWarning | None:
         if (limits := [r.limit.bytes_per_s for r in rounds if r.limit])
         and statistics.median(r.bytes_per_s for r in rounds) > max(limits)
     ]
-    said = "faster than the limit measured for it, also when that was measured again; give more --rounds"
+    said = "faster than the limit that was measured for it, even when measured again; give more --rounds"
     return RunWarning("limit", said, beaten) if beaten else None
 
 
@@ -40,7 +40,7 @@ def _not_every_sample(groups: Cases) -> RunWarning | None:
     samples = max(groups[key][0].dataset.samples for key in lost)
     counts = {name: max(getattr(proof, name) for proof in lost.values()) for name in ("dropped", "repeated")}
     counted = " and ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-    said = f"{counted} of {samples:,} samples in an epoch, so that no two epochs need train on the same"
+    said = f"{counted} of {samples:,} samples in an epoch, so that two epochs need not train on the same ones"
     return RunWarning("coverage", said, list(lost))
 
 
@@ -55,7 +55,7 @@ def _own_order(groups: Cases) -> RunWarning | None:
     parts = ["samples came in another order than they are stored"] if stored else []
     if little:
         least = min(little.values())
-        parts.append(f"its own shuffle is as little as {least:.0%} of a full one, which others here did")
+        parts.append(f"its own shuffle is only {least:.0%} of a full one, which is what other cases here did")
     return RunWarning("own order", "; ".join(parts), [*stored, *little])
 
 

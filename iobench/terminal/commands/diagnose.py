@@ -22,8 +22,8 @@ def diagnose(
             show_default=False,
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="That all of it may take.")] = 20.0,
-    timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it hangs.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Seconds that all of it may take.")] = 20.0,
+    timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it is hung.")] = 60.0,
     variants: Annotated[
         bool,
         typer.Option(

@@ -31,7 +31,7 @@ def tune(
     ] = None,
     max_workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default=False)] = None,
     max_time: Annotated[float, typer.Option(help="Seconds that all of it may take.")] = 60.0,
-    timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it hangs.")] = 60.0,
+    timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it is hung.")] = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of the order of turns, and of the model.")] = 0,
     device: Device = "auto",
     data_dir: DataDir = Path("data"),
