@@ -192,3 +192,15 @@ def test_records_of_version_1_are_read_as_of_this_one():
     assert cold.loss > 0
     assert cold.disk.read_bytes > 0
     assert len(summarise(records).cases) == 4
+
+
+def test_a_number_that_no_figure_can_be_is_left_out(tmp_path):
+    path = tmp_path / "r.jsonl"
+    record.append(path, EXAMPLE)
+    body = json.loads(path.read_text())
+    body["case"]["block_bytes"] = 10**39
+    with open(path, "a") as file:
+        file.write(json.dumps(body) + "\n")
+    records, left_out = record.read(path)
+    assert len(records) == 1
+    assert left_out

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
+
+import msgspec
 
 
 class _CaseAlways(TypedDict):
@@ -156,7 +158,7 @@ class LimitPart:
     how: str = ""
     reads_per_s: float | None = None
     now_bytes_per_s: float | None = None  # None in records of before it was noted
-    logical_per_byte: float = 1.0
+    logical_per_byte: Annotated[float, msgspec.Meta(gt=0)] = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -167,9 +167,11 @@ def _refuse(constant: str) -> Any:
 
 
 def check_levels(body: Any) -> None:
-    """ValueError where it is nested deeper than whoever walks through it could go."""
+    """ValueError where it is nested deeper than one can walk, or holds a number too large for a figure."""
     level = [body]
     for _ in range(MOST_LEVELS):
+        if any(type(value) is int and abs(value) >= 1 << 64 for value in level):
+            raise ValueError("a whole number in it has more than 64 bits")
         holders = [value for value in level if isinstance(value, (dict, list))]
         if not holders:
             return
