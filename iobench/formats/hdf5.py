@@ -105,6 +105,8 @@ class Hdf5(Format):
     def recognises(self, path: Path) -> bool:
         """Whether it is a file that begins as HDF5 files do, or a folder that `write` made."""
         file = path / FILE_NAME if path.is_dir() else path
+        if not file.is_file():  # to open a pipe would be to wait
+            return False
         try:
             with open(file, "rb") as opened:
                 return opened.read(len(SIGNATURE)) == SIGNATURE

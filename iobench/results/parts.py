@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
+
+import msgspec
 
 
 class _CaseAlways(TypedDict):
@@ -157,7 +159,7 @@ class LimitPart:
     how: str = ""
     reads_per_s: float | None = None
     now_bytes_per_s: float | None = None  # None in records of before it was noted
-    logical_per_byte: float = 1.0
+    logical_per_byte: Annotated[float, msgspec.Meta(gt=0)] = 1.0
     alone_bytes_per_s: float | None = None  # of several hosts: the sum of what each gave while others waited
     definition: int = 1
 

@@ -27,7 +27,6 @@ from iobench.results.parts import (
 
 VERSION = 2
 MOST_DIGITS = 40  # that are repeated of a figure
-LARGEST = 2**64 - 1  # whole number: what is larger would overflow where it is converted
 MOST_LEVELS = 50  # of a record: far more than it has, far fewer than Python's own recursion can take
 
 
@@ -129,7 +128,7 @@ def parse(line: str) -> Record:
 
     ValueError, in words, where it is none: every part is checked against its declared types.
     """
-    body = json.loads(line, parse_constant=_refuse, parse_int=_whole, parse_float=_real)
+    body = json.loads(line, parse_constant=_refuse, parse_float=_real)
     check_levels(body)
     if "\\ud" in line.lower():  # half of a surrogate pair is no text: a UnicodeEncodeError
         json.dumps(body, ensure_ascii=False).encode()
@@ -157,7 +156,6 @@ def _check(record: Record) -> None:
         "headroom": 1 if record.headroom_samples_per_s is None else record.headroom_samples_per_s,
         "samples of the dataset": record.dataset.samples,
         "limit": record.limit.bytes_per_s if record.limit else 1,
-        "logical bytes per byte of the limit": record.limit.logical_per_byte if record.limit else 1,
     }
     for name, value in positive.items():
         if not (value > 0 and math.isfinite(value)):
@@ -171,12 +169,6 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"a figure is {constant}")
 
 
-def _whole(digits: str) -> int:
-    if abs(value := int(digits)) > LARGEST:
-        _refuse(digits[:MOST_DIGITS])
-    return value
-
-
 def _real(digits: str) -> float:
     if not math.isfinite(value := float(digits)):
         _refuse(digits[:MOST_DIGITS])
@@ -184,9 +176,11 @@ def _real(digits: str) -> float:
 
 
 def check_levels(body: Any) -> None:
-    """ValueError where it is nested deeper than whoever walks through it could go."""
+    """ValueError where it is nested deeper than one can walk, or holds a number too large for a figure."""
     level = [body]
     for _ in range(MOST_LEVELS):
+        if any(type(value) is int and abs(value) >= 1 << 64 for value in level):
+            raise ValueError("a whole number in it has more than 64 bits")
         holders = [value for value in level if isinstance(value, (dict, list))]
         if not holders:
             return
