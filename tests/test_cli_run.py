@@ -17,7 +17,7 @@ from iobench.results.cases import key_of
 from iobench.results.metrics import METRICS
 
 NOT_SHOWN = (  # on a CPU, in one process
-    *("device_allocated_bytes", "device_reserved_bytes", "loss", "shuffledness", "spans_share"),
+    *("device_allocated_bytes", "device_reserved_bytes", "loss", "shuffledness", "spans_share", "headroom"),
     *(metric.name for metric in METRICS if metric.name.startswith("rank_")),
 )
 

@@ -435,7 +435,7 @@ def test_who_stays_above_the_limit_is_warned_of(figures, images, measure):
     assert (case.limit, case.value("limit_bytes_per_s")) == ("page cache", 1e3)
     assert case.limit_share == pytest.approx(case.bytes_per_s.median / 1e3)
     (said,) = [warning.sentence for warning in warnings_of(found.records) if warning.kind == "limit"]
-    assert said.startswith("npy · native: faster than the limit measured for it")
+    assert said.startswith("npy · native: faster than the limit that was measured for it")
 
 
 def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):

@@ -112,8 +112,10 @@ def test_rounds_that_auto_needs_are_made_on_top(images, tmp_path):
 
 
 def test_another_machine_is_refused(images, cut, monkeypatch):
-    real = recorder._machine
-    monkeypatch.setattr(recorder, "_machine", lambda *a: dataclasses.replace(real(*a), cpu="Z80", kernel="1"))
+    real = recorder.machine_part
+    monkeypatch.setattr(
+        recorder, "machine_part", lambda *a: dataclasses.replace(real(*a), cpu="Z80", kernel="1")
+    )
     with pytest.raises(
         InvalidSettings, match=r"the machine is not the same \(cpu was .*, is Z80; kernel was"
     ):

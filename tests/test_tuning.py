@@ -153,7 +153,7 @@ def test_a_long_epoch_is_cut_off_and_told_by_its_pace():
     assert not turn.complete
     assert turn.batches < turn.of == 400
     assert turn.samples == 400
-    assert turn.epoch_s == pytest.approx(400 * 0.0105, rel=0.5)
+    assert turn.epoch_s >= 400 * 0.01  # as long as all of its samples sleep
 
 
 def test_workers_of_a_cut_turn_are_counted_by_whole_cycles():
@@ -308,9 +308,9 @@ def test_a_watched_loop_says_what_the_best_loader_would_bring():
 
 
 def test_a_run_says_what_the_best_loader_would_bring(tmp_path, inside):
-    iobench.prepare(iobench.Synthetic(32 * 640, (32,)), ["npy"], data_dir=tmp_path)
+    iobench.prepare(iobench.Synthetic(32 * 64 * 4, (32,)), ["npy"], data_dir=tmp_path)
     common = ("--data-dir", tmp_path, "--batch-size", 64, "--rounds", 3, "--no-limits", "--loader")
-    done = inside("run", *common, "native", "--step-ms", 20, "--headroom")
+    done = inside("run", *common, "native", "--step-ms", 60, "--headroom")
     assert "Loading is not your problem: over batches that are on the device already" in done.stdout
     done = inside("run", *common, "dataloader", "--step-ms", 0.01, "--headroom", "--json")
     (case,) = json.loads(done.stdout)["contexts"][0]["cases"]

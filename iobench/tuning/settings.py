@@ -58,11 +58,13 @@ def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[
         fix = "open it in the first __getitem__"
         left_out.append(f"workers: {', '.join(held)} is open already, and must not be forked: {fix}")
         counts = []
+    refined = refinements(own, Trial(AS_IT_IS), like)
+    found += [one for one in refined if one.kind == "threads"]  # a sign of that was seen: before all others
     found += [_trial("workers", counted(n, "worker"), num_workers=n) for n in counts]
     if not now and counts and max(counts) > 1:
         many = _trial("workers", counted(max(counts), "worker"), num_workers=max(counts))
         found += [one for one in refinements(own, many, like) if one.kind == "threads"]
-    found += refinements(own, Trial(AS_IT_IS), like)
+    found += [one for one in refined if one.kind != "threads"]
     return [one for one in found if not one.changes or not _too_many(own, one.changes, limits)], left_out
 
 
