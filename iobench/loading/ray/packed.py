@@ -58,14 +58,14 @@ def pack(value: Any) -> Packed:
     """An object packed; whatever error the pickling of it raises."""
     from ray import cloudpickle
 
-    class Pickler(cloudpickle.CloudPickler):
+    class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         def reducer_override(self, obj: Any) -> Any:
             if _is_plain(obj):
                 return _reduced(obj)
-            return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+            return super().reducer_override(obj)
 
     file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-    pickler: Any = Pickler(file, protocol=5, buffer_callback=buffers.append)  # type: ignore[no-untyped-call]
+    pickler: Any = Pickler(file, protocol=5, buffer_callback=buffers.append)
     pickler.dump(value)
     return Packed(file.getvalue(), [np.frombuffer(buffer.raw(), np.uint8) for buffer in buffers])
 

@@ -90,9 +90,9 @@ def actor_class() -> Any:
     import ray
 
     class Actor(Worker):
-        @ray.method(concurrency_group="life")
+        @ray.method(concurrency_group="life")  # type: ignore[untyped-decorator]
         def alive(self) -> None:
             """Answer, while a batch is made as well."""
 
-    remote: Any = ray.remote(concurrency_groups={"life": 1})  # type: ignore[call-overload]
+    remote: Any = ray.remote(concurrency_groups={"life": 1})
     return remote(Actor)
