@@ -494,7 +494,9 @@ def test_quick_answers_give_way_to_others(tmp_path):
 
 
 def test_an_unknown_study_is_refused_with_the_names():
-    with pytest.raises(InvalidSettings, match="unknown study 'speed'; known: iteration, preallocation"):
+    with pytest.raises(
+        InvalidSettings, match="unknown study 'speed'; known: distributed-loading, iteration, preallocation"
+    ):
         studies.study_of("speed")
 
 

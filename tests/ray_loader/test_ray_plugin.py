@@ -43,6 +43,7 @@ def test_what_is_not_there_is_one_line_without_an_actor(cluster, artifact):
 
 
 def test_it_has_actors():
+    pytest.importorskip("ray")
     with pytest.raises(InvalidOption, match="num_workers"):
         loaders.parse("ray:num_workers=0")
 
