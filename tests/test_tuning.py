@@ -220,7 +220,8 @@ def mine(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_command_says_what_to_set_and_keeps_every_turn_as_a_record(mine, inside):
+def test_the_command_says_what_to_set_and_keeps_every_turn_as_a_record(mine, inside, monkeypatch):
+    monkeypatch.setattr("iobench.tuning.tune.slowing", lambda turns: None)  # whoever else comes meanwhile
     asked = ("--max-time", 3, "--max-workers", 0, "--step-ms", 0.1, "--headroom", "--json", "--device", "cpu")
     done = inside("tune", "mine.py:make:samples=3000", *asked)
     assert done.returncode == 0, done.stderr

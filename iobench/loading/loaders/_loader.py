@@ -204,6 +204,8 @@ def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     kind, said = type(error).__name__, _reason(error.with_traceback(None))
     if not isinstance(error, (RuntimeError, OSError)) and said:
         said = f"{kind}: {said}"
+    if isinstance(error, EOFError) and loader.workers:  # its end of the pipe went before torch noticed
+        said = "DataLoader worker died while it answered, its pid is not known"
     return LoaderFailed(f"{loader.called} over {opener.path}: {said or kind}")
 
 
