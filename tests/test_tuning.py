@@ -156,16 +156,33 @@ def test_a_long_epoch_is_cut_off_and_told_by_its_pace():
     assert turn.epoch_s >= 400 * 0.01  # as long as all of its samples sleep
 
 
-def test_workers_of_a_cut_turn_are_counted_by_whole_cycles():
-    """Two workers that sleep give batches in pairs: half a pair more would look like twice the pace."""
+class Pairs:
+    """What two workers give, each a batch every 20 ms of a clock that only it moves: always two at once."""
 
-    def slow(row):
-        time.sleep(0.02)
-        return torch.zeros(4)
+    def __init__(self):
+        self.now = 0.0
 
-    loader = DataLoader(Made(200, slow), batch_size=1, **FORK)
-    turn = take(lambda: loader, 2, Wanted(ignored, limit_s=0.1, least_s=0.0))
-    assert turn.epoch_s > 200 * 0.01 * 0.7
+    def perf_counter(self):
+        return self.now
+
+    def __len__(self):
+        return 200
+
+    def __iter__(self):
+        for number in range(200):
+            self.now += 0.02 * (number % 2 == 0)
+            yield torch.zeros(1, 4)
+
+
+def test_workers_of_a_cut_turn_are_counted_by_whole_cycles(monkeypatch):
+    """Half a pair more would look like twice the pace."""
+    pairs = Pairs()
+    monkeypatch.setattr("iobench.tuning.turn.time", pairs)
+    for limit_s in (0.05, 0.07, 0.09):
+        pairs.now = 0.0
+        turn = take(lambda: pairs, 2, Wanted(ignored, limit_s=limit_s, least_s=0.0))
+        assert not turn.complete
+        assert turn.epoch_s == pytest.approx(100 * 0.02)
 
 
 def test_what_is_slower_with_each_turn_is_noticed():
