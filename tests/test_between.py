@@ -10,6 +10,7 @@ from record_cases import MIB, rounds_of
 
 from iobench import thresholds
 from iobench.results.between import CANNOT_TELL, compare_runs, over_runs
+from iobench.results.following import following as find_following
 from iobench.results.parts import LimitPart, OthersPart
 from iobench.results.summary import summarise
 
@@ -127,14 +128,44 @@ def following(paces, times=1.0):
 
 MOSTLY_FAST = [5000] * 10 + [2600] * 5
 MOSTLY_SLOW = [2600] * 9 + [5000] * 6
+FAST_TO_SLOW = [5000] * 7 + [3800] + [2600] * 7
+SLOW_TO_FAST = FAST_TO_SLOW[::-1]
 
 
 def test_rounds_that_follow_the_processors_are_held_against_them():
-    same = compare_runs(following(MOSTLY_FAST), following(MOSTLY_SLOW), 0.05)
+    same = compare_runs(following(FAST_TO_SLOW), following(SLOW_TO_FAST), 0.05)
     assert same.paced
     assert same.comparison.outcome == "equivalent"
-    assert outcome(following(MOSTLY_FAST), following(MOSTLY_SLOW, 0.88)) == "slower"
-    assert outcome(following(MOSTLY_SLOW), following(MOSTLY_FAST, 1.15)) == "faster"
+    assert outcome(following(FAST_TO_SLOW), following(SLOW_TO_FAST, 0.88)) == "slower"
+    assert outcome(following(SLOW_TO_FAST), following(FAST_TO_SLOW, 1.15)) == "faster"
+
+
+def test_a_pace_that_differs_between_the_runs_makes_the_ratio_less_sure():
+    """What the power may differ by from run to run counts as far as the pace does."""
+    same = compare_runs(following(MOSTLY_FAST), following(MOSTLY_SLOW), 0.05)
+    assert same.paced
+    assert same.comparison.outcome == "inconclusive"
+    assert same.comparison.ratio.low < 0.9 < 0.99 < same.comparison.ratio.median < 1.01
+    assert outcome(following(MOSTLY_FAST), following(MOSTLY_SLOW, 0.88)) == "inconclusive"
+    assert outcome(following(MOSTLY_FAST), following(MOSTLY_SLOW, 0.6)) == "slower"
+    assert outcome(following(MOSTLY_SLOW), following(MOSTLY_FAST, 1.6)) == "faster"
+
+
+def test_rounds_may_follow_the_pace_by_another_power():
+    def at_power(paces, power):
+        return [
+            dataclasses.replace(r, timing=dataclasses.replace(r.timing, epochs_s=r.timing.epochs_s * factor))
+            for r, factor in zip(
+                following(paces), [(5000 / pace) ** (power - 1) for pace in paces], strict=True
+            )
+        ]
+
+    found = find_following([at_power(FAST_TO_SLOW, 1.4), at_power(SLOW_TO_FAST, 1.4)])
+    assert found.power == pytest.approx(1.4, abs=0.05)
+    assert outcome(at_power(FAST_TO_SLOW, 1.4), at_power(SLOW_TO_FAST, 1.4)) == "equivalent"
+    assert find_following([at_power(FAST_TO_SLOW, 0.0)]).power == 0
+    assert find_following([following(FAST_TO_SLOW)[:4]]).power == 0  # too few
+    assert find_following([run()]).power == 0  # nobody noted it
 
 
 def test_rounds_that_do_not_follow_the_processors_are_compared_as_they_are():
