@@ -5,12 +5,14 @@ For each situation (size, sample size, order, state of the cache) the recommenda
 the grid of candidates is measured in interleaved rounds: all of them in a few, and those that are anywhere
 near the fastest in all. Regret is how much longer the recommended case takes than the fastest of the grid,
 by the medians of the grid; what all candidates would have taken in all rounds is the grid's time. Run it on
-a machine with nothing else to do.
+a machine with nothing else to do: each situation takes several minutes, and with --out what was cut short
+goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import tempfile
 import time
@@ -45,23 +47,49 @@ def main() -> None:
     asked.add_argument("--max-time", type=float, default=30.0, help="seconds for each recommendation")
     asked.add_argument("--situations", type=int, default=len(SITUATIONS), help="only the first so many")
     asked.add_argument("--data-dir", type=Path)
+    asked.add_argument("--out", type=Path, help="keep what was found here, and go on from what is there")
     given = asked.parse_args()
+    there = [json.loads(line) for line in lines_of(given.out)]
     print("size       sample     order       cache  outcome  recommended                    regret  of time")
+    for found in there:
+        show(found)
     with tempfile.TemporaryDirectory() as folder:
-        found = [
-            one(given, situation, given.data_dir or Path(folder))
-            for situation in SITUATIONS[: given.situations]
-        ]
-    regrets = [regret for regret, _ in found]
-    parts = [part for _, part in found]
+        for situation in SITUATIONS[: given.situations]:
+            if name_of(situation) not in {found["situation"] for found in there}:
+                there.append(one(given, situation, given.data_dir or Path(folder)))
+                show(there[-1])
+                if given.out:
+                    with given.out.open("a") as lines:
+                        lines.write(json.dumps(there[-1]) + "\n")
+    regrets = [found["regret"] for found in there]
     print(
         f"regret: median {statistics.median(regrets):.1%}, worst {max(regrets):.1%}; "
-        f"time: median {statistics.median(parts):.0%} of the grid's"
+        f"time: median {statistics.median(found['of_time'] for found in there):.0%} of the grid's"
     )
 
 
-def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> tuple[float, float]:
-    """Regret, and the part of the grid's time that the recommendation took."""
+def lines_of(path: Path | None) -> list[str]:
+    """The lines of a file, none where there is none."""
+    return path.read_text().splitlines() if path and path.exists() else []
+
+
+def name_of(situation: tuple) -> str:
+    """A situation as its row begins."""
+    size, shape, order, cache = situation
+    return f"{size:<10.0e} {'x'.join(map(str, shape)):10} {order:11} {cache:6}"
+
+
+def show(found: dict) -> None:
+    """Print a row."""
+    print(
+        f"{found['situation']} {found['outcome']:8} {found['use']:30} {found['regret']:6.1%}  "
+        f"{found['of_time']:.0%}{found['surely']}",
+        flush=True,
+    )
+
+
+def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
+    """The regret, and the part of the grid's time that the recommendation took."""
     size, shape, order, cache = situation
     source = iobench.Synthetic(int(size), shape)
     manifest, _ = iobench.prepare(source, data_dir=data_dir)
@@ -73,17 +101,18 @@ def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> tuple[fl
     rates, grid_s = grid(manifest, field_of(manifest, needs, "cpu", cache).cases, cache, given, said.use.key)
     medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
     best = max(medians, key=lambda key: medians[key])
-    regret = medians[best] / medians[said.use.key] - 1
     sure = stats.compare_paired(rates[best], rates[said.use.key]) if best != said.use.key else None
     surely = (
         f" (surely, {sure.ratio.low:.2f}-{sure.ratio.high:.2f})" if sure and sure.outcome == "faster" else ""
     )
-    print(
-        f"{size:<10.0e} {'x'.join(map(str, shape)):10} {order:11} {cache:6} {said.outcome:8} "
-        f"{said.use.label:30} {regret:6.1%}  {took_s / grid_s:.0%}{surely}",
-        flush=True,
-    )
-    return regret, took_s / grid_s
+    return {
+        "situation": name_of(situation),
+        "outcome": said.outcome,
+        "use": said.use.label,
+        "regret": medians[best] / medians[said.use.key] - 1,
+        "of_time": took_s / grid_s,
+        "surely": surely,
+    }
 
 
 def grid(
