@@ -1,6 +1,8 @@
 import dataclasses
+import fcntl
 import json
 import math
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,6 +36,22 @@ def test_each_record_is_one_line_of_json_with_its_version(path):
     record.append(path, EXAMPLE)
     lines = path.read_text().splitlines()
     assert [json.loads(line)["record_version"] for line in lines] == [record.VERSION] * 2
+
+
+def test_half_of_another_s_line_is_never_taken_for_the_end(path):
+    """Who writes one more line waits until the line under way has been written."""
+    record.append(path, EXAMPLE)
+    line = path.read_text()
+    with open(path, "a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(line[:10])
+        file.flush()
+        other = threading.Thread(target=record.append, args=(path, EXAMPLE))
+        other.start()
+        other.join(0.2)
+        file.write(line[10:])
+    other.join()
+    assert path.read_text() == 3 * line
 
 
 def test_rates_are_per_second_of_the_epoch():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -88,6 +90,8 @@ def append(path: Path, record: Record) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab+") as file:
+            with suppress(OSError):  # not every file system knows locks
+                fcntl.flock(file, fcntl.LOCK_EX)  # who looks at its end must not see half of another's line
             file.write((_separator(file) + line + "\n").encode())
     except OSError as error:
         raise RecordError(f"records cannot be written to {path}: {error.strerror}") from error

@@ -9,7 +9,10 @@ import io
 import os
 import signal
 import threading
+import time
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from _faults.power import Disk
@@ -71,9 +74,38 @@ class Calls:
             path = arguments[0] if isinstance(arguments[0], (str, os.PathLike)) else None
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
         if self.disk is not None:
-            self.disk.fail()
-        if self.mode in ("killed", *LUCK):
+            _cut_power(self.disk)
+        if self.mode == "killed":
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _cut_power(disk: Disk) -> None:
+    """Kill this process, and leave of the disk what a power failure leaves.
+
+    A child does it once all threads are stopped: any of them may be writing.
+    """
+    process = os.getpid()
+    if child := os.fork():
+        os.waitpid(child, 0)
+        raise RuntimeError("the power could not be cut")
+    try:
+        os.kill(process, signal.SIGSTOP)
+        while any(_state(task) not in "Tt" for task in Path(f"/proc/{process}/task").iterdir()):
+            time.sleep(0.0001)
+        disk.fail()
+        os.kill(process, signal.SIGKILL)
+    except BaseException:  # noqa: BLE001 - nothing may go on in a child of this
+        traceback.print_exc()
+        os.kill(process, signal.SIGCONT)
+    finally:
+        os._exit(0)
+
+
+def _state(task: Path) -> str:
+    try:
+        return (task / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:  # it has ended
+        return "T"
 
 
 def _interrupt() -> None:
