@@ -181,8 +181,3 @@ def arrays(path: Path, schema: Schema, table: pa.Table | pa.RecordBatch, names: 
         whole = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, field.dtype), *parts])
         found[field.name] = whole.reshape(-1, *field.shape)
     return found
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return str(error).partition("\n")[0] or type(error).__name__

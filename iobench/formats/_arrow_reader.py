@@ -12,7 +12,6 @@ import pyarrow as pa
 from iobench.formats._arrow_columns import (
     DAMAGE,
     arrays,
-    first_line,
     leaf_of,
     sample_shape,
     values,
@@ -23,6 +22,7 @@ from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._placement import Chunked, Placement
 from iobench.formats._reader import Rows
 from iobench.formats._schema import Array, Batch, Field, Schema
+from iobench.formats._text import reason
 
 MAGIC = b"ARROW1"
 
@@ -42,7 +42,7 @@ class Mapped:
         except DAMAGE as error:
             if isinstance(error, CorruptArtifact):
                 raise
-            raise corrupt(file, "an Arrow IPC file", first_line(error)) from error
+            raise corrupt(file, "an Arrow IPC file", reason(error)) from error
 
     def _checked(self, whole: pa.Buffer) -> Iterator[pa.RecordBatch]:
         """Every record batch with rows, its buffers inside the file."""
@@ -107,7 +107,7 @@ def _shape(file: Path, name: str, batch: pa.RecordBatch) -> tuple[tuple[int, ...
     except DAMAGE as error:
         if isinstance(error, CorruptArtifact):
             raise
-        raise corrupt(file, f"lists in column {name}", first_line(error)) from error
+        raise corrupt(file, f"lists in column {name}", reason(error)) from error
 
 
 class ArrowReader(ChunkedReader):
@@ -137,7 +137,7 @@ class ArrowReader(ChunkedReader):
             except DAMAGE as error:
                 if isinstance(error, CorruptArtifact):
                     raise
-                raise corrupt(opened.file, f"a column {field.name}", first_line(error)) from error
+                raise corrupt(opened.file, f"a column {field.name}", reason(error)) from error
             if field.dtype == "bool":
                 self._chunks[field.name].append(leaf)
                 continue

@@ -14,6 +14,7 @@ from iobench.formats._foreign import fields_by_name
 from iobench.formats._placed import Maps
 from iobench.formats._placement import Index, Listed, Placement, Strided
 from iobench.formats._schema import DTYPES, Array, Field, Schema
+from iobench.formats._text import reason
 
 HEADER = struct.Struct("<HHIQQ")  # version, fields, bytes of a page, samples, where the table begins
 VERSION = 2
@@ -151,7 +152,7 @@ class Beton:
             ((_, text),) = json.loads(arguments[SHAPE.size : SHAPE.size + length])
             dtype = np.dtype(text)
         except (ValueError, TypeError, RecursionError) as error:
-            raise corrupt(self.path, f"the dtype of {name}", str(error).partition("\n")[0]) from error
+            raise corrupt(self.path, f"the dtype of {name}", reason(error)) from error
         if dtype.name not in DTYPES or not dtype.isnative or not shape or max(shape) >> 40:
             raise corrupt(self.path, f"{name} of one of {', '.join(DTYPES)}", f"{dtype} {shape}")
         return Field("x", shape, dtype.name)

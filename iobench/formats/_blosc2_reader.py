@@ -17,6 +17,7 @@ from iobench.formats._foreign import schema_of_arrays
 from iobench.formats._placement import Blocks
 from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
+from iobench.formats._text import reason
 
 # what blosc2 raises for damaged files
 DAMAGE = (
@@ -172,4 +173,4 @@ def _places(array: blosc2.NDArray, file: Path) -> tuple[Any, Any] | None:
 
 
 def _line(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+    return reason(error)

@@ -16,6 +16,7 @@ from iobench.formats._hdf5_chunks import encoded, placed
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Schema
+from iobench.formats._text import reason
 
 
 class Hdf5Reader(Reader):
@@ -54,7 +55,7 @@ class Hdf5Reader(Reader):
         try:
             return {name: dataset[checked] for name, dataset in self._datasets.items()}
         except OSError as error:
-            raise corrupt(self._path, "readable chunks", str(error).partition("\n")[0]) from error
+            raise corrupt(self._path, "readable chunks", reason(error)) from error
 
     def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
         """One sample in fresh arrays."""
@@ -66,7 +67,7 @@ class Hdf5Reader(Reader):
                 sample[name] = convert(np.asarray(dataset[row], native_dtype(dataset.dtype)))
             return sample
         except OSError as error:
-            raise corrupt(self._path, "readable samples", str(error).partition("\n")[0]) from error
+            raise corrupt(self._path, "readable samples", reason(error)) from error
 
     def close(self) -> None:
         """Close the file."""
@@ -96,7 +97,7 @@ class Hdf5Reader(Reader):
             for name, target in out.items():
                 gather(self._datasets[name], target)
         except OSError as error:
-            raise corrupt(self._path, "readable chunks", str(error).partition("\n")[0]) from error
+            raise corrupt(self._path, "readable chunks", reason(error)) from error
 
 
 def _read_slab(dataset: h5py.Dataset, start: int, target: Array) -> None:

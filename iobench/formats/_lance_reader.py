@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, first_line, sample_shape
+from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._lance_library import lance
 from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
+from iobench.formats._text import reason
 
 PIECE_ROWS = 1024  # looked at together
 
@@ -126,4 +127,4 @@ def _telling(path: Path, expected: str) -> Iterator[None]:
         panic = type(error).__name__ == "PanicException"  # a BaseException that no module exports
         if not (panic or isinstance(error, DAMAGE)):
             raise
-        raise corrupt(path, expected, first_line(error)[:300]) from error
+        raise corrupt(path, expected, reason(error)) from error

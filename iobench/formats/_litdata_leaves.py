@@ -10,6 +10,7 @@ from typing import Any
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._foreign import FIXED, not_fixed
 from iobench.formats._schema import DTYPES, Field
+from iobench.formats._text import reason
 
 # the numbers that litdata has for dtypes: of NumPy, and of torch (where it has two, both mean the same)
 NUMPY = dict.fromkeys("int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split(), 0)
@@ -104,7 +105,7 @@ def leaf_names(path: Path, spec: object) -> list[str]:
         _, tree = json.loads(spec if isinstance(spec, str) else "")
         names = _names(tree, ())
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise corrupt(path, "a description of samples", str(error).partition("\n")[0]) from error
+        raise corrupt(path, "a description of samples", reason(error)) from error
     if len(set(names)) != len(names) or not names:
         raise corrupt(path, "leaves that differ in name", ", ".join(names) or "none")
     return names

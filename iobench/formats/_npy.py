@@ -10,6 +10,7 @@ import numpy as np
 
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._schema import Field
+from iobench.formats._text import reason
 
 LONGEST = 10_000 + 12  # NumPy refuses longer headers, too
 # The header is Python source, and a damaged one fails in any way that source can.
@@ -34,7 +35,7 @@ def read_header(start: bytes, what: str, path: Path) -> tuple[int, tuple[int, ..
         )
         shape, fortran, dtype = read(stream)
     except DAMAGE as error:
-        raise corrupt(path, f"{what} as a .npy file", str(error).partition("\n")[0]) from error
+        raise corrupt(path, f"{what} as a .npy file", reason(error)) from error
     if fortran and len(shape) > 1:
         raise CorruptArtifact(f"{path}: {what} is in Fortran order; save it as np.ascontiguousarray")
     if dtype.hasobject or not dtype.isnative:

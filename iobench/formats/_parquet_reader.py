@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, first_line, sample_shape
+from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.formats._chunked import ChunkedReader, Index
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._reader import Timed, same
 from iobench.formats._schema import Array, Batch, Field, Schema
+from iobench.formats._text import reason
 
 KEPT = 2  # decoded row groups: that which is read, and the next in order
 
@@ -28,7 +29,7 @@ def opened(file: Path) -> pq.ParquetFile:
             raise OSError("no such file")
         return pq.ParquetFile(file, memory_map=True)
     except DAMAGE as error:
-        raise corrupt(file, "a Parquet file", first_line(error)) from error
+        raise corrupt(file, "a Parquet file", reason(error)) from error
 
 
 def found_schema(files: Sequence[Path], told: Sequence[Field]) -> Schema:
@@ -58,7 +59,7 @@ def _groups(file: Path, wanted: set[str]) -> Iterator[tuple[pa.Table, list[str]]
         try:
             yield parquet.read_row_group(number, chosen), chosen
         except DAMAGE as error:
-            raise corrupt(file, f"a readable row group {number}", first_line(error)) from error
+            raise corrupt(file, f"a readable row group {number}", reason(error)) from error
 
 
 class ParquetReader(ChunkedReader):
@@ -123,7 +124,7 @@ class ParquetReader(ChunkedReader):
         except DAMAGE as error:
             if isinstance(error, CorruptArtifact):
                 raise
-            raise corrupt(self._files[number], f"row group {group}", first_line(error)) from error
+            raise corrupt(self._files[number], f"row group {group}", reason(error)) from error
         if any(len(array) != rows for array in found.values()):
             raise corrupt(self._files[number], f"{rows} rows in row group {group}", table.num_rows)
         return found
@@ -134,7 +135,7 @@ def _names(file: Path, parquet: pq.ParquetFile, schema: Schema) -> dict[str, str
     try:
         columns: Any = parquet.schema_arrow
     except DAMAGE as error:
-        raise corrupt(file, "Parquet's schema", first_line(error)) from error
+        raise corrupt(file, "Parquet's schema", reason(error)) from error
     names = fields_by_name(file, columns.names)
     for field in schema.fields:
         if field.name not in names:

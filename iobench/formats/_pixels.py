@@ -11,6 +11,7 @@ import numpy as np
 
 from iobench.formats._errors import CorruptArtifact, MissingDependency, corrupt
 from iobench.formats._schema import Array
+from iobench.formats._text import reason
 
 try:
     from PIL import Image
@@ -47,7 +48,7 @@ def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "
     except CorruptArtifact:
         raise
     except Exception as error:  # decoders fail in any way on damaged files; whichever it is, name the file
-        raise corrupt(file, expected, str(error).partition("\n")[0] or type(error).__name__) from error
+        raise corrupt(file, expected, reason(error)) from error
     if found.shape != pixels.shape or found.dtype != np.uint8:
         raise corrupt(file, expected, f"{found.dtype} {found.shape}")
     pixels[...] = found
@@ -62,7 +63,7 @@ def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "
         with Image.open(file if stored is None else BytesIO(stored), formats=KINDS) as image:
             (width, height), mode = image.size, image.mode
     except Exception as error:  # as above
-        said = str(error).partition("\n")[0] if stored is None else "other bytes"
+        said = reason(error) if stored is None else "other bytes"
         raise corrupt(file, f"{what or 'a PNG or JPEG file'}", said) from error
     if mode not in ("RGB", "L"):
         raise CorruptArtifact(

@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from iobench.formats._errors import BrokenPlugin, FormatError, MissingDependency
 from iobench.formats._options import Option, Options, build, declared, read_word, word
+from iobench.formats._text import reason
 
 T = TypeVar("T", bound=Options)
 
@@ -118,7 +119,7 @@ class Registry(Generic[T]):
         except ModuleNotFoundError as error:
             raise MissingDependency(f"{what}: {error.name} is not installed") from error
         except Exception as error:  # another package's code may fail in any way
-            said = str(error).partition("\n")[0]
+            said = reason(error)
             raise BrokenPlugin(f"{what}: {type(error).__name__}: {said}") from error
         if wrong:
             raise BrokenPlugin(f"{what}: {wrong}")

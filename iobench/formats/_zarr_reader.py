@@ -17,6 +17,7 @@ from iobench.formats._foreign import fields_by_name, schema_of_arrays
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
+from iobench.formats._text import reason
 from iobench.formats._zarr_places import Chunks, chunks_of
 
 OURS = "iobench"
@@ -48,7 +49,7 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
     except DAMAGE as error:
         if isinstance(error, CorruptArtifact):
             raise
-        raise corrupt(path, "a Zarr group", _line(error)) from error
+        raise corrupt(path, "a Zarr group", reason(error)) from error
 
 
 def found_schema(path: Path, told: Sequence[Field]) -> Schema:
@@ -156,7 +157,7 @@ class ZarrReader(Reader):
         try:
             found = read()
         except DAMAGE as error:
-            raise corrupt(self._path, f"readable chunks in {array.path}", _line(error)) from error
+            raise corrupt(self._path, f"readable chunks in {array.path}", reason(error)) from error
         if not self._path.exists():  # zarr takes missing chunks for zeros
             raise corrupt(self._path, "a Zarr group", "no such folder")
         return found
@@ -184,7 +185,3 @@ def _refuse(file: Path, codec: Mapping[str, Any]) -> None:
         raise CorruptArtifact(f"{file}: codec {name} is not one that is read ({', '.join(sorted(CODECS))})")
     for inner in codec.get("configuration", {}).get("codecs", ()):
         _refuse(file, inner)
-
-
-def _line(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__

@@ -92,7 +92,7 @@ class Hdf5(Format):
             # no lock: the artifact never changes, and locks fail on some network file systems
             file = h5py.File(source, "r", rdcc_nbytes=cache_bytes, locking=False)
         except OSError as error:
-            raise corrupt(source, "an HDF5 file", str(error).partition("\n")[0]) from error
+            raise corrupt(source, "an HDF5 file", reason(error)) from error
         try:
             datasets = {
                 f.name: _dataset(file, source, names[f.name], f, schema.samples) for f in schema.fields
@@ -199,7 +199,7 @@ def _dataset(file: h5py.File, path: Path, key: str, field: Field, samples: int) 
         else:
             found = f"a link to {link.path}"
     except DAMAGE as error:
-        raise corrupt(path, expected, str(error).partition("\n")[0]) from error
+        raise corrupt(path, expected, reason(error)) from error
     if found != expected:
         raise corrupt(path, expected, found)
     refuse_foreign(dataset, path)

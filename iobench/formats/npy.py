@@ -124,7 +124,7 @@ def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:
     try:
         mapped = np.lib.format.open_memmap(file, mode="r")  # unlike np.load, neither archives nor pickles
     except DAMAGE as error:
-        raise corrupt(file, f"{field.dtype} {expected}", str(error).partition("\n")[0]) from error
+        raise corrupt(file, f"{field.dtype} {expected}", reason(error)) from error
     if (mapped.shape, mapped.dtype) != (expected, np.dtype(field.dtype)):
         raise corrupt(file, f"{field.dtype} {expected}", f"{mapped.dtype} {mapped.shape}")
     if not mapped.flags.c_contiguous:

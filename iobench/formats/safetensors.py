@@ -25,6 +25,7 @@ from iobench.formats._reader import Rows, unread
 from iobench.formats._records import write_at
 from iobench.formats._schema import Batch, Field, Schema, raw_bytes
 from iobench.formats._tensors import array_of
+from iobench.formats._text import reason
 
 DATA_FILE = "data.safetensors"
 SIZE = struct.Struct("<Q")
@@ -122,7 +123,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
     except CorruptArtifact:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise corrupt(file, "a safetensors file", str(error).partition("\n")[0]) from error
+        raise corrupt(file, "a safetensors file", reason(error)) from error
     end = SIZE.size + length
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].offset, item[1].nbytes)):
         if tensor.offset != end or tensor.nbytes < 0:
@@ -177,7 +178,7 @@ class SafetensorsReader(MappedReader):
             with safe_open(self._file, framework="pt") as opened:
                 return {field: opened.get_tensor(name) for field, name in self._names.items()}
         except SafetensorError as error:
-            raise corrupt(self._file, "a safetensors file", str(error).partition("\n")[0]) from error
+            raise corrupt(self._file, "a safetensors file", reason(error)) from error
 
     def close(self) -> None:
         """Drop the maps; they go when the last view of them does."""

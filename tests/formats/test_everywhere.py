@@ -7,6 +7,7 @@ import iobench
 from iobench import formats
 from iobench.errors import InvalidSettings
 from iobench.loading import loaders
+from iobench.testing._cases import store
 
 SAMPLES = 11
 
@@ -52,3 +53,17 @@ def test_workers_of_a_format_that_must_not_be_forked_are_spawned(every):
     forked = loaders.parse("dataloader:num_workers=1,start_method=fork")
     with pytest.raises(InvalidSettings, match="lance must not be forked; use spawn"):
         forked.open(loaders.Job(every.opener("lance"), None))
+
+
+def test_what_a_library_says_of_damage_is_one_short_line(tmp_path):
+    """NumPy repeats a header that it cannot parse, however long it is."""
+    schema = formats.Schema(9000, (formats.Field("y", (), "int64"),))
+    artifact = store(formats.get("npy"), tmp_path / "a", schema)
+    file = artifact.path / "y.npy"
+    content = bytearray(file.read_bytes())
+    content[8:10] = b"\xff\x7f"  # the header's length
+    file.write_bytes(content)
+    with pytest.raises(formats.CorruptArtifact) as raised:
+        artifact.open()
+    assert len(str(raised.value)) < 500
+    assert "\n" not in str(raised.value)
