@@ -61,7 +61,8 @@ def test_what_a_library_says_of_damage_is_one_short_line(tmp_path):
     artifact = store(formats.get("npy"), tmp_path / "a", schema)
     file = artifact.path / "y.npy"
     content = bytearray(file.read_bytes())
-    content[8:10] = b"\xff\x7f"  # the header's length
+    content[9] = 20  # of the header's length
+    content[-9000 * 8 :] = np.arange(9000).tobytes()
     file.write_bytes(content)
     with pytest.raises(formats.CorruptArtifact) as raised:
         artifact.open()
