@@ -1,5 +1,6 @@
 """Which files a manifest is of: generations, seals, what prepare may remove, and datasets of version 1."""
 
+import errno
 import fcntl
 import json
 import os
@@ -100,6 +101,23 @@ class TestReplacing:
             prepare(tmp_path, seed=1, overwrite=True)
         assert tree(manifest.root) == before
         assert_tidy(manifest)
+
+    def test_a_folder_keeps_its_seal_until_all_that_is_ours_in_it_is_gone(self, tmp_path, monkeypatch):
+        """Without it nobody would know later whose the rest is."""
+        folder = tmp_path / "npy-11111111"
+        (folder / "inner").mkdir(parents=True)
+        (folder / "inner" / "a").write_text("ours")
+        seal.write(folder, seal.Seal(1, folder.name, 0, 0, 1, (), ("inner/a",)))
+
+        def refused(path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "rmdir", refused)
+            seal.sweep(tmp_path, ())
+        assert seal.read(folder) is not None
+        seal.sweep(tmp_path, ())
+        assert not folder.exists()
 
     @pytest.mark.parametrize("at", ["sweep", "sync"])
     def test_nothing_comes_back_once_the_new_is_listed(self, manifest, tmp_path, monkeypatch, at):

@@ -7,6 +7,7 @@ and it tells prepare which folders it may remove, and which files in them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from collections.abc import Collection
@@ -90,8 +91,11 @@ def remove(folder: Path, seal: Seal) -> None:
             (folder / name).unlink(missing_ok=True)
     for inner, _, _ in os.walk(folder, topdown=False):
         if inner != str(folder):
-            with contextlib.suppress(OSError):  # somebody's file is in it
+            try:
                 os.rmdir(inner)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:  # somebody's file is in it
+                    raise
     sync_directory(folder)
     (folder / FILE_NAME).unlink(missing_ok=True)
     with contextlib.suppress(OSError):
