@@ -53,7 +53,8 @@ def expect(arguments: Sequence[str], *parts: str) -> None:
     found = typed(*arguments)
     assert found.problem is None, f"{' '.join(arguments)}: {found.problem}"
     for part in parts:
-        assert part in found.shown, f"{' '.join(arguments)}: no {part!r} in what it shows: {found.said[:500]}"
+        shown = f"{found.shown[:2000]} {found.said[:500]}"
+        assert part in found.shown, f"{' '.join(arguments)}: no {part!r} in what it shows: {shown}"
 
 
 @contextmanager
