@@ -24,7 +24,7 @@ from iobench.loading.tensors import tensors_of
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
 
-AS_SIGNED = {"uint32": "int32", "uint64": "int64"}  # TensorFlow decodes no such bytes, but as these
+AS_WORDS = {"uint32": "int32", "uint64": "int64", "bfloat16": "int16"}  # TensorFlow decodes no such bytes
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class Parsed:
 
         if field.name not in self._raw:
             return values
-        dtype = AS_SIGNED.get(field.dtype, field.dtype)
+        dtype = AS_WORDS.get(field.dtype, field.dtype)
         return tf.reshape(tf.io.decode_raw(values, dtype), [-1, *field.shape])
 
 
