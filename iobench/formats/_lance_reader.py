@@ -27,9 +27,9 @@ def opened(path: Path) -> Any:
     with _telling(path, "a Lance dataset"):
         if not (path / "_versions").is_dir():
             raise OSError("no folder _versions")
-        for file in path.rglob("*"):
-            if not file.is_dir():
-                regular(file)
+        for inner in path.rglob("*"):
+            if not inner.is_dir():
+                regular(inner)
         dataset = lance.dataset(str(path))
         assert dataset.schema is not None  # damaged metadata fail here
         for fragment in dataset.get_fragments():

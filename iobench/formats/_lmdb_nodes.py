@@ -79,7 +79,8 @@ class Nodes:
 
     def children(self) -> Numbers:
         """The page below each node of branch pages."""
-        return (self.headers & np.uint64(0xFFFFFFFFFFFF)).astype(np.int64)
+        found: Numbers = (self.headers & np.uint64(0xFFFFFFFFFFFF)).astype(np.int64)
+        return found
 
     def firsts(self) -> Numbers:
         """The first node of each page."""
