@@ -32,7 +32,7 @@ from iobench import formats
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Blocks, FormatError
 from iobench.host import cache
-from iobench.loading.stream.backend import check_placed
+from iobench.loading.stream.choice import check_placed
 
 Rate = Callable[[int], float]
 

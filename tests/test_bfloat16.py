@@ -8,6 +8,7 @@ from conftest import complaint
 import iobench
 from iobench import formats
 from iobench.formats import Field, Schema, array_of
+from iobench.loading import loaders
 from iobench.loading.order import ORDERS
 from iobench.testing._cases import random_batch
 
@@ -35,6 +36,19 @@ def test_it_arrives_as_torchs_own(halves, loader):
         assert whole.dtype == torch.bfloat16
         assert array_of(whole).tobytes() == source.tobytes()
         assert array_of(whole[torch.from_numpy(rows)]).tobytes() == source[rows].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("loader", "variant"), [("dali", "memmap"), ("grain", "memmap"), ("tfdata", "tfrecord")]
+)
+def test_libraries_that_know_no_such_type_are_given_its_bytes(halves, loader, variant):
+    usable = {one["name"]: one["usable"] for one in loaders.describe()}[loader]
+    if usable != "yes":
+        pytest.skip(usable)
+    source = np.concatenate([b["x"] for b in iobench.Synthetic(203 * 5, (5,), "bfloat16").batches()])
+    whole = torch.cat([b["x"] for b in iobench.batches(halves.root, format=variant, loader=loader)])
+    assert whole.dtype == torch.bfloat16
+    assert array_of(whole).tobytes() == source.tobytes()
 
 
 def test_every_case_is_proved(halves, tmp_path):

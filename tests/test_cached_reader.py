@@ -14,11 +14,12 @@ from iobench.errors import InvalidSettings
 from iobench.formats import CorruptArtifact, Field, Schema, Strided
 from iobench.host import cache, counters
 from iobench.host.aio import DirectUnavailable
-from iobench.loading.stream import ahead, backend, cached, direct
-from iobench.loading.stream.backend import MOST_THREADS, Unchanged, open_backend
+from iobench.loading.stream import ahead, cached, direct
 from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
+from iobench.loading.stream.choice import MOST_THREADS, open_backend
 from iobench.loading.stream.direct import DirectReader
+from iobench.loading.stream.unchanged import Unchanged
 
 SIZE = 6 << 20
 SMALL, LARGE = 100, 40_000  # bytes of a row
@@ -428,7 +429,7 @@ def test_memory_lies_as_the_file_does_where_slices_are_read_past_the_cache(choos
 
 
 def test_of_very_many_files_each_is_looked_at_in_its_turn(tmp_path, monkeypatch):
-    monkeypatch.setattr(backend, "AT_ONCE", 3)
+    monkeypatch.setattr("iobench.loading.stream.unchanged.AT_ONCE", 3)
     files = [tmp_path / f"{number}" for number in range(10)]
     for file in files:
         file.write_bytes(b"1")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import iobench
-from iobench.formats import CorruptArtifact, _lmdb_pages
+from iobench.formats import CorruptArtifact, _lmdb_meta
 
 
 def kind(page):
@@ -30,7 +30,7 @@ def offset(page):
 def damaged(own_images, request):
     """The dataset, with one page of its tree damaged."""
     (file,) = own_images.files_of("lmdb")
-    stat, meta = file.stat(), _lmdb_pages.read_meta(file)
+    stat, meta = file.stat(), _lmdb_meta.read_meta(file)
     pages = np.memmap(file, np.uint8, "r+").reshape(-1, meta.page_bytes)
     root = pages[meta.root].view("<u2")
     request.param(pages[root[root[9] // 2]])  # the second child

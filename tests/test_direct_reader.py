@@ -16,7 +16,8 @@ from iobench.formats import DTYPES, CorruptArtifact, Field, Schema, Strided
 from iobench.host import aio
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.stream import direct
-from iobench.loading.stream.direct import PIECE_BYTES, DirectReader, _argsort, _pieces
+from iobench.loading.stream.direct import PIECE_BYTES, DirectReader, _pieces
+from iobench.loading.stream.wanted import sorted_by
 
 SIZE = (12 << 20) + 77
 GUARD = 0xA5
@@ -308,7 +309,7 @@ def failing(collect):
 @example([2**16, 2**16 - 1, 2**32, 2**48])
 def test_rows_are_sorted_as_by_a_stable_sort(rows):
     rows = np.array(rows, np.int64)
-    np.testing.assert_array_equal(_argsort(rows), np.argsort(rows, kind="stable"))
+    np.testing.assert_array_equal(sorted_by(rows), np.argsort(rows, kind="stable"))
 
 
 PAGE_RANGES = {

@@ -11,7 +11,7 @@ from conftest import image_arrays, prepared
 import iobench
 from iobench import Manifest
 from iobench.dataset import kept
-from iobench.formats import _lmdb_pages
+from iobench.formats import _lmdb_tree
 
 
 @pytest.fixture
@@ -22,13 +22,13 @@ def dataset(tmp_path):
 @pytest.fixture
 def walks(monkeypatch):
     """How often the pages of LMDB were walked to find values."""
-    found, values = [], _lmdb_pages.values
+    found, values = [], _lmdb_tree.values
 
     def counted(*arguments):
         found.append(arguments)
         return values(*arguments)
 
-    monkeypatch.setattr(_lmdb_pages, "values", counted)
+    monkeypatch.setattr(_lmdb_tree, "values", counted)
     monkeypatch.setattr(kept, "_memory", type(kept._memory)())
     return found
 

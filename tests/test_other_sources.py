@@ -30,6 +30,13 @@ def refused(path):
     return str(error.value)
 
 
+def test_a_folder_with_a_pipe_in_it_is_refused_before_any_format_looks(tmp_path):
+    (tmp_path / "a").mkdir()
+    np.save(tmp_path / "a/x.npy", np.zeros((3, 2)))
+    os.mkfifo(tmp_path / "a/y.npy")
+    assert "y.npy: it is a FIFO; only regular files are read" in refused(tmp_path / "a")
+
+
 class TestTorch:
     def test_tensors_of_a_dict_become_fields_whatever_their_strides(self, tmp_path, monkeypatch):
         monkeypatch.setattr(apart, "BATCH_BYTES", 700)

@@ -1,6 +1,8 @@
 """Settings of a loader: what is tried, what is said of it, and what cannot be."""
 
 import json
+import multiprocessing
+import sys
 import time
 
 import h5py
@@ -19,6 +21,7 @@ from iobench.tuning import contest, settings
 from iobench.tuning.answer import DECIDED, FED, LEAVE, LIMITED, answer
 from iobench.tuning.contest import Contest, Limits
 from iobench.tuning.own import Own, copied
+from iobench.tuning.sent import unsendable
 from iobench.tuning.settings import BATCH_FETCH, Like, trials_of
 from iobench.tuning.trial import AS_IT_IS, HEADROOM, Trial, slowing
 from iobench.tuning.turn import Wanted, take
@@ -112,6 +115,54 @@ def test_each_setting_of_a_dataloader_is_tried_and_of_anything_else_what_its_fun
     own = Own([1], lambda num_workers=0: [1], ["num_workers"])
     assert all("worker" in one.name for one in trials_of(own, Like())[0][1:])
     assert [one.name for one in trials_of(Own([1]), Like())[0]] == [AS_IT_IS]
+
+
+def starts(loader, **like):
+    """How else its workers could start, and which ways are said not to be tried."""
+    trials, left_out = trials_of(Own(loader), Like(threads=False, **like))
+    tried = [one.changes["multiprocessing_context"] for one in trials if one.kind == "start"]
+    return tried, [sentence for sentence in left_out if sentence.startswith("workers ")]
+
+
+@pytest.mark.parametrize(
+    ("default", "others"), [("fork", ["forkserver", "spawn"]), ("forkserver", ["fork", "spawn"])]
+)
+def test_workers_start_in_every_other_way_whatever_python_s_own_is(monkeypatch, default, others):
+    monkeypatch.setattr(multiprocessing, "get_start_method", lambda allow_none: None)
+    monkeypatch.setattr(multiprocessing, "get_all_start_methods", lambda: [default, *others])
+    own = DataLoader(TensorDataset(torch.zeros(8)), num_workers=2)
+    assert starts(own) == (others, [])
+    assert starts(own, starting=False) == ([], []), "where starting takes no time, how does not matter"
+    assert "multiprocessing_context='spawn'" in settings.code_of(
+        Own(own), {"multiprocessing_context": "spawn"}
+    )
+
+
+class Handle:
+    def __reduce__(self):
+        raise TypeError("a handle stays where it is")
+
+
+def test_a_dataset_that_cannot_be_sent_is_said_and_not_tried(monkeypatch):
+    sent = DataLoader(TensorDataset(torch.zeros(1 << 20)), **FORK)
+    monkeypatch.setattr("iobench.tuning.sent.MOST_BYTES", 1 << 20)
+    assert unsendable(sent) is None, "tensors are shared"
+    cannot = {
+        "it cannot be pickled: a handle stays where it is": DataLoader([Handle()], **FORK),
+        "each worker would be sent more than 1.00 MiB of its dataset": DataLoader(np.zeros(1 << 20), **FORK),
+    }
+    for why, loader in cannot.items():
+        assert starts(loader) == ([], [f"workers from a fork server and workers that are spawned: {why}"])
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("tune(loader)", "would run own.py again"), ("if __name__ == '__main__': ...", None)]
+)
+def test_a_script_that_workers_would_run_again_is_not_spawned_from(tmp_path, monkeypatch, text, why):
+    (tmp_path / "own.py").write_text(text)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "own.py"), raising=False)
+    found = unsendable(DataLoader([1]))
+    assert why in found if why else found is None
 
 
 def test_no_more_workers_than_are_allowed():

@@ -93,7 +93,8 @@ def _tried(
     `time_left`: the seconds that the whole diagnosis may take, and when it should end.
     """
     starting = seen.first_wait_s > settings.STARTING * seen.epoch_s
-    like = settings.Like(seen.whole, starting, seen.idle, seen.threads, device)
+    starts = (settings.FORK,)  # what else there is starts more slowly, and is tune's to try
+    like = settings.Like(seen.whole, starting, seen.idle, seen.threads, device, starts)
     trials, _ = settings.trials_of(own, like)
     if (kept := kept_trial(own, seen, profiles)) is not None:
         trials.insert(1, kept)  # before those that take long to start

@@ -18,6 +18,7 @@ from iobench.formats._arrow_columns import (
 )
 from iobench.formats._chunked import ChunkedReader, Index
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._placement import Chunked, Placement
 from iobench.formats._reader import Rows
@@ -33,9 +34,7 @@ class Mapped:
     def __init__(self, file: Path) -> None:
         self.file = file
         try:
-            if not file.is_file():  # a pipe would keep us waiting
-                raise OSError("no such file")
-            self._map = pa.memory_map(str(file), "r")
+            self._map = pa.memory_map(str(regular(file)), "r")
             whole = self._map.read_buffer()
             self.base, self.size = whole.address, whole.size
             self.batches = list(self._checked(whole))

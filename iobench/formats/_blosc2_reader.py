@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 from iobench.formats._foreign import schema_of_arrays
 from iobench.formats._placement import Blocks
 from iobench.formats._reader import Convert, Reader, Rows, same
@@ -32,9 +33,7 @@ HEADER_BYTES = 32
 def opened(file: Path) -> blosc2.NDArray:
     """The array in a file; CorruptArtifact where it is none."""
     try:
-        if not file.is_file():  # a pipe would keep us waiting
-            raise OSError("no such file")
-        with open(file, "rb") as start:
+        with open(regular(file), "rb") as start:
             if MAGIC not in start.read(16):
                 raise ValueError("it does not begin as one")
         array = blosc2.open(str(file), mode="r")

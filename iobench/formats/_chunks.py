@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 from iobench.formats._foreign import FIXED
 from iobench.formats._packed_images import PackedImages
 from iobench.formats._placed import Found, Maps, runs
@@ -83,7 +84,7 @@ class _Chunk:
 def read_index(path: Path) -> dict[str, Any]:
     """An index of JSON; CorruptArtifact where it is none."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(regular(path).read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise corrupt(path, "an index", getattr(error, "strerror", None) or error) from error
     if not isinstance(found, dict):

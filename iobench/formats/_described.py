@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from iobench.formats._errors import corrupt
+from iobench.formats._files import regular
 from iobench.formats._schema import Schema
 
 SCHEMA_FILE = "schema.json"
@@ -21,7 +22,7 @@ def check_described(path: Path, schema: Schema) -> None:
     """CorruptArtifact where what is written in a folder is not this schema."""
     file = path / SCHEMA_FILE
     try:
-        found = file.read_bytes()
+        found = regular(file).read_bytes()
     except OSError as error:
         raise corrupt(file, "the schema", error.strerror) from error
     if found != _text(schema).encode():

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats._errors import corrupt
+from iobench.formats._files import regular
 from iobench.formats._pixels import decoded
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Timed, same
@@ -102,7 +103,7 @@ class ImageReader(Reader):
         for row, pixels in zip(rows.tolist(), target, strict=True):
             file = files[row]
             try:
-                stored = file.read_bytes()
+                stored = regular(file).read_bytes()
             except OSError as error:
                 raise corrupt(file, "an image", error.strerror or str(error)) from error
             decoded(file, stored, pixels)

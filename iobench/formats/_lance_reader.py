@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._lance_library import lance
 from iobench.formats._reader import Convert, Reader, Rows, same
@@ -27,6 +28,9 @@ def opened(path: Path) -> Any:
     with _telling(path, "a Lance dataset"):
         if not (path / "_versions").is_dir():
             raise OSError("no folder _versions")
+        for inner in path.rglob("*"):
+            if not inner.is_dir():
+                regular(inner)
         dataset = lance.dataset(str(path))
         assert dataset.schema is not None  # damaged metadata fail here
         for fragment in dataset.get_fragments():

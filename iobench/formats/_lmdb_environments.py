@@ -10,7 +10,7 @@ from typing import ClassVar
 import lmdb
 
 from iobench.formats._errors import corrupt
-from iobench.formats._lmdb_pages import read_meta
+from iobench.formats._lmdb_meta import read_meta
 
 
 class Environments:

@@ -13,7 +13,7 @@ import lz4.frame
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import _lmdb_keys, _lmdb_pages
+from iobench.formats import _lmdb_keys, _lmdb_tree
 from iobench.formats._errors import corrupt
 from iobench.formats._lmdb_environments import Environments
 from iobench.formats._lmdb_values import HEADER, KEY, LAYOUT, MAGIC, SCHEMA_KEY, data_file, described
@@ -128,7 +128,7 @@ class LmdbReader(Reader):
         return found["offset"], found["size"]
 
     def _find_values(self) -> dict[str, Array]:
-        offset, size = _lmdb_pages.values(self._path, self.schema.samples, SCHEMA_KEY)
+        offset, size = _lmdb_tree.values(self._path, self.schema.samples, SCHEMA_KEY)
         wrong = size < HEADER.size if self._codec else size != self._size
         if wrong.any():
             row = int(wrong.argmax())

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.formats._chunked import ChunkedReader, Index
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._reader import Timed, same
 from iobench.formats._schema import Array, Batch, Field, Schema
@@ -25,9 +26,7 @@ KEPT = 2  # decoded row groups: that which is read, and the next in order
 def opened(file: Path) -> pq.ParquetFile:
     """A file, its footer read; CorruptArtifact where it is none."""
     try:
-        if not file.is_file():  # a pipe would keep us waiting
-            raise OSError("no such file")
-        return pq.ParquetFile(file, memory_map=True)
+        return pq.ParquetFile(regular(file), memory_map=True)
     except DAMAGE as error:
         raise corrupt(file, "a Parquet file", reason(error)) from error
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from iobench.formats._errors import CorruptArtifact, MissingDependency, corrupt
+from iobench.formats._files import regular
 from iobench.formats._schema import Array
 from iobench.formats._text import reason
 
@@ -60,7 +61,7 @@ def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "
     `stored`: the image's bytes, where it is not the whole of a file but `what` in it.
     """
     try:
-        with Image.open(file if stored is None else BytesIO(stored), formats=KINDS) as image:
+        with Image.open(regular(file) if stored is None else BytesIO(stored), formats=KINDS) as image:
             (width, height), mode = image.size, image.mode
     except Exception as error:  # as above
         said = reason(error) if stored is None else "other bytes"

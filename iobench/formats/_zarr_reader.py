@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy.typing as npt
 import zarr
 
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, schema_of_arrays
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Rows, same
@@ -21,6 +23,7 @@ from iobench.formats._text import reason
 from iobench.formats._zarr_places import Chunks, chunks_of
 
 OURS = "iobench"
+METADATA = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"}
 # what zarr and its codecs raise for damaged metadata and chunks
 DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError),
@@ -166,10 +169,13 @@ class ZarrReader(Reader):
 def _array_folders(path: Path) -> list[str]:
     """Where arrays lie below `path`, relative to it; CorruptArtifact where a codec does more than unpack."""
     folders = []
-    for file in sorted({*path.rglob("zarr.json"), *path.rglob(".zarray")}):
+    for file in _metadata(path):
         if file.is_symlink():
             raise corrupt(file, "metadata in this folder", "a link")
-        described = json.loads(file.read_bytes())
+        stored = regular(file).read_bytes()
+        if file.name not in ("zarr.json", ".zarray"):
+            continue
+        described = json.loads(stored)
         named = [*(described.get("codecs") or ()), *(described.get("filters") or ())]
         named += [described["compressor"]] if described.get("compressor") else []
         for codec in named:
@@ -177,6 +183,12 @@ def _array_folders(path: Path) -> list[str]:
         if file.name == ".zarray" or described.get("node_type") == "array":
             folders.append(str(file.parent.relative_to(path)))
     return folders
+
+
+def _metadata(path: Path) -> list[Path]:
+    """All that zarr takes for metadata, in the order of their names."""
+    found = ((Path(folder), METADATA.intersection(names)) for folder, _, names in os.walk(path))
+    return sorted(folder / name for folder, names in found for name in names)
 
 
 def _refuse(file: Path, codec: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from iobench.formats._errors import corrupt
+from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option
 from iobench.formats._schema import COMPLEX, NUMPY_DTYPES, Batch, Field, Schema
@@ -87,7 +88,7 @@ def files_of(path: Path) -> list[Path]:
     if not (path / STATE_FILE).exists():
         return [path / DATA_FILE]
     try:
-        state = json.loads((path / STATE_FILE).read_bytes())
+        state = json.loads(regular(path / STATE_FILE).read_bytes())
         names = [str(entry["filename"]) for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise corrupt(path / STATE_FILE, "what datasets says of its files", str(error)) from error

@@ -15,6 +15,7 @@ from iobench.formats import _hdf5_datasets
 from iobench.formats._arrays import NO_NUMBER, choice, choose, how_to_choose, native_dtype
 from iobench.formats._arrays import schema_of as arrays_schema
 from iobench.formats._errors import CorruptArtifact, InvalidOption, corrupt
+from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._hdf5_reader import Hdf5Reader
 from iobench.formats._options import option
@@ -90,7 +91,7 @@ class Hdf5(Format):
             source, (names, cache_bytes) = path, _found(path, schema, random)
         try:
             # no lock: the artifact never changes, and locks fail on some network file systems
-            file = h5py.File(source, "r", rdcc_nbytes=cache_bytes, locking=False)
+            file = h5py.File(regular(source), "r", rdcc_nbytes=cache_bytes, locking=False)
         except OSError as error:
             raise corrupt(source, "an HDF5 file", reason(error)) from error
         try:
@@ -171,7 +172,7 @@ def _discard(file: h5py.File) -> None:
 def _described(file: Path) -> dict[str, dict[str, Any]]:
     """What is in a file that others wrote; CorruptArtifact where the library cannot tell."""
     try:
-        with h5py.File(file, "r", locking=False) as opened:
+        with h5py.File(regular(file), "r", locking=False) as opened:
             return _hdf5_datasets.described(opened)
     except _hdf5_datasets.DAMAGE as error:
         raise CorruptArtifact(f"{file}: cannot be read as HDF5: {reason(error)}") from error

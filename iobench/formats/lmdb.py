@@ -19,10 +19,11 @@ from typing import ClassVar
 import lmdb
 import lz4.frame
 
-from iobench.formats import _lmdb_keys, _lmdb_pages
+from iobench.formats import _lmdb_keys, _lmdb_tree
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._format import Format
 from iobench.formats._lmdb_environments import Environments
+from iobench.formats._lmdb_meta import read_meta
 from iobench.formats._lmdb_reader import LmdbReader
 from iobench.formats._lmdb_values import (
     CODECS,
@@ -82,7 +83,7 @@ class Lmdb(Format):
     def recognises(self, path: Path) -> bool:
         """Whether it is a file that begins as LMDB's do, or a folder with one."""
         try:
-            _lmdb_pages.read_meta(data_file(path))
+            read_meta(data_file(path))
         except (CorruptArtifact, OSError):
             return False
         return True
@@ -90,7 +91,7 @@ class Lmdb(Format):
     def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
         """As it stands in what `write` wrote; else of as many values as keys, holding the fields told."""
         file = data_file(path)
-        _lmdb_pages.check(file, _lmdb_pages.read_meta(file).entries - 1, SCHEMA_KEY)
+        _lmdb_tree.check(file, read_meta(file).entries - 1, SCHEMA_KEY)
         env = Environments.open(path, file)
         try:
             with env.begin(buffers=True) as txn:
@@ -108,7 +109,7 @@ class Lmdb(Format):
 
         0.6 ms for 100 MB of large values, 45 ms where values are small and so share pages with keys.
         """
-        _lmdb_pages.check(data_file(path), schema.samples, SCHEMA_KEY)
+        _lmdb_tree.check(data_file(path), schema.samples, SCHEMA_KEY)
 
     def size_bound(self, schema: Schema) -> int:
         """Pages for the values: several to a leaf page if small, whole pages of their own if not."""

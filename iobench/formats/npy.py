@@ -16,6 +16,7 @@ import numpy as np
 
 from iobench.formats._arrays import schema_of as arrays_schema
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader
 from iobench.formats._placement import Strided
@@ -103,7 +104,7 @@ def _files(path: Path) -> dict[str, Path]:
 
 def _begins_as_npy(file: Path) -> bool:
     try:
-        with open(file, "rb") as opened:
+        with open(regular(file), "rb") as opened:
             return opened.read(np.lib.format.MAGIC_LEN).startswith(np.lib.format.MAGIC_PREFIX)
     except OSError:
         return False
@@ -112,7 +113,7 @@ def _begins_as_npy(file: Path) -> bool:
 def _mapped(file: Path) -> Array:
     """A file of others' as a read-only array; CorruptArtifact where it is none."""
     try:
-        found = np.lib.format.open_memmap(file, mode="r")  # unlike np.load, neither archives nor pickles
+        found = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load, no archives or pickles
     except DAMAGE as error:
         raise CorruptArtifact(f"{file}: cannot be read as .npy: {reason(error)}") from error
     return np.asarray(found)
@@ -122,7 +123,7 @@ def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:
     """The file as a read-only array, and the offset of its first byte of data."""
     expected = (samples, *field.shape)
     try:
-        mapped = np.lib.format.open_memmap(file, mode="r")  # unlike np.load, neither archives nor pickles
+        mapped = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load, no archives or pickles
     except DAMAGE as error:
         raise corrupt(file, f"{field.dtype} {expected}", reason(error)) from error
     if (mapped.shape, mapped.dtype) != (expected, np.dtype(field.dtype)):

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, schema_of_arrays
 from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader
@@ -112,7 +113,7 @@ def read_header(file: Path) -> dict[str, Tensor]:
     As the library does: data must follow each other without gaps to the end of the file.
     """
     try:
-        with open(file, "rb") as opened:
+        with open(regular(file), "rb") as opened:
             size = os.fstat(opened.fileno()).st_size
             (length,) = SIZE.unpack(opened.read(SIZE.size).ljust(SIZE.size, b"\xff"))
             if length > min(MOST_HEADER_BYTES, size):

@@ -19,6 +19,7 @@ from iobench.formats import _example
 from iobench.formats._crc import masked, masked_rows
 from iobench.formats._described import check_described, describe
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option
 from iobench.formats._placed import Found, Maps, PlacedReader
@@ -76,7 +77,7 @@ class TfRecord(Format):
     def recognises(self, path: Path) -> bool:
         """Whether it is, or is a folder of, files that begin with a length and its checksum."""
         try:
-            with open(_files(path)[0], "rb") as file:
+            with open(regular(_files(path)[0]), "rb") as file:
                 head = file.read(HEAD)
         except (CorruptArtifact, OSError):
             return False

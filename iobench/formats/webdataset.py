@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from iobench.formats._errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name
 from iobench.formats._format import Format
 from iobench.formats._npy import header_of
@@ -74,7 +75,7 @@ class WebDataset(Format):
         """Whether it is an archive, or a folder with archives named .tar."""
         try:
             first = _shards(path)[0]
-            with open(first, "rb") as file:
+            with open(regular(first), "rb") as file:
                 return first.suffix == ".tar" and is_tar(file.read(BLOCK))
         except (CorruptArtifact, OSError):
             return False

@@ -25,5 +25,6 @@ pytest.register_assert_rewrite(
     "iobench.testing._cases",
     "iobench.testing._content",
     "iobench.testing._damage",
+    "iobench.testing._life",
     "iobench.testing._places",
 )

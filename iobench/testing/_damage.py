@@ -1,17 +1,13 @@
-"""What the contract says of artifacts: who opens them, and how damaged ones fail."""
+"""What the contract says of damaged artifacts: how they fail."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import pickle
-import re
-import shutil
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -23,22 +19,18 @@ from iobench.formats import (
     CorruptArtifact,
     Field,
     Format,
+    FormatError,
     Reader,
     Schema,
-    UnsupportedSchema,
-    build,
     get,
-    read_word,
 )
 from iobench.testing._cases import (
-    INDICES,
     SAMPLES,
     Artifact,
     Call,
     assert_rows,
     bare_files,
     files_of,
-    open_and_read,
     read_all,
     store,
 )
@@ -47,6 +39,7 @@ from iobench.testing._places import decoded
 # of nothing, a zip archive, NumPy's and HDF5's files and a pickle
 STARTS = [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]
 FLIPS = 60
+WAITING_S = 20.0
 
 
 def with_signal(schema: Schema, **changes: Any) -> Schema:
@@ -78,6 +71,21 @@ class Bomb:
         return os.mkdir, (str(self.fuse),)
 
 
+@contextmanager
+def at_once(file: Path) -> Iterator[None]:
+    """Fails where what is done with a pipe takes as long as only waiting does."""
+
+    def late(number: int, frame: Any) -> None:
+        pytest.fail(f"{file.name}: somebody waits for a pipe")
+
+    before, left = signal.signal(signal.SIGALRM, late), signal.setitimer(signal.ITIMER_REAL, WAITING_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *left)
+        signal.signal(signal.SIGALRM, before)
+
+
 def read_flipped(artifact: Artifact, damaged: Path, flips: list[tuple[Path, int, int]]) -> int:
     """How many flipped bits were complained of; with the others all was read, whatever it gave."""
     complaints = 0
@@ -96,123 +104,6 @@ def complaint(reader: Reader, blocks: Blocks, damage: bytes) -> str | None:
     except CorruptArtifact as error:
         return str(error)
     return None
-
-
-class Life:
-    """What a format says of itself; opening, closing and sharing, and what lies on disk.
-
-    A blob has axes of `blob_axes` and one of its bytes; there are at most `most_samples` of them, of
-    `most_bytes` in all.
-    """
-
-    blob_axes: tuple[int, ...] = ()
-    most_samples, most_bytes = 5_000, 2_000_000
-
-    def test_it_says_what_it_is(self, fmt: Format) -> None:
-        assert re.fullmatch("[a-z][a-z0-9_-]*", fmt.name)
-        assert fmt.summary
-        assert "\n" not in fmt.summary
-        assert metadata.version(fmt.library), "the installed package that does the work"
-
-    def test_its_variant_is_the_format_in_one_word(self, fmt: Format) -> None:
-        assert read_word(type(fmt), fmt.variant) == fmt
-        assert build(type(fmt), fmt.options) == fmt
-        assert not set(fmt.variant) & set(" /\\\n")
-
-    def test_a_spawned_process_opens_from_pickled_parts(self, artifact: Artifact, elsewhere: Call) -> None:
-        parts = pickle.dumps((artifact.format, artifact.path, artifact.schema))
-        assert_rows(elsewhere(open_and_read, parts, INDICES), artifact.source, INDICES)
-
-    def test_threads_read_one_reader_at_once(self, artifact: Artifact, reader: Reader) -> None:
-        def read(seed: int) -> None:
-            rng = np.random.default_rng(seed)
-            for _ in range(10):
-                start = int(rng.integers(SAMPLES))
-                for rows in (rng.integers(0, SAMPLES, 9), slice(start, start + 7)):
-                    assert_rows(reader.batch(rows), artifact.source, rows)
-                assert_rows(reader.sample(start), artifact.source, start)
-
-        with ThreadPoolExecutor(8) as pool:
-            list(pool.map(read, range(8)))
-
-    def test_readers_of_one_artifact_live_apart(self, artifact: Artifact) -> None:
-        first, second = artifact.open(), artifact.open()
-        assert_rows(first.batch(INDICES), artifact.source, INDICES)
-        first.close()
-        assert_rows(second.batch(INDICES), artifact.source, INDICES)
-        second.close()
-        with artifact.open() as third:
-            assert_rows(third.batch(INDICES), artifact.source, INDICES)
-
-    def test_a_closed_reader_reads_no_more(self, artifact: Artifact) -> None:
-        reader = artifact.open()
-        reader.close()
-        reader.close()
-        for read in (reader.batch, reader.native):
-            for rows in (slice(0, 2), INDICES):
-                with pytest.raises(ValueError):
-                    read(rows)
-        with pytest.raises(ValueError):
-            reader.sample(0)
-
-    def test_a_new_artifact_is_not_taken_for_an_open_old_one_in_its_place(
-        self, fmt: Format, schema: Schema, tmp_path: Path
-    ) -> None:
-        old = store(fmt, tmp_path / "a", replace(schema, samples=3))
-        with old.open() as old_reader:
-            shutil.rmtree(old.path)
-            if not fmt.holds_files:
-                with contextlib.suppress(CorruptArtifact):  # what was read before may be at hand
-                    assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
-                old_reader.close()
-            new = store(fmt, tmp_path / "a", schema)
-            with new.open() as new_reader:
-                assert_rows(new_reader.batch(slice(None)), new.source, slice(None))
-                if fmt.holds_files:
-                    assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
-
-    def test_lists_that_are_kept_give_the_same(self, artifact: Artifact) -> None:
-        """A reader that is given what another one found finds nothing itself, and need not."""
-        lists: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
-
-        def keep(name: str, find: Any) -> Any:
-            lists[name] = find()
-            assert all(array.ndim == 1 for array in lists[name].values())
-            return lists[name]
-
-        rows = np.arange(SAMPLES)
-        with artifact.open() as first, artifact.open() as second:
-            first.kept, second.kept = keep, lambda name, find: lists[name]
-            for one, other in zip(first.placement().items(), second.placement().items(), strict=True):
-                assert one[0] == other[0]
-                np.testing.assert_array_equal(one[1].locate(rows), other[1].locate(rows))
-            for mine, its in zip(first.blocks(), second.blocks(), strict=True):
-                np.testing.assert_array_equal(mine.offset, its.offset)
-
-    def test_placement_and_blocks_of_a_closed_reader_are_value_errors_or_as_before(
-        self, artifact: Artifact
-    ) -> None:
-        reader = artifact.open()
-        reader.close()
-        for ask in (reader.placement, reader.blocks):
-            with suppress(ValueError):
-                ask()
-
-    def test_size_bound_holds_for_random_data(self, fmt: Format, tmp_path: Path) -> None:
-        for sample_bytes in (1, 100, 512, 2048, 5120, 150_000):
-            samples = min(self.most_samples, max(3, self.most_bytes // sample_bytes))
-            fields = (Field("blob", (*self.blob_axes, sample_bytes), "uint8"),)
-            schema = Schema(samples, fields)
-            with contextlib.suppress(UnsupportedSchema):
-                fmt.check_schema(schema)
-                self.assert_bound(store(fmt, tmp_path / "a", schema))
-
-    @staticmethod
-    def assert_bound(artifact: Artifact) -> None:
-        """What was written takes no more than its format said that it would."""
-        stored = sum(file.stat().st_blocks * 512 for file in files_of(artifact.path))
-        assert stored <= artifact.format.size_bound(artifact.schema), artifact.schema
-        shutil.rmtree(artifact.path)
 
 
 class Damage:
@@ -253,6 +144,21 @@ class Damage:
             file.mkdir()
             assert read_all(artifact.format, damaged, artifact.schema) is None, file.name
             file.rmdir()
+            aside.rename(file)
+
+    def test_a_pipe_in_place_of_a_file_is_corrupt_and_nobody_waits_for_it(
+        self, fmt: Format, artifact: Artifact, damaged: Path
+    ) -> None:
+        for file in files_of(damaged):
+            aside = file.rename(damaged.parent / "aside")
+            os.mkfifo(file)
+            with at_once(file):
+                assert read_all(artifact.format, damaged, artifact.schema) is None, file.name
+                for path in (damaged, file):
+                    with suppress(FormatError):
+                        assert not (fmt.recognises(path) and path == file)
+                        fmt.schema_of(path)
+            file.unlink()
             aside.rename(file)
 
     def test_a_file_in_place_of_the_artifact_is_corrupt(

@@ -11,7 +11,8 @@ import pytest
 from iobench.formats import Format, Reader, Schema
 from iobench.testing._cases import SCHEMA, Artifact, Call, spawned, store
 from iobench.testing._content import Content, Rows
-from iobench.testing._damage import Damage, Life
+from iobench.testing._damage import Damage
+from iobench.testing._life import Life
 from iobench.testing._places import Places
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -12,7 +13,7 @@ from iobench.results.verdict import ratio_text
 from iobench.tuning.contest import Contest
 from iobench.tuning.settings import code_of
 from iobench.tuning.trial import HEADROOM, Trial, compared
-from iobench.units import bytes_text, counted, rate_text
+from iobench.units import bytes_text, counted, rate_text, seconds_text
 
 LEAVE, DECIDED, FED, LIMITED = "leave", "decided", "fed", "limited"
 
@@ -68,6 +69,7 @@ def answer(
     sentences = [
         _headline(outcome, use, against.get(use.name), trials),
         *_costs(contest, base, use),
+        *_opening(base, use),
         *_feeding(head, waits),
         *_rests_on(base, whole),
     ]
@@ -127,6 +129,13 @@ def _costs(contest: Contest, base: Trial, use: Trial) -> Iterator[str]:
         f"It takes {workers[0]} and {bytes_text(use.memory_bytes)} of memory in all, as it is "
         f"{workers[1]} and {bytes_text(base.memory_bytes)}."
     )
+
+
+def _opening(base: Trial, use: Trial) -> Iterator[str]:
+    """What starting workers costs before anything comes, which is part of every epoch."""
+    if use is not base and use.first_batch_s and base.first_batch_s:
+        first = [seconds_text(statistics.median(one.first_batch_s)) for one in (use, base)]
+        yield f"The first batch of an epoch comes after {first[0]}, as it is after {first[1]}."
 
 
 def _feeding(head: Comparison | None, waits: float | None) -> Iterator[str]:

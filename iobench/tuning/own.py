@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert
 
 from iobench.errors import TargetError
 from iobench.loading.foreign import is_dataloader, tensors_of
+from iobench.tuning.sent import unsendable
 
 DEEPEST = 4  # datasets within datasets
 OF_DATALOADER = (
@@ -74,6 +75,11 @@ class Own:
         """How many workers it has with these settings; those of a DataLoader alone can be told."""
         now = self.loader.num_workers if self.rebuilds else 0
         return int(changes.get("num_workers", now))
+
+    @cached_property
+    def unsendable(self) -> str | None:
+        """Why its workers cannot be spawned; None where they can, or nobody can tell."""
+        return unsendable(self.loader) if self.rebuilds else None
 
     def close(self) -> None:
         """Let go of all that was built, and with that of workers that persist."""

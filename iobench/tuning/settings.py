@@ -22,7 +22,12 @@ IDLE_TIMES = 8  # as many workers as cores, where they would wait most of the ti
 MORE_AHEAD = 4  # times the prefetch factor
 BATCH_FETCH = "whole batches from the dataset"
 ONE_THREAD = "one thread in each worker"
-FORK, SPAWN = "fork", "spawn"
+FORK = "fork"
+STARTS = {  # how workers can start, by Python's word for it, the quickest first
+    FORK: "workers that are forked",
+    "forkserver": "workers from a fork server",
+    "spawn": "workers that are spawned",
+}
 STARTING = 0.05  # of an epoch, that its first batch has to take for how workers start to matter
 
 
@@ -32,7 +37,8 @@ class Like:
 
     `whole`: an epoch takes no longer than there is time for. `starting`: how its workers start matters.
     `idle`: its processes wait most of the time, so that more workers than cores may bring something.
-    `threads`: libraries that it uses start threads of their own.
+    `threads`: libraries that it uses start threads of their own. `starts`: the ways of starting workers that
+    there is time for.
     """
 
     whole: bool = True
@@ -40,24 +46,21 @@ class Like:
     idle: bool = False
     threads: bool = True
     device: str = "auto"
+    starts: tuple[str, ...] = tuple(STARTS)
 
 
 def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[Trial], list[str]]:
     """The loader as it is and what is worth trying, as far as it can be set; and what is not, and why."""
     limits, now = limits or Limits(), own.workers({})
-    found, left_out = [Trial(AS_IT_IS, unfit=_too_many(own, {}, limits))], list[str]()
+    found = [Trial(AS_IT_IS, unfit=_too_many(own, {}, limits))]
     if fetches_batches(own):
         found.append(_trial("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
         if now:
             found.append(_trial("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))
-    counts = [n for n in _counts(like.idle, limits) if n != now] if _can(own, "num_workers") else []
-    if counts and not now and _repeats(own) and not like.whole:
-        left_out.append("workers: nobody can tell whether its dataset shares its samples out among them")
-        counts = []
-    if counts and not now and own.rebuilds and (held := handles_of(own.dataset_for({"num_workers": 1}))):
-        fix = "open it in the first __getitem__"
-        left_out.append(f"workers: {', '.join(held)} is open already, and must not be forked: {fix}")
-        counts = []
+    counts, why_none = _worker_counts(own, like, limits)
+    left_out = [why_none] if why_none else []
+    if (now or counts) and like.starting and like.whole:
+        left_out += _left_starts(own, like)
     refined = refinements(own, Trial(AS_IT_IS), like)
     found += [one for one in refined if one.kind == "threads"]  # a sign of that was seen: before all others
     found += [_trial("workers", counted(n, "worker"), num_workers=n) for n in counts]
@@ -77,8 +80,8 @@ def refinements(own: Own, of: Trial, like: Like) -> list[Trial]:
     if workers and like.starting and like.whole:
         if _can(own, "persistent_workers") and not _now(own, of, "persistent_workers"):
             found.append(_more(of, "persistent", "workers that persist", persistent_workers=True))
-        if _can(own, "multiprocessing_context") and _start_method(own, of) not in (FORK, None):
-            found.append(_more(of, "start", "workers that are forked", multiprocessing_context=FORK))
+        others = [one for one in _other_starts(own, of, like) if _unstartable(own, one) is None]
+        found += [_more(of, "start", STARTS[one], multiprocessing_context=one) for one in others]
     if workers and like.threads and _can(own, "worker_threads") and not _now(own, of, "worker_threads"):
         fighting = threads_fight(workers)
         found += [_more(of, "threads", ONE_THREAD, worker_threads=1)] if fighting else []
@@ -129,14 +132,32 @@ def _now(own: Own, of: Trial, name: str) -> Any:
     return of.changes.get(name, getattr(own.loader, name, None) if own.rebuilds else None)
 
 
-def _start_method(own: Own, of: Trial) -> str | None:
-    """How its workers start: None where a dataset's library must not be forked, or nobody can tell."""
+def _other_starts(own: Own, of: Trial, like: Like) -> list[str]:
+    """How its workers could start beside the way in which they do, where that can be set."""
+    known = multiprocessing.get_all_start_methods()  # the default first, which another Python has another of
     context = _now(own, of, "multiprocessing_context")
-    if FORK not in multiprocessing.get_all_start_methods():
-        return None
     if context is None:
-        return multiprocessing.get_start_method()
-    return context if isinstance(context, str) else str(context.get_start_method())
+        context = multiprocessing.get_start_method(allow_none=True) or known[0]
+    now = context if isinstance(context, str) else context.get_start_method()
+    can = _can(own, "multiprocessing_context")
+    return [method for method in like.starts if method in known and method != now] if can else []
+
+
+def _unstartable(own: Own, method: str) -> str | None:
+    """Why workers cannot start in a way; None where they can."""
+    if method != FORK:
+        return own.unsendable
+    held = handles_of(own.dataset_for({"num_workers": 1})) if own.rebuilds else []
+    return f"{', '.join(held)} is open already, and must not be forked" if held else None
+
+
+def _left_starts(own: Own, like: Like) -> list[str]:
+    """The ways of starting workers that are not tried, and why."""
+    why: dict[str, list[str]] = {}
+    for method in _other_starts(own, Trial(AS_IT_IS), like):
+        if (problem := _unstartable(own, method)) is not None:
+            why.setdefault(problem, []).append(STARTS[method])
+    return [f"{' and '.join(methods)}: {problem}" for problem, methods in why.items()]
 
 
 def _repeats(own: Own) -> bool:
@@ -150,6 +171,20 @@ def _too_many(own: Own, changes: Mapping[str, Any], limits: Limits) -> str | Non
     if limits.workers is None or count <= limits.workers:
         return None
     return f"has {counted(count, 'worker')}, more than --max-workers {limits.workers}"
+
+
+def _worker_counts(own: Own, like: Like, limits: Limits) -> tuple[Sequence[int], str | None]:
+    """Other numbers of workers that are worth trying; where it is to have none, why."""
+    now = own.workers({})
+    counts = [n for n in _counts(like.idle, limits) if n != now] if _can(own, "num_workers") else []
+    if now or not counts:
+        return counts, None
+    if _repeats(own) and not like.whole:
+        return [], "workers: nobody can tell whether its dataset shares its samples out among them"
+    if own.rebuilds and (held := handles_of(own.dataset_for({"num_workers": 1}))):
+        fix = "open it in the first __getitem__"
+        return [], f"workers: {', '.join(held)} is open already, and must not be forked: {fix}"
+    return counts, None
 
 
 def _counts(idle: bool, limits: Limits) -> Sequence[int]:

@@ -20,7 +20,7 @@ from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.loading.stream import pipeline
-from iobench.loading.stream.backend import open_backend
+from iobench.loading.stream.choice import open_backend
 from iobench.loading.stream.pipeline import Pipeline
 from iobench.loading.stream.transfer import MOST_BEHIND, transfer_to
 from iobench.loading.transfer import HostToDevice

@@ -32,7 +32,7 @@ FORMATS = {
     "tfdata": "tfrecord",
     "webdataset": "webdataset",
 }  # of loaders that do not read npy
-APART = (*loaders.DEFAULT_LOADERS, *STAND_INS, "ray")
+APART = (*loaders.DEFAULT_LOADERS, *STAND_INS, "ray", "ray_data")
 OTHERS = [name for name in loaders.names() if name not in APART]
 
 indices = pytest.mark.parametrize("index", [0, 1])

@@ -33,9 +33,9 @@ from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.formats import CorruptArtifact
 from iobench.host import cache
 from iobench.host.aio import Queue
-from iobench.loading.stream import ahead, backend, pipeline
-from iobench.loading.stream.backend import Unchanged
+from iobench.loading.stream import ahead, choice, pipeline
 from iobench.loading.stream.direct import DirectReader
+from iobench.loading.stream.unchanged import Unchanged
 
 pytest_plugins = ("stream_fixtures",)
 
@@ -331,7 +331,7 @@ def test_a_file_that_is_cut_while_it_is_opened_is_named(monkeypatch, own, name, 
         os.truncate(file, left)
         return 1.0
 
-    monkeypatch.setattr(backend, "_residency", then_cut)
+    monkeypatch.setattr(choice, "_residency", then_cut)
     with pytest.raises(CorruptArtifact, match=str(file)) as caught:
         next(iter(loader(own, name)))
     assert "\n" not in str(caught.value)

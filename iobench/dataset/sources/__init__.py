@@ -58,11 +58,11 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
         from iobench.dataset.sources.numpy_files import Npy, Npz
 
         return Npy(path) if suffix == ".npy" else Npz(path, chosen)
-    from iobench.dataset.sources.others import OthersData, OthersFile
+    from iobench.dataset.sources.others import OthersData, OthersFile, regular_files
 
     if suffix in READ_APART:
         return OthersFile(path, READ_APART[suffix], chosen)
-    return OthersData(path, _recognised(path))
+    return OthersData(regular_files(path), _recognised(path))
 
 
 def _recognised(path: Path) -> str:

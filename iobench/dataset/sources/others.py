@@ -35,11 +35,10 @@ class OthersFile(FileSource):
 class OthersData(Source):
     """A file or folder in a format."""
 
-    def __init__(self, path: Path, kind: str) -> None:
-        self.path, self.kind = path.resolve(), kind
+    def __init__(self, tree: Tree, kind: str) -> None:
+        self.path, self._stamp, self.kind = tree.path, tree.stamp, kind
         self.name = default_name(self.path.stem)
         with _refusals():
-            self._stamp = Tree.of(self.path).stamp
             self.schema = apart.describe(Data(self.path, kind, self._stamp.bytes))
 
     @property
@@ -64,6 +63,12 @@ class OthersData(Source):
     def _check(self) -> None:
         if Tree.of(self.path).stamp != self._stamp:
             raise SourceError(f"{self.path}: it was changed while it was read; try again when nothing writes")
+
+
+def regular_files(path: Path) -> Tree:
+    """The file, or all files of a folder; SourceError where anything but regular files is among them."""
+    with _refusals():
+        return Tree.of(path.resolve())
 
 
 @contextmanager

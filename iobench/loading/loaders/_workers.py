@@ -1,15 +1,24 @@
-"""What loaders with workers have in common: how many there are, how far they read ahead, what needs them."""
+"""What loaders with workers have in common: how many there are, how far they read ahead, what they fetch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from iobench.errors import InvalidSettings
 from iobench.formats import declared, option
 from iobench.loading.loaders._loader import CopyingLoader
 
 MOST_WORKERS, MOST_AHEAD = 1024, 65536
+
+
+def fetch_option() -> Any:
+    """The option of what a loader asks its dataset for: samples, which are collated, or whole batches."""
+    return option(
+        "sample",
+        "sample: one __getitem__ per sample, collated; batch: whole batches by __getitems__",
+        choices=("sample", "batch"),
+    )
 
 
 @dataclass(frozen=True)

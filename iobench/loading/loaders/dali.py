@@ -16,7 +16,7 @@ import numpy as np
 
 from iobench.dataset.manifest import Opener
 from iobench.errors import InvalidSettings
-from iobench.formats import Reader, Rows, option
+from iobench.formats import Array, Reader, Rows, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
 from iobench.loading.order import LIMITS
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 Self = TypeVar("Self", bound="Dali")
 CPU, GPU = "cpu", "gpu"
+# what DALI or torch has no such type for travels as words of its size, or of half of it
+AS_WORDS = {"bfloat16": "int16", "uint64": "int64", "complex64": "int64", "complex128": "float64"}
 GPUS = ("cuda",)  # back ends of torch that DALI's GPU pipelines run on
 
 
@@ -95,13 +97,20 @@ class Source:
             raise StopIteration
         if self._reader is None:
             self._reader = self._opener()
-        return tuple(self._reader.batch(self._asked[info.iteration]).values())
+        batch = self._reader.batch(self._asked[info.iteration])
+        return tuple(map(_words, batch.values()))
 
     def close(self) -> None:
         """Close this process's reader."""
         if self._reader is not None:
             self._reader.close()
             self._reader = None
+
+
+def _words(array: Array) -> Array:
+    """An array as DALI takes it: where it knows no such dtype, its words along one more axis."""
+    word = AS_WORDS.get(array.dtype.name)
+    return array if word is None else array[..., None].view(word)
 
 
 class DaliEpochs(Epochs):
@@ -127,10 +136,9 @@ class DaliEpochs(Epochs):
     def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
         source = Source(self.opener, asked)
         pipeline = self._pipeline(source)
-        names = [field.name for field in self.opener.schema.fields]
         try:
             for _ in asked:
-                batch = dict(zip(names, self._taken(pipeline), strict=True))
+                batch = self._typed(self._taken(pipeline))
                 yield batch if self._gpu is not None else self.pinned(batch)
         finally:
             del pipeline
@@ -145,6 +153,16 @@ class DaliEpochs(Epochs):
         outputs = pipeline.run(self._gpu.current_stream())
         with self._gpu.current():
             return [from_dlpack(output.as_tensor()) for output in outputs]
+
+    def _typed(self, taken: list[torch.Tensor]) -> HostBatch:
+        """The fields by name, with the schema's dtypes."""
+        import torch
+
+        both = zip(self.opener.schema.fields, taken, strict=True)
+        return {
+            field.name: one.view(getattr(torch, field.dtype)).squeeze(-1) if field.dtype in AS_WORDS else one
+            for field, one in both
+        }
 
     def _pipeline(self, source: Source) -> Any:
         from nvidia.dali import Pipeline, fn

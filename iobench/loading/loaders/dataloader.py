@@ -16,7 +16,7 @@ from iobench.errors import InvalidSettings
 from iobench.formats import Convert, Reader, Rows, Timed, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
-from iobench.loading.loaders._workers import WorkerLoader
+from iobench.loading.loaders._workers import WorkerLoader, fetch_option
 from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import silence_read_only_warning, tensor_of
@@ -37,11 +37,7 @@ class TorchDataLoader(WorkerLoader):
     library: ClassVar[str] = "torch"
     need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "start_method", "persistent_workers")
 
-    fetch: str = option(
-        "sample",
-        "sample: one __getitem__ per sample and default_collate; batch: whole batches by __getitems__",
-        choices=("sample", "batch"),
-    )
+    fetch: str = fetch_option()
     start_method: str | None = option(
         None,
         "how workers start; by default as Python does here",

@@ -18,7 +18,7 @@ import numpy as np
 from iobench.errors import InvalidSettings
 from iobench.formats import Format, Rows, Timed, field_name, option
 from iobench.loading.loaders._loader import Epochs, Job
-from iobench.loading.loaders._workers import WorkerLoader
+from iobench.loading.loaders._workers import WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import (
     BatchDataset,
     DataLoaderEpochs,
@@ -49,9 +49,7 @@ class HuggingFace(WorkerLoader):
     via: str = option(
         "torch", "torch: with_format('torch'); arrow: tables, made tensors here", choices=("torch", "arrow")
     )
-    fetch: str = option(
-        "sample", "sample: DataLoader collates samples; batch: whole batches", choices=("sample", "batch")
-    )
+    fetch: str = fetch_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()

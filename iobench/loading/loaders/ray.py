@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.formats import option
 from iobench.loading.loaders._loader import Epochs, Job
-from iobench.loading.loaders._workers import MOST_WORKERS, WorkerLoader
+from iobench.loading.loaders._workers import MOST_WORKERS, WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 
 if TYPE_CHECKING:
@@ -30,11 +30,7 @@ class Ray(WorkerLoader):
     extra: ClassVar[str] = "ray"
     isolated: ClassVar[bool] = True
 
-    fetch: str = option(
-        "sample",
-        "sample: one __getitem__ per sample and default_collate; batch: whole batches",
-        choices=("sample", "batch"),
-    )
+    fetch: str = fetch_option()
     num_workers: int = option(2, "actors", minimum=1, maximum=MOST_WORKERS)
     persistent_workers: bool = option(False, "keep actors from epoch to epoch")
 

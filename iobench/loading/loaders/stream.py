@@ -56,7 +56,7 @@ class StreamEpochs(Epochs):
         super().__init__(loader, job)
         import torch
 
-        from iobench.loading.stream.backend import open_backend
+        from iobench.loading.stream.choice import open_backend
         from iobench.loading.stream.pipeline import Pipeline
         from iobench.loading.stream.transfer import transfer_to
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.formats import CorruptArtifact, Field, Format, Schema, field_name, option
+from iobench.loading.loaders._files import files_behind
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.webdataset import MOST_SHUFFLED
 from iobench.loading.tensors import tensors_of
@@ -23,7 +24,7 @@ from iobench.loading.tensors import tensors_of
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
 
-AS_SIGNED = {"uint32": "int32", "uint64": "int64"}  # TensorFlow decodes no such bytes, but as these
+AS_WORDS = {"uint32": "int32", "uint64": "int64", "bfloat16": "int16"}  # TensorFlow decodes no such bytes
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,7 @@ class TfDataEpochs(Epochs):
         tf.config.set_visible_devices([], "GPU")
         self._settings = loader
         with job.opener() as reader:  # files that hold something else are told as everywhere
-            found = [path for one in reader.placement().values() for path in one.files]
-            found += [path for one in reader.blocks() for path in one.files]
-        self._files = [str(path) for path in dict.fromkeys(found)]
+            self._files = files_behind(reader)
         self._parse = Parsed(job.opener.schema, self._files[0])
 
     @property
@@ -138,7 +137,7 @@ class Parsed:
 
         if field.name not in self._raw:
             return values
-        dtype = AS_SIGNED.get(field.dtype, field.dtype)
+        dtype = AS_WORDS.get(field.dtype, field.dtype)
         return tf.reshape(tf.io.decode_raw(values, dtype), [-1, *field.shape])
 
 

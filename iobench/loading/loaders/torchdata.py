@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.errors import InvalidSettings
 from iobench.formats import Rows, option
 from iobench.loading.loaders._loader import Epochs, Job
-from iobench.loading.loaders._workers import WorkerLoader
+from iobench.loading.loaders._workers import WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import (
     BatchDataset,
     DataLoaderEpochs,
@@ -42,11 +42,7 @@ class TorchData(WorkerLoader):
     api: str = option(
         "nodes", "nodes: torchdata.nodes; stateful: StatefulDataLoader", choices=("nodes", "stateful")
     )
-    fetch: str = option(
-        "sample",
-        "sample: one __getitem__ per sample and default_collate; batch: whole batches",
-        choices=("sample", "batch"),
-    )
+    fetch: str = fetch_option()
     method: str = option("thread", "what workers of nodes are", choices=("thread", "process"))
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from iobench.formats import CorruptArtifact, Field, Format, Schema, field_name, option
 from iobench.host import interrupts
+from iobench.loading.loaders._files import files_behind
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader
 from iobench.loading.loaders.dataloader import unwarned
@@ -62,9 +63,7 @@ class WebDatasetEpochs(Epochs):
         super().__init__(loader, job)
         self._settings = loader
         with job.opener() as reader:  # archives that hold something else are told as everywhere
-            found = [path for one in reader.placement().values() for path in one.files]
-            found += [path for one in reader.blocks() for path in one.files]
-        self._shards = [str(path) for path in dict.fromkeys(found)]
+            self._shards = files_behind(reader)
 
     @property
     def ahead(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ from iobench.host.memory import PAGE, touched_array
 from iobench.loading.stream.ahead import naming, read_into
 from iobench.loading.stream.files import MOST_OPEN, Files, open_plain
 from iobench.loading.stream.places import Places
+from iobench.loading.stream.wanted import Wanted
 
 PIECE_BYTES = 1 << 20  # the most that is asked for at a time where rows follow each other
 SMALLEST_SLOT = 8 << 10
-FEW = 4  # rows that are copied one by one
 SMALL_BYTES = 32 << 20  # a field of no more is read once and kept: its rows share pages
 
 Index = npt.NDArray[np.int64]
@@ -116,7 +115,7 @@ class DirectReader(Reader):
             for slot, position in enumerate(self._places.positions(name, rows).tolist()):
                 self._copy(position, raw_bytes(target[slot]))
         if together:
-            wanted = _Wanted.of(self._places, rows, together)
+            wanted = Wanted.of(self._places, rows, together)
             # no more files at a time than may be open
             files = np.searchsorted(self._places.starts, wanted.starts, side="right")
             steps = np.flatnonzero(np.diff(files, prepend=-1))[:: MOST_OPEN // 2]
@@ -160,7 +159,7 @@ class DirectReader(Reader):
             self._check(start + high, int(offsets[number]) + len(got))
             into[max(low, 0) : high] = got[max(-low, 0) : high - low]
 
-    def _gather(self, wanted: _Wanted) -> None:
+    def _gather(self, wanted: Wanted) -> None:
         """Rows in the order of their positions, each into its slot: neighbours are read together."""
         low, high = wanted.starts // PAGE * PAGE, -(-wanted.ends // PAGE) * PAGE
         first = _pieces(low, high)
@@ -211,77 +210,9 @@ class DirectReader(Reader):
             raise corrupt(self._places.files[number], f"at least {needed} bytes", f"{offset} bytes")
 
 
-@dataclass(frozen=True)
-class _Wanted:
-    """Rows of some fields in the order of their positions: where each begins and ends, field and slot.
-
-    `targets`: the fields' memory, as rows.
-    """
-
-    starts: Index
-    ends: Index
-    fields: Index
-    slots: Index
-    targets: list[Array]
-
-    @classmethod
-    def of(cls, places: Places, rows: Index, out: Mapping[str, Array]) -> _Wanted:
-        """These rows of all the fields."""
-        found = [places.positions(name, rows) for name in out]
-        starts = np.concatenate(found) if len(found) > 1 else found[0]
-        widths = [places.widths[name] for name in out]
-        order = _argsort(starts)
-        fields, slots = np.divmod(order, len(rows))
-        starts = starts[order]
-        targets = [
-            np.frombuffer(raw_bytes(target), np.dtype((np.void, width)))
-            for target, width in zip(out.values(), widths, strict=True)
-        ]
-        return cls(starts, starts + np.array(widths)[fields], fields, slots, targets)
-
-    def part(self, low: int, high: int) -> _Wanted:
-        """Those of these numbers."""
-        if (low, high) == (0, len(self.starts)):
-            return self
-        some = slice(low, high)
-        return _Wanted(self.starts[some], self.ends[some], self.fields[some], self.slots[some], self.targets)
-
-    def take(self, low: int, high: int, got: Bytes, position: int) -> None:
-        """Copy those of these numbers out of the bytes from a position on."""
-        if len(self.targets) == 1:
-            self._take(0, slice(low, high), got, position)
-            return
-        for number in range(len(self.targets)):
-            chosen = low + np.flatnonzero(self.fields[low:high] == number)
-            if len(chosen):
-                self._take(number, chosen, got, position)
-
-    def _take(self, field: int, chosen: slice | Index, got: Bytes, position: int) -> None:
-        into, slots = self.targets[field], self.slots[chosen]
-        row, at = into.dtype, self.starts[chosen] - position
-        width = row.itemsize
-        if len(at) <= FEW:
-            for slot, begin in zip(slots.tolist(), at.tolist(), strict=True):
-                into[slot] = np.frombuffer(got, row, 1, begin)[0]
-        elif int(at[-1]) - int(at[0]) == (len(at) - 1) * width and (np.diff(at) == width).all():
-            into[slots] = np.frombuffer(got, row, len(at), int(at[0]))
-        else:  # rows begin at any byte
-            every: Array = np.ndarray((len(got) - width + 1,), row, got, strides=(1,))
-            into[slots] = every[at]
-
-
 def _pieces(low: Index, high: Index) -> Index:
     """Where in sorted page ranges a new read begins: at gaps, and before a read grows too large."""
     gaps = np.flatnonzero(np.concatenate(([True], low[1:] > high[:-1])))
     since = low - np.repeat(low[gaps], np.diff(np.append(gaps, len(low))))
     cuts = np.flatnonzero(np.diff(np.maximum(since - PAGE, 0) // PIECE_BYTES, prepend=0))
     return np.union1d(gaps, cuts)
-
-
-def _argsort(rows: Index) -> Index:
-    """What sorts rows, stably: by digits of 16 bits, which NumPy sorts five times as fast as int64."""
-    order = np.arange(len(rows))
-    for shift in range(0, max(1, int(rows.max()).bit_length()), 16):
-        digit = (rows >> shift & 0xFFFF).astype(np.uint16)
-        order = order[np.argsort(digit[order], kind="stable")]
-    return order

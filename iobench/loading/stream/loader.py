@@ -16,7 +16,8 @@ from iobench.errors import BenchError, InvalidSettings
 from iobench.formats import FormatError, Schema
 from iobench.host.device import pick_device
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
-from iobench.loading.stream.backend import check_placed, failures_of, open_backend
+from iobench.loading.stream.backend import failures_of
+from iobench.loading.stream.choice import check_placed, open_backend
 from iobench.loading.stream.pipeline import Pipeline, Transform
 from iobench.loading.stream.transfer import Tensors, transfer_to
 
