@@ -19,6 +19,7 @@ REACH_S = 5.0  # for a cluster's address to answer
 PLACE_S = 60.0  # for an actor to be placed on each host, and to have begun
 ANSWER_S = 30.0
 LEAVING_S = 5.0
+PORTS = 1 << 16
 SAFELY = (
     "start one with RAY_AUTH_MODE=token set: 'ray start --head --node-ip-address=ADDRESS "
     "--include-dashboard=false --disable-usage-stats'"
@@ -71,21 +72,39 @@ def hosts_of(address: str, actor: type) -> Iterator[list[RemoteHost]]:
 
 
 def _connected(address: str) -> Any:
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # read once, when Ray is loaded
     try:
         import ray
     except ImportError:
         raise MissingExtra("several hosts by Ray need Ray: pip install 'iobench[ray]'") from None
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=REACH_S).close()
-    except (OSError, ValueError) as error:
-        raise RankLost(f"--ray {address}: no Ray cluster answers there ({reason(error)}); {SAFELY}") from None
+    if (problem := _unreachable(address)) is not None:
+        raise RankLost(f"--ray {address}: no Ray cluster answers there ({problem}); {SAFELY}")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+    except ray.exceptions.AuthenticationError as error:
+        raise RankLost(
+            f"--ray {address}: Ray does not let this process in ({reason(error)}); set RAY_AUTH_MODE=token, "
+            "and have the cluster's token in ~/.ray/auth_token"
+        ) from None
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds
-        raise RankLost(f"--ray {address}: Ray does not let this process in: {reason(error)}") from None
+        raise RankLost(
+            f"--ray {address}: what answers there is no Ray cluster of version {ray.__version__} "
+            f"({reason(error)}); {SAFELY}"
+        ) from None
     return ray
+
+
+def _unreachable(address: str) -> str | None:
+    """Why no connection to HOST:PORT can be made; None where one can."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < PORTS):
+        return "give its address as in 10.0.0.1:6379"
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except (OSError, ValueError) as error:  # ValueError for a name that can be no host's
+        return reason(error)
+    return None
 
 
 def _leave(ray: Any) -> None:
