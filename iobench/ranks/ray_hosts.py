@@ -20,6 +20,7 @@ PLACE_S = 60.0  # for an actor to be placed on each host, and to have begun
 ANSWER_S = 30.0
 LEAVING_S = 5.0
 PORTS = 1 << 16
+PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_py_gcs_connect_timeout_s": "10"}  # read as Ray is imported
 SAFELY = (
     "start one with RAY_AUTH_MODE=token set: 'ray start --head --node-ip-address=ADDRESS "
     "--include-dashboard=false --disable-usage-stats'"
@@ -72,7 +73,8 @@ def hosts_of(address: str, actor: type) -> Iterator[list[RemoteHost]]:
 
 
 def _connected(address: str) -> Any:
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # read once, when Ray is loaded
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:
@@ -81,18 +83,36 @@ def _connected(address: str) -> Any:
         raise RankLost(f"--ray {address}: no Ray cluster answers there ({problem}); {SAFELY}")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
-    except ray.exceptions.AuthenticationError as error:
-        raise RankLost(
-            f"--ray {address}: Ray does not let this process in ({reason(error)}); set RAY_AUTH_MODE=token, "
-            "and have the cluster's token in ~/.ray/auth_token"
-        ) from None
+        with _native_stderr_hidden():
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds
-        raise RankLost(
-            f"--ray {address}: what answers there is no Ray cluster of version {ray.__version__} "
-            f"({reason(error)}); {SAFELY}"
-        ) from None
+        raise RankLost(f"--ray {address}: {_refused(ray, error)}") from None
     return ray
+
+
+def _refused(ray: Any, error: Exception) -> str:
+    """Why Ray does not take this process in, and what to do."""
+    last = str(error.__cause__ or error).strip().splitlines()[-1]  # its cause holds a traceback
+    if "AuthenticationError" in last:
+        return (
+            "the Ray cluster does not let this process in; set RAY_AUTH_MODE=token, and have the cluster's "
+            "token in ~/.ray/auth_token"
+        )
+    said = reason(Exception(last.removeprefix("ray.exceptions.")))
+    return f"what answers there is no Ray cluster of version {ray.__version__} ({said}); {SAFELY}"
+
+
+@contextmanager
+def _native_stderr_hidden() -> Iterator[None]:
+    """Without what Ray's C++ writes to stderr, a line for each try, while errors are still to be raised."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _unreachable(address: str) -> str | None:

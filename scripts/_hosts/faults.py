@@ -183,4 +183,4 @@ def _judge(
 def _kept(hosts: Hosts) -> int:
     """The rounds in the newest file of records on alpha."""
     files = sorted((hosts[0].data / "results").glob("*.jsonl"), key=lambda path: path.stat().st_mtime)
-    return len(files[-1].read_text().splitlines()) - 1 if files else 0  # the first line is the plan
+    return len(files[-1].read_text().splitlines()) if files else 0

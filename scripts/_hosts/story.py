@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
-from _hosts import cluster
+from _hosts import cluster, throttle
 from _hosts.heard import Heard, Promises, listen
 from _hosts.host import Hosts, iobench
 
 TABLE = "--format npy --loader dataloader --loader native --rounds 7".split()
-GREEDY = 4  # processes on the processor of the slow rank
 WAITS = 50  # per cent of the time that the others wait for it, at least
 
 
@@ -49,7 +45,7 @@ def torchrun(
 def by_torchrun(hosts: Hosts, promises: Promises) -> None:
     """Two hosts with two ranks each, one of which is slow, and then none."""
     for title, slow in (("torchrun, rank 3 is slow", hosts[1]), ("torchrun, none is slow", None)):
-        with busy() as hurt:
+        with throttle.slow() as hurt:
             alpha, beta = torchrun(hosts, TABLE)
             heard = listen(title, alpha, slow and (lambda slow=slow: hurt(slow.ranks()[-1])), "checking ")
             beta.communicate(timeout=60)
@@ -60,7 +56,7 @@ def by_ray(hosts: Hosts, promises: Promises) -> None:
     """Three hosts, one of which is slow, and then none."""
     for title, slow in (("Ray, gamma is slow", hosts[2]), ("Ray, none is slow", None)):
         words = cluster.over_ray("run", "--name", "ours", *TABLE)
-        with busy() as hurt:
+        with throttle.slow() as hurt:
             strike = slow and (lambda slow=slow: hurt(slow.ranks()[0]))
             heard = listen(title, hosts[0].call(*words), strike, "checking ")
         _named(title, promises, hosts, heard, "rank 2 on gamma" if slow else None)
@@ -75,22 +71,3 @@ def _named(title: str, promises: Promises, hosts: Hosts, heard: Heard, slow: str
     broken += [f"{case}: others wait {part}%" for case, part, _ in found if slow and part < WAITS]
     broken += hosts.left(15)
     promises.step(title, broken, "; ".join(f"{case}: {who}, others wait {p}%" for case, p, who in found))
-
-
-@contextmanager
-def busy() -> Iterator[Callable[[int], None]]:
-    """What puts a process on one processor, which it shares with greedy ones until the block ends."""
-    core, started = str(max(os.sched_getaffinity(0))), list[subprocess.Popen[bytes]]()
-
-    def hurt(process: int) -> None:
-        subprocess.run(["taskset", "-acp", core, str(process)], stdout=subprocess.DEVNULL, check=True)
-        for _ in range(GREEDY):  # a session each, because a session may have but one share of a processor
-            greedy = ["taskset", "-c", core, sys.executable, "-c", "while True: pass"]
-            started.append(subprocess.Popen(greedy, start_new_session=True))
-
-    try:
-        yield hurt
-    finally:
-        for one in started:
-            one.kill()
-            one.wait()
