@@ -52,7 +52,8 @@ class RemoteHost:
         except of_ray.GetTimeoutError:
             raise RankLost(f"{self} gave no answer for {limit_s:g} s: it, or its network, is gone") from None
         except of_ray.RayError as error:
-            raise RankLost(f"{self} is gone: {reason(error)}") from None
+            why = "it, its network or Ray itself is gone"
+            raise RankLost(f"Ray has lost {self}: {why} ({type(error).__name__})") from None
 
 
 @contextmanager

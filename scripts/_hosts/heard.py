@@ -30,6 +30,11 @@ class Heard:
         """How many rounds it has told of."""
         return sum(line.startswith("round ") for line in self.lines)
 
+    @property
+    def ended_by_torchrun(self) -> bool:
+        """Whether torchrun has begun with the traceback that it adds below a run that failed."""
+        return any(line.startswith("Traceback ") for line in self.lines)
+
     def slowest(self) -> list[tuple[str, int, str]]:
         """Of each case in its table: the case, the percentage that others wait, and who is slowest."""
         row = re.compile(r"^ *(npy +\w+) .* (\d+)% +(none surely|rank \d+ on \w+)")
@@ -76,7 +81,8 @@ def listen(
     guard.start()
     for line in process.stdout or ():
         heard.lines.append(line.rstrip("\n"))
-        print("  |", line, end="", flush=True)
+        if not (heard.complaints and heard.ended_by_torchrun):
+            print("  |", line, end="", flush=True)
         if strike and not struck and line.startswith(when):
             struck, began = True, time.monotonic()
             strike()

@@ -36,6 +36,7 @@ class Host:
         What would drop the page cache, which is the machine's, is a file of its own.
         """
         self.starts += 1
+        self._begun = list[subprocess.Popen[str]]()
         kinds = ["--net", "--mount", "--pid", "--uts", "--ipc", "--mount-proc", "--fork", "--kill-child"]
         self.init = subprocess.Popen(["unshare", *kinds, "sleep", "infinity"], stderr=subprocess.DEVNULL)
         self.one = _child_of(self.init.pid)
@@ -65,7 +66,7 @@ class Host:
     def call(self, *command: str, user: bool = False) -> subprocess.Popen[str]:
         """A command on this host, begun, as root or as somebody else; its output is one stream."""
         whom = ["setpriv", *_AS_USER, *_READING] if user else []
-        return subprocess.Popen(
+        begun = subprocess.Popen(
             self.enter(*whom, *command),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -73,6 +74,8 @@ class Host:
             cwd="/",
             env=environment(),
         )
+        self._begun.append(begun)
+        return begun
 
     def running(self) -> list[str]:
         """The command lines of iobench on this host."""
@@ -98,9 +101,11 @@ class Host:
         do(*self.enter("sh", "-c", "kill -STOP -1"))
 
     def thaw(self) -> None:
-        """Let them go on."""
+        """Let them go on, and those outside as well that stop with what they have started there."""
         do(*self.enter("sh", "-c", "kill -CONT -1"))
         os.kill(self.one, signal.SIGCONT)
+        for outside in (self.init, *self._begun):
+            outside.send_signal(signal.SIGCONT)  # nothing where it has ended
 
     def cut(self) -> None:
         """Cut its cable."""
