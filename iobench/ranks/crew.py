@@ -31,7 +31,7 @@ class RankCrew:
 
     def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[str]:
         """Tell all ranks what the run is, and see that they have the same data."""
-        self._all("begin", Wanted(manifest.root, manifest.content, options, tuple(cases)))
+        self._all("begin", Wanted(manifest.root.absolute(), manifest.content, options, tuple(cases)))
         return self._remarks
 
     def executor(self, case: Case) -> RankCrew:
