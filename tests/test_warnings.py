@@ -91,6 +91,10 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ("first round", rounds_of([2000, *STEADY])),
         ("below", cold(rounds_of(STEADY), below_s=[2e-4, 1e-4])),
         ("backed", cold(rounds_of(STEADY), **BACKED)),
+        (
+            "eviction",
+            changed(cold(rounds_of(STEADY)), "cache", method="drop_caches on a, posix_fadvise on b"),
+        ),
         ("residency", changed(rounds_of(STEADY), "cache", residency=0.8)),
         ("unverified", changed(rounds_of(STEADY), "cache", residency=None)),
         ("reclaimed", changed(rounds_of(STEADY), "disk", read_bytes=DATA // 2, device_read_bytes=DATA // 2)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class RankCrew:
 
     def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[str]:
         """Tell all ranks what the run is, and see that they have the same data."""
-        self._all("begin", Wanted(manifest.root, manifest.content, options, tuple(cases)))
+        self._all("begin", Wanted(manifest.root.absolute(), manifest.content, options, tuple(cases)))
         return self._remarks
 
     def executor(self, case: Case) -> RankCrew:
@@ -61,13 +61,14 @@ class RankCrew:
 
     def establish(self, case: Case) -> CachePart:
         """Have each host's cache made warm or cold; the state of the host that is furthest from it."""
-        found: list[CachePart] = self._of_hosts("establish", case)
+        each = dict(zip(self._group.places, self._all("establish", case), strict=True))
+        found: list[CachePart] = [one for one in each.values() if one is not None]
         known = [one.residency for one in found if one.residency is not None]
         worst = max if case.cache == "cold" else min
         return replace(
             found[0],
             residency=worst(known) if len(known) == len(found) else None,
-            method=", ".join(dict.fromkeys(one.method for one in found)),
+            method=_methods({place.host: one.method for place, one in each.items() if one is not None}),
         )
 
     def look_at_limits(self) -> None:
@@ -123,6 +124,14 @@ class RankCrew:
 
     def _of_hosts(self, what: str, *arguments: Any) -> list[Any]:
         return [one for one in self._all(what, *arguments) if one is not None]
+
+
+def _methods(by_host: Mapping[str, str]) -> str:
+    """How the hosts did it, each by name where they did not all do the same."""
+    ways = set(by_host.values())
+    if len(ways) == 1:
+        return ways.pop()
+    return ", ".join(f"{method} on {host}" for host, method in by_host.items())
 
 
 def _lowest(by_rank: Sequence[Sequence[LimitPart]]) -> LimitPart | None:

@@ -31,7 +31,7 @@ STOP = "stop"
 class Wanted:
     """A run as every rank gets to know it: the dataset's folder, what is in it, and the cases."""
 
-    root: Path
+    root: Path  # absolute: ranks of other hosts may have been started in another folder
     content: int | None
     options: RunOptions
     cases: tuple[Case, ...]

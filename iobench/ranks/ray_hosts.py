@@ -19,6 +19,8 @@ REACH_S = 5.0  # for a cluster's address to answer
 PLACE_S = 60.0  # for an actor to be placed on each host, and to have begun
 ANSWER_S = 30.0
 LEAVING_S = 5.0
+PORTS = 1 << 16
+PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_py_gcs_connect_timeout_s": "10"}  # read as Ray is imported
 SAFELY = (
     "start one with RAY_AUTH_MODE=token set: 'ray start --head --node-ip-address=ADDRESS "
     "--include-dashboard=false --disable-usage-stats'"
@@ -50,7 +52,8 @@ class RemoteHost:
         except of_ray.GetTimeoutError:
             raise RankLost(f"{self} gave no answer for {limit_s:g} s: it, or its network, is gone") from None
         except of_ray.RayError as error:
-            raise RankLost(f"{self} is gone: {reason(error)}") from None
+            why = "it, its network or Ray itself is gone"
+            raise RankLost(f"Ray has lost {self}: {why} ({type(error).__name__})") from None
 
 
 @contextmanager
@@ -71,21 +74,58 @@ def hosts_of(address: str, actor: type) -> Iterator[list[RemoteHost]]:
 
 
 def _connected(address: str) -> Any:
+    for name, value in PATIENCE.items():
+        os.environ.setdefault(name, value)
     try:
         import ray
     except ImportError:
         raise MissingExtra("several hosts by Ray need Ray: pip install 'iobench[ray]'") from None
-    host, _, port = address.rpartition(":")
-    try:
-        socket.create_connection((host, int(port)), timeout=REACH_S).close()
-    except (OSError, ValueError) as error:
-        raise RankLost(f"--ray {address}: no Ray cluster answers there ({reason(error)}); {SAFELY}") from None
+    if (problem := _unreachable(address)) is not None:
+        raise RankLost(f"--ray {address}: no Ray cluster answers there ({problem}); {SAFELY}")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
-        ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
+        with _native_stderr_hidden():
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds
-        raise RankLost(f"--ray {address}: Ray does not let this process in: {reason(error)}") from None
+        raise RankLost(f"--ray {address}: {_refused(ray, error)}") from None
     return ray
+
+
+def _refused(ray: Any, error: Exception) -> str:
+    """Why Ray does not take this process in, and what to do."""
+    last = str(error.__cause__ or error).strip().splitlines()[-1]  # its cause holds a traceback
+    if "AuthenticationError" in last:
+        return (
+            "the Ray cluster does not let this process in; set RAY_AUTH_MODE=token, and have the cluster's "
+            "token in ~/.ray/auth_token"
+        )
+    said = reason(Exception(last.removeprefix("ray.exceptions.")))
+    return f"what answers there is no Ray cluster of version {ray.__version__} ({said}); {SAFELY}"
+
+
+@contextmanager
+def _native_stderr_hidden() -> Iterator[None]:
+    """Without what Ray's C++ writes to stderr, a line for each try, while errors are still to be raised."""
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
+def _unreachable(address: str) -> str | None:
+    """Why no connection to HOST:PORT can be made; None where one can."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal() and 0 < int(port) < PORTS):
+        return "give its address as in 10.0.0.1:6379"
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except (OSError, ValueError) as error:  # ValueError for a name that can be no host's
+        return reason(error)
+    return None
 
 
 def _leave(ray: Any) -> None:

@@ -23,6 +23,7 @@ SILENT_S = 30.0  # without a sign of life: a process that is stopped, a host or 
 SUSPECT_S = 3.0  # the same where a connection has broken already
 STUCK_S = 5.0  # from the verdict until a process that has not heard of it is ended where it stands
 ENDING_S = 30.0  # the same for one that has
+READING = 4  # beats, within which all ranks have read the verdict
 TIMEOUT = "IOBENCH_RANK_TIMEOUT"  # seconds, in the place of any patience; half of them in that of SILENT_S
 VERDICT, INTERRUPTED = "verdict", "interrupted"
 
@@ -150,6 +151,11 @@ class Watch:
             self.give_up(f"{self.place} lost the other ranks: {why}")
         self.heard = True
         return RankLost(str(self.verdict))
+
+    def let_others_read(self) -> None:
+        """Wait until all ranks have read the verdict, on the host that keeps the board: rank 0's."""
+        if self._places and self.place.node == self._places[0].node:
+            time.sleep(max(0.0, self._decided + READING * BEAT_S - time.monotonic()))
 
     def _check_patience(self, patience_s: float) -> None:
         now = time.monotonic()

@@ -14,6 +14,8 @@ from typing import Any
 
 from iobench.errors import BenchError
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer
+from iobench.studies._claims import all_of
+from iobench.studies._turns import Measurements, Turn
 from iobench.text import reason
 
 PROGRAM = "iobench.studies._parity_ranks"
@@ -92,3 +94,46 @@ def same_accuracy(claim: str, one: Sequence[float], other: Sequence[float], whom
         f"{statistics.mean(other):.2%}, a difference of {100 * low:.2f} to {100 * high:.2f} points "
         f"({CONFIDENCE:.0%} interval; equivalent within {100 * EQUIVALENT:g})",
     )
+
+
+def unaffected(claim: str, ranks: list[Found]) -> Answer:
+    """Whether a training is the same with both loaders: batches, losses, accuracy."""
+    torch_s, ray_s = ([rank[kind] for rank in ranks] for kind in ("torch's workers", "Ray's actors"))
+    whom = "Ray's actors against torch's workers"
+    return all_of(
+        claim,
+        [
+            *(
+                same_batches("", one["hashes"], other["hashes"])
+                for one, other in zip(torch_s, ray_s, strict=True)
+            ),
+            same_losses("", ray_s[0], torch_s[0], whom),
+            same_accuracy("", _normed(ray_s[0]), _normed(torch_s[0]), whom),
+        ],
+    )
+
+
+def over_ranks(claim: str, ranks: dict[str, list[Found]]) -> Answer:
+    """Whether a training over several ranks is that of one process."""
+    alone, several = (ranks[name][0]["torch's workers"] for name in (ALONE, RANKS))
+    return all_of(
+        claim,
+        [
+            same_losses("", several, alone, f"{RANKS} against {ALONE}"),
+            same_accuracy("", _normed(several), _normed(alone), f"{RANKS} against {ALONE}"),
+        ],
+    )
+
+
+def _normed(found: dict[str, Any]) -> list[float]:
+    return [one["accuracy"] for one in found["batchnorm"]]
+
+
+def accuracies(ranks: dict[str, list[Found]]) -> Measurements:
+    """The trainings with BatchNorm as contenders, a round for each seed."""
+    found = Measurements({})
+    for name, each in ranks.items():
+        for loader, trained in each[0].items():
+            for one in trained["batchnorm"]:
+                found.note(f"{name}, {loader}", Turn(one["seconds"], {"accuracy": one["accuracy"]}))
+    return found

@@ -55,6 +55,7 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
         if group.alive:
             group.close()
         else:
+            group.watch.let_others_read()
             atexit.register(_leave)
         guard.kill()
         guard.wait()

@@ -83,6 +83,13 @@ def test_a_rank_that_falls_silent_is_named_to_all_by_rank_0(ranks):
     assert [one.speaks for one in ranks[:2]] == [True, False]
 
 
+def test_the_board_stays_until_all_have_read_the_verdict(ranks, monkeypatch):
+    monkeypatch.setattr(watch, "READING", 60)
+    ranks[0].give_up("rank 2 on b hangs")
+    ranks[0].let_others_read()
+    assert {one.verdict for one in ranks} == {"rank 2 on b hangs"}
+
+
 def test_where_rank_0_falls_silent_one_of_the_others_says_so(ranks):
     ranks[0].stop()
     assert verdict_of(ranks[1]) == verdict_of(ranks[2])

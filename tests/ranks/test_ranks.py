@@ -200,6 +200,17 @@ def test_a_cold_run_evicts_once_for_each_host(floats, tmp_path, monkeypatch, by_
     assert one.cache.residency < 0.01
 
 
+def test_hosts_that_evict_in_different_ways_are_named(floats, tmp_path, monkeypatch, by_file):
+    from iobench.host import cache
+
+    ways, usual = iter(["drop_caches", "posix_fadvise"]), cache.establish
+    monkeypatch.setattr(cache, "establish", lambda *asked: {**usual(*asked), "method": next(ways)})
+    found = run_over(floats, tmp_path / "r.jsonl", ["a", "b", "b"], cache=("cold",))
+    said = {"drop_caches on a, posix_fadvise on b", "posix_fadvise on a, drop_caches on b"}
+    assert found.records[0].cache.method in said
+    assert "eviction" in [warning.kind for warning in warnings_of(found.records)]
+
+
 def test_limits_are_those_of_all_hosts_together(images, tmp_path, monkeypatch):
     measured = []
 

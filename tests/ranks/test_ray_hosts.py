@@ -72,7 +72,8 @@ def test_its_own_options_are_not_passed_on():
         (("--ranks-per-host", "2"), "name their cluster by --ray"),
         (("--ray", "a:1", "--ranks", "2"), "with --ray give --ranks-per-host"),
         (("--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
-        (("--ray", "nonsense"), "no Ray cluster answers there"),
+        (("--ray", "nowhere"), "no Ray cluster answers there (give its address as in 10.0.0.1:6379)"),
+        (("--ray", "127.0.0.1:99999"), "no Ray cluster answers there (give its address as in 10.0.0.1:6379)"),
     ],
 )
 def test_what_cannot_be_is_one_line(words, said, own_images, inside):

@@ -7,9 +7,9 @@ import pytest
 from iobench import studies
 from iobench.errors import MissingExtra
 from iobench.loading.ray import cluster as ray_cluster
-from iobench.studies import Measurements, StudyOptions, distributed_loading
+from iobench.studies import Measurements, StudyOptions, _parity, _shipping
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN
-from iobench.studies.distributed_loading import over_ranks, unaffected
+from iobench.studies._parity import over_ranks, unaffected
 
 pytestmark = pytest.mark.xdist_group("ray")
 LOSSES = [2.3, 1.7, 1.1]
@@ -79,9 +79,9 @@ def test_without_ray_the_study_gives_the_pip_command(monkeypatch, tmp_path):
 @pytest.mark.timeout(200)
 def test_it_runs_and_answers_each_claim(cluster, tmp_path, monkeypatch):
     """Its trainings not: they take half a minute, and are made up here."""
-    monkeypatch.setattr(distributed_loading, "ELSEWHERE", 2)
-    monkeypatch.setattr(distributed_loading, "QUICK_BATCHES", 4)
-    monkeypatch.setattr(distributed_loading._parity, "trainings", lambda count, *_: ranks(count))
+    monkeypatch.setattr(_shipping, "ELSEWHERE", 2)
+    monkeypatch.setattr(_shipping, "QUICK_BATCHES", 4)
+    monkeypatch.setattr(_parity, "trainings", lambda count, *_: ranks(count))
     result = studies.run("distributed-loading", StudyOptions(tmp_path, quick=True, device="cpu"))
     told = {answer.claim: answer for answer in result.answers}
     assert len(told) == 6

@@ -55,6 +55,25 @@ def _unverified(groups: Cases) -> RunWarning | None:
     return RunWarning("unverified", said, unknown) if unknown else None
 
 
+def _evicted_differently(groups: Cases) -> RunWarning | None:
+    """Hosts one of which could empty its whole page cache, and another one that of the files alone."""
+    ways = {
+        key: record.cache.method
+        for key, rounds in groups.items()
+        for record in rounds
+        if record.cache.mode == "cold" and ", " in record.cache.method
+    }
+    if not ways:
+        return None
+    said = f"not every host's page cache was emptied in the same way ({next(iter(ways.values()))})"
+    return RunWarning(
+        "eviction",
+        f"{said}; only root can drop all of it, elsewhere the data's files alone were evicted, and what "
+        "the file system knows of them stayed in memory: run as root on all hosts, or on none",
+        list(ways),
+    )
+
+
 def _warm_from_disk(groups: Cases) -> RunWarning | None:
     allowed = 1 - WARM_LIMIT
     read = {
@@ -80,5 +99,6 @@ CHECKS: tuple[Check, ...] = (
     _backed,
     _not_warm,
     _unverified,
+    _evicted_differently,
     _warm_from_disk,
 )
