@@ -46,12 +46,10 @@ def run(
     RecordError where the run cannot be had as asked.
     """
     from iobench.bench.rounds import Measuring
-    from iobench.host.device import pick_device
 
     options = options or RunOptions()
     world_size = crew.world_size if crew else 1
-    devices = list(dict.fromkeys(_device(name, pick_device(name), world_size) for name in options.device))
-    found = cases if cases is not None else cases_of(manifest, options, devices, world_size)
+    found = cases if cases is not None else cases_here(manifest, options, world_size)
     path = out or new_path(manifest)
     record.check_writable(path)
     remarks = left_out(manifest, options, world_size) if cases is None else []
@@ -61,6 +59,14 @@ def run(
     observer.planned(result.labels, at_once)
     Measuring(result, observer, race, crew).all_rounds()
     return result
+
+
+def cases_here(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Case]:
+    """The cases of a run on the devices of this machine, over so many ranks; errors as of `run`."""
+    from iobench.host.device import pick_device
+
+    devices = list(dict.fromkeys(_device(name, pick_device(name), world_size) for name in options.device))
+    return cases_of(manifest, options, devices, world_size)
 
 
 def _device(asked: str, picked: torch.device, world_size: int) -> str:

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from iobench.errors import RecordError
 from iobench.results.columns import Columns
-from iobench.results.record import check_levels, plain
+from iobench.results.documents import Documents
 from iobench.results.stats import Comparison, Estimate
-from iobench.text import reason
 from iobench.units import MIB, bytes_text, rate_text, three_digits
 
-SUFFIX = ".recommendation.json"
 DEFAULT_ROLE = "default"
 
 
@@ -116,31 +110,18 @@ def now() -> str:
 
 def save(found: Recommendation, data_dir: Path) -> Path:
     """Write it beside the records of runs, where reports find it; RecordError where that fails."""
-    stamp = found.time[:19].replace(":", "").replace("-", "").replace("T", "-")
-    path = data_dir / "results" / f"{found.dataset}-{stamp}{SUFFIX}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(plain(found.as_dict()), indent=2))
-    except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error.strerror}") from error
-    return path
+    return _KEPT.save(found.as_dict(), found.dataset, found.time, data_dir)
 
 
 def past(data_dir: Path) -> tuple[list[Recommendation], list[str]]:
-    """The newest recommendation for each dataset, the newest first; a sentence for each file without one."""
+    """The newest recommendation for each dataset, the newest first; a sentence for each file without one.
+
+    RecordError where the results cannot be listed.
+    """
+    every, problems = _KEPT.past(data_dir)
     found: dict[str, Recommendation] = {}
-    problems = []
-    for path in sorted((data_dir / "results").glob(f"*{SUFFIX}"), key=_age):
-        try:
-            one = msgspec.json.decode(path.read_bytes(), type=Recommendation)
-            body = msgspec.to_builtins(one)
-            check_levels(body)
-            json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair is no text
-            _check(one)
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            problems.append(f"{path}: not a recommendation: {reason(error)}")
-        else:
-            found.setdefault(one.dataset, one)
+    for one in reversed(every):
+        found.setdefault(one.dataset, one)
     return list(found.values()), problems
 
 
@@ -163,8 +144,7 @@ def _check(found: Recommendation) -> None:
         raise ValueError("it does not name its records")
 
 
-def _age(path: Path) -> int:
-    return -path.stat().st_mtime_ns
+_KEPT = Documents(Recommendation, ".recommendation.json", "a recommendation", _check)
 
 
 def _times(one: Candidate) -> str | None:

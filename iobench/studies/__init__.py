@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from iobench import formats
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.staging import os_errors
-from iobench.errors import RecordError
 from iobench.host import machine
-from iobench.results import history
-from iobench.results.record import check_levels, plain
+from iobench.results.documents import Documents
 from iobench.studies._base import Answer, Result, Study, StudyOptions, names, study_of
 from iobench.studies._turns import Measurements
-from iobench.text import reason
 
 __all__ = [
     "Answer",
@@ -34,8 +28,6 @@ __all__ = [
     "save",
     "study_of",
 ]
-
-SUFFIX = ".study.json"
 
 
 def run(name: str, options: StudyOptions) -> Result:
@@ -70,42 +62,30 @@ def _packages() -> set[str]:
 
 def save(result: Result, data_dir: Path) -> Path:
     """Write a result beside the records of runs, where reports find it; RecordError where that fails."""
-    stamp = result.time[:19].replace(":", "").replace("-", "").replace("T", "-")
-    path = data_dir / "results" / f"{result.name}-{stamp}{SUFFIX}"
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(plain(result.as_dict()), indent=2))
-    except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error.strerror}") from error
-    return path
+    return _KEPT.save(result.as_dict(), result.name, result.time, data_dir)
 
 
 def past(data_dir: Path) -> tuple[list[Result], list[str]]:
     """The newest result of each study in a data folder, and a sentence for each file that holds none.
 
-    One of quick sizes counts only where there is no other.
+    One of quick sizes counts only where there is no other. RecordError where the results cannot be listed.
     """
+    every, problems = _KEPT.past(data_dir)
     found: dict[str, Result] = {}
-    problems = []
-    for path in history.files_of(data_dir, SUFFIX):
-        try:
-            result = _result(path.read_bytes())
-            result.found.table()
-            if not result.quick or found.get(result.name, result).quick:
-                found[result.name] = result
-        except (OSError, ValueError, TypeError, ArithmeticError, RecursionError) as error:
-            problems.append(f"{path}: not a study's result: {reason(error)}")
+    for result in every:
+        if not result.quick or found.get(result.name, result).quick:
+            found[result.name] = result
     return list(found.values()), problems
 
 
-def _result(text: bytes) -> Result:
-    result = msgspec.json.decode(text, type=Result)
-    body = msgspec.to_builtins(result)
-    check_levels(body)
-    json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair is no text
+def _check(result: Result) -> None:
+    """ValueError or the like where what a report relies on is not there."""
+    result.found.table()
     if not isinstance(result.machine.get("cpu"), str):
         raise ValueError("its machine has no cpu")
-    return result
+
+
+_KEPT = Documents(Result, ".study.json", "a study's result", _check)
 
 
 def described() -> list[dict[str, Any]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
@@ -18,10 +20,33 @@ from iobench.terminal import display
 from iobench.terminal.tables import plain_table
 from iobench.units import MIB, counted, three_digits
 
+if TYPE_CHECKING:
+    from iobench.bench.options import RunOptions
+    from iobench.dataset.manifest import Manifest
+
 MOST_RANKS = 1024
 # options that are this command's own, not those of its ranks
 WITH_VALUES = ("--ranks", "--ray", "--ranks-per-host", "--out")
 WITHOUT = ("--json", "--wide")
+
+
+@dataclass(frozen=True)
+class Over:
+    """The numbers of ranks that a run is to be made over: here, or on each host of a Ray cluster."""
+
+    numbers: list[int]
+    address: str | None = None
+
+    @classmethod
+    def parse(cls, ranks: str | None, ray: str | None, ranks_per_host: str | None) -> Over:
+        """By the options of that name, of which one is given at least; InvalidSettings where they clash."""
+        if ray is None and ranks_per_host is not None:
+            raise InvalidSettings("--ranks-per-host is for several hosts: name their cluster by --ray")
+        if ray is not None and ranks is not None:
+            raise InvalidSettings("--ranks is for this host alone: with --ray give --ranks-per-host")
+        if ray is None:
+            return cls(numbers_of(ranks or "1"))
+        return cls(numbers_of(ranks_per_host or "1", "--ranks-per-host"), ray)
 
 
 def numbers_of(text: str, option: str = "--ranks") -> list[int]:
@@ -33,6 +58,35 @@ def numbers_of(text: str, option: str = "--ranks") -> list[int]:
     if not found or found[0] < 1 or found[-1] > MOST_RANKS:
         raise InvalidSettings(f"{option} {text!r} is no list of numbers from 1 to {MOST_RANKS}, as in 1,2,4")
     return found
+
+
+def run_over(
+    over: Over,
+    manifest: Manifest,
+    options: RunOptions,
+    typed: Sequence[str],
+    out: Path | None,
+    showing: tuple[float, bool, bool],
+) -> int:
+    """Run what was typed over each number of ranks, as `over_ranks` does; exit code.
+
+    What so many ranks cannot have is refused before any of them starts.
+    """
+    from iobench.bench.run import cases_here, new_path
+
+    arguments, file = passed_on(typed), out or new_path(manifest)
+    if over.address is None:
+        for number in over.numbers:
+            cases_here(manifest, options, number)
+        return over_ranks(over.numbers, arguments, file, *showing)
+    from iobench.ranks.over_ray import launcher
+
+    arguments += ["--data-dir", str(manifest.root.parent.absolute())]
+    with launcher(over.address) as (hosts, launch):
+        totals = [number * hosts for number in over.numbers]
+        for number in totals:
+            cases_here(manifest, options, number)
+        return over_ranks(totals, arguments, file.absolute(), *showing, launch=launch)
 
 
 def passed_on(arguments: Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ from iobench.ranks.together import Together, all_do
 from iobench.results import record
 from iobench.results.parts import LimitPart
 from iobench.results.warnings import warnings_of
+from iobench.terminal import scaling
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "1"}
 
@@ -263,7 +264,7 @@ def test_of_all_loaders_those_that_ranks_cannot_have_are_left_out(images):
     assert {case.loader.name for case in cases} == {"dataloader", "native", "stream"}
     assert {(case.world_size, case.isolated) for case in cases} == {(2, False)}
     said = left_out(images, options, 2)
-    assert any("spdl over 2 ranks: a case has no process of its own" in one for one in said)
+    assert any("spdl over 2 ranks: each of its cases wants a process of its own" in one for one in said)
     more = cases_of(images, RunOptions(("npy",), ("all",), isolate=False), ["cpu"], world_size=2)
     assert "spdl" in {case.loader.name for case in more}
 
@@ -281,3 +282,13 @@ def test_what_ranks_cannot_have_is_refused_by_name(images, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InvalidSettings, match=said):
         run_over(images, tmp_path / "r.jsonl", **chosen)
+
+
+def test_what_ranks_cannot_have_is_refused_before_any_is_started(images, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(scaling, "over_ranks", lambda *asked: pytest.fail("started"))
+    options = RunOptions(("npy",), ("native",), model=("mlp",), device=("cpu",))
+    with pytest.raises(InvalidSettings, match="--model mlp over 2 ranks: "):
+        scaling.run_over(
+            scaling.Over([1, 2]), images, options, [], tmp_path / "r.jsonl", (0.05, False, False)
+        )
+    assert capsys.readouterr().err == ""

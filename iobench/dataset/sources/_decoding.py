@@ -107,9 +107,7 @@ class Decoder:
             raise _undecodable(path, f"not an image of a kind that is read ({', '.join(KINDS)})") from error
         except Image.DecompressionBombError as error:  # beyond 178 million pixels, whatever its kind
             raise _too_large(path, "it has more pixels than any image of that kind may") from error
-        except (
-            Exception
-        ) as error:  # decoders fail in any way on damaged files; whichever it is, name the file
+        except Exception as error:  # decoders fail on damaged files in ways of their own: name the file
             raise _undecodable(path, reason(error)) from error
 
     def _decoded(self, path: Path, file: BinaryIO) -> np.ndarray[Any, Any]:
@@ -127,7 +125,10 @@ def _check(path: Path, image: Image.Image, file: BinaryIO) -> None:
     if image.format != "MPO" and getattr(image, "is_animated", False):
         raise _undecodable(path, "it holds several pictures; save the one that is meant")
     if image.info.get("progressive") and _scans(file) > MAX_SCANS:
-        raise _undecodable(path, f"it has more than {MAX_SCANS} scans")
+        raise _undecodable(
+            path,
+            f"it has more than {MAX_SCANS} scans, about ten times as many as cameras write; save it anew",
+        )
 
 
 def _memory(path: Path, image: Image.Image, layout: Layout) -> int:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from iobench.bench.outcome import Run
     from iobench.dataset.manifest import Manifest
     from iobench.results.record import Record
+    from iobench.terminal import scaling
 
 SHOWING = ("data_dir", "as_json", "wide", "min_difference")
 BESIDE_A_PLAN = ("plan", "save_plan", "name", "out", "ranks", "ray", "ranks_per_host", *SHOWING)
@@ -161,12 +162,10 @@ def run(
     from iobench.bench.run import run as measure
     from iobench.dataset.manifest import find_dataset
     from iobench.results import history
-    from iobench.terminal import display, live, tables
+    from iobench.terminal import display, live, scaling, tables
 
     smallest = parse_percent("--min-difference", min_difference)
-    if ranks is not None or ray is not None or ranks_per_host is not None:
-        asked = _ranks_asked(ranks, ray, ranks_per_host)
-        raise typer.Exit(_over_ranks(context, asked, (data_dir, name, plan), out, (smallest, as_json, wide)))
+    over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
     if resume is not None:
         _check_alone(context, f"the run {resume}", "measure anew", BESIDE_A_RUN)
@@ -205,6 +204,9 @@ def run(
         planned = plan_file.load(plan)
         options, manifest = planned.run, find_dataset(data_dir, name or planned.dataset)
         _check_content(plan, planned.content, manifest)
+    if over is not None:
+        passed = sys.argv[1:] + ([] if name or plan else ["--name", manifest.name])
+        raise typer.Exit(scaling.run_over(over, manifest, options, passed, out, (smallest, as_json, wide)))
     if save_plan is not None:
         plan_file.save(save_plan, options, manifest.name, f"{manifest.content or 0:016x}")
     display.note(
@@ -227,47 +229,20 @@ def run(
     raise typer.Exit(1 if found.failures or found.stopped else 0)
 
 
-def _ranks_asked(ranks: str | None, ray: str | None, ranks_per_host: str | None) -> tuple[str, str | None]:
-    """The option that says how many ranks, with what was typed, and the address of a cluster for it."""
-    if ray is None and ranks_per_host is not None:
-        raise InvalidSettings("--ranks-per-host is for several hosts: name their cluster by --ray")
-    if ray is not None and ranks is not None:
-        raise InvalidSettings("--ranks is for this host alone: with --ray give --ranks-per-host")
-    return (ranks or "1", None) if ray is None else (ranks_per_host or "1", ray)
-
-
-def _over_ranks(
-    context: typer.Context,
-    asked: tuple[str, str | None],
-    where: tuple[Path, str | None, Path | None],
-    out: Path | None,
-    showing: tuple[float, bool, bool],
-) -> int:
-    """Run the same command by torchrun for each number of ranks, here or on all hosts; exit code."""
-    from iobench.bench import plan_file
-    from iobench.bench.run import new_path
-    from iobench.dataset.manifest import find_dataset
+def _over(
+    context: typer.Context, ranks: str | None, ray: str | None, ranks_per_host: str | None
+) -> scaling.Over | None:
+    """Over which numbers of ranks, here or on the hosts of a cluster; None where it is this process alone."""
     from iobench.terminal import scaling
 
+    if ranks is None and ray is None and ranks_per_host is None:
+        return None
+    over = scaling.Over.parse(ranks, ray, ranks_per_host)
     if context.obj is not None:
         raise InvalidSettings("--ranks and --ray start ranks by themselves: leave out torchrun")
     if context.params["resume"] is not None:
         raise InvalidSettings("--resume: a run over several numbers of ranks cannot be gone on with")
-    ranks, address = asked
-    numbers = scaling.numbers_of(ranks, "--ranks" if address is None else "--ranks-per-host")
-    data_dir, name, plan = where
-    named = name if name or plan is None else plan_file.load(plan).dataset
-    manifest = find_dataset(data_dir, named)
-    arguments = [*scaling.passed_on(sys.argv[1:]), *([] if named else ["--name", manifest.name])]
-    if address is None:
-        return scaling.over_ranks(numbers, arguments, out or new_path(manifest), *showing)
-    from iobench.ranks.over_ray import launcher
-
-    arguments += ["--data-dir", str(data_dir.absolute())]
-    with launcher(address) as (hosts, launch):
-        totals = [number * hosts for number in numbers]
-        file = (out or new_path(manifest)).absolute()
-        return scaling.over_ranks(totals, arguments, file, *showing, launch=launch)
+    return over
 
 
 def _go_on(context: typer.Context, found: Run, data_dir: Path) -> str:
