@@ -48,6 +48,10 @@ def enumerated(names: Collection[str], most: int = ENUMERATED) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The first line of an error's message, shortened, or the error's name where it has none."""
-    lines = str(error).strip().splitlines()
+    """The first line of an error's message, shortened, or the error's name where it has none.
+
+    Of what the operating system refused only why: neither its number nor the path, which the sentence has.
+    """
+    said = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    lines = said.strip().splitlines()
     return shortened(lines[0], 200) if lines else type(error).__name__

@@ -148,7 +148,10 @@ def test_all_commands_work_on_it(theirs, inside):
     where = ("--data-dir", data)
     done = call("add", path, *where)
     assert done.returncode == 0, done.stderr
-    assert f"it stays where it lies, {path}; next: iobench run --data-dir {data} --name mine" in done.stderr
+    assert (
+        f"the data stay where they lie, {path}; next: iobench run --data-dir {data} --name mine"
+        in done.stderr
+    )
     assert "hashed where it lies" in done.stdout
     done = inside("run", *where, "--rounds", 1, "--loader", "native", "--no-limits")
     assert done.returncode == 0, done.stderr

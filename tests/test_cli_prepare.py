@@ -12,7 +12,9 @@ from PIL import Image
 
 from iobench.formats import DTYPES
 
-PROGRESS = re.compile(r"(writing|verifying) \S+|decoding|in .*; next: iobench run --data-dir .+ --name \S+")
+PROGRESS = re.compile(
+    r"(writing|verifying) \S+|decoding|the dataset is in .*; next: iobench run --data-dir .+ --name \S+"
+)
 
 
 def prepare(folder, *arguments):

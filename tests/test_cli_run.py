@@ -101,6 +101,8 @@ USAGE = [
     (("--format", "csv"), "unknown format 'csv'; known: "),
     (("--format", "hdf5:speed=1"), "has no option 'speed'"),
     (("--format", "hdf5:compression=zip"), "compression=zip: compression must be one of"),
+    (("--format", "npy,memmap"), "unknown format 'npy,memmap' (give each a --format of its own); known: "),
+    (("--loader", "train.py"), "names a file without a function in it, as train.py:make_loader does"),
     (("--loader", "fast"), "unknown loader 'fast'; known: dali, dataloader, "),
     (("--device", "tpu"), "unknown device 'tpu'; known: "),
     (("--cache", "tepid"), "cache 'tepid' is not one of warm, cold"),

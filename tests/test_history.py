@@ -31,6 +31,7 @@ def test_runs_are_listed_the_newest_first(root):
     newer, older = history.past(root)
     assert (newer.name, newer.cases, newer.rounds, newer.dataset) == ("second", 2, 5, "d")
     assert newer.verdict.startswith("Fastest: npy · native, 2.00 ×")
+    assert (newer.brief, older.brief) == ("fastest: npy · native", "npy · native alone")
     assert (older.name, older.cases, older.device, older.cache) == ("first", 1, "cpu", "warm")
     assert history.newest(root).name == "second.jsonl"
 

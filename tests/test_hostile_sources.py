@@ -131,9 +131,9 @@ class TestHdf5:
         monkeypatch.setattr(apart, "_START", "import os; os.kill(os.getpid(), 11)")
         assert "ended the library that reads it (Segmentation fault)" in refused(tmp_path / "a.h5")
         monkeypatch.setattr(apart, "_START", "raise SystemExit(3)")
-        assert "ended with 3" in refused(tmp_path / "a.h5")
+        assert "ended with exit code 3" in refused(tmp_path / "a.h5")
         monkeypatch.setattr(apart, "_START", "print('hello, who are you?')")
-        assert "gave an answer that cannot be" in refused(tmp_path / "a.h5")
+        assert "gave an answer that makes no sense" in refused(tmp_path / "a.h5")
 
     def test_no_process_is_left_when_reading_stops_early(self, tmp_path, monkeypatch):
         monkeypatch.setattr(apart, "BATCH_BYTES", 800)
@@ -206,7 +206,7 @@ class TestChoosing:
 
     def test_nothing_is_chosen_from_other_sources(self, tmp_path):
         np.save(tmp_path / "a.npy", np.arange(3))
-        assert "arrays are chosen" in refused(f"{tmp_path}/a.npy::x")
+        assert "chooses arrays of" in refused(f"{tmp_path}/a.npy::x")
 
 
 class TestOddBools:

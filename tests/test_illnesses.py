@@ -134,6 +134,22 @@ def looked(monkeypatch):
     return wait
 
 
+BUSY = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_a_process_used_before_a_loop_is_not_its_workers(ends):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", BUSY], **pipes) as child:
+        child.stdout.readline()
+        processes = Processes("cpu")
+        with processes.watching():
+            if ends:
+                child.communicate()
+        assert 0 <= processes.worker_cpu_s < 0.2
+        child.kill()
+
+
 @pytest.mark.parametrize("objects", [True, False], ids=["a list of strings", "an array"])
 def test_python_objects_that_workers_copy_by_looking_at_them(looked, objects):
     held = [str(number) * 3 for number in range(STRINGS)] if objects else np.arange(STRINGS * 10)

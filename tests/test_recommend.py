@@ -19,7 +19,7 @@ from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
 from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.loading import loaders
-from iobench.recommendation import others
+from iobench.recommendation import finalists, others
 from iobench.recommendation.candidates import asked_word, default_case, field_of
 from iobench.recommendation.code import loader_code
 from iobench.recommendation.data import Data, sample_count
@@ -231,6 +231,13 @@ def test_a_loader_over_the_default_s_own_format_has_nothing_to_pay_back(manifest
     assert "has paid" not in said
 
 
+def test_what_the_race_had_guessed_gives_way_to_what_fresh_rounds_show():
+    place = finalists.of_fresh_rounds
+    assert place(["runner-up", "default"], "fastest") == ["fastest", "default"]
+    assert place(["fastest"], "runner-up") == ["runner-up"]
+    assert place(["default"], "runner-up") == ["default"]
+
+
 def test_whoever_is_near_the_fastest_is_measured_again(manifest):
     assert runners_up({"a": 100.0, "b": 95.0, "c": 90.0, "d": 85.0, "e": 84.0}) == ["b", "c", "d"]
     assert runners_up({"a": 100.0, "b": 50.0, "c": 45.0}) == ["b"]
@@ -315,7 +322,10 @@ def test_too_little_time_for_all_says_how_much_would_be_enough(manifest):
     raced = run(manifest, RunOptions(limits=False), race=Race(600.0, rounds=1, proofs_s=0.0))
     cases, untried = len(raced.cases), len(raced.untried)
     (said,) = others.untried(raced, 10.0)
-    assert said.endswith(f"give about --max-time {-(-10 * cases // (cases - untried) // 10) * 10}")
+    enough = f"give about --max-time {-(-10 * cases // (cases - untried) // 10) * 10}"
+    assert said.endswith(enough)
+    told = f"There was time to try {cases - untried} of {cases} cases: {enough} for all of them."
+    assert list(others.hurried(raced, 10.0)) == [told]
 
 
 def test_data_that_lie_somewhere_are_added_and_asked_about(inside, tmp_path):

@@ -107,9 +107,9 @@ def test_contexts_stand_in_the_order_of_what_they_differ_in():
 
 def test_what_wins_in_every_context_is_the_answer_and_else_it_depends():
     alike = run_of_all() + run_of_all(**COLD)
-    assert page.page(alike).answer == "Use npy with stream: fastest in cold cache and warm cache."
+    assert page.page(alike).answer == "Use npy with stream: fastest with cold cache and warm cache."
     unsure = rounds_of([4000, 6000, 5200, 4500, 5900], variant="lmdb", loader="stream", **COLD)
-    said = "fastest, or not told apart from the fastest, in cold cache and warm cache."
+    said = "fastest, or not told apart from the fastest, with cold cache and warm cache."
     assert page.page(alike + unsure).answer in [
         f"Use npy with stream: {said}",  # whichever has the higher median
         f"Use lmdb with stream: {said}",
@@ -257,6 +257,13 @@ def test_speed_is_drawn_against_options_of_loaders_too():
         "npy · stream, sequential order",
     }
     assert len(drawn.rows) == 4
+
+
+def test_of_several_numbers_of_ranks_the_page_says_where_more_stop_to_help():
+    records = [one for n in (1, 2) for one in rounds_of(times(n**0.1), chosen={"world_size": n})]
+    (drawn,) = (one for one in page.page(records).figures if one.name == "by-world_size")
+    assert drawn.title == "Speed by ranks"
+    assert "npy · native: more ranks gave more each time, up to 2" in drawn.says
 
 
 def spec_of(found, name):

@@ -127,7 +127,7 @@ def test_other_data_are_refused(cut, tmp_path):
     arrays = image_arrays()
     arrays["x"][0] += 1
     other = prepared(tmp_path, arrays, ["npy"])
-    with pytest.raises(InvalidSettings, match=r"it measured data .*, dataset arrays holds"):
+    with pytest.raises(InvalidSettings, match=r"the run measured data .*, dataset arrays holds"):
         go_on(other, cut)
 
 
@@ -136,7 +136,7 @@ def test_other_cases_are_refused(tmp_path):
     every = dataclasses.replace(options("native"), format=("all",))
     iobench.run(manifest, every, out=tmp_path / "r.jsonl", observer=Stopping(2))
     more, _ = iobench.prepare(numbers(), ["memmap"], data_dir=tmp_path)
-    with pytest.raises(InvalidSettings, match=r"other cases than when it was begun \(memmap · native\)"):
+    with pytest.raises(InvalidSettings, match=r"other cases now than when it began \(memmap · native\)"):
         go_on(more, tmp_path / "r.jsonl")
 
 

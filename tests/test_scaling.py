@@ -41,8 +41,8 @@ def test_each_number_of_ranks_is_a_point_with_its_efficiency():
 @pytest.mark.parametrize(
     ("speeds", "said"),
     [
-        ([(1, 1), (2, 1.8), (4, 1.81)], "more than 2 ranks do not help: 1.01 × (95 % interval "),
-        ([(1, 1), (2, 0.7)], "more than 1 rank do not help: 0.70 ×"),
+        ([(1, 1), (2, 1.8), (4, 1.81)], "more than 2 ranks does not help: 4 together are 1.01 × (95 % "),
+        ([(1, 1), (2, 0.7)], "more than 1 rank does not help: 2 together take 1.43 ×"),
         ([(3, 1)], "measured over one number of ranks alone"),
     ],
 )
@@ -53,7 +53,7 @@ def test_the_sentence_says_where_more_ranks_stop_to_help(speeds, said):
 def test_rounds_that_scatter_leave_it_open():
     scattered = [500, 1000, 1500, 700, 1300]
     records = [*rounds_of(scattered), *rounds_of([1.1 * s for s in scattered], chosen={"world_size": 2})]
-    assert "cannot tell beyond 1 rank: " in curves(records)[0].sentence
+    assert "cannot tell if more than 1 rank helps: " in curves(records)[0].sentence
 
 
 def rank_part(rank, own_s, **more):

@@ -46,7 +46,7 @@ def test_a_step_is_noticed_and_told_in_one_line():
     assert (found.step.before, found.step.after) == ("n5", "n6")
     assert found.step.own
     assert found.step.ratio == pytest.approx(0.8, rel=0.03)
-    assert found.sentence.startswith("npy · native on d: slower since n6, 0.8")
+    assert found.sentence.startswith("npy · native on d: slower since n6, it takes 1.2")
     assert found.sentence.endswith("the machine's own limit is 1.00 × what it was (12 runs)")
     assert "\n" not in found.sentence
     assert course([1] * 5 + [1.3] * 5).step.ratio == pytest.approx(1.3, rel=0.03)
@@ -102,7 +102,7 @@ def folder(tmp_path):
 
 def test_the_commands_show_the_course_and_name_the_step(folder, inside):
     listed = inside("runs", "--data-dir", folder)
-    assert "slower since run-06, 0.70 × as fast as until run-05" in listed.stdout
+    assert "slower since run-06, it takes 1.43 × as long as until run-05" in listed.stdout
     shown = inside("runs", "--data-dir", folder, "trend")
     assert "██████▆▆▆▆▆▆" in shown.stdout
     assert "slower since run-06" in shown.stdout

@@ -210,7 +210,7 @@ def _check_count(loader: Loader, came: int, samples: int) -> None:
     if loader.drops and 0 < came < samples:
         return
     what = f"dropped {samples - came}" if came < samples else f"repeated {came - samples}"
-    raise WrongContent(f"{came} samples came out of {samples}: it {what}")
+    raise WrongContent(f"the loader gave {came:,} of {samples:,} samples: it {what}")
 
 
 def _drain(

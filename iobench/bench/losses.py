@@ -30,7 +30,8 @@ def odd_losses(run: Run, case: Case, made: Record) -> dict[str, str]:
     (usual, votes), *_ = Counter(losses.values()).most_common(1)
     decided = 2 * votes > len(losses)
     return {
-        key: f"loss {loss} in round {made.round}, others had {_others(losses, loss)} on the same samples"
+        key: f"its loss in round {made.round} is {loss}, and on the same samples others had "
+        f"{_others(losses, loss)}"
         for key, loss in losses.items()
         if not decided or loss != usual
     }

@@ -15,7 +15,7 @@ def alone(loader: Loader, isolate: bool | None) -> str | None:
     if loader.own_order:
         return "iobench does not know how it shares samples among ranks; measure it in one process"
     if isolate or (loader.isolated and isolate is None):
-        return "a case has no process of its own there; give --no-isolate"
+        return "each of its cases wants a process of its own, which ranks do not give it; add --no-isolate"
     return None
 
 

@@ -58,7 +58,7 @@ def load(path: Path) -> Planned:
         raise InvalidSettings(f"--plan: {path} has no table [run]; --save-plan writes one")
     unknown = [*(set(table) - {"dataset", "content", "run"}), *(name for name in body if name not in known)]
     if unknown:
-        raise InvalidSettings(f"--plan: {path}: a run has no setting {', '.join(unknown)}")
+        raise InvalidSettings(f"--plan: {path}: a run has no setting {', '.join(unknown)}; remove it")
     try:
         texts = msgspec.convert(
             {key: table.get(key) for key in ("dataset", "content")}, dict[str, str | None]

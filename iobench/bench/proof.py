@@ -123,8 +123,9 @@ class Proof:
         twice = 0 if loader.repeats else cover.repeated
         if lost or twice or cover.foreign or cover.dropped == self._manifest.schema.samples:
             raise WrongContent(
-                f"wrong content on the device: {cover.dropped} samples never came, "
-                f"{cover.repeated} came once more, {cover.foreign} are none of the dataset's"
+                "wrong content on the device: of "
+                f"{self._manifest.schema.samples:,} samples {cover.dropped:,} never came and "
+                f"{cover.repeated:,} came more than once; {cover.foreign:,} that came are not the dataset's"
             )
         order = self._job.order
         return ProofPart(

@@ -53,7 +53,7 @@ def check_same(
     first, now = rounds[0], {case.key: case for case in cases}
     if first.dataset.content != cases[0].content:
         raise InvalidSettings(
-            f"--resume: it measured data {first.dataset.content}, dataset {cases[0].dataset} holds "
+            f"--resume: the run measured data {first.dataset.content}, dataset {cases[0].dataset} holds "
             f"{cases[0].content}; prepare it as it was, or measure anew"
         )
     planned = set((first.plan or {}).get("cases", ()))
@@ -63,8 +63,8 @@ def check_same(
         names |= {key_of(one.case): str(label) for one, label in _labelled(rounds)}
         shown = listed([names.get(key, key) for key in [*new, *sorted(gone)]])
         raise InvalidSettings(
-            f"--resume: the plan means other cases than when it was begun ({shown}): a format was prepared "
-            "or removed since, or a loader changed; measure anew"
+            f"--resume: the run's plan makes other cases now than when it began ({shown}): a format was "
+            "prepared or removed since, or a loader changed; measure anew"
         )
     for one in {key_of(one.case): one for one in rounds}.values():
         if differs := _differences(one.machine, machine(now[key_of(one.case)])):

@@ -107,6 +107,8 @@ class Measuring:
             nonlocal done
             done = rounds
             elapsed_s = time.monotonic() - began
+            if rounds == 1 and not self._done:
+                self._say_how_long_still(elapsed_s)
             if self._race is not None:
                 return self._race_goes_on(self._race, rounds, elapsed_s)
             return bool(self._live()) and self._plan.go_on(rounds, elapsed_s, self._rates())
@@ -201,10 +203,18 @@ class Measuring:
         there = sum(took.get(key, 0.0) for key, _ in self._done)
         expected_s = sum(took.values()) * self._plan.count - there
         what = f"{counted(len(took), 'case')} × {counted(self._plan.count, 'round')}"
-        said = f"{what}: about {seconds_text(expected_s)}"
+        said = f"{what}: at most about {seconds_text(expected_s)}, by how long the proofs took"
         if self._plan.max_time_s is not None and expected_s > self._plan.max_time_s:
-            said += f", more than --max-time {self._plan.max_time_s:g}: rounds end there"
+            said += f"; no round begins that would end after --max-time {self._plan.max_time_s:g}"
         self._observer.status(said)
+
+    def _say_how_long_still(self, took_s: float) -> None:
+        """How long the other rounds will take, by the first."""
+        if self._race is None and self._plan.count is not None and self._plan.count > 1:
+            left_s, most = took_s * (self._plan.count - 1), self._plan.max_time_s
+            if most is not None:
+                left_s = max(0.0, min(left_s, most - took_s))
+            self._observer.status(f"after 1 of {self._plan.count} rounds: about {seconds_text(left_s)} left")
 
     def _say_how_sure(self, rounds: int, elapsed_s: float) -> None:
         """What became of `--rounds auto`, or of rounds that `--max-time` cut short."""
@@ -216,11 +226,11 @@ class Measuring:
         key, reach = plan.worst(self._rates())
         said = f"{counted(rounds, 'round')} in {elapsed_s:.0f} s"
         if rounds < stats.FEWEST:
-            said += ", too few for an interval; give more --max-time"
+            said += ", too few for an interval; give a longer --max-time"
         elif reach > plan.PRECISION:
             label = self._labels[key]
             said += f", until --max-time: the interval of {label} still reaches {reach:.1%} from its median"
-            said += "; give more --max-time"
+            said += "; give a longer --max-time"
         else:
             said += f": every interval is within {plan.PRECISION:.0%} of its median"
         self._run.remarks.append(said)

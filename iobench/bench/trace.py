@@ -15,6 +15,7 @@ from iobench.bench.epoch import asked_of, opened
 from iobench.errors import RecordError
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.transfer import DeviceBatch, HostToDevice
+from iobench.text import reason
 
 T = TypeVar("T")
 BATCHES = 64  # a trace of many thousand opens slowly, if at all
@@ -43,7 +44,9 @@ def write(
         path.parent.mkdir(parents=True, exist_ok=True)
         profiler.export_chrome_trace(str(path))
     except (OSError, RuntimeError) as error:
-        raise RecordError(f"a trace cannot be written to {path}: {error}; name a file with --out") from error
+        raise RecordError(
+            f"a trace cannot be written to {path}: {reason(error)}; name a file with --out"
+        ) from error
 
 
 def _activities(device: torch.device) -> list[ProfilerActivity]:

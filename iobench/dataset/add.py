@@ -56,11 +56,13 @@ def add(
     _check_apart(tree.path, root)
     form = formats.parse(format or _recognised(tree.path))
     if names and not form.chooses:
-        raise SourceError(f"{path}: format {form.name} takes all that is there, none by ::{','.join(names)}")
+        raise SourceError(
+            f"{path}: format {form.name} cannot take arrays by name; leave out ::{','.join(names)} to add all"
+        )
     whole = f"{tree.path}::{','.join(names)}" if names else tree.path
     schema = apart.describe(Data(Path(whole), form.variant, tree.stamp.bytes), fields)
     if fields and schema.fields != tuple(fields):
-        raise SourceError(f"{path}: its fields are not those of --field: it has {_text(schema)}")
+        raise SourceError(f"{path}: it has other fields than --field says: {_text(schema)}")
     added = Added(str(tree.path), tree.stamp, names, bool(fields))
     with os_errors(root), locked(root):
         before = swept(root, overwrite)
@@ -179,7 +181,7 @@ def _hashed(
     try:
         described = storable(schema, source)
     except (TypeError, ValueError) as error:
-        raise SourceError(f"{tree.path}: it cannot be listed: {error}") from error
+        raise SourceError(f"{tree.path}: it cannot be written into a manifest: {error}") from error
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Manifest(root, schema, described, content, ordered, now, {variant: artifact})
 

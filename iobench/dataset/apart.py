@@ -135,7 +135,9 @@ class _Child:
         self._receive(memoryview(head))
         kind, size = head[0], int.from_bytes(head[1:], "little")
         if kind not in (BATCH, DONE, FAILED, PROGRESS) or size > MAX_ANSWER_BYTES:
-            raise self._unreadable("the process that reads it gave an answer that cannot be")
+            raise self._unreadable(
+                "the process that reads it gave an answer that makes no sense; it is probably damaged"
+            )
         body = bytearray(size)
         self._receive(memoryview(body))
         return kind, json.loads(body) if size else {}
@@ -202,7 +204,7 @@ def _child(data: Data, do: str, **asked: Any) -> Iterator[_Child]:
 
 def _end(code: int, limit_s: float) -> str:
     if code == -signal.SIGALRM:
-        return f"it took longer than {limit_s:.0f} s; it is damaged, or its disk does not answer"
+        return f"reading it took longer than {limit_s:.0f} s; it is damaged, or its disk does not answer"
     if code < 0:
         return f"it is damaged, which ended the library that reads it ({signal.strsignal(-code)})"
-    return f"the process that reads it ended with {code}; it is damaged, or memory is short"
+    return f"the process that reads it ended with exit code {code}; it is damaged, or memory is short"

@@ -178,6 +178,6 @@ def _check_artifact(variant: str, artifact: Artifact) -> None:
 def _check_depth(value: Any, levels: int = NESTING) -> None:
     if isinstance(value, (dict, list, tuple)):
         if not levels:
-            raise ValueError(f"source is nested more than {NESTING} deep")
+            raise ValueError(f"its source is nested more than {NESTING} levels deep")
         for inner in value.values() if isinstance(value, dict) else value:
             _check_depth(inner, levels - 1)

@@ -27,7 +27,7 @@ def read(path: Path) -> Body:
     """
     try:
         if path.exists() and not path.is_file():  # a pipe would keep us waiting
-            raise OSError("it is no file")
+            raise OSError("it is not a file")
         body = json.loads(
             path.read_bytes().decode(),
             object_pairs_hook=_once_each,

@@ -64,8 +64,8 @@ def _fewer_workers(evidence: Evidence) -> Advice | None:
         return None
     return Advice(
         "workers-cost",
-        f"the main process is busy taking batches of {size} from "
-        f"{counted(now, 'worker')}, idle half of the time; try num_workers=0, or larger batches",
+        f"the main process is busy taking batches of {size} from its {counted(now, 'worker')}, which are "
+        "idle half of the time; try num_workers=0, or larger batches",
     )
 
 
@@ -83,11 +83,11 @@ def _more_workers(evidence: Evidence) -> Advice | None:
         return None
     if now and seen.worker_cpu_s > BUSY * now * seen.elapsed_s:
         busy = seen.worker_cpu_s / now / seen.elapsed_s
-        said = f"{counted(now, 'worker')}, busy {busy:.0%} of the time; try num_workers={cores}"
+        said = f"num_workers={now} is too few, since workers are busy {busy:.0%} of the time; try {cores}"
         return Advice("too-few-workers", said)
     if not now and evidence.per_sample_s > 2 * QUICK_SAMPLE_S:
         each = seconds_text(evidence.per_sample_s)
-        said = f"no workers, and each sample takes {each}; try num_workers={cores}"
+        said = f"there are no workers, and each sample takes {each}; try num_workers={cores}"
         return Advice("too-few-workers", said)
     return None
 

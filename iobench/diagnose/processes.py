@@ -11,9 +11,10 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import psutil
@@ -37,6 +38,7 @@ class Processes:
         self._other_work, self.others = OtherWork(Path.cwd()), OthersPart()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
+        self._before: dict[int, tuple[float, int]] = {}  # both of children that were there already
         self.worker_threads = 0  # the most of any child
         self._memory: list[tuple[int, int]] = []  # children, and bytes with them
         self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: at first, and now
@@ -49,6 +51,8 @@ class Processes:
         self._began_cpu, self._began_disk = time.process_time(), counters.disk_bytes()
         self._began_reaped, self._began = _reaped_cpu_s(), time.monotonic()
         self._other_work.start()
+        self._use(_children())
+        self._before = {child: (used, self._disk.get(child, 0)) for child, used in self._cpu.items()}
         thread = threading.Thread(target=self._watch, name="iobench-processes", daemon=True)
         with self._monitor.watching():
             thread.start()
@@ -77,7 +81,9 @@ class Processes:
     @property
     def worker_cpu_s(self) -> float:
         """Of its children, as far as they were seen or have ended."""
-        return max(sum(self._cpu.values()), self._ended_reaped - self._began_reaped)
+        seen = sum(used - self._before.get(child, (0.0, 0))[0] for child, used in self._cpu.items())
+        gone = sum(used for child, (used, _) in self._before.items() if not psutil.pid_exists(child))
+        return max(seen, self._ended_reaped - self._began_reaped - gone)
 
     @property
     def workers(self) -> int:
@@ -89,7 +95,8 @@ class Processes:
         """Read from disk by all of them."""
         if self._ended_disk is None or self._began_disk is None:
             return None
-        return max(self._ended_disk - self._began_disk, 0) + sum(self._disk.values())
+        workers = sum(read - self._before.get(child, (0.0, 0))[1] for child, read in self._disk.items())
+        return max(self._ended_disk - self._began_disk, 0) + workers
 
     @property
     def memory_bytes(self) -> int | None:
@@ -115,7 +122,18 @@ class Processes:
             pause = min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
 
     def _look(self) -> None:
-        children = descendants()
+        children = _children()
+        self._use(children)
+        here, found = counters.memory_of(os.getpid()), map(counters.memory_of, children)
+        memory = {child: one for child, one in zip(children, found, strict=True) if one}
+        if here is not None:
+            self._memory.append((len(children), here.part_bytes + sum(m.part_bytes for m in memory.values())))
+        for child, one in memory.items() if self._steady else ():
+            own = self._own.setdefault(child, [])
+            own[min(1, len(own)) :] = [one.own_bytes]
+
+    def _use(self, children: Sequence[int]) -> None:
+        """Note what each of these has used since it began."""
         for child in children:
             try:
                 process = psutil.Process(child)
@@ -125,13 +143,12 @@ class Processes:
                 self._disk[child] = process.io_counters().read_bytes
             except psutil.Error:  # it has just ended, or is not ours to look at
                 continue
-        here, found = counters.memory_of(os.getpid()), map(counters.memory_of, children)
-        memory = {child: one for child, one in zip(children, found, strict=True) if one}
-        if here is not None:
-            self._memory.append((len(children), here.part_bytes + sum(m.part_bytes for m in memory.values())))
-        for child, one in memory.items() if self._steady else ():
-            own = self._own.setdefault(child, [])
-            own[min(1, len(own)) :] = [one.own_bytes]
+
+
+def _children() -> list[int]:
+    """The processes below this one, without Python's own that tidies up after others."""
+    tracker = getattr(resource_tracker, "_resource_tracker", None)
+    return [child for child in descendants() if child != getattr(tracker, "_pid", None)]
 
 
 def _reaped_cpu_s() -> float:

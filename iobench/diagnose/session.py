@@ -57,11 +57,11 @@ def diagnose(
     own = loader if isinstance(loader, Own) else Own(loader, _again(loader))
     trials, slower = list[Trial](), None
     with dog.watching():
-        on_status("watching it as it is")
+        on_status("watching the loader as it is")
         seen = _watched(own.made({}), dog, batches, WATCHED * seconds, device)
         profiles = list[Profiled]()
         if not _used_up(loader):
-            on_status("profiling it")
+            on_status("profiling the loader")
             with _noting(beside), _theirs():
                 profiles = profiling.profiles(own, PROFILED * seconds, batches, dog.over)
         if variants:
@@ -125,7 +125,7 @@ def _contested(
         left_s = max(FRESH * seconds, end - time.monotonic())
         chosen = finalists(trials, _best_of_each_kind(trials), left_s)
         if len(chosen) > 1:
-            on_status(f"again, in fresh rounds: {', '.join(one.name for one in chosen)}")
+            on_status(f"measuring again, in fresh rounds: {', '.join(one.name for one in chosen)}")
             contest.fresh(chosen, left_s)
 
 

@@ -97,7 +97,8 @@ def _schema_of(path: Path, arrays: Mapping[str, Shaped]) -> Schema:
         name = field_name(original)
         if len(name) > MAX_NAME:
             raise CorruptArtifact(
-                f"{path}: the name {shortened(name)!r} has {len(name)} characters, at most {MAX_NAME} do"
+                f"{path}: the name {shortened(name)!r} has {len(name)} characters; at most {MAX_NAME} "
+                "can be stored"
             )
         if name in fields:
             raise CorruptArtifact(f"{path}: two arrays would both be the field {name!r}")

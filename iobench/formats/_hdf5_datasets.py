@@ -99,7 +99,7 @@ def _dataset(file: h5py.File, name: str) -> dict[str, Any]:
     try:
         dtype = dataset.dtype
     except TypeError as error:
-        return {"refused": f"a kind of number that NumPy has not ({reason(error)})"}
+        return {"refused": f"a kind of number that NumPy does not have ({reason(error)})"}
     if why := _not_stored(dataset, properties):
         return {"refused": why}
     chunk_bytes = math.prod(dataset.chunks) * dtype.itemsize if dataset.chunks else 0

@@ -61,7 +61,8 @@ class Registry(Generic[T]):
             return self._load(offers[0])
         if not ours:
             kind = self._base.kind
-            raise self._unknown(f"unknown {kind} {name!r}; known: {', '.join(self.names())}")
+            several = f" (give each a --{kind} of its own)" if "," in name else ""
+            raise self._unknown(f"unknown {kind} {name!r}{several}; known: {', '.join(self.names())}")
         return self._import(name)
 
     def get(self, name: str, **options: Any) -> T:

@@ -91,7 +91,7 @@ def files_of(path: Path) -> list[Path]:
         state = json.loads(regular(path / STATE_FILE).read_bytes())
         names = [str(entry["filename"]) for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise corrupt(path / STATE_FILE, "what datasets says of its files", str(error)) from error
+        raise corrupt(path / STATE_FILE, "a list of its files, as datasets writes it", str(error)) from error
     if not names or any(Path(name).name != name for name in names):
         raise corrupt(path / STATE_FILE, "names of files beside it", ", ".join(names) or "none")
     return [path / name for name in names]

@@ -148,7 +148,7 @@ def _meta(folder: Path) -> dict[str, Any]:
     file = folder / META
     try:
         if not file.is_file() or file.stat().st_size > MOST_META_BYTES:
-            raise OSError("no such file" if not file.exists() else "no file of a few bytes")
+            raise OSError("no such file" if not file.exists() else "it is not a file, or a very large one")
         described = json.loads(file.read_text())
         if not isinstance(described, dict):
             raise ValueError("no description")

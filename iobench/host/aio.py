@@ -71,12 +71,16 @@ def open_direct(path: Path) -> int:
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
-        raise DirectUnavailable(f"{path}: this file system has no O_DIRECT") from error
+        raise DirectUnavailable(
+            f"{path}: this file system cannot be read past the page cache (O_DIRECT)"
+        ) from error
     try:
         os.preadv(descriptor, [touched_array(PAGE).data], 0)
     except OSError as error:
         os.close(descriptor)
-        raise DirectUnavailable(f"{path}: cannot be read in pieces of {PAGE} bytes: {error}") from error
+        raise DirectUnavailable(
+            f"{path}: cannot be read in pieces of {PAGE} bytes: {error.strerror}"
+        ) from error
     return descriptor
 
 

@@ -110,8 +110,8 @@ def _copied(manifest: Manifest, host: RemoteHost) -> str:
             host.ask("take", name, piece)
             sent += len(piece)
     host.ask("prove", limit_s=PROOF_S)
-    what = "was there" if there else f"copied, {bytes_text(sent)}"
-    return f"{host}: {root} {what}, and is proved by checksum"
+    what = "was there already" if there else f"was copied there ({bytes_text(sent)})"
+    return f"{host}: {root} {what}, and its content is proved by checksum"
 
 
 def _pieces(root: Path) -> Iterator[tuple[str, bytes]]:

@@ -2,37 +2,35 @@
 
 from __future__ import annotations
 
-import statistics
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
-from iobench.bench.case import Case
-from iobench.bench.outcome import Run
 from iobench.recommendation.code import loader_code, prepare_code
+from iobench.recommendation.finalists import WORTH_IT, measured, rounds_of
 from iobench.recommendation.needs import Needs
-from iobench.recommendation.others import case_labels, otherwise, raced, untried
+from iobench.recommendation.others import case_labels, hurried, otherwise, raced, untried
 from iobench.recommendation.result import Candidate, Recommendation, now
 from iobench.recommendation.search import DEFAULT, FASTEST, Found, cost_of
 from iobench.results import stats
-from iobench.results.cases import key_of
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
 from iobench.text import enumerated
 from iobench.units import MIB, bytes_text, counted, seconds_text, three_digits
 
-WORTH_IT = 0.05  # a loader that brings less than this part of a training's time is not worth changing
+FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 
 
 def answer(found: Found, needs: Needs) -> Recommendation:
     """The recommendation that the finalists' fresh rounds support."""
-    candidates = _candidates(found, needs)
+    candidates = measured(found, needs)
     outcome, use, tied = _choose(found, candidates)
     case = next(case for case in found.finalists if case.key == use.key)
     default = next((one for one in candidates if DEFAULT in one.roles), None)
     sentences = [
         _headline(outcome, use, default, tied, alone=len(candidates) == 1),
+        *hurried(found.race, needs.max_time_s),
         *_why(use),
-        *_feeding(use, default, needs),
+        *_feeding(found, use, default, needs),
         *_costs(found, use, default, needs),
         *_rests_on(found),
     ]
@@ -50,62 +48,6 @@ def answer(found: Found, needs: Needs) -> Recommendation:
         found.data.manifest.name,
         raced(found),
         now(),
-    )
-
-
-def _candidates(found: Found, needs: Needs) -> list[Candidate]:
-    """The finalists, the fastest first."""
-    rounds = {case.key: _rounds(found.final, case.key) for case in found.finalists}
-    named = case_labels(found.finalists)
-    default = next((key for key, roles in found.roles.items() if DEFAULT in roles and rounds.get(key)), None)
-    waits = _waits(found, needs)
-    made = [
-        _candidate(found, case, named[case.key], rounds, default, waits.get(case.key))
-        for case in found.finalists
-        if rounds[case.key]
-    ]
-    fastest, *others = sorted(made, key=lambda one: one.samples_per_s.median, reverse=True)
-
-    def told_apart(other: Candidate) -> bool:
-        held = stats.compare_paired(rounds[fastest.key], rounds[other.key], comparisons=len(others))
-        return held.outcome == "faster"
-
-    return [fastest, *(replace(other, tied=not told_apart(other)) for other in others)]
-
-
-def _candidate(
-    found: Found,
-    case: Case,
-    label: str,
-    rounds: dict[str, dict[int, float]],
-    default: str | None,
-    waits: float | None,
-) -> Candidate:
-    own = [made for made in found.final.sound if key_of(made.case) == case.key]
-    artifact, scale = found.data.manifest.artifacts[case.variant], found.data.scale
-    limit = max((made.limit for made in own if made.limit), key=lambda one: one.bytes_per_s, default=None)
-    speed = statistics.median(made.bytes_per_s for made in own)
-    against = None
-    if default is not None and default != case.key:
-        against = stats.compare_paired(
-            rounds[case.key], rounds[default], comparisons=max(1, len(found.roles) - 1)
-        )
-    return Candidate(
-        key=case.key,
-        label=label,
-        format=case.variant,
-        roles=found.roles[case.key],
-        samples_per_s=stats.estimate(list(rounds[case.key].values())),
-        bytes_per_s=speed,
-        rounds=len(own),
-        against_default=against,
-        tied=False,
-        limit=limit.name if limit else None,
-        limit_bytes_per_s=limit.bytes_per_s if limit else None,
-        waits=waits,
-        memory_bytes=max((made.memory.peak_bytes for made in own if made.memory.peak_bytes), default=None),
-        stored_bytes=artifact.stored_bytes * scale,
-        write_s=artifact.write_s * scale,
     )
 
 
@@ -148,7 +90,9 @@ def _headline(
             told += ", which may be no difference at all"
     said = f"Use {use.label}{told}."
     if tied and use.rounds < stats.ENOUGH:
-        said += f" That rests on {counted(use.rounds, 'round')}, too few to be sure: give more --max-time."
+        said += (
+            f" That rests on {counted(use.rounds, 'round')}, too few to be sure: give a longer --max-time."
+        )
     elif tied:
         others = ", ".join(one.label for one in tied)
         said += f" Its speed cannot be told from that of {others}; of these it costs least."
@@ -159,18 +103,23 @@ def _why(use: Candidate) -> Iterator[str]:
     if use.reached is not None:
         yield (
             f"Why: it delivers {three_digits(use.bytes_per_s / MIB)} MiB/s, {use.reached:.0%} of what "
-            f"this machine can do here ({use.limit})."
+            f"this machine can do here (limit: {use.limit})."
         )
 
 
-def _feeding(use: Candidate, default: Candidate | None, needs: Needs) -> Iterator[str]:
+def _feeding(found: Found, use: Candidate, default: Candidate | None, needs: Needs) -> Iterator[str]:
     if use.waits is None:
         return
-    fed = "is fed" if use.waits < WORTH_IT else "is not fed by anything that was tried"
-    said = f"A step of {needs.step_ms:g} ms {fed}: the device waits {use.waits:.1%} of the time"
+    said = f"With a step of {needs.step_ms:g} ms the device waits for data {use.waits:.1%} of the time"
     if default is not None and default is not use and default.waits is not None:
         said += f" ({default.waits:.1%} with {default.label})"
-    yield said + "."
+    yield said + ("." if use.waits < WORTH_IT else ": nothing that was tried keeps it busy.")
+    batches = math.ceil(found.data.manifest.schema.samples / needs.batch_size)
+    if batches < FEW_BATCHES:
+        yield (
+            f"An epoch has only {counted(batches, 'batch', 'batches')} here, so that its first wait counts "
+            "for much: with more data a smaller part of the time is waited."
+        )
 
 
 def _costs(found: Found, use: Candidate, default: Candidate | None, needs: Needs) -> Iterator[str]:
@@ -221,30 +170,20 @@ def _rests_on(found: Found) -> Iterator[str]:
         )
     if data.scale > 1:
         yield (
-            f"Measured on {bytes_text(schema.logical_bytes)}, for {bytes_text(data.real_bytes)}: figures for "
-            f"those are {data.scale:,.0f} times these, on the same disk with a {data.cache} cache."
+            f"All this was measured on {bytes_text(schema.logical_bytes)}, on the same disk with a "
+            f"{data.cache} cache; what is said of all {bytes_text(data.real_bytes)} is "
+            f"{data.scale:,.0f} times as much."
         )
     if found.halved is not None and found.halved.sound:
         key = next(key for key, roles in found.roles.items() if FASTEST in roles)
         rates = [made.samples_per_s for made in found.halved.sound]
-        whole = list(_rounds(found.final, key).values())
+        whole = list(rounds_of(found.final, key).values())
         ratio = stats.ratio(rates, whole)
         same = ratio.low is not None and ratio.high is not None and ratio.low > 0.9 and ratio.high < 1.1
-        verdict = "so its rate does not depend on that" if same else "so more data may have another rate"
-        yield f"On half as many samples the fastest is {ratio_text(ratio)} as fast, {verdict}."
-
-
-def _rounds(run: Run, key: str) -> dict[int, float]:
-    return {made.round: made.samples_per_s for made in run.sound if key_of(made.case) == key}
-
-
-def _waits(found: Found, needs: Needs) -> dict[str, float]:
-    """The part of the time that the device waits with the training step, by the key of the case without."""
-    if found.stepped is None:
-        return {}
-    keys = {case.key: plain.key for case, plain in zip(found.stepped.cases, found.final.cases, strict=True)}
-    shares: dict[str, list[float]] = {}
-    for made in found.stepped.sound:
-        key = keys[key_of(made.case)]
-        shares.setdefault(key, []).append(made.timing.wait_s / made.timing.epochs_s)
-    return {key: statistics.median(values) for key, values in shares.items()}
+        verdict = (
+            "so its speed does not depend on how much data there is"
+            if same
+            else "so more data may be read at another speed"
+        )
+        label = case_labels(found.finalists)[key]
+        yield f"On half as many samples {label} is {ratio_text(ratio)} as fast, {verdict}."

@@ -63,7 +63,11 @@ from iobench import batches
 
 if __name__ == "__main__":
     for epoch in range(1):
-        for batch in batches({settings}, epoch=epoch):
+        loader = batches(
+            {settings},
+            epoch=epoch,
+        )
+        for batch in loader:
             pass  # {fields}: tensors on {device}
 """
 
@@ -98,7 +102,7 @@ def loader_code(data: Data, case: Case) -> str:
     if case.loader.name == "dataloader" and case.order != "block" and plain:
         return _torch(root, case, options, about)
     words = {"format": case.variant, "loader": asked_word(case), **_batching(case), "device": case.device}
-    return ANY.format(settings=_call(root, words), **about)
+    return ANY.format(settings=_call(root, words, ",\n            "), **about)
 
 
 def _torch(root: str, case: Case, options: dict[str, object], about: dict[str, str]) -> str:
@@ -126,5 +130,5 @@ def _batching(case: Case) -> dict[str, object]:
     }
 
 
-def _call(root: str, settings: dict[str, object]) -> str:
-    return ", ".join([repr(root), *(f"{name}={value!r}" for name, value in settings.items())])
+def _call(root: str, settings: dict[str, object], between: str = ", ") -> str:
+    return between.join([repr(root), *(f"{name}={value!r}" for name, value in settings.items())])

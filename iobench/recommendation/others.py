@@ -65,6 +65,16 @@ def otherwise(found: Found, use: Candidate) -> Iterator[str]:
         yield f"In the race these came within {1 - CLOSE:.0%} of the fastest: {'; '.join(others)}."
 
 
+def hurried(race: Run, max_time_s: float) -> Iterator[str]:
+    """How many cases the race had no time for, and how much it would have taken."""
+    if race.untried:
+        tried = len(race.cases) - len(race.untried)
+        yield (
+            f"There was time to try {tried} of {len(race.cases)} cases: give about "
+            f"--max-time {_enough_s(race, max_time_s)} for all of them."
+        )
+
+
 def untried(race: Run, max_time_s: float) -> Iterator[str]:
     """What took no part in the race, or failed in it, and what that would have needed."""
     named = case_labels(race.cases)
@@ -73,8 +83,13 @@ def untried(race: Run, max_time_s: float) -> Iterator[str]:
     if race.untried:
         shown = "; ".join(named[key] for key in race.untried[:MOST_NAMED])
         more = f" and {len(race.untried) - MOST_NAMED} more" if len(race.untried) > MOST_NAMED else ""
-        enough_s = max_time_s * len(race.cases) / (len(race.cases) - len(race.untried))
-        yield f"no time was left for {shown}{more}: give about --max-time {math.ceil(enough_s / 10) * 10}"
+        yield f"no time was left for {shown}{more}: give about --max-time {_enough_s(race, max_time_s)}"
+
+
+def _enough_s(race: Run, max_time_s: float) -> int:
+    """Seconds in which all cases could be tried, at the pace of those that were."""
+    enough_s = max_time_s * len(race.cases) / (len(race.cases) - len(race.untried))
+    return math.ceil(enough_s / 10) * 10
 
 
 def case_labels(cases: Sequence[Case]) -> dict[str, str]:

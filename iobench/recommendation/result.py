@@ -92,12 +92,12 @@ class Recommendation:
         found, marks = self.candidates, {self.use.key: " ←"}
         texts: dict[str, Callable[[Candidate], str | None]] = {
             "case": lambda one: one.label + marks.get(one.key, ""),
-            "what it is": lambda one: ", ".join(one.roles),
             "MiB/s": lambda one: three_digits(one.bytes_per_s / MIB),
             "samples/s": lambda one: rate_text(one.samples_per_s.median),
             "times the default": _times,
             "waiting": lambda one: None if one.waits is None else f"{one.waits:.1%}",
             "on disk": lambda one: bytes_text(one.stored_bytes),
+            "what it is": lambda one: ", ".join(one.roles),
         }
         columns: Columns = [(title, [text(one) for one in found]) for title, text in texts.items()]
         return [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]

@@ -88,7 +88,7 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
 
 
 def _nothing(run: Run) -> LoaderFailed:
-    reasons = "; ".join(dict.fromkeys(run.failures.values())) or "no time was left; give more --max-time"
+    reasons = "; ".join(dict.fromkeys(run.failures.values())) or "no time was left; give a longer --max-time"
     return LoaderFailed(f"no case could be measured: {reasons} (records: {run.path})")
 
 

@@ -71,7 +71,7 @@ def _everywhere(contexts: Sequence[Context]) -> str:
     titles = [context.title for context in contexts]
     if len(titles) > ENUMERATED or any("," in title for title in titles):
         return f"in all {len(titles)} contexts"
-    return f"in {enumerated(titles)}"
+    return f"with {enumerated(titles)}"
 
 
 def answer(context: Context) -> str:

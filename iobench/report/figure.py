@@ -18,6 +18,7 @@ from iobench.units import bytes_text, seconds_text, three_digits
 PICTURE_WIDTH = 720
 UNNAMED = ("key", "place")  # columns for machines alone: they stay out of the page's own tables
 ENDS = (" low", " high")
+TITLES = {"world_size": "ranks"}  # of facets whose own name is another word
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,8 @@ def heading(column: str) -> str:
     base, end = _base(column)
     if base in NAMED:
         return f"{NAMED[base].title}{end}"
+    if base in TITLES:
+        return TITLES[base]
     for suffix in ("_bytes_per_s", "_bytes", "_s"):
         base = base.removesuffix(suffix)
     return f"{base.replace('_', ' ')}{end}"

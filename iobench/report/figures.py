@@ -11,6 +11,7 @@ from iobench.report.conversion import break_even
 from iobench.report.figure import Figure, heading
 from iobench.report.rows import Row
 from iobench.results.metrics import NAMED
+from iobench.results.scaling import Curve
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.trend import Trend
 from iobench.results.under_loader import times_text
@@ -26,8 +27,11 @@ def of_context(context: Context, number: int, whole: bool) -> list[Figure]:
     return list(_all(context, number)) if whole else [_speeds(context, number)]
 
 
-def spanning(found: Sequence[CaseSummary]) -> Iterator[Figure]:
-    """Speed over every number that cases differ in, all else being equal."""
+def spanning(found: Sequence[CaseSummary], curves: Sequence[Curve] = ()) -> Iterator[Figure]:
+    """Speed over every number that cases differ in, all else being equal.
+
+    `curves` are over ranks: up to where more of them help is told.
+    """
     for axis in across.axes(found):
         if lines := across.series(found, axis):
             what, keys = heading(axis.name), dict.fromkeys(row["key"] for row in lines)
@@ -35,6 +39,8 @@ def spanning(found: Sequence[CaseSummary]) -> Iterator[Figure]:
             says = f"Cases that were measured at several values of it, all else being equal. {_speed()}"
             if len(keys) > MOST_LINES:
                 says += f" The chart shows the {MOST_LINES} that get fastest, the table all {len(keys)}."
+            if axis.name == "world_size":
+                says += "".join(f" {curve.sentence}" for curve in curves if len(curve.points) > 1)
             name = f"by-{_NOT_A_NAME.sub('-', axis.name)}"
             yield Figure(name, f"Speed by {what}", says, lines, plots.against(shown, axis.name))
 

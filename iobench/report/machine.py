@@ -13,6 +13,7 @@ from iobench.results.record import Record
 from iobench.units import bytes_text, counted
 
 BETWEEN = "between rounds"
+STAMPS = ("bytes", "mtime_ns")  # by which a source is known again
 
 
 def described(records: Sequence[Record]) -> list[dict[str, str]]:
@@ -35,7 +36,7 @@ def _about(record: Record) -> dict[str, str]:
     memory = f", {bytes_text(gpu.memory_bytes)}" if gpu and gpu.memory_bytes else ""
     return {
         "dataset": f"{dataset.name}: {counted(dataset.samples, 'sample')} ({fields}), {size}",
-        "source": ", ".join(f"{name} {value}" for name, value in dataset.source.items()) or "unknown",
+        "source": _source(dataset.source),
         "processor": f"{machine.cpu}, {counted(machine.usable_cores or 0, 'core')}",
         "memory": bytes_text(machine.memory_bytes),
         "disk": f"{disk}, read-ahead {machine.disk.read_ahead_kib} KiB",
@@ -43,6 +44,16 @@ def _about(record: Record) -> dict[str, str]:
         "kernel": machine.kernel,
         "versions": ", ".join(f"{name} {version}" for name, version in machine.versions.items()),
     }
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    """Where the data came from, for a reader: without what only a program compares."""
+    shown = {name: value for name, value in source.items() if name not in STAMPS}
+    said = [
+        f"{name} {', '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"
+        for name, value in shown.items()
+    ]
+    return "; ".join(said) or "unknown"
 
 
 _SEEN = {"waiting for disk": "iowait", "disk queue": "disk_queue", "GPU": "gpu"}

@@ -13,6 +13,7 @@ from iobench.report.answer import Told
 from iobench.report.figure import Figure
 from iobench.report.recommended import Advised
 from iobench.results.record import Record
+from iobench.results.scaling import curves
 from iobench.results.summary import Context, summarise
 from iobench.results.trend import Trend
 
@@ -80,7 +81,7 @@ def page(
         matrix=across.matrix(contexts),
         sections=[_section(one, number) for number, one in enumerate(contexts[:MOST_CONTEXTS], 1)],
         spanning=[
-            *figures.spanning(found.cases),
+            *figures.spanning(found.cases, curves(records)),
             *figures.over_runs([one for one in trends if one.key in {case.key for case in found.cases}]),
         ],
         left_out=max(0, len(contexts) - MOST_CONTEXTS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import altair as alt
 
@@ -15,7 +15,10 @@ from iobench.results.metrics import NAMED
 from iobench.text import enumerated
 from iobench.units import MIB, three_digits
 
+WIDER = 1.1  # than the largest, so that the line along the frontier goes on
 TALL = 6  # tiles above each other that may be high
+INWARDS = 0.6  # of the width, from which on a name stands to the left of its point, where there is room
+NAME_SIDES: tuple[tuple[str, Literal["left", "right"], int], ...] = (("<=", "left", 7), (">", "right", -7))
 CLOSE, FAR = 0.05, 0.2  # of the height and width of a chart, within which names would overlap
 SPEED = NAMED["bytes_per_s"].title
 FILLS = {"yes": f"{style.LIKE}88", "never": f"{style.WEAK}55", "cannot tell": "#88888811"}
@@ -70,11 +73,11 @@ def sizes(rows: list[Row]) -> Any:
         type="quantitative",
         title="MiB on disk",
         axis=alt.Axis(tickCount=5),
-        scale=alt.Scale(domain=[0, widest * 1.25]),  # room for names to the right
+        scale=alt.Scale(domain=[0, widest * WIDER]),
     )
     speed = _vertical("MiB/s", [row["MiB/s"] for row in shown])
     line = (
-        alt.Chart(style.data([*best, {**best[-1], "MiB": widest * 1.25}]))
+        alt.Chart(style.data([*best, {**best[-1], "MiB": widest * WIDER}]))
         .mark_line(interpolate="step-after", strokeDash=[4, 3], strokeWidth=1.5, color=style.MARK)
         .encode(x=size, y=speed)
     )
@@ -88,10 +91,13 @@ def sizes(rows: list[Row]) -> Any:
         ),
         tooltip=style.tips("format", "MiB", "MiB/s", "case"),
     )
-    names = base.mark_text(align="left", dx=7, dy=-9, fontSize=12, color="currentColor").encode(
-        text=alt.Text(field="name", type="nominal")
+    left, right = (
+        base.transform_filter(f"datum.MiB {side} {INWARDS * widest}")
+        .mark_text(align=align, dx=away, dy=-9, fontSize=12, color="currentColor")
+        .encode(text=alt.Text(field="name", type="nominal"))
+        for side, align, away in NAME_SIDES
     )
-    return _wide(line + points + names, max(260, 22 * len(shown)))
+    return _wide(line + points + left + right, max(260, 22 * len(shown)))
 
 
 def _without_overlaps(shown: list[Row]) -> list[Row]:
@@ -122,7 +128,7 @@ def _without_overlaps(shown: list[Row]) -> list[Row]:
 
 def break_even(rows: list[Row]) -> Any:
     """Epochs until a conversion has paid for itself, from one format to another."""
-    shown = [{**row, "shown": _epochs(row), "ends": _ends(row)} for row in rows]
+    shown = [{**row, **_tile(row)} for row in rows]
     base = alt.Chart(style.data(shown)).encode(
         x=alt.X(
             field="to", type="nominal", title="written anew as", axis=alt.Axis(orient="top", labelAngle=0)
@@ -141,11 +147,11 @@ def break_even(rows: list[Row]) -> Any:
             scale=alt.Scale(domain=list(FILLS), range=list(FILLS.values())),
             legend=None,
         ),
-        tooltip=style.tips("from", "to", "pays", "shown", "ends"),
+        tooltip=style.tips("from", "to", "pays", "after epochs", "interval"),
     )
-    epochs = base.mark_text(fontSize=13, dy=-7, color="currentColor").encode(text=alt.Text(field="shown"))
+    epochs = base.mark_text(fontSize=13, dy=-7, color="currentColor").encode(text=alt.Text(field="first"))
     ends = base.mark_text(fontSize=11, dy=9, opacity=0.75, color="currentColor").encode(
-        text=alt.Text(field="ends")
+        text=alt.Text(field="second")
     )
     many = len({row["from"] for row in rows})
     return _wide(tiles + epochs + ends, (48 if many <= TALL else 30) * many)
@@ -218,11 +224,11 @@ def _wide(chart: Any, height: int) -> Any:
     return chart.properties(width="container", height=height)
 
 
-def _epochs(row: Row) -> str:
-    return three_digits(row["epochs"]) if row["pays"] == "yes" else str(row["pays"])
-
-
-def _ends(row: Row) -> str:
-    if row["pays"] != "yes":
-        return ""
-    return f"{three_digits(row['epochs low'])} – {three_digits(row['epochs high'])}"
+def _tile(row: Row) -> Row:
+    """What stands in a tile's two lines: a phone has no room for two words beside each other."""
+    first, _, second = str(row["pays"]).partition(" ")
+    if row["pays"] == "yes":
+        first = three_digits(row["epochs"])
+        second = f"{three_digits(row['epochs low'])} – {three_digits(row['epochs high'])}"
+        return {"first": first, "second": second, "after epochs": first, "interval": second}
+    return {"first": first, "second": second, "after epochs": "", "interval": ""}

@@ -14,7 +14,7 @@ STRONG, LIKE, WEAK, MARK = "#0b7285", "#66a9b5", "#74838d", "#d9480f"
 FAINT = "#a9b3ba"
 SCHEME = ["#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#8d6e00", "#3b5bdb", "#868e96"]
 LOGARITHMIC_FROM = 20.0  # largest over smallest from which on a linear axis would hide the small ones
-NARROW = 51  # characters that fit beside each other on a phone
+NARROW = 47  # characters that fit beside each other on a phone
 
 SHARES = ("reached", "share", "of the median", "processors", "busiest core", "waiting for disk", "GPU")
 

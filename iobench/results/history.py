@@ -15,7 +15,7 @@ from iobench.results.metrics import row_of
 from iobench.results.record import Record
 from iobench.results.summary import summarise
 from iobench.results.trend import Trend
-from iobench.results.verdict import sentence
+from iobench.results.verdict import brief, sentence
 
 SUFFIX, TRACES = ".jsonl", ".traces"
 
@@ -33,6 +33,7 @@ class Past:
     device: str = ""
     cache: str = ""
     verdict: str = ""
+    brief: str = ""  # the same in a few words
     problem: str = ""
 
     def as_dict(self) -> dict[str, Any]:
@@ -54,7 +55,8 @@ def files_of(data_dir: Path, suffix: str) -> list[Path]:
         files = (data_dir / "results").glob(f"*{suffix}")
         return sorted(files, key=lambda path: path.stat().st_mtime_ns)
     except OSError as error:
-        raise RecordError(f"{data_dir}: {error.strerror or error}; name another --data-dir") from error
+        where = error.filename or data_dir / "results"
+        raise RecordError(f"{where}: {error.strerror or error}; name another --data-dir") from error
 
 
 def trends(runs: Sequence[Past]) -> list[Trend]:
@@ -180,6 +182,7 @@ def _past(path: Path) -> Past:
         device=_all(records, "device"),
         cache=_all(records, "cache"),
         verdict=verdicts[0] + (f" (and {len(verdicts) - 1} more)" if len(verdicts) > 1 else ""),
+        brief=brief(found.contexts),
     )
 
 

@@ -26,6 +26,7 @@ from iobench.results.parts import (
     ProofPart,
     SnapshotPart,
 )
+from iobench.text import reason
 
 VERSION = 2
 MOST_DIGITS = 40  # that are repeated of a figure
@@ -113,7 +114,7 @@ def read(path: Path) -> tuple[list[Record], list[str]]:
     try:
         *lines, rest = path.read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from error
+        raise RecordError(f"{path}: cannot be read: {reason(error)}") from error
     records, left_out = [], []
     for number, line in enumerate(lines, 1):
         try:

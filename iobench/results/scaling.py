@@ -13,6 +13,7 @@ from iobench.results.cases import Facets, trains
 from iobench.results.ranks import device_wait_share
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
+from iobench.results.verdict import ratio_text
 from iobench.units import counted
 
 
@@ -55,11 +56,11 @@ class Curve:
         for point in self.points[1:]:
             assert point.step is not None
             known = counted(helped, "rank")
-            times = f"{_times(point.step.ratio)} from {helped} to {point.ranks}"
+            told = _together(point.ranks, point.step.ratio)
             if point.step.outcome == "inconclusive":
-                return f"{self.case}: cannot tell beyond {known}: {times}; give more --rounds."
+                return f"{self.case}: cannot tell if more than {known} helps: {told}; give more --rounds."
             if point.step.outcome != "faster":
-                return f"{self.case}: more than {known} do not help: {times}."
+                return f"{self.case}: more than {known} does not help: {told}."
             helped = point.ranks
         share = f"{self.points[-1].efficiency.median:.0%}"
         return (
@@ -118,7 +119,9 @@ def _points(by_ranks: dict[int, list[Record]]) -> list[Point]:
     ]
 
 
-def _times(ratio: Estimate) -> str:
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.median:.2f} × (too few rounds for an interval)"
-    return f"{ratio.median:.2f} × (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+def _together(ranks: int, ratio: Estimate) -> str:
+    """So many ranks against fewer, in words that read forwards."""
+    if ratio.median >= 1:
+        return f"{ranks} together are {ratio_text(ratio)} as fast"
+    low, high = (None if end is None else 1 / end for end in (ratio.high, ratio.low))
+    return f"{ranks} together take {ratio_text(Estimate(1 / ratio.median, low, high))} as long"

@@ -93,17 +93,25 @@ def trends(runs: Mapping[str, Sequence[Record]]) -> list[Trend]:
     """Every case that several of these runs measured, by the names of the runs; those with a step first."""
     records = [record for run in runs.values() for record in run]
     names = {record.run: name for name, run in runs.items() for record in run}
-    labels, groups = cases.labels_of(records), cases.by_case(records)
+    groups = cases.by_case(records)
     several = {
         key: points for key, rounds in groups.items() if len(points := _points(rounds, names)) >= FEWEST_RUNS
     }
+    labels = _labels({key: groups[key][0] for key in several})
     found = [
-        Trend(
-            groups[key][0].dataset.name, str(labels[key]), key, points, _step(points, CHANCE / len(several))
-        )
+        Trend(groups[key][0].dataset.name, labels[key], key, points, _step(points, CHANCE / len(several)))
         for key, points in several.items()
     ]
     return sorted(found, key=lambda trend: (trend.step is None, trend.dataset))
+
+
+def _labels(shown: Mapping[str, Record]) -> dict[str, str]:
+    """What each of these cases is called among those of its dataset, which is named beside it."""
+    by_dataset: dict[str, dict[str, cases.Facets]] = {}
+    for key, one in shown.items():
+        by_dataset.setdefault(one.dataset.name, {})[key] = cases.facets_of(one)
+    every = [cases.labels(facets) for facets in by_dataset.values()]
+    return {key: str(label) for labels in every for key, label in labels.items()}
 
 
 def _points(rounds: Sequence[Record], names: Mapping[str, str]) -> list[Point]:
@@ -183,8 +191,10 @@ def _change(values: Values, place: int) -> float:
 
 
 def _told(step: Step) -> str:
-    word = "faster" if step.ratio > 1 else "slower"
-    what = f"{word} since {step.after}, {step.ratio:.2f} × as fast as until {step.before}"
+    if step.ratio > 1:
+        what = f"faster since {step.after}, {step.ratio:.2f} × as fast as until {step.before}"
+    else:
+        what = f"slower since {step.after}, it takes {1 / step.ratio:.2f} × as long as until {step.before}"
     if step.own is None:
         return f"{what}; what the machine itself gave was not noted"
     machine = f"the machine's own limit is {step.machine:.2f} × what it was"

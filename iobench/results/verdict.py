@@ -13,6 +13,7 @@ from iobench.text import enumerated
 from iobench.units import counted, seconds_text
 
 WHOLE = 2  # contexts that get a line for each loader; of more, all loaders share one
+BRIEF = 2  # cases that a few words name
 MOST_LOADERS = 4  # that are told of in a context
 
 
@@ -51,6 +52,23 @@ def sentence(context: Context) -> str:
     if verdict.ratio.low is None:
         advice = f"give --rounds {stats.ENOUGH} or more"
     return f"{title}Inconclusive between {named}: {figures}; {advice}."
+
+
+def brief(contexts: Sequence[Context]) -> str:
+    """The verdicts in a few words, for a list: which cases are ahead, and whether that is sure."""
+    first, *others = contexts
+    if others:
+        ahead = [context.label(context.verdict.fastest) for context in contexts]
+        return f"highest medians in {counted(len(contexts), 'context')}: {enumerated(ahead, BRIEF)}"
+    names = [first.label(key) for key in (first.verdict.fastest, *first.verdict.rivals)]
+    if first.verdict.outcome == "single":
+        return f"{names[0]} alone"
+    if nothing_matters(first):
+        return "neither format nor loader matters"
+    if first.verdict.outcome == "faster":
+        return f"fastest: {names[0]}"
+    how = "equally fast" if first.verdict.outcome == "equivalent" else "not told apart"
+    return f"{how}: {enumerated(names, BRIEF)}"
 
 
 def headroom(context: Context) -> str | None:

@@ -26,7 +26,7 @@ from iobench.studies._claims import (
 from iobench.studies._combinations import BATCH, MANY, TABLE, train_unwatched, train_with_both
 from iobench.studies._references import MEMORY_SETTINGS
 from iobench.studies._turns import Contender, Measurements, interleave
-from iobench.units import bytes_text, seconds_text, three_digits
+from iobench.units import bytes_text, counted, seconds_text, three_digits
 
 SHARES = (10, 40, 70)  # per cent of the data
 SMALL, LARGE = SHARES[0], SHARES[-1]
@@ -76,9 +76,8 @@ class SettingsStudy(Study):
         }
         few, many = (openers[share].schema.samples for share in (SMALL, LARGE))
         sample = bytes_text(openers[SMALL].schema.sample_bytes)
-        return replace(
-            found, figures=figures, data=f"{few:,} to {many:,} samples of {sample} and {cores()} cores"
-        )
+        data = f"{few:,} to {many:,} samples of {sample} and {counted(cores(), 'core')}"
+        return replace(found, figures=figures, data=data)
 
     def answers(self, found: Measurements) -> list[Answer]:
         """What the rounds say about each claim."""

@@ -32,7 +32,7 @@ from iobench.studies._patches import (
 )
 from iobench.studies._references import IO_BOTTLENECK
 from iobench.studies._turns import Measurements, interleave, together
-from iobench.units import bytes_text, seconds_text
+from iobench.units import bytes_text, counted, seconds_text
 
 TWICE = 2.0  # "much better" begins here
 FORK_WORKERS, FORK_EPOCHS, FORK_LIMIT_S = 4, 2, 120.0  # for some samples
@@ -67,7 +67,7 @@ class SmallBatchesStudy(Study):
         forks = apart(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
         return together(
             [found],
-            f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)} and {cores()} cores",
+            f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)} and {counted(cores(), 'core')}",
             batches=list(batches),
             workers=list(workers),
             gpu=options.gpu,

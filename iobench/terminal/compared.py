@@ -64,7 +64,7 @@ def cannot_tell_lines(found: Compared) -> list[str]:
         if line.because:
             doubted.setdefault((line.new, line.because), []).append(line.case)
     told = [
-        RunWarning("cannot tell", f"cannot tell in {new}: {why}", cases)
+        RunWarning("cannot tell", f"cannot tell how {new} differs, since {why}", cases)
         for (new, why), cases in doubted.items()
     ]
     return [one.sentence for one in told]

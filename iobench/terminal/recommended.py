@@ -32,7 +32,8 @@ def parts(found: Recommendation) -> Iterator[RenderableType]:
 
 def _table(found: Recommendation) -> Table:
     titles = [title for title, _ in found.columns]
-    table = plain_table(*titles, left=2)
+    table = plain_table(*titles, left=1)
+    table.columns[-1].justify = "left"
     for cells in zip(*(cells for _, cells in found.columns), strict=True):
         table.add_row(*(cell or "" for cell in cells))
     return table

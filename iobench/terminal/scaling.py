@@ -119,12 +119,18 @@ def over_ranks(
     failed = False
     for number in numbers:
         display.note(f"{counted(number, 'rank')}:")
-        failed |= launch(number, [*arguments, "--out", str(out)], display.note) != 0
+        failed |= launch(number, [*arguments, "--out", str(out)], _note) != 0
     records = record.read(out)[0][before:] if out.exists() else []
     if records:
         _show(records, smallest, as_json, wide)
         display.note(f"records: {out}")
     return int(failed)
+
+
+def _note(line: str) -> None:
+    """Print what rank 0 says, without what is said of all the numbers together at the end."""
+    if not line.startswith(("warning: ", "records: ")):
+        display.note(line)
 
 
 def _show(records: Sequence[Record], smallest: float, as_json: bool, wide: bool) -> None:

@@ -85,7 +85,7 @@ def past_table(runs: Sequence[Past]) -> Table:
     for run in runs:
         when = run.time[:16].replace("T", " ")
         table.add_row(
-            run.name, when, run.dataset, str(run.cases), str(run.rounds), run.device, run.cache, run.verdict
+            run.name, when, run.dataset, str(run.cases), str(run.rounds), run.device, run.cache, run.brief
         )
     return table
 

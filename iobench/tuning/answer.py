@@ -155,7 +155,7 @@ def _rests_on(base: Trial, whole: bool) -> Iterator[str]:
         if whole
         else (
             f"the first batches of an epoch (as it is {base.batches:,}), since whole epochs take too long: "
-            "give more --max-time to be sure"
+            "give a longer --max-time to be sure"
         )
     )
     yield f"Measured in {rounds} that took turns, over {what}; as it is {rate_text(base.rate)} samples/s."
@@ -167,4 +167,4 @@ def _untried(trials: Sequence[Trial]) -> Iterator[str]:
             yield f"{one.name}: {one.failed}"
     late = [one.name for one in trials if not one.rates and not one.failed]
     if late:
-        yield f"no time was left for {'; '.join(late)}: give more --max-time"
+        yield f"no time was left for {'; '.join(late)}: give a longer --max-time"

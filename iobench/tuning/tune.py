@@ -95,7 +95,7 @@ class _Tuning:
 
     def run(self, replay: Replay | None, records: Records, seed: int) -> Tuned:
         own, device = self._contest.own, str(self._use.device)
-        self._status(f"looking at it as it is; every turn is kept in {records.path}")
+        self._status(f"measuring the loader as it is; every turn is kept in {records.path}")
         turn = self._contest.look(Trial(AS_IT_IS), LOOK * self._whole_s)
         if replay is not None:
             replay.batches = turn.of or turn.batches
@@ -109,7 +109,7 @@ class _Tuning:
         chosen = self._finalists([*trials, *more])
         if replay is not None:
             chosen.append(Trial(HEADROOM, kind="headroom", make=lambda: replay))
-        self._status(f"again, in fresh rounds: {', '.join(one.name for one in chosen)}")
+        self._status(f"measuring again, in fresh rounds: {', '.join(one.name for one in chosen)}")
         self._contest.fresh(
             chosen, max(LEAST_LEFT * self._whole_s, self._end - time.monotonic()), seed=seed + 1
         )

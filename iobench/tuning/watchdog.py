@@ -66,7 +66,7 @@ class Watchdog:
     def _bark(self, number: int, frame: FrameType | None) -> None:
         failed = TargetError(
             f"no batch for {self._limit_s:g} s: the loader hangs where the stacks above say; "
-            "give more --timeout if it is only slow"
+            "give a longer --timeout if it is only slow"
         )
         own = "".join(traceback.format_stack(frame))
         failed.traceback = f"main process:\n{own}\n{self._of_workers()}"

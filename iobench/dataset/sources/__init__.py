@@ -45,8 +45,8 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
     suffix = "" if path.is_dir() else path.suffix.lower()
     if chosen and suffix not in (".npz", *READ_APART):
         raise SourceError(
-            f"--source {path}: arrays are chosen, by ::{','.join(chosen)}, from .npz, .pt, .csv, "
-            ".h5 and .hdf5"
+            f"--source {path}: ::{','.join(chosen)} chooses arrays of .npz, .pt, .csv, .h5 and .hdf5 files "
+            "alone; leave it out"
         )
     if path.is_dir() and (sample_shape is not None or holds_images(path)):
         from iobench.dataset.sources.images import ImageFolder

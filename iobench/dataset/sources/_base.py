@@ -95,7 +95,7 @@ def checked(source: Source) -> Iterator[Batch]:
         yield plain_bools({name: _native(array) for name, array in batch.items()})
     if found != schema.samples:
         raise SourceError(
-            f"--source {source.name}: {schema.samples} samples were promised, {found} came; try again"
+            f"--source {source.name}: it promised {schema.samples:,} samples and gave {found:,}; try again"
         )
 
 

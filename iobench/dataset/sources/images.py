@@ -16,6 +16,7 @@ from iobench.dataset.sources._decoding import KINDS, Decoder, Layout
 from iobench.dataset.sources._files import Stamp
 from iobench.errors import SourceError
 from iobench.formats import Batch, Field, Schema
+from iobench.units import counted
 
 MAX_THREADS = 16  # each holds an image
 
@@ -49,7 +50,7 @@ class ImageFolder(Source):
             for file in _images(self.path / label)
         ]
         if not self._files:
-            raise SourceError(f"--source {path}: no image in its {len(self.labels)} subfolders")
+            raise SourceError(f"--source {path}: no image in its {counted(len(self.labels), 'subfolder')}")
         fields = (Field("x", sample_shape, "uint8"), Field("y", (), "int64"))
         self.schema = Schema(len(self._files), fields)
 

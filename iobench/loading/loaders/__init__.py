@@ -45,4 +45,8 @@ describe = LOADERS.describe
 
 def parse(word: str) -> Loader:
     """The loader that a word stands for: a known one, or a function of somebody's own."""
+    if word.endswith(".py"):
+        raise InvalidSettings(
+            f"loader {word!r} names a file without a function in it, as {word}:make_loader does"
+        )
     return _target.parse(word) if _target.is_target(word, names()) else LOADERS.parse(word)

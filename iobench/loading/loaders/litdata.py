@@ -77,7 +77,7 @@ class LitDataEpochs(Epochs):
         if not getattr(self._dataset.posix_fast, "in_place", False):
             raise LoaderFailed(
                 f"litdata over {job.opener.path}: litdata would copy the chunks into a cache of its own, "
-                "because it does not take this file system for a local one"
+                "because it does not take this file system for a local one; put the dataset on a local disk"
             )
 
     @property

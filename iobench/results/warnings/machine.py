@@ -105,8 +105,8 @@ def _unsteady_pace(groups: Cases) -> RunWarning | None:
     return RunWarning(
         "processors",
         f"the processors ran unevenly: plain Python took {fast / slow:.1f} times as long beside some rounds "
-        "as beside others, for heat or for neighbours behind a hypervisor; measure again at another hour, or "
-        "give more --rounds",
+        "as beside others, because of heat or of neighbours behind a hypervisor; measure again at another "
+        "hour, or give more --rounds",
     )
 
 

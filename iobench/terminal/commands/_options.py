@@ -16,7 +16,7 @@ DataDir = Annotated[Path, typer.Option(help="The folder that holds datasets and 
 Name = Annotated[str | None, typer.Option(help="The dataset; by default the newest.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Device = Annotated[str, typer.Option(help="Where batches go: auto, cpu, cuda, cuda:1, …")]
-MinDifference = Annotated[str, typer.Option(help="The smallest difference that is called one.")]
+MinDifference = Annotated[str, typer.Option(help="What differs by less than this is not called different.")]
 
 
 def words_of(text: str) -> tuple[str, ...]:

@@ -55,6 +55,6 @@ def add(
     display.result(tables.dataset_line(manifest), tables.prepared_table([row]))
     where = "" if data_dir == Path("data") else f" --data-dir {shlex.quote(str(data_dir))}"
     display.note(
-        f"it stays where it lies, {manifest.path_of(row.variant)}; next: iobench run{where} "
+        f"the data stay where they lie, {manifest.path_of(row.variant)}; next: iobench run{where} "
         f"--name {manifest.name}"
     )

@@ -25,21 +25,23 @@ def compare(
     base: Annotated[
         str, typer.Argument(help="A file of records, or the name of an earlier run; or several, with commas.")
     ],
-    new: Annotated[list[str], typer.Argument(help="Runs to hold against it, likewise; one or more.")],
+    new: Annotated[list[str], typer.Argument(help="Runs to compare with it, named likewise; one or more.")],
     min_difference: MinDifference = "5%",
     fail_on: Annotated[
         str | None,
         typer.Option(
-            help="slower:5% exits 1 where a case is slower by that, 3 where nobody can tell.",
+            help="With slower:5%, exit 1 where a case is slower by that much, 3 where nobody can tell.",
             show_default=False,
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Compare what was not measured alike.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Compare although the runs were not measured alike.")
+    ] = False,
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Hold runs against an earlier one, case by case."""
+    """Compare runs with an earlier one, case by case."""
     from iobench.results import compare as comparing
     from iobench.results.warnings import OF_THE_MACHINE, warnings_of
     from iobench.terminal import compared, display

@@ -23,11 +23,13 @@ def diagnose(
         ),
     ] = None,
     seconds: Annotated[float, typer.Option(help="Seconds that all of it may take.")] = 20.0,
-    timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it is hung.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without a batch after which the loader is ended.")
+    ] = 60.0,
     variants: Annotated[
         bool,
         typer.Option(
-            "--variants/--no-variants", help="Try other settings in a race, and what wins it again."
+            "--variants/--no-variants", help="Race other settings, and measure the best of them again."
         ),
     ] = True,
     device: Device = "auto",

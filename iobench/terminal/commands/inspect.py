@@ -65,9 +65,11 @@ def verify(
 
 
 def limits(
-    batch_size: Annotated[int, typer.Option(help="Samples in a batch: the size of a slot of memory.")] = 256,
+    batch_size: Annotated[
+        int, typer.Option(help="Samples in a batch; memory is copied in pieces of that size.")
+    ] = 256,
     device: Device = "auto",
-    seconds: Annotated[float, typer.Option(help="Seconds for each way to a limit.")] = 0.5,
+    seconds: Annotated[float, typer.Option(help="Seconds that each limit is measured for.")] = 0.5,
     data_dir: DataDir = Path("data"),
     name: Name = None,
     as_json: AsJson = False,

@@ -55,7 +55,7 @@ def prepare(
     ray: Annotated[
         str | None,
         typer.Option(
-            help="Copy it to the same path on all hosts of the Ray cluster at this address, and prove it.",
+            help="Copy the dataset to the same path on all hosts of the Ray cluster at this address.",
             show_default=False,
         ),
     ] = None,
@@ -90,7 +90,7 @@ def prepare(
         copy_to_all(manifest, ray, display.note)
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     following = shlex.join(["iobench", "run", *where, "--name", manifest.name])
-    display.note(f"in {manifest.root}; next: {following}")
+    display.note(f"the dataset is in {manifest.root}; next: {following}")
 
 
 def _added(data_dir: Path, name: str | None) -> Source | None:

@@ -60,12 +60,13 @@ def recommend(
         typer.Option(help="How large the real data are, like 2TiB. [default: as given]", show_default=False),
     ] = None,
     step_ms: Annotated[float, typer.Option(help="Milliseconds that a training step takes.")] = 0.0,
-    epochs: Annotated[int, typer.Option(help="Epochs of the training.")] = EPOCHS,
+    epochs: Annotated[int, typer.Option(help="Epochs that you will train for.")] = EPOCHS,
     max_stored: Annotated[
-        str | None, typer.Option(help="Room on the disk for all of the data.", show_default=False)
+        str | None,
+        typer.Option(help="Disk space that all of the data may take, like 500GiB.", show_default=False),
     ] = None,
     max_time: Annotated[float, typer.Option(help="Seconds that the search may take.")] = MAX_TIME_S,
-    seed: Annotated[int, typer.Option(help="Seed of the orders.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
 ) -> None:
@@ -100,7 +101,7 @@ def recommend(
     display.result(*recommended.parts(found))
     for path in found.records:
         display.note(f"records: {path}")
-    display.note(f"in {kept}, which 'iobench report' shows from now on")
+    display.note(f"the recommendation is kept in {kept}, which 'iobench report' shows from now on")
 
 
 def _data(

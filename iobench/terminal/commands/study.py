@@ -11,7 +11,7 @@ from iobench.terminal.commands._options import AsJson, DataDir, Device
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="The study, or list.")],
+    name: Annotated[str, typer.Argument(help="The study's name; list shows them all.")],
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes: under a minute.")] = False,
     device: Device = "auto",
     data_dir: DataDir = Path("data"),
@@ -41,4 +41,4 @@ def study(
             display.result(answer.sentence, f"    {answer.because}")
     for warning in result.warnings:
         display.note(f"warning: {warning}")
-    display.note(f"in {path}, which 'iobench report' shows from now on")
+    display.note(f"the answers are kept in {path}, which 'iobench report' shows from now on")

@@ -27,11 +27,15 @@ def tune(
     ] = False,
     max_memory: Annotated[
         str | None,
-        typer.Option(help="Memory of the process and its workers, like 4GiB.", show_default=False),
+        typer.Option(help="Memory that the process and its workers may take, like 4GiB.", show_default=False),
     ] = None,
-    max_workers: Annotated[int | None, typer.Option(help="Worker processes.", show_default=False)] = None,
+    max_workers: Annotated[
+        int | None, typer.Option(help="Worker processes that there may be.", show_default=False)
+    ] = None,
     max_time: Annotated[float, typer.Option(help="Seconds that all of it may take.")] = 60.0,
-    timeout: Annotated[float, typer.Option(help="Seconds without a batch after which it is hung.")] = 60.0,
+    timeout: Annotated[
+        float, typer.Option(help="Seconds without a batch after which the loader is ended.")
+    ] = 60.0,
     seed: Annotated[int, typer.Option(help="Seed of the order of turns, and of the model.")] = 0,
     device: Device = "auto",
     data_dir: DataDir = Path("data"),

@@ -1,0 +1,109 @@
+"""The finalists with the figures of their fresh rounds: what the race had guessed of them is measured now."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+
+from iobench.bench.case import Case
+from iobench.bench.outcome import Run
+from iobench.recommendation.needs import Needs
+from iobench.recommendation.others import case_labels
+from iobench.recommendation.result import Candidate
+from iobench.recommendation.search import CHEAPEST, DEFAULT, FASTEST, RUNNER_UP, Found
+from iobench.results import stats
+from iobench.results.cases import key_of
+
+WORTH_IT = 0.05  # a loader that brings less than this part of a training's time is not worth changing
+
+
+def measured(found: Found, needs: Needs) -> list[Candidate]:
+    """The finalists as their fresh rounds show them, the fastest first."""
+    rounds = {case.key: rounds_of(found.final, case.key) for case in found.finalists}
+    named = case_labels(found.finalists)
+    default = next((key for key, roles in found.roles.items() if DEFAULT in roles and rounds.get(key)), None)
+    waits = _waits(found, needs)
+    made = [
+        _candidate(found, case, named[case.key], rounds, default, waits.get(case.key))
+        for case in found.finalists
+        if rounds[case.key]
+    ]
+    fastest, *others = sorted(made, key=lambda one: one.samples_per_s.median, reverse=True)
+
+    def told_apart(other: Candidate) -> bool:
+        held = stats.compare_paired(rounds[fastest.key], rounds[other.key], comparisons=len(others))
+        return held.outcome == "faster"
+
+    return [
+        replace(fastest, roles=of_fresh_rounds(fastest.roles, FASTEST)),
+        *(
+            replace(other, roles=of_fresh_rounds(other.roles, RUNNER_UP), tied=not told_apart(other))
+            for other in others
+        ),
+    ]
+
+
+def of_fresh_rounds(roles: Sequence[str], place: str) -> list[str]:
+    """The roles of a finalist whose place in the race is now another one."""
+    raced = {FASTEST, RUNNER_UP}
+    held = place == FASTEST or not raced.isdisjoint(roles)
+    return [*([place] if held else []), *(role for role in roles if role not in raced)]
+
+
+def _candidate(
+    found: Found,
+    case: Case,
+    label: str,
+    rounds: dict[str, dict[int, float]],
+    default: str | None,
+    waits: float | None,
+) -> Candidate:
+    own = [made for made in found.final.sound if key_of(made.case) == case.key]
+    artifact, scale = found.data.manifest.artifacts[case.variant], found.data.scale
+    limit = max((made.limit for made in own if made.limit), key=lambda one: one.bytes_per_s, default=None)
+    speed = statistics.median(made.bytes_per_s for made in own)
+    against = None
+    if default is not None and default != case.key:
+        against = stats.compare_paired(
+            rounds[case.key], rounds[default], comparisons=max(1, len(found.roles) - 1)
+        )
+    return Candidate(
+        key=case.key,
+        label=label,
+        format=case.variant,
+        roles=[role for role in found.roles[case.key] if role != CHEAPEST or _feeds(waits)],
+        samples_per_s=stats.estimate(list(rounds[case.key].values())),
+        bytes_per_s=speed,
+        rounds=len(own),
+        against_default=against,
+        tied=False,
+        limit=limit.name if limit else None,
+        limit_bytes_per_s=limit.bytes_per_s if limit else None,
+        waits=waits,
+        memory_bytes=max((made.memory.peak_bytes for made in own if made.memory.peak_bytes), default=None),
+        stored_bytes=artifact.stored_bytes * scale,
+        write_s=artifact.write_s * scale,
+    )
+
+
+def _feeds(waits: float | None) -> bool:
+    """Whether a case keeps the device busy, as far as that was measured: the race had only guessed it."""
+    return waits is None or waits < WORTH_IT
+
+
+def rounds_of(run: Run, key: str) -> dict[int, float]:
+    """The samples/s of a case's rounds, by their number."""
+    return {made.round: made.samples_per_s for made in run.sound if key_of(made.case) == key}
+
+
+def _waits(found: Found, needs: Needs) -> dict[str, float]:
+    """The part of the time that the device waits with the training step, by the key of the case without."""
+    if found.stepped is None:
+        return {}
+    keys = {case.key: plain.key for case, plain in zip(found.stepped.cases, found.final.cases, strict=True)}
+    shares: dict[str, list[float]] = {}
+    for made in found.stepped.sound:
+        key = keys[key_of(made.case)]
+        shares.setdefault(key, []).append(made.timing.wait_s / made.timing.epochs_s)
+    return {key: statistics.median(values) for key, values in shares.items()}
