@@ -27,15 +27,21 @@ DTYPES = {field.name: field.dtype for field in SCHEMA.fields}
 pytestmark = [pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("cluster")]
 
 
+@pytest.fixture(autouse=True)
+def usable():
+    found = {one["name"]: one["usable"] for one in loaders.describe()}["ray_data"]
+    if found != "yes":
+        pytest.skip(found)
+
+
 def made(word, folder):
-    pytest.importorskip("ray.data")
     return store(formats.parse(word), folder / "a", SCHEMA)
 
 
-def order_of(job, numbers, word="ray_data"):
+def order_of(job, numbers):
     """The hashes of the samples of these epochs as they come, from a loader opened for them alone."""
     found = []
-    with closing(loaders.parse(word).on("cpu").open(job)) as epochs:
+    with closing(loaders.parse("ray_data").on("cpu").open(job)) as epochs:
         for number in numbers:
             found.append([])
             for batch in map(as_arrays, epochs.epoch(number)):
