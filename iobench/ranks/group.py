@@ -178,9 +178,9 @@ class Gloo(Group):
         try:
             work.wait(timedelta(seconds=SLICE_S))
         except RuntimeError:
-            if work.is_completed():
-                raise
-            return False
+            if not work.is_completed():
+                return False
+            work.wait()  # which returns at once: it may have come just as the wait was over
         return True
 
 

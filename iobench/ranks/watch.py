@@ -213,8 +213,13 @@ class Watch:
         with self._lock:
             if self.verdict is not None:
                 return
-            self.speaks = int(author) == self.place.rank
+            self.speaks = int(author) == self.place.rank and not self._first_hears()
             self.verdict, self._decided = said, time.monotonic()
+
+    def _first_hears(self) -> bool:
+        """Whether this is not rank 0, which is there and says what it hears."""
+        first = self._seen.get(0)
+        return first is not None and time.monotonic() - first.alive <= self._silent_s
 
     def _lose_board(self) -> None:
         """Whoever started rank 0 keeps the board."""

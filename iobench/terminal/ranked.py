@@ -7,7 +7,8 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -26,16 +27,17 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
 
     BenchError where this rank is the one to say what is wrong.
     """
-    from iobench.ranks.group import join
+    from iobench.ranks.group import JOIN_S, join
     from iobench.ranks.watch import SUSPECT_S, silent_s
 
     if place.rank:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when it is over
-    group = join(place)
+    with _met_within(JOIN_S + SUSPECT_S, place, complain):
+        group = join(place)
 
     def end(verdict: str) -> None:
         """End this process, whose main thread hangs, with all that it started."""
-        if group.watch.speaks and not group.watch.heard:
+        if (place.rank == 0 or group.watch.speaks) and not group.watch.heard:
             complain(verdict)
         for process in descendants():
             with contextlib.suppress(psutil.Error):
@@ -59,6 +61,27 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
             atexit.register(_leave)
         guard.kill()
         guard.wait()
+
+
+@contextlib.contextmanager
+def _met_within(seconds: float, place: Place, complain: Callable[[str], None]) -> Iterator[None]:
+    """End this process where it has not met the others by then: connecting cannot be interrupted."""
+
+    def end() -> None:
+        if place.leads_host:
+            complain(
+                f"{place} has not reached the other ranks within {seconds:.0f} s; see that all of them were "
+                "started, and that all hosts resolve each other's names"
+            )
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _leave() -> None:

@@ -1,5 +1,7 @@
 """Which rank is given up, by whom, and who says so."""
 
+import subprocess
+import sys
 import threading
 import time
 
@@ -7,6 +9,7 @@ import pytest
 
 from iobench.errors import InvalidSettings, RankLost
 from iobench.ranks import watch
+from iobench.ranks.group import Gloo
 from iobench.ranks.place import Place
 from iobench.ranks.watch import Board, Watch
 
@@ -105,6 +108,43 @@ def test_after_a_broken_connection_who_has_gone_is_soon_known(ranks):
 def test_a_broken_connection_with_all_ranks_there_says_what_broke(ranks):
     assert str(ranks[0].broken("reset")) == "rank 0 on a lost the other ranks: reset"
     assert "reset" in verdict_of(ranks[2])
+
+
+def test_what_another_rank_decides_is_said_once_by_rank_0(ranks):
+    ranks[1].give_up("rank 1 on a lost the other ranks: reset")
+    assert verdict_of(ranks[0]) == verdict_of(ranks[1])
+    assert not ranks[1].speaks  # rank 0 hears it, and says what it hears
+
+
+class Meeting:
+    """A meeting of all ranks, for which the wait is over just before they have come."""
+
+    def __init__(self, broke):
+        self.waits, self.broke = 0, broke
+
+    def wait(self, *limit):
+        self.waits += 1
+        if self.waits == 1 or self.broke:
+            raise RuntimeError("Connection closed" if self.broke else "Operation timed out!")
+
+    def is_completed(self):
+        return True
+
+
+def test_a_meeting_to_which_all_come_as_the_wait_is_over_has_not_broken():
+    assert Gloo._came(Meeting(broke=False))
+    with pytest.raises(RuntimeError, match="Connection closed"):
+        Gloo._came(Meeting(broke=True))
+
+
+def test_a_rank_that_never_meets_the_others_ends_with_a_line():
+    code = (
+        "import time\nfrom iobench.ranks.place import Place\nfrom iobench.terminal.ranked import _met_within\n"
+        "with _met_within(0.1, Place(2, 4, 0, 2, 1, 'b'), print): time.sleep(30)"
+    )
+    done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout.startswith("rank 2 on b has not reached the other ranks within 0 s")
 
 
 def test_a_rank_that_keeps_others_waiting_without_a_batch_hangs(ranks):
