@@ -199,7 +199,7 @@ if what != "a closed queue":
 def test_what_cannot_even_be_submitted_is_an_error_and_the_next_read_works(file, engine, what):
     arguments = [sys.executable, "-c", REFUSED, file, engine, what]  # in a process that can be killed
     try:
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
     except subprocess.TimeoutExpired:
         pytest.fail(f"reading from {what} never returns", pytrace=False)
     assert (done.stdout, done.stderr) == ("an error\n", "")

@@ -1,6 +1,7 @@
 """Who may know whom: the rooms of ARCHITECTURE.md, read from every import there is, lazy ones too."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,7 @@ ROOMS = {
     "testing": {"loading", "dataset", "formats"},
 }
 PRINTING = ("iobench.terminal", "iobench.__main__")
+FRONT_DOOR = ("iobench", "iobench.__main__")
 PARSING = ("iobench.terminal.cli", "iobench.terminal.commands", "iobench.__main__")
 
 
@@ -52,19 +54,31 @@ def module_name(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-MODULES = {module_name(path): ast.parse(path.read_text()) for path in ROOT.glob("iobench/**/*.py")}
-INSIDE = [name for name in MODULES if name not in ("iobench", "iobench.__main__")]
+pytestmark = pytest.mark.xdist_group("architecture")  # one worker parses all modules, once
 
 
+@functools.cache
+def modules():
+    """Every module of ours, parsed, by name."""
+    return {module_name(path): ast.parse(path.read_text()) for path in ROOT.glob("iobench/**/*.py")}
+
+
+def inside(*but):
+    """The names of all modules but the front door and those that start so."""
+    return [name for name in modules() if not name.startswith(but) and name not in FRONT_DOOR]
+
+
+@functools.cache
 def imports(name):
     """Every module that a module imports, wherever in it; for `from a import b` both a and a.b."""
-    for node in ast.walk(MODULES[name]):
+    found = []
+    for node in ast.walk(modules()[name]):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute here"
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
-            yield node.module or ""
+            found += [*(f"{node.module}.{alias.name}" for alias in node.names), node.module or ""]
+    return found
 
 
 def room(name):
@@ -74,9 +88,14 @@ def room(name):
 
 def ours(name):
     """The modules of ours that a module imports: the innermost that each statement names."""
-    found = {other for other in imports(name) if other in MODULES}
+    found = {other for other in imports(name) if other in modules()}
     packages = {other for other in found if any(inner.startswith(f"{other}.") for inner in found)}
     return found - packages - {name}
+
+
+def assert_none(wrong):
+    """No module is wrong: `wrong` says what of each."""
+    assert {name: what for name, what in wrong.items() if what} == {}
 
 
 def test_the_rooms_are_the_folders():
@@ -84,51 +103,60 @@ def test_the_rooms_are_the_folders():
     assert folders == set(ROOMS)
 
 
-@pytest.mark.parametrize("name", INSIDE)
-def test_a_room_knows_only_those_below_it(name):
-    own = room(name)
-    allowed = {own, *ROOMS.get(own, set()), *(BELOW if own != "formats" else ())}
-    known = {room(other) for other in imports(name) if other.startswith("iobench.")}
-    assert known <= allowed
+def test_every_module_is_looked_at():
+    assert len(inside()) > 300
+    assert {room(name) for name in inside()} == set(ROOMS) | BELOW
 
 
-@pytest.mark.parametrize("name", INSIDE)
-def test_nobody_inside_goes_through_the_front_door(name):
-    used = {other for other in imports(name) if other == "iobench"}
-    named = {
-        alias.name
-        for node in ast.walk(MODULES[name])
-        if isinstance(node, ast.ImportFrom) and node.module == "iobench"
-        for alias in node.names
-    }
-    assert named <= set(ROOMS) | BELOW
-    assert not (used and not named)
+def test_a_room_knows_only_those_below_it():
+    def beyond(name):
+        own = room(name)
+        allowed = {own, *ROOMS.get(own, set()), *(BELOW if own != "formats" else ())}
+        return {room(other) for other in imports(name) if other.startswith("iobench.")} - allowed
+
+    assert_none({name: beyond(name) for name in inside()})
+
+
+def test_nobody_inside_goes_through_the_front_door():
+    def through(name):
+        used = {other for other in imports(name) if other == "iobench"}
+        named = {
+            alias.name
+            for node in ast.walk(modules()[name])
+            if isinstance(node, ast.ImportFrom) and node.module == "iobench"
+            for alias in node.names
+        }
+        return (named - set(ROOMS) - BELOW) or (used if not named else set())
+
+    assert_none({name: through(name) for name in inside()})
 
 
 def test_no_import_comes_round_in_a_circle():
-    below = {name: ours(name) for name in INSIDE}
+    below = {name: ours(name) for name in inside()}
     while leaves := [name for name, uses in below.items() if not uses & below.keys()]:
         for leaf in leaves:
             del below[leaf]
     assert not below
 
 
-@pytest.mark.parametrize("name", [name for name in INSIDE if not name.startswith(PRINTING)])
-def test_only_the_terminal_prints(name):
-    called = [node.func for node in ast.walk(MODULES[name]) if isinstance(node, ast.Call)]
-    assert "print" not in [function.id for function in called if isinstance(function, ast.Name)]
-    assert not {"sys.stdout", "sys.stderr"} & {ast.unparse(f).rpartition(".")[0] for f in called}
-    assert not {used.split(".")[0] for used in imports(name)} & {"rich"}
+def test_only_the_terminal_prints():
+    def printing(name):
+        called = [node.func for node in ast.walk(modules()[name]) if isinstance(node, ast.Call)]
+        prints = {"print"} & {function.id for function in called if isinstance(function, ast.Name)}
+        streams = {"sys.stdout", "sys.stderr"} & {ast.unparse(f).rpartition(".")[0] for f in called}
+        return prints | streams | {used.split(".")[0] for used in imports(name)} & {"rich"}
+
+    assert_none({name: printing(name) for name in inside(*PRINTING)})
 
 
-@pytest.mark.parametrize("name", [name for name in INSIDE if name != "iobench.ranks.group"])
-def test_one_module_alone_talks_to_other_ranks(name):
-    assert not {used for used in imports(name) if used.startswith("torch.distributed")}
+def test_one_module_alone_talks_to_other_ranks():
+    others = [name for name in inside() if name != "iobench.ranks.group"]
+    assert_none({n: {used for used in imports(n) if used.startswith("torch.distributed")} for n in others})
 
 
-@pytest.mark.parametrize("name", [name for name in INSIDE if not name.startswith(PARSING)])
-def test_only_commands_parse_arguments(name):
-    assert not {used.split(".")[0] for used in imports(name)} & {"typer", "click"}
+def test_only_commands_parse_arguments():
+    parsers = {"typer", "click"}
+    assert_none({n: {used.split(".")[0] for used in imports(n)} & parsers for n in inside(*PARSING)})
 
 
 LOADED = f"""

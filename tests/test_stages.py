@@ -10,7 +10,7 @@ import iobench
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.errors import RecordError
 from iobench.loading import loaders as known_loaders
-from iobench.loading.stages import STAGES, UNTIMED, Profile
+from iobench.loading.stages import STAGES, TRIAL, UNTIMED, Profile, nothing
 from iobench.results.record import Record
 from iobench.results.summary import summarise
 
@@ -76,12 +76,21 @@ def test_what_threads_read_is_apart():
     assert profile.seconds(0, 3, 0, False)["read"] == 0
 
 
-def test_spans_cost_next_to_nothing_and_say_how_much():
-    profile = Profile()
+def test_spans_say_how_much_they_cost(monkeypatch):
+    """As many trials of an empty span, less as many of nothing, on a clock of their own."""
+    profile, trials = Profile(), []
+
+    def repeat(function, number, repeat):
+        trials.append((number, repeat))
+        span = function is not nothing
+        return [number * (3e-6 if span else 1e-6) * slower for slower in range(1, repeat + 1)]
+
+    monkeypatch.setattr("iobench.loading.stages.repeat", repeat)
     span = profile.timed("read", int)
-    for _ in range(10_000):
+    for _ in range(100):
         span()
-    assert 0 <= profile.cost_s < 0.1
+    assert profile.cost_s == pytest.approx(100 * 2e-6)
+    assert trials == [(TRIAL, 3)] * 2
 
 
 def test_without_a_profile_functions_are_left_alone():

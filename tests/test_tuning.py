@@ -360,18 +360,21 @@ def test_rounds_that_are_too_few_name_nobody():
     assert contest.ROUNDS >= 10
 
 
-def test_a_watched_loop_says_what_the_best_loader_would_bring():
+def test_a_watched_loop_says_what_the_best_loader_would_bring(monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+
     def loader():
         for number in range(10):
-            time.sleep(0.02)
+            now[0] += 0.02
             yield torch.full((4,), float(number))
 
     watch, came = Watch(loader(), "cpu", lambda seen: None, headroom=20), []
     for batch in watch:
         came.append(float(batch[0]))
-        time.sleep(0.01)
+        now[0] += 0.01
     assert came == [*range(10), *(n % 8 for n in range(20))]
-    assert 1.5 < watch.seen.headroom < 5
+    assert watch.seen.headroom == pytest.approx(3.0)
     assert watch.seen.batches == 10
     assert "The best possible loader would make the loop" in diagnose(watch.seen).verdict
 
