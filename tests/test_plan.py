@@ -109,6 +109,6 @@ def test_a_grid_says_how_long_it_will_take_before_it_starts(images, tmp_path):
     )
     found = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=Saying())
     assert said[-2].startswith("1 case × 500 rounds: at most about ")
-    assert "no round begins that would end after --max-time 1" in said[-2]
+    assert "no round begins that would end after 1.00 s" in said[-2]
     assert said[-1].startswith("after 1 of 500 rounds: about ")
     assert found.remarks == [f"{len(found.records)} of 500 rounds were made before --max-time was over"]

@@ -79,7 +79,7 @@ class RunOptions:
             raise InvalidSettings(f"timeout {self.timeout} is not a number of seconds above 0")
         if self.sudo and "cold" not in self.cache:
             raise InvalidSettings(
-                "sudo drops the page cache for cold rounds, and none is asked for: add --cache cold"
+                "--sudo drops the page cache for cold rounds, and none is asked for: add --cache cold"
             )
         blocks = (self.block_bytes, self.window_bytes)
         if "block" not in self.order and blocks != ((BLOCK_BYTES,), (WINDOW_BYTES,)):

@@ -205,7 +205,7 @@ class Measuring:
         what = f"{counted(len(took), 'case')} × {counted(self._plan.count, 'round')}"
         said = f"{what}: at most about {seconds_text(expected_s)}, by how long the proofs took"
         if self._plan.max_time_s is not None and expected_s > self._plan.max_time_s:
-            said += f"; no round begins that would end after --max-time {self._plan.max_time_s:g}"
+            said += f"; no round begins that would end after {seconds_text(self._plan.max_time_s)}"
         self._observer.status(said)
 
     def _say_how_long_still(self, took_s: float) -> None:
