@@ -138,9 +138,15 @@ def test_a_meeting_to_which_all_come_as_the_wait_is_over_has_not_broken():
 
 
 def test_a_rank_that_never_meets_the_others_ends_with_a_line():
-    code = (
-        "import time\nfrom iobench.ranks.place import Place\nfrom iobench.terminal.ranked import _met_within\n"
-        "with _met_within(0.1, Place(2, 4, 0, 2, 1, 'b'), print): time.sleep(30)"
+    code = "; ".join(
+        [
+            "import time",
+            "from iobench.ranks.place import Place",
+            "from iobench.terminal.ranked import _met_within",
+            "never = _met_within(0.1, Place(2, 4, 0, 2, 1, 'b'), print)",
+            "never.__enter__()",
+            "time.sleep(30)",
+        ]
     )
     done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
