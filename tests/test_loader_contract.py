@@ -143,7 +143,7 @@ WORKERS = [
     "huggingface:fetch=batch,num_workers=1",
     "webdataset:num_workers=2",
     "litdata:num_workers=2",
-    "mosaic:num_workers=2",
+    "mosaic:num_workers=2,shuffle_algo=py1s",
     "dali:num_workers=1",
 ]
 

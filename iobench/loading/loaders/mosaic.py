@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
 
 SHARED_MEMORY = Path("/dev/shm")
+OF_64_NODES = ("py1s", "py2s")  # shuffles that deal samples out to 64 nodes, and repeat some, unless told
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Mosaic(WorkerLoader):
     shuffle_algo: str = option(
         "py1e",
         "how random order shuffles; naive: all samples among each other",
-        choices=("py1e", "py1br", "py1b", "py1s", "py2s", "naive"),
+        choices=("py1e", "py1br", *OF_64_NODES, "naive"),
     )
 
     def reads(self, format: Format) -> bool:
@@ -83,6 +84,7 @@ class MosaicEpochs(Epochs):
             batch_size=job.order.batch_size,
             shuffle=job.order.kind == "random",
             shuffle_algo=loader.shuffle_algo,
+            num_canonical_nodes=1 if loader.shuffle_algo in OF_64_NODES else None,
             shuffle_seed=job.order.seed % (1 << 32),
         )
 
