@@ -8,7 +8,6 @@ from conftest import complaint
 import iobench
 from iobench import formats
 from iobench.formats import Field, Schema, array_of
-from iobench.loading.order import ORDERS
 from iobench.testing._cases import random_batch
 
 HOLD = [name for name in formats.names() if "bfloat16" in formats.FORMATS.class_of(name).dtypes]
@@ -39,10 +38,10 @@ def test_it_arrives_as_torchs_own(halves, loader):
 
 def test_every_case_is_proved(halves, tmp_path):
     settings = iobench.RunOptions(
-        format=("all",), loader=LOADERS[:4], order=ORDERS, rounds="1", limits=False, model=("mlp",)
-    )
+        format=("all",), loader=LOADERS[:4], order=("random",), rounds="1", limits=False, model=("mlp",)
+    )  # in order they were compared byte by byte above; blocks are rows of any order, too
     found = iobench.run(halves, settings)
-    assert len(found.records) == len(HOLD) * 4 * len(ORDERS)
+    assert len(found.records) == len(HOLD) * 4
     assert not found.failures
 
 
