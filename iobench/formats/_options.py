@@ -133,7 +133,7 @@ class Options:
 
 def declared(cls: type[Options]) -> tuple[Option, ...]:
     """The options of a class in their order; TypeError where a field is no option or of another type."""
-    return _declared(cls)
+    return _declared(typing.cast("Any", cls))  # as hashable as any class, which mypy does not see
 
 
 @functools.cache  # every word that is read asks for them, and types are evaluated slowly
