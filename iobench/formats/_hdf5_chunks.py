@@ -118,7 +118,10 @@ class Decoder:
 
 
 def chunks_of(dataset: h5py.Dataset) -> Chunks | None:
-    """The chunks of a dataset; None unless all are allocated and each holds whole samples."""
+    """The chunks of a dataset; None unless all are allocated and each holds whole samples.
+
+    CorruptArtifact where the file's list of them is damaged.
+    """
     shape, chunk = dataset.shape, dataset.chunks
     if chunk is None or chunk[1:] != shape[1:] or dataset.file.userblock_size:
         return None  # addresses are counted from the end of a user block, and not so by all versions
@@ -130,7 +133,11 @@ def chunks_of(dataset: h5py.Dataset) -> Chunks | None:
         if number < count:
             table[number] = found.byte_offset, found.size, found.filter_mask
 
-    dataset.id.chunk_iter(note)
+    try:
+        dataset.id.chunk_iter(note)
+    except RuntimeError as error:
+        path, found = Path(dataset.file.filename), str(error).partition("\n")[0]
+        raise corrupt(path, f"a list of the chunks of {dataset.name}", found) from error
     if (table[:, 0] < 0).any():  # never written: rows of the fill value, which lie nowhere
         return None
     return Chunks(chunk[0], *(np.ascontiguousarray(column) for column in table.T))
