@@ -5,10 +5,12 @@ import os
 # tensors are small here: threads of torch and NumPy would wait for each other, and for other tests
 os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 
+import gc
 import shutil
 import signal
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +34,21 @@ case_limits.SECONDS = 0.002  # of a limit in each run: here nobody looks at how 
 case_limits.limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
 pace.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
+
+
+def pytest_collectstart():
+    gc.disable()  # nothing is garbage while modules are imported and tests are collected
+
+
+def pytest_collection_finish():
+    gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Keep what was imported and collected out of each look for garbage, of a fifth of a second."""
+    if not gc.get_freeze_count():  # a round with forked workers leaves none frozen
+        gc.freeze()
 
 
 def image_arrays(samples=SAMPLES):
@@ -133,6 +150,31 @@ def command(*arguments):
 def call(*arguments, **options):
     """iobench in a process of its own, to its end."""
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120, **options)
+
+
+def forked(action, folder):
+    """How a call ends in a child of this process, which a library may take down, and what it printed."""
+    with open(folder / "stdout", "w+") as out, open(folder / "stderr", "w+") as err:
+        if not (child := os.fork()):
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)  # it is pytest-timeout's
+            signal.alarm(120)
+            os.dup2(out.fileno(), 1)
+            os.dup2(err.fileno(), 2)
+            sys.stdout, sys.stderr = out, err
+            code = 70
+            try:
+                action()
+            except SystemExit as end:
+                code = end.code or 0
+            except BaseException:  # noqa: BLE001 - whoever waits is told
+                traceback.print_exc()
+            finally:
+                out.flush()
+                err.flush()
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        printed = [(file.seek(0), file.read())[1] for file in (out, err)]
+    return subprocess.CompletedProcess((), code, *printed)
 
 
 @pytest.fixture

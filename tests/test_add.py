@@ -11,7 +11,7 @@ import lmdb
 import numpy as np
 import pytest
 import torch
-from conftest import call, complaint, numbers, tree
+from conftest import complaint, numbers, tree
 from tensordict import TensorDict, tensorclass
 
 import iobench
@@ -146,7 +146,7 @@ def test_all_commands_work_on_it(theirs, inside):
     path = write_npy(theirs / "mine")
     before = state(theirs)
     where = ("--data-dir", data)
-    done = call("add", path, *where)
+    done = inside("add", path, *where)
     assert done.returncode == 0, done.stderr
     assert (
         f"the data stay where they lie, {path}; next: iobench run --data-dir {data} --name mine"

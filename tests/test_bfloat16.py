@@ -9,7 +9,6 @@ import iobench
 from iobench import formats
 from iobench.formats import Field, Schema, array_of
 from iobench.loading import loaders
-from iobench.loading.order import ORDERS
 from iobench.testing._cases import random_batch
 
 HOLD = [name for name in formats.names() if "bfloat16" in formats.FORMATS.class_of(name).dtypes]
@@ -53,10 +52,10 @@ def test_libraries_that_know_no_such_type_are_given_its_bytes(halves, loader, va
 
 def test_every_case_is_proved(halves, tmp_path):
     settings = iobench.RunOptions(
-        format=("all",), loader=LOADERS[:4], order=ORDERS, rounds="1", limits=False, model=("mlp",)
-    )
+        format=("all",), loader=LOADERS[:4], order=("random",), rounds="1", limits=False, model=("mlp",)
+    )  # in order they were compared byte by byte above; blocks are rows of any order, too
     found = iobench.run(halves, settings)
-    assert len(found.records) == len(HOLD) * 4 * len(ORDERS)
+    assert len(found.records) == len(HOLD) * 4
     assert not found.failures
 
 

@@ -17,16 +17,18 @@ PROGRESS = re.compile(
 )
 
 
-def prepare(folder, *arguments):
-    return call("prepare", "--data-dir", folder / "data", *arguments)
+@pytest.fixture
+def prepare(inside):
+    """What prepare of these arguments says, into a folder; see `ready` for it as a process."""
+    return lambda folder, *arguments: inside("prepare", "--data-dir", folder / "data", *arguments)
 
 
 @pytest.fixture
-def refused(inside):
+def refused(prepare):
     """Gives the one line with which prepare refuses, after it left nothing that opens."""
 
     def refused(folder, code, *arguments):
-        done = inside("prepare", "--data-dir", folder / "data", *arguments)
+        done = prepare(folder, *arguments)
         line = complaint(done, code)
         assert done.stdout == ""
         assert all(PROGRESS.fullmatch(other) for other in done.stderr.splitlines()[:-1]), done.stderr
@@ -45,10 +47,10 @@ def rows(done):
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory):
-    """A folder with a dataset in every format, made through the command line."""
+    """A folder with a dataset in every format, made through the command line by a process of its own."""
     folder = tmp_path_factory.mktemp("cli")
-    done = prepare(folder, "--size", "2_000_000", "--sample-shape", "10x10", "--seed", "3")
-    return folder, done
+    where = ("--data-dir", folder / "data")
+    return folder, call("prepare", *where, "--size", "2_000_000", "--sample-shape", "10x10", "--seed", "3")
 
 
 class TestHappyPaths:
@@ -60,7 +62,7 @@ class TestHappyPaths:
             assert words in text
         assert re.search("next: iobench run --data-dir .+ --name float32-10x10-20000", done.stderr)
 
-    def test_a_second_prepare_skips(self, ready):
+    def test_a_second_prepare_skips(self, ready, prepare):
         folder, _ = ready
         before = tree(folder)
         again = prepare(folder, "--size", "2e6", "--sample-shape", "10,10", "--seed", "3")
@@ -69,24 +71,23 @@ class TestHappyPaths:
 
     def test_verify_names_what_is_intact(self, ready):
         folder, _ = ready
-        done = call(
-            "verify", "--data-dir", folder / "data", "--name", "float32-10x10-20000", "--format", "npy"
-        )
+        one = ("--name", "float32-10x10-20000", "--format", "npy")
+        done = call("verify", "--data-dir", folder / "data", *one)  # whose exit code tells
         assert (done.returncode, done.stdout) == (0, "npy: intact\n")
 
-    def test_verify_names_what_is_not(self, tmp_path):
+    def test_verify_names_what_is_not(self, tmp_path, prepare, inside):
         rows(prepare(tmp_path, "--size", "1MiB", "--name", "d", "--format", "npy", "--format", "lmdb"))
         (file,) = (tmp_path / "data" / "d").glob("npy-*/x.npy")
         damage(file)
-        done = call("verify", "--data-dir", tmp_path / "data")
+        done = inside("verify", "--data-dir", tmp_path / "data")
         assert done.stdout == "lmdb: intact\n"
         assert str(file.parent) in complaint(done, 1)
 
     @pytest.mark.parametrize(("size", "elements"), [("1e4", 9984), ("20_000", 19968), ("1MiB", 262144)])
-    def test_sizes_are_elements_or_bytes(self, tmp_path, size, elements):
+    def test_sizes_are_elements_or_bytes(self, tmp_path, size, elements, prepare):
         assert f" {elements:,} elements" in rows(prepare(tmp_path, "--size", size, "--format", "npy"))
 
-    def test_variants_and_options_go_through(self, tmp_path):
+    def test_variants_and_options_go_through(self, tmp_path, prepare):
         arguments = ("--size=1e5", "--dtype=int16", "--compressibility=0.9", "--format=lmdb:codec=lz4")
         text = rows(prepare(tmp_path, *arguments, "--format", "hdf5:chunk_bytes=4096,compression=gzip"))
         assert "codec=lz4" in text
@@ -99,7 +100,7 @@ class TestHappyPaths:
             "compressibility": 0.9,
         }
 
-    def test_a_file_and_a_folder_of_images_go_in(self, tmp_path):
+    def test_a_file_and_a_folder_of_images_go_in(self, tmp_path, prepare):
         with h5py.File(tmp_path / "my data.h5", "w") as file:
             file["images"], file["labels"] = np.zeros((9, 4, 4), np.uint8), np.arange(9)
         assert "dataset my_data" in rows(
@@ -111,17 +112,17 @@ class TestHappyPaths:
         assert "1 sample of" in text
 
     def test_formats_lists_them(self, inside):
-        done = call("formats")
+        done = inside("formats")
         assert done.returncode == 0
         for words in ("npy", "hdf5", "lmdb", "memmap", "chunk_bytes", "compression", "codec"):
             assert words in done.stdout
         listed = json.loads(inside("formats", "--json").stdout)
         assert {"hdf5", "lmdb", "memmap", "npy"} <= {entry["name"] for entry in listed}
 
-    def test_version_and_help(self):
+    def test_version_and_help(self, inside):
         assert re.fullmatch(r"iobench \d+\.\d+\.\d+\n", call("--version").stdout)
         for name in ((), ("prepare",), ("verify",), ("formats",)):
-            done = call(*name, "--help")
+            done = inside(*name, "--help")
             assert (done.returncode, done.stderr) == (0, "")
             assert "Usage" in done.stdout
 
@@ -170,9 +171,9 @@ class TestUsage:
     def test_an_unknown_command(self):
         assert "prepar" in complaint(call("prepar"), 2)
 
-    def test_verify_of_an_unknown_format(self, ready):
+    def test_verify_of_an_unknown_format(self, ready, inside):
         folder, _ = ready
-        assert "csv" in complaint(call("verify", "--data-dir", folder / "data", "--format", "csv"), 2)
+        assert "csv" in complaint(inside("verify", "--data-dir", folder / "data", "--format", "csv"), 2)
 
 
 class TestBadInput:
@@ -207,7 +208,7 @@ class TestBadInput:
     def test_more_than_the_disk_holds(self, tmp_path, refused):
         assert "GiB are free" in refused(tmp_path, 1, "--size=1e15", "--format=npy")
 
-    def test_other_data_in_the_folder(self, tmp_path):
+    def test_other_data_in_the_folder(self, tmp_path, prepare):
         rows(prepare(tmp_path, "--size", "1e4", "--format", "npy", "--name", "d"))
         before = tree(tmp_path)
         done = prepare(tmp_path, "--size", "1e4", "--seed", "1", "--format", "npy", "--name", "d")
@@ -223,15 +224,15 @@ class TestBadInput:
             done = inside(*arguments, "--data-dir", tmp_path / "data", "--name", "d")
             assert "manifest.json" in complaint(done, 1)
 
-    def test_nothing_prepared(self, tmp_path):
-        assert "run 'iobench prepare" in complaint(call("verify", "--data-dir", tmp_path), 1)
+    def test_nothing_prepared(self, tmp_path, inside):
+        assert "run 'iobench prepare" in complaint(inside("verify", "--data-dir", tmp_path), 1)
 
-    def test_a_file_in_the_place_of_the_data_folder(self, tmp_path):
+    def test_a_file_in_the_place_of_the_data_folder(self, tmp_path, prepare):
         (tmp_path / "data").write_text("mine")
         complaint(prepare(tmp_path, "--format=npy"), 1)
         assert (tmp_path / "data").read_text() == "mine"
 
-    def test_a_read_only_folder(self, small_disk):
+    def test_a_read_only_folder(self, small_disk, prepare):
         subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
         assert "Read-only file system" in complaint(prepare(small_disk, "--size=1e4", "--format=npy"), 1)
 

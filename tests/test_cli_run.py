@@ -27,9 +27,9 @@ def run(manifest, *arguments, by=call):
     return by("run", *data_dir, "--device", "cpu", "--rounds", "3", *arguments)
 
 
-def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
+def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, inside, tmp_path):
     out = tmp_path / "r.jsonl"
-    done = run(images, "--format", "all", "--out", out)
+    done = run(images, "--format", "all", "--out", out, by=inside)
     assert done.returncode == 0, done.stderr
     for name in DEFAULT_FORMATS:
         for loader in ("native", "dataloader", "stream"):
@@ -39,7 +39,7 @@ def test_every_case_gets_a_line_and_the_fastest_a_sentence(images, tmp_path):
     assert {line.split(":")[0] for line in said[1:]} >= {f"  under {one}" for one in ("native", "stream")}
     for word in ("cpu, warm cache, random order", "samples/s", "95 %", "times as long", "reached"):
         assert word in done.stdout
-    wide = call("runs", "--data-dir", images.root.parent, "show", out, "--wide").stdout
+    wide = inside("runs", "--data-dir", images.root.parent, "show", out, "--wide").stdout
     assert all(metric.title in wide for metric in METRICS if metric.name not in NOT_SHOWN)
     assert len(record.read(out)[0]) == 3 * 3 * len(DEFAULT_FORMATS)
     assert f"dataset {images.name}" in done.stderr
@@ -70,9 +70,10 @@ def test_json_has_null_where_it_has_no_number(inside, tmp_path):
     )
 
 
-def test_cold_is_proved_and_said(floats, tmp_path):
+def test_cold_is_proved_and_said(floats, by_file, inside, tmp_path):
     require_disk(floats.root)
-    done = run(floats, "--cache", "cold", "--format", "memmap", "--loader", "native", "--out", tmp_path / "r")
+    asked = ("--cache", "cold", "--format", "memmap", "--loader", "native", "--out", tmp_path / "r")
+    done = run(floats, *asked, by=inside)
     assert done.returncode == 0, done.stderr
     assert "cold cache" in done.stdout
     assert all(one.cache.residency <= 0.01 for one in record.read(tmp_path / "r")[0])
@@ -81,9 +82,9 @@ def test_cold_is_proved_and_said(floats, tmp_path):
     )
 
 
-def test_a_case_that_is_wrong_is_named_and_the_others_are_measured(own_images):
+def test_a_case_that_is_wrong_is_named_and_the_others_are_measured(own_images, inside):
     damage(own_images.files_of("npy")[0])
-    done = run(own_images, "--format", "npy", "--format", "lmdb", "--loader", "native")
+    done = run(own_images, "--format", "npy", "--format", "lmdb", "--loader", "native", by=inside)
     assert "npy · native: wrong content" in complaint(done, 1)
     assert "lmdb" in done.stdout
     assert list((own_images.root.parent / "results").glob("*.jsonl"))
@@ -194,8 +195,8 @@ def test_cold_through_sudo_that_is_not_here_is_an_error(by_file, images, inside,
 
 def test_a_plan_repeats_a_run_and_is_all_that_is_said_of_it(images, inside, tmp_path):
     plan, data = tmp_path / "plan.toml", ("--data-dir", images.root.parent)
-    chosen = ("--format", "npy", "--loader", "dataloader:fetch=batch", "--order", "block")
-    more = ("--batch-size", "32,64", "--num-workers", "0,1", "--no-limits", "--max-time", "600")
+    chosen = ("--format", "npy", "--loader", "stream:direct=no", "--order", "block")
+    more = ("--batch-size", "32,64", "--threads", "1,2", "--no-limits", "--max-time", "600")
     first = run(images, *chosen, *more, "--save-plan", plan, "--out", tmp_path / "a.jsonl", by=inside)
     assert first.returncode == 0, first.stderr
     again = inside("run", *data, "--plan", plan, "--out", tmp_path / "b.jsonl")

@@ -379,13 +379,13 @@ class TestNothingReachesTheTerminalAsIs:
         path.write_bytes(b"nothing")
         self.clean(complaint(inside("prepare", "--source", path, "--data-dir", tmp_path / "data"), 1))
 
-    def test_names_that_are_not_utf_8(self, tmp_path):
+    def test_names_that_are_not_utf_8(self, tmp_path, inside):
         path = os.fsencode(tmp_path) + b"/\xff.npy"
         with open(path, "wb") as file:
             np.save(file, np.arange(1000.0))
         done = call("prepare", "--source", os.fsdecode(path), "--data-dir", tmp_path / "data", "--format=npy")
         assert done.returncode == 0, done.stderr
-        again = call(
+        again = inside(
             "prepare", "--source", os.fsdecode(path), "--data-dir", os.fsdecode(path), "--format=npy"
         )
         assert "\\xff.npy" in complaint(again, 1)

@@ -91,10 +91,23 @@ def records_of(case, speed):
     ]
 
 
+def records_of_pair(name):
+    one, other = PAIRS[name]
+    return [*records_of(one, FAST), *records_of(other, SLOW)]
+
+
 @pytest.fixture(params=PAIRS)
 def pair(request):
-    one, other = PAIRS[request.param]
-    return [*records_of(one, FAST), *records_of(other, SLOW)]
+    return records_of_pair(request.param)
+
+
+# options all go into a key by one way: of those that are no field of a case, one of each kind
+KINDS = ("dataloader:num_workers", "dataloader:fetch", "stream:direct", "tensorstore:cache_bytes")
+
+
+@pytest.fixture(params=[*OTHERS, *KINDS])
+def some_pair(request):
+    return records_of_pair(request.param)
 
 
 def test_every_field_of_a_case_is_tried():
@@ -110,39 +123,19 @@ def test_every_field_of_a_case_is_a_facet_of_its_key():
     assert len(keys) > len(PAIRS)
 
 
-def test_a_summary_has_two_with_labels_of_their_own(pair):
-    found = summarise(pair).cases
+def test_a_summary_has_two_with_labels_of_their_own_in_a_table_of_two_lines(pair):
+    summary = summarise(pair)
+    found = summary.cases
     assert len(found) == 2
     assert {round(case.bytes_per_s.median / 2**20, -2) for case in found} == {FAST, SLOW}
     assert len({str(case.label) for case in found}) == 2
-
-
-def test_a_table_has_two_lines_that_differ(pair):
-    summary = summarise(pair)
+    assert not [warning for warning in summary.warnings if warning.kind in ("spread", "drift")]
     (table, *_) = run_tables(summary, 1000)
     assert table.row_count == 2
     names = [
         tuple(cells[row] for cells in ([*column.cells] for column in table.columns[:3])) for row in (0, 1)
     ]
     assert names[0] != names[1]
-
-
-def test_no_warning_takes_them_for_one(pair):
-    assert not [warning for warning in summarise(pair).warnings if warning.kind in ("spread", "drift")]
-
-
-def test_a_list_of_runs_counts_two(pair, tmp_path):
-    for one in pair:
-        record.append(tmp_path / "results" / "r.jsonl", one)
-    (past,) = history.past(tmp_path)
-    assert past.cases == 2
-
-
-def test_a_run_is_shown_with_two(pair, tmp_path, inside):
-    for one in pair:
-        record.append(tmp_path / "results" / "r.jsonl", one)
-    shown = json.loads(inside("runs", "--data-dir", tmp_path, "show", "r", "--json").stdout)
-    assert sum(len(context["cases"]) for context in shown["contexts"]) == 2
 
 
 def test_a_comparison_with_itself_has_two_lines_without_a_difference(pair):
@@ -153,18 +146,27 @@ def test_a_comparison_with_itself_has_two_lines_without_a_difference(pair):
     assert len({line.case for line in found.lines}) == 2
 
 
-def test_an_export_has_two_keys(pair, tmp_path):
-    history.export(pair, tmp_path / "t.csv")
+def test_an_export_has_two_keys(some_pair, tmp_path):
+    history.export(some_pair, tmp_path / "t.csv")
     with open(tmp_path / "t.csv", newline="") as file:
         rows = list(csv.DictReader(file))
     assert len({row["case_key"] for row in rows}) == 2
 
 
-def test_a_report_draws_two(pair):
+def test_a_list_of_runs_counts_two_and_a_run_is_shown_with_two(some_pair, tmp_path, inside):
+    for one in some_pair:
+        record.append(tmp_path / "results" / "r.jsonl", one)
+    (past,) = history.past(tmp_path)
+    assert past.cases == 2
+    shown = json.loads(inside("runs", "--data-dir", tmp_path, "show", "r", "--json").stdout)
+    assert sum(len(context["cases"]) for context in shown["contexts"]) == 2
+
+
+def test_a_report_draws_two(some_pair):
     page = pytest.importorskip("iobench.report.page")
     drawn = [
         row
-        for section in page.page(pair).sections
+        for section in page.page(some_pair).sections
         for figure in section.figures
         if figure.name.endswith("speed")
         for row in figure.rows

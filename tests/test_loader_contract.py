@@ -148,6 +148,7 @@ WORKERS = [
 ]
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("word", WORKERS)
 def test_workers_give_every_sample_and_end(word, tmp_path):
     usable = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]

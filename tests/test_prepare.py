@@ -10,7 +10,7 @@ from collections import namedtuple
 
 import numpy as np
 import pytest
-from conftest import Arrays, complaint, damage, numbers, tree
+from conftest import Arrays, complaint, damage, forked, numbers, tree
 from PIL import Image
 
 import iobench
@@ -21,6 +21,7 @@ from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.verify import read_back
 from iobench.errors import ManifestError, PrepareError, SourceError, WrongContent
 from iobench.formats import ArtifactExists, CorruptArtifact
+from iobench.terminal.cli import main
 
 VARIANTS = [*DEFAULT_FORMATS, "hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
 
@@ -388,19 +389,14 @@ class TestFolderAndDisk:
         assert set(states(prepare(tmp_path)[1]).values()) == {"present"}
 
     @pytest.mark.parametrize("variant", VARIANTS)
-    def test_a_full_disk_is_one_line(self, small_disk, variant):
+    def test_a_full_disk_is_one_line(self, small_disk, variant, tmp_path, monkeypatch):
         """In a process of its own, which a library may take down when its writes are refused."""
         prepare(small_disk, ["npy"])
         before = tree(small_disk)
-        script = (
-            "import shutil, sys\n"
-            "from types import SimpleNamespace\n"
-            "from iobench.terminal.cli import main\n"
-            "shutil.disk_usage = lambda path: SimpleNamespace(free=1 << 40)\n"
-            "main()\n"
-        )
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 0, 1 << 40))
         arguments = ["prepare", "--size=2e6", "--name=large", "--format", variant, "--data-dir", small_disk]
-        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+        monkeypatch.setattr(sys, "argv", ["iobench", *map(str, arguments)])
+        done = forked(main, tmp_path)
         assert complaint(done, 1).endswith("; nothing half-written was kept")
         assert done.stderr.splitlines()[:-1] in ([], [f"writing {variant}"])
         assert tree(small_disk) == before

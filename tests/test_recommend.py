@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -147,42 +148,57 @@ def test_a_sample_has_some_batches_and_no_more_steps_than_there_is_time_for():
     assert sample_count(large, Needs(batch_size=64), cold=False) == min(large.samples, 20 * 64)
 
 
-def train(folder):
-    return subprocess.run(
-        [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120
-    )
-
-
-def every_choice():
-    yield from loaders.names()
-    yield "dataloader:fetch=batch"
-    yield "dataloader:num_workers=1,persistent_workers=yes"
-
-
-@pytest.mark.parametrize("order", ["sequential", "random"])
-@pytest.mark.parametrize("word", list(every_choice()))
-def test_every_snippet_runs(manifest, word, order, tmp_path):
-    usable = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
-    if usable != "yes":
-        pytest.skip(usable)
-    loader = loaders.parse(word)
-    if order not in loader.orders:
-        pytest.skip(f"{word} has no {order} order")
+def snippet(manifest, loader, order):
+    """The code for a loader over some format that it reads, which looks at what it gives."""
     variant = next(name for name in ("npy", *formats.names()) if loader.reads(formats.get(name)))
     if variant not in manifest.artifacts:
         source = iobench.Synthetic(100_000, (32,))
         manifest = iobench.prepare(source, [variant], data_dir=manifest.root.parent, name=variant)[0]
     case = Case(manifest.name, "", variant, loader.on("cpu"), order=order)
     code = loader_code(Data(manifest, 1, False), case)
-    code = code.replace("            pass  # x", "            assert batch['x'].shape[1:] == (32,)  # x")
-    code = code.replace("        pass  # x", "        assert batch['x'].shape[1:] == (32,)  # x")
-    (tmp_path / "train.py").write_text(code)
-    if "num_workers" in word or word == "ray":  # Ray has a cluster to start, and logs
-        done = train(tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert word == "ray" or not done.stderr
-    else:
-        runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
+    return re.sub(r"pass  # x", "assert batch['x'].shape[1:] == (32,)  # x", code)
+
+
+def usable(word):
+    """The loader of that word; skips, with the reason, where it is not installed."""
+    told = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
+    if told != "yes":
+        pytest.skip(told)
+    return loaders.parse(word)
+
+
+BOTH = ("sequential", "random")
+WITH_PROCESSES = ("ray", "dataloader:num_workers=1,persistent_workers=yes")  # Ray has a cluster to start
+
+
+@pytest.mark.parametrize("order", BOTH)
+@pytest.mark.parametrize("word", [*(n for n in loaders.names() if n != "ray"), "dataloader:fetch=batch"])
+def test_every_snippet_runs(manifest, word, order, tmp_path):
+    loader = usable(word)
+    if order not in loader.orders:
+        pytest.skip(f"{word} has no {order} order")
+    (tmp_path / "train.py").write_text(snippet(manifest, loader, order))
+    runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
+
+
+RUN_BOTH = """
+import runpy
+if __name__ == "__main__":
+    for order in ("sequential", "random"):
+        runpy.run_path(f"{order}.py", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("word", WITH_PROCESSES)
+def test_snippets_that_start_processes_run(manifest, word, tmp_path):
+    for order in BOTH:
+        (tmp_path / f"{order}.py").write_text(snippet(manifest, usable(word), order))
+    (tmp_path / "train.py").write_text(RUN_BOTH)
+    done = subprocess.run(
+        [sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert word == "ray" or not done.stderr  # which logs
 
 
 @pytest.fixture(scope="module")
@@ -257,9 +273,10 @@ def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):
     assert min(rates) <= use <= max(rates)
 
 
-def test_a_limit_that_nothing_fits_is_one_line(tmp_path):
+def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     np.save(tmp_path / "own.npy", np.zeros((500, 64), np.float32))
-    done = call("recommend", "--source", "own.npy", "--max-stored", "1KiB", cwd=tmp_path)
+    done = inside("recommend", "--source", "own.npy", "--max-stored", "1KiB")
     assert done.returncode == 2
     assert "no format can hold own" in done.stderr
     assert "more than 1.00 KiB" in done.stderr
@@ -328,9 +345,10 @@ def test_too_little_time_for_all_says_how_much_would_be_enough(manifest):
     assert list(others.hurried(raced, 10.0)) == [told]
 
 
-def test_data_that_lie_somewhere_are_added_and_asked_about(inside, tmp_path):
+def test_data_that_lie_somewhere_are_added_and_asked_about(inside, tmp_path, monkeypatch):
+    monkeypatch.setattr("iobench.recommendation.needs.LEAST_TIME_S", 1.0)  # rounds are short here
     np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
-    few = ("--format", "memmap", "--loader", "stream", "--loader", "dataloader", "--max-time", "10")
+    few = ("--format", "memmap", "--loader", "stream", "--loader", "dataloader", "--max-time", "5")
     data = ("--data-dir", tmp_path / "data")
     done = inside("recommend", "--add", tmp_path / "own.npy", "--name", "mine", *few, *data, "--json")
     assert done.returncode == 0, done.stderr

@@ -8,6 +8,7 @@ the options that differ from their defaults.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 import types
@@ -132,6 +133,11 @@ class Options:
 
 def declared(cls: type[Options]) -> tuple[Option, ...]:
     """The options of a class in their order; TypeError where a field is no option or of another type."""
+    return _declared(typing.cast("Any", cls))  # as hashable as any class, which mypy does not see
+
+
+@functools.cache  # every word that is read asks for them, and types are evaluated slowly
+def _declared(cls: Any) -> tuple[Option, ...]:
     hints = typing.get_type_hints(cls)
     return tuple(_option(spec, hints[spec.name]) for spec in dataclasses.fields(cls))
 

@@ -6,7 +6,9 @@ threads or processes, a Prefetcher, a Loader.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -96,11 +98,21 @@ class NodesEpochs(Epochs):
         return self._settings.num_workers > 0
 
     def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
-        root = self._nodes(asked)
+        rest = _Rest(asked)
+        root = self._nodes(rest)
         root.reset()
-        yield from root  # no Loader around it: nodes end their workers when nothing refers to them
+        try:
+            yield from root  # no Loader around it: nodes end their workers when nothing refers to them
+        except GeneratorExit:
+            # left in the middle: what is under way is taken, since a worker process that ends before the
+            # nodes have taken it leaves their thread with a tensor that is not to be had, and a traceback
+            rest.left = True
+            with contextlib.suppress(Exception):  # whatever is wrong with what nobody asks for any more
+                for _ in root if self._settings.workers else ():
+                    pass
+            raise
 
-    def _nodes(self, asked: Sequence[Rows]) -> Any:
+    def _nodes(self, asked: Iterable[Rows]) -> Any:
         from torchdata.nodes import IterableWrapper, ParallelMapper, PinMemory, Prefetcher
 
         settings = self._settings
@@ -120,6 +132,16 @@ class NodesEpochs(Epochs):
     def close(self) -> None:
         """Close the reader of this process."""
         self._dataset.close()
+
+
+class _Rest:
+    """The rows of batches that are yet to be read; none any more once the epoch was `left`."""
+
+    def __init__(self, asked: Sequence[Rows]) -> None:
+        self._asked, self.left = asked, False
+
+    def __iter__(self) -> Iterator[Rows]:
+        return itertools.takewhile(lambda rows: not self.left, self._asked)
 
 
 def _fetching(dataset: SampleDataset) -> Callable[[Rows], HostBatch]:

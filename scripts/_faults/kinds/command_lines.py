@@ -120,7 +120,7 @@ def command_lines(trials: Trials) -> Iterator[Outcome]:
     """Command lines made at random out of what is known to hurt."""
     some = trials.sample(names(), quick=2)
     values = (NUMBERS, [*WORDS, *some], [*PATHS, *_scene(trials.folder, some)])
-    for number in trials.some(full=500, quick=40):
+    for number in trials.some(full=500, quick=24):
         arguments = _made(trials.chance, values)
         ended = forked(functools.partial(_type, trials.folder, arguments), patience_s=PATIENCE_S)
         shown = [argument if len(argument) < 60 else f"{argument[:50]}…" for argument in arguments]

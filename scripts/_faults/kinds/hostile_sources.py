@@ -21,7 +21,7 @@ def sources(trials: Trials) -> Iterator[Outcome]:
 
     every = list(hostile_sources.MAKERS)
     trials.chance.shuffle(every)
-    count = len(trials.some(full=200, quick=40))
+    count = len(trials.some(full=200, quick=20))
     for first in range(0, count, AT_ONCE):
         makers = [every[number % len(every)] for number in range(first, min(first + AT_ONCE, count))]
         seed = trials.chance.randrange(1 << 30)

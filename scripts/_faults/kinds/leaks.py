@@ -35,7 +35,7 @@ def leaks(trials: Trials) -> Iterator[Outcome]:
         *((word, functools.partial(_leave_loader, word)) for word in WORDS),
     ]
     every = [(name, what, leave) for name in names() for what, leave in ways]
-    for name, what, leave in trials.sample(every, quick=6):
+    for name, what, leave in trials.sample(every, quick=4):
         data_dir = trials.folder / name
         if not data_dir.exists():
             done(functools.partial(Call(0, (name,)), data_dir, ELEMENTS))

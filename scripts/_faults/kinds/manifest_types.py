@@ -29,7 +29,7 @@ def by_type(trials: Trials) -> Iterator[Outcome]:
     """
     groups = trials.sample(grouped(trials.chance), quick=2)
     bodies = [body for group in groups for body in _bodies(trials.folder, group)]
-    for number in trials.some(full=600, quick=100):
+    for number in trials.some(full=600, quick=40):
         what, root, body = bodies[number % len(bodies)]
         body = copy.deepcopy(body)
         told = [mutated(body, trials.chance) for _ in range(trials.chance.choice((1, 1, 1, 2, 3)))]

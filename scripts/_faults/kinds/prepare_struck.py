@@ -44,7 +44,7 @@ def at_calls(trials: Trials) -> Iterator[Outcome]:
     for name in trials.sample([name for name in names() if name not in ("npy", "lmdb")], quick=1):
         ground = Ground(replacing((name,)), trials.folder / name)
         every += [(ground, trials.chance.choice(MODES), at) for at in range(1, _count(ground) + 1)]
-    for number, (ground, mode, at) in enumerate(trials.sample(every, quick=60)):
+    for number, (ground, mode, at) in enumerate(trials.sample(every, quick=32)):
         data_dir = ground.fresh()
         work = functools.partial(_struck, ground.scenario.call, data_dir, mode, at, trials.chance.random())
         what = f"{ground.scenario.label}, {mode} at call {at}"
@@ -58,7 +58,7 @@ def at_moments(trials: Trials) -> Iterator[Outcome]:
     every = [one for group in groups for one in scenarios(group)]
     grounds = [Ground(one, trials.folder / f"scenario-{number}", LARGER) for number, one in enumerate(every)]
     whole_s = [seconds(functools.partial(one.scenario.call, one.fresh(), LARGER)) for one in grounds]
-    for number in trials.some(full=200, quick=8):
+    for number in trials.some(full=200, quick=6):
         ground, number_of = grounds[number % len(grounds)], signal.SIGINT if number % 2 else signal.SIGKILL
         at_s, data_dir = trials.chance.uniform(0, 1.1 * whole_s[number % len(grounds)]), ground.fresh()
         ended = forked(functools.partial(ground.scenario.call, data_dir, LARGER), (at_s, number_of))

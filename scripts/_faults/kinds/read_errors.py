@@ -76,7 +76,7 @@ def read_errors(trials: Trials) -> Iterator[Outcome]:
         if way != "run stream"
         for opening in ((1,) if disk is CutFiles else (0, 1, 2) if way in TWICE else (0, 1))
     ]
-    chosen = trials.chance.sample(every, min(len(every), 8 if trials.quick else 200))
+    chosen = trials.chance.sample(every, min(len(every), 6 if trials.quick else 200))
     whole = Whole(trials.folder / "whole", dict.fromkeys(one[1] for one in chosen), SAMPLES, PICTURES)
     for number, (disk_type, variant, way, opening) in enumerate(chosen):
         disk: LoopDisk | CutFiles

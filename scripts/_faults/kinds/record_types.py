@@ -44,7 +44,7 @@ def by_type(trials: Trials) -> Iterator[Outcome]:
     """Files of records, of both versions, in which some values, keys or items of a line are replaced."""
     results, new = _results(trials.folder)
     old = [json.loads(line) for line in VERSION_1.read_text().splitlines()]
-    for number in trials.some(full=500, quick=12):
+    for number in trials.some(full=500, quick=8):
         bodies = copy.deepcopy((new, old)[number % 2])[:3]
         told = [mutated(bodies[0], trials.chance) for _ in range(trials.chance.choice((1, 1, 1, 2, 3)))]
         lines = [text_of(bodies[0]), *map(json.dumps, bodies[1:])]
