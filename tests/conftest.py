@@ -36,6 +36,23 @@ pace.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 
+class Heap:
+    """Whether what was imported and collected is out of each look for garbage, which took 0.2 s.
+
+    Rounds with forked workers put it back. To count what is frozen takes as long as a look.
+    """
+
+    frozen, unfreeze, count = False, gc.unfreeze, gc.get_freeze_count
+
+
+def noted_unfreeze():
+    Heap.frozen = False
+    Heap.unfreeze()
+
+
+gc.unfreeze, gc.get_freeze_count = noted_unfreeze, lambda: 1 if Heap.frozen else Heap.count()
+
+
 def pytest_collectstart():
     gc.disable()  # nothing is garbage while modules are imported and tests are collected
 
@@ -46,9 +63,9 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup():
-    """Keep what was imported and collected out of each look for garbage, of a fifth of a second."""
-    if not gc.get_freeze_count():  # a round with forked workers leaves none frozen
+    if not Heap.frozen:
         gc.freeze()
+        Heap.frozen = True
 
 
 def image_arrays(samples=SAMPLES):
