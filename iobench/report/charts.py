@@ -21,11 +21,15 @@ SECOND = 15  # more, where a case's name and its note do not fit beside each oth
 def speeds(rows: list[Row], rounds: list[Row], notes: dict[str, str]) -> Any:
     """Each case's median with its interval, its rounds and its limit; `notes` stand beside the names."""
     points = [*_limits(rows), *_rounds(rounds), *_medians(rows)]
-    axis = style.number("MiB/s", NAMED["bytes_per_s"].title, [point["MiB/s"] for point in points])
     known = [row for row in rows if row["bytes_per_s low"] is not None]
     ends = [
         {**row, "MiB/s": row["bytes_per_s low"] / MIB, "to": row["bytes_per_s high"] / MIB} for row in known
     ]
+    reached = [
+        *(point["MiB/s"] for point in points),
+        *(end[side] for end in ends for side in ("MiB/s", "to")),
+    ]
+    axis = style.number("MiB/s", NAMED["bytes_per_s"].title, reached)
     names = _Names(rows, notes)
     interval = (
         alt.Chart(style.data(ends))
