@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -50,6 +52,7 @@ def main() -> int:
         parser.error(f"no such step: {', '.join(sorted(unknown))}")
     if os.geteuid():
         parser.error("it makes namespaces, for which it needs root: sudo .venv/bin/python scripts/hosts")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # by way of taking the hosts down
     began, promises = time.monotonic(), Promises()
     with tempfile.TemporaryDirectory(prefix="iobench-hosts-") as folder:
         hosts = Hosts(Path(folder))
