@@ -15,7 +15,7 @@ from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_sh
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
-from iobench.formats._lance_library import lance
+from iobench.formats._lance_library import is_panic, lance, without_panics
 from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
 from iobench.formats._text import reason
@@ -124,11 +124,12 @@ class LanceReader(Reader):
 def _telling(path: Path, expected: str) -> Iterator[None]:
     """Have what Lance raises on damage, panics of its own among that, be a CorruptArtifact."""
     try:
-        yield
+        with without_panics():
+            yield
     except CorruptArtifact:
         raise
     except BaseException as error:
-        panic = type(error).__name__ == "PanicException"  # a BaseException that no module exports
+        panic = is_panic(error)
         if not (panic or isinstance(error, DAMAGE)):
             raise
         raise corrupt(path, expected, reason(error)) from error

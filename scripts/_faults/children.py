@@ -68,9 +68,11 @@ def complaint(ended: Ended, allowed: Sequence[int | str] = (DONE,)) -> str | Non
 
 def _started(work: Callable[[], None], said: int) -> int:
     sys.stdout.flush()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child can tell of it
     pid = os.fork()
     if not pid:
         _child(work, said)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 
 
@@ -80,6 +82,7 @@ def _child(work: Callable[[], None], said: int) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.dup2(said, 2)  # whatever a library has to say, too
         try:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             work()
             code = DONE
         except KeyboardInterrupt:

@@ -1,5 +1,7 @@
 """Lance: its own library and ours read the same folders, whoever wrote them."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -56,3 +58,21 @@ def test_columns_that_are_no_samples_of_one_shape_are_refused_by_name(tmp_path, 
 def test_it_says_that_it_must_not_be_forked():
     assert [name for name in formats.names() if not formats.type_of(name).forkable] == ["lance"]
     assert np.all([formats.type_of(name).forkable for name in ("npy", "arrow", "zarr")])
+
+
+@pytest.mark.parametrize("panics", [True, False])
+def test_a_panic_is_one_line_and_nothing_else_is_kept_from_stderr(tmp_path, monkeypatch, capfd, panics):
+    """The library prints a panic, with a backtrace, before Python hears of it."""
+    artifact = store(LANCE, tmp_path / "a", SCHEMA)
+
+    class PanicException(BaseException):
+        pass
+
+    def dataset(path):
+        os.write(2, b"thread 'x' panicked at dataset.rs\nstack backtrace:\n")
+        raise PanicException("range end index 7 out of range") if panics else OSError("no such thing")
+
+    monkeypatch.setattr(lance, "dataset", dataset)
+    with pytest.raises(CorruptArtifact, match="found range end index 7" if panics else "no such thing"):
+        artifact.open()
+    assert ("panicked" in capfd.readouterr().err) is not panics
