@@ -1,6 +1,7 @@
 """Earlier runs: listed, shown, deleted, exported."""
 
 import csv
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -132,6 +133,14 @@ def test_the_command_lists_and_names_what_it_cannot_read(root, inside):
     assert "left out: " in done.stderr
     listed = json.loads(inside("runs", "--data-dir", root, "--json").stdout)
     assert {past["name"] for past in listed} == {"first", "second", "broken"}
+
+
+def test_a_word_without_end_leaves_room_for_the_others(root, inside):
+    odd = a_record(100)
+    odd = dataclasses.replace(odd, case={**odd.case, "cache": "x" * 4000})
+    write(root, "odd", [dataclasses.replace(odd, dataset=dataclasses.replace(odd.dataset, name="y" * 4000))])
+    lines = inside("runs", "--data-dir", root).stdout.splitlines()
+    assert {"odd", "second", "first"} <= {line.split()[0] for line in lines}
 
 
 def test_no_runs_say_how_to_make_one(tmp_path, inside):

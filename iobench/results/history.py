@@ -16,6 +16,7 @@ from iobench.results.record import Record
 from iobench.results.summary import summarise
 from iobench.results.trend import Trend
 from iobench.results.verdict import brief, sentence
+from iobench.text import enumerated, shortened
 
 SUFFIX, TRACES = ".jsonl", ".traces"
 
@@ -187,4 +188,4 @@ def _past(path: Path) -> Past:
 
 
 def _all(records: Sequence[Record], facet: str) -> str:
-    return " and ".join(sorted({str(one.case.get(facet)) for one in records}))
+    return enumerated(sorted({shortened(str(one.case.get(facet)), 40) for one in records}))

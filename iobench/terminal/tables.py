@@ -14,7 +14,7 @@ from iobench.formats import Schema
 from iobench.host.limits import Limit
 from iobench.results.history import Past
 from iobench.results.trend import Trend, speeds_text
-from iobench.text import printable
+from iobench.text import printable, shortened
 from iobench.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 
 if TYPE_CHECKING:  # they load torch
@@ -84,9 +84,8 @@ def past_table(runs: Sequence[Past]) -> Table:
     table.columns[-1].justify, table.columns[-1].no_wrap = "left", False
     for run in runs:
         when = run.time[:16].replace("T", " ")
-        table.add_row(
-            run.name, when, run.dataset, str(run.cases), str(run.rounds), run.device, run.cache, run.brief
-        )
+        dataset, cases, rounds = shortened(run.dataset), str(run.cases), str(run.rounds)
+        table.add_row(run.name, when, dataset, cases, rounds, run.device, run.cache, run.brief)
     return table
 
 
