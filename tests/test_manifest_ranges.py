@@ -37,7 +37,7 @@ DEEP = [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]
         (["artifacts", "npy", "files", "\ud800"], {"bytes": 1, "mtime_ns": 1}, "surrogates"),
         (["artifacts", "npy", "variant"], "lmdb", "says that it is 'lmdb'"),
         (["artifacts", "npy", "folder"], "../npy", "is no variant"),
-        (["source", "deep"], DEEP, "nested more than 16 deep"),
+        (["source", "deep"], DEEP, "nested more than 16 levels deep"),
     ],
 )
 def test_what_is_out_of_range_is_refused(manifest, edit, path, value, words):
@@ -73,7 +73,7 @@ def test_two_artifacts_in_one_folder_are_refused(manifest, edit):
 def test_a_pipe_in_its_place_is_refused(manifest):
     (manifest.root / "manifest.json").unlink()
     os.mkfifo(manifest.root / "manifest.json")
-    assert "it is no file" in refusal(manifest)
+    assert "it is not a file" in refusal(manifest)
 
 
 def test_no_time_to_write_does_no_harm(manifest, edit, tmp_path):

@@ -68,8 +68,8 @@ def test_they_run_in_a_process_of_their_own_where_they_fit(package, images, tmp_
 
 
 SPOILED = {
-    "203: it dropped 1": lambda rows: rows[:-1],
-    "203: it repeated 1": lambda rows: np.append(rows, 0),
+    "203 samples: it dropped 1": lambda rows: rows[:-1],
+    "203 samples: it repeated 1": lambda rows: np.append(rows, 0),
     "wrong content on the device": lambda rows: np.append(rows[1:], rows[-1]),
 }
 
@@ -101,7 +101,7 @@ def test_a_loader_that_repeats_has_to_give_every_sample(package, images, tmp_pat
     spoil(monkeypatch, iobench_tape.LoopEpochs, change)
     found = run(images, tmp_path, "loop", isolate=False)
     said = " ".join(found.failures.values())
-    assert ("1 samples never came" in said) == missing
+    assert ("of 203 samples 1 never came" in said) == missing
     assert bool(found.records) != missing
 
 
@@ -123,7 +123,7 @@ def test_a_loader_that_drops_may_and_what_it_drops_is_counted_and_said(package, 
 def test_a_loader_that_drops_everything_is_wrong(package, images, tmp_path):
     found = run(images, tmp_path, "clip", batch_size=(256,), isolate=False, order=("random",))
     ((_, reason),) = found.failures.items()
-    assert "203: it dropped 203" in reason
+    assert "203 samples: it dropped 203" in reason
 
 
 def test_how_random_its_own_order_is_is_measured_and_said(package, images, tmp_path, monkeypatch):
