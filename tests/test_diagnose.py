@@ -317,6 +317,12 @@ def test_open_files_and_chunks_are_found(tmp_path):
     assert facts.chunks == ["file: chunks of 50 samples"]
 
 
+def test_an_open_lance_dataset_is_found(tmp_path):
+    lance, arrow = pytest.importorskip("lance"), pytest.importorskip("pyarrow")
+    held = lance.write_dataset(arrow.table({"x": [1, 2]}), str(tmp_path / "d.lance"))
+    assert facts_of(DataLoader(Rows(held=held))).handles == ["held (lance)"]
+
+
 def test_tensors_are_found_however_they_are_nested():
     assert len(tensors_of({"a": [torch.ones(1), (np.ones(2), {"b": torch.ones(3)})], "c": "text"})) == 3
     assert tensors_of(None) == tensors_of("text") == tensors_of(3) == []

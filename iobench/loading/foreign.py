@@ -47,14 +47,16 @@ def samples_in(tensors: list[Any]) -> int:
 
 
 def handles_of(dataset: Any) -> list[str]:
-    """The files of HDF5 and LMDB that are open in a dataset, and not to be taken along by a fork."""
-    h5py, lmdb = sys.modules.get("h5py"), sys.modules.get("lmdb")
+    """What is open of HDF5, LMDB and Lance in a dataset, and not to be taken along by a fork."""
+    h5py, lmdb, lance = (sys.modules.get(name) for name in ("h5py", "lmdb", "lance"))
     found = []
     for name, value in attributes_of(dataset):
         if h5py is not None and isinstance(value, (h5py.File, h5py.Dataset, h5py.Group)) and value:
             found.append(f"{name} (h5py)")
         if lmdb is not None and isinstance(value, (lmdb.Environment, lmdb.Transaction)):
             found.append(f"{name} (lmdb)")
+        if lance is not None and isinstance(value, lance.LanceDataset):
+            found.append(f"{name} (lance)")
     return found
 
 
