@@ -23,6 +23,7 @@ from iobench.host.memory import PAGE, touched_map
 from iobench.thresholds import BACKED_BYTES_PER_S, COLD_LIMIT, WARM_LIMIT
 
 MODES = ("warm", "cold")
+PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # before each attempt to empty the cache
 PREFAULT = 1.2  # of the bytes to be read
 BACKING = (PREFAULT, 3.0, 9.0)  # of them, as long as it is slow
 TELLING_BYTES = 64 << 20  # below this the rate of touching says little
@@ -92,7 +93,8 @@ def evict(files: Sequence[Path], sudo: bool = False) -> str:
     or where nobody can tell.
     """
     reached = 1.0
-    for _ in range(4):  # pages in flight stay: try again
+    for pause_s in PAUSES_S:  # pages in flight stay: try again
+        time.sleep(pause_s)
         method = _drop_all(sudo) if sudo or os.access(DROP_CACHES, os.W_OK) else ""
         for path in files:
             _drop_file(path)
