@@ -38,7 +38,7 @@ def opened(file: Path) -> blosc2.NDArray:
                 raise ValueError("it does not begin as one")
         array = blosc2.open(str(file), mode="r")
     except Exception as error:  # its metadata are Python literals, and damaged ones fail in any way
-        raise corrupt(file, "a Blosc2 array", _line(error)) from error
+        raise corrupt(file, "a Blosc2 array", reason(error)) from error
     if not isinstance(array, blosc2.NDArray):
         raise corrupt(file, "a Blosc2 array (b2nd)", type(array).__name__)
     return array
@@ -117,7 +117,7 @@ class Blosc2Reader(Reader):
         try:
             blosc2.decompress2(stored, dst=full)
         except DAMAGE as error:
-            raise corrupt(file, f"a readable chunk {number}", _line(error)) from error
+            raise corrupt(file, f"a readable chunk {number}", reason(error)) from error
 
     def close(self) -> None:
         """Let go of the arrays; no file stays open between reads."""
@@ -142,7 +142,7 @@ class Blosc2Reader(Reader):
             with self._lock:
                 found = array[rows]
         except DAMAGE as error:
-            raise corrupt(self._files[name], "readable chunks", _line(error)) from error
+            raise corrupt(self._files[name], "readable chunks", reason(error)) from error
         return np.asarray(found)
 
 
@@ -167,9 +167,5 @@ def _places(array: blosc2.NDArray, file: Path) -> tuple[Any, Any] | None:
     except DAMAGE as error:
         if isinstance(error, CorruptArtifact):
             raise
-        raise corrupt(file, "readable chunks", _line(error)) from error
+        raise corrupt(file, "readable chunks", reason(error)) from error
     return np.array(offsets, np.int64), np.array(sizes, np.int64)
-
-
-def _line(error: BaseException) -> str:
-    return reason(error)

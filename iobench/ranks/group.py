@@ -23,6 +23,7 @@ from iobench.bench.observer import Progress
 from iobench.errors import CaseDied, RankLost
 from iobench.ranks.place import Place
 from iobench.ranks.watch import Board, Watch
+from iobench.text import reason
 
 T = TypeVar("T")
 
@@ -161,7 +162,7 @@ class Gloo(Group):
         except RuntimeError as error:
             if isinstance(error, RankLost):
                 raise
-            raise self.watch.broken(str(error).partition("\n")[0]) from error
+            raise self.watch.broken(reason(error)) from error
         except KeyboardInterrupt:  # in the middle of a meeting, after which nobody understands anybody
             self.watch.give_up("interrupted")
             raise
@@ -215,8 +216,7 @@ def join(place: Place) -> Gloo:
 
 
 def _unreachable(place: Place, error: Exception) -> RankLost:
-    said = (str(error).strip() or type(error).__name__).partition("\n")[0]
     return RankLost(
-        f"{place} did not reach the other ranks: {said}; see that all hosts resolve each other's names, or "
-        "set GLOO_SOCKET_IFNAME to the network's interface"
+        f"{place} did not reach the other ranks: {reason(error)}; see that all hosts resolve each other's "
+        "names, or set GLOO_SOCKET_IFNAME to the network's interface"
     )

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.formats import Placement, Rows, option
 from iobench.loading.loaders._loader import Epochs, Job, Loader
+from iobench.text import reason
 
 if TYPE_CHECKING:
     import torch
@@ -190,9 +191,8 @@ def _kvikio() -> Any:
         import kvikio.cufile_driver
         import kvikio.defaults
     except (ImportError, OSError) as error:
-        said = str(error).strip().partition("\n")[0]
         raise InvalidSettings(
-            f"loader gds: KvikIO cannot be loaded without NVIDIA's driver and libraries ({said}); "
+            f"loader gds: KvikIO cannot be loaded without NVIDIA's driver and libraries ({reason(error)}); "
             "run it on a machine with an NVIDIA GPU"
         ) from error
     return kvikio

@@ -14,6 +14,7 @@ from iobench.errors import LoaderFailed
 from iobench.host.device import Accelerator, Device, device_of
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.transfer import Side, side_of
+from iobench.text import reason
 
 Tensors = dict[str, torch.Tensor]
 Bytes = npt.NDArray[np.uint8]
@@ -73,8 +74,9 @@ class SideTransfer(Transfer):
             try:
                 block = self._room.memory(pinned)
             except (RuntimeError, MemoryError) as error:
-                reason = str(error).strip().partition("\n")[0] or type(error).__name__
-                raise LoaderFailed(f"pinning {pinned} bytes of memory: {reason}; use less of it") from error
+                raise LoaderFailed(
+                    f"pinning {pinned} bytes of memory: {reason(error)}; use less of it"
+                ) from error
             found += [block[number * size :][:count] for number in range(held)]
         return found
 
