@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections import deque
 from contextlib import closing
 from itertools import islice
 
@@ -15,7 +16,7 @@ from conftest import require_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iobench.host import aio
+from iobench.host import flight
 from iobench.host.aio import DirectUnavailable, Queue, open_direct
 from iobench.host.memory import PAGE, touched_array
 
@@ -41,13 +42,18 @@ def descriptor(file):
     os.close(opened)
 
 
+@pytest.fixture(autouse=True)
+def no_idle_flights(monkeypatch):
+    monkeypatch.setattr(flight, "_idle", deque())
+
+
 @pytest.fixture(params=ENGINES)
 def queue(request, monkeypatch):
     """A queue of 8 reads of 4 pages, of either kind."""
     if request.param == "threads":
-        monkeypatch.setattr(aio, "_NUMBERS", None)
+        monkeypatch.setattr(flight, "_NUMBERS", None)
     made = Queue(4 * PAGE, memory_bytes=32 * PAGE)
-    if request.param == "kernel" and not isinstance(made._flight, aio._KernelFlight):
+    if request.param == "kernel" and not isinstance(made._flight, flight.KernelFlight):
         pytest.skip("this kernel has no asynchronous reads to give")
     yield made
     made.close()
@@ -96,8 +102,12 @@ def test_more_reads_than_are_ever_in_flight_all_come(file, descriptor, queue):
 
 
 def test_as_many_reads_are_in_flight_as_memory_allows_within_bounds(monkeypatch):
-    monkeypatch.setattr(aio, "_NUMBERS", None)
-    for piece, memory, depth in ((PAGE, 1 << 30, aio.MOST_IN_FLIGHT), (1 << 20, 8 << 20, 8), (1 << 20, 1, 2)):
+    monkeypatch.setattr(flight, "_NUMBERS", None)
+    for piece, memory, depth in (
+        (PAGE, 1 << 30, flight.MOST_IN_FLIGHT),
+        (1 << 20, 8 << 20, 8),
+        (1 << 20, 1, 2),
+    ):
         with closing(Queue(piece, memory)) as queue:
             assert queue.depth == depth
 
@@ -168,11 +178,11 @@ REFUSED = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from iobench.host import aio
+from iobench.host import aio, flight
 
 file, engine, what = sys.argv[1:]
 if engine == "threads":
-    aio._NUMBERS = None
+    flight._NUMBERS = None
 queue, descriptor = aio.Queue(4096), aio.open_direct(Path(file))
 offsets, lengths = np.arange(4) * 4096, np.full(4, 4096)
 other, wrong = os.dup(descriptor), offsets
@@ -206,19 +216,19 @@ def test_what_cannot_even_be_submitted_is_an_error_and_the_next_read_works(file,
 
 
 def test_without_asynchronous_calls_threads_read(monkeypatch):
-    monkeypatch.setattr(aio, "_NUMBERS", None)
+    monkeypatch.setattr(flight, "_NUMBERS", None)
     with closing(Queue(PAGE)) as queue:
-        assert isinstance(queue._flight, aio._ThreadFlight)
+        assert isinstance(queue._flight, flight.ThreadFlight)
 
 
 def test_where_the_kernel_refuses_a_queue_threads_read(monkeypatch, file, descriptor):
     def refuse(name, *arguments):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr(aio._KernelFlight, "_call", staticmethod(refuse))
+    monkeypatch.setattr(flight, "_call", refuse)
     offsets, lengths = reads((3, 2), (0, 1))
     with closing(Queue(2 * PAGE)) as queue:
-        assert isinstance(queue._flight, aio._ThreadFlight)
+        assert isinstance(queue._flight, flight.ThreadFlight)
         assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
 
 
@@ -232,10 +242,10 @@ def test_where_no_queue_is_left_threads_read(monkeypatch, file, descriptor):
             ctypes.set_errno(errno.EAGAIN)
             return -1
 
-    monkeypatch.setattr(aio, "_libc", Libc())
+    monkeypatch.setattr(flight, "_libc", Libc())
     offsets, lengths = reads((3, 2), (0, 1))
     with closing(Queue(2 * PAGE)) as queue:
-        assert isinstance(queue._flight, aio._ThreadFlight)
+        assert isinstance(queue._flight, flight.ThreadFlight)
         assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
     assert len(asked) == 1
 
@@ -245,8 +255,49 @@ def test_a_queue_may_be_closed_twice(queue):
     queue.close()
 
 
+@pytest.fixture
+def kernel():
+    """A queue of the kernel's, closed when the test ends."""
+    with closing(Queue(PAGE)) as made:
+        if not isinstance(made._flight, flight.KernelFlight):
+            pytest.skip("this kernel has no asynchronous reads to give")
+        yield made
+
+
+def test_what_one_queue_has_had_of_the_kernel_the_next_has_again(file, descriptor, kernel):
+    offsets, lengths = reads((3, 2), (0, 1))
+    taken(kernel.read(descriptor, offsets, lengths - PAGE * (lengths > PAGE)))
+    kernel.close()
+    kernel.close()
+    with closing(Queue(2 * PAGE)) as first, closing(Queue(2 * PAGE)) as second:
+        assert first._flight is kernel._flight is not second._flight
+        assert taken(first.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
+
+
+def test_a_child_has_a_queue_of_its_own_from_the_kernel(kernel, monkeypatch):
+    kernel.close()
+    monkeypatch.setattr(os, "getpid", lambda: -1)
+    with closing(Queue(PAGE)) as queue:
+        assert queue._flight is not kernel._flight
+
+
+def test_no_more_of_the_kernel_is_kept_than_a_few_and_nothing_in_flight(monkeypatch, descriptor, kernel):
+    monkeypatch.setattr(flight, "MOST_IDLE", 1)
+    busy, given = kernel._flight, []
+    monkeypatch.setattr(flight.KernelFlight, "_give_back", given.append)
+    memory = [touched_array(PAGE)]
+    assert busy.submit(np.array([descriptor]), [0], memory, np.array([0])) == 1
+    kernel.close()
+    assert given == [busy]
+    busy.collect(1)
+    first, second = Queue(PAGE), Queue(PAGE)
+    for queue in (first, second):
+        queue.close()
+    assert given == [busy, second._flight]
+
+
 def test_a_closed_queue_leaves_no_thread(monkeypatch, file, descriptor):
-    monkeypatch.setattr(aio, "_NUMBERS", None)
+    monkeypatch.setattr(flight, "_NUMBERS", None)
     with closing(Queue(PAGE)) as queue:
         taken(queue.read(descriptor, *reads((0, 1), (1, 1))))
         assert any("iobench-direct" in thread.name for thread in threading.enumerate())

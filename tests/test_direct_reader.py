@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from iobench.formats import DTYPES, CorruptArtifact, Field, Schema, Strided
-from iobench.host import aio
+from iobench.host import aio, flight
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.stream import direct
 from iobench.loading.stream.direct import PIECE_BYTES, DirectReader, _pieces
@@ -290,8 +290,8 @@ def test_a_read_that_fails_leaves_a_reader_that_works(file, monkeypatch):
     placed = Placed(file, 77, 3001)
     with placed.open() as reader:
         with monkeypatch.context() as patched:
-            patched.setattr(aio._KernelFlight, "collect", failing(aio._KernelFlight.collect))
-            patched.setattr(aio._ThreadFlight, "collect", failing(aio._ThreadFlight.collect))
+            patched.setattr(flight.KernelFlight, "collect", failing(flight.KernelFlight.collect))
+            patched.setattr(flight.ThreadFlight, "collect", failing(flight.ThreadFlight.collect))
             for rows in (slice(0, 1000), np.array([900, 3, 3])):
                 with pytest.raises(OSError, match="Input/output error"):
                     reader.batch(rows)

@@ -1,4 +1,5 @@
-import mmap
+import ctypes
+import errno
 import os
 
 import numpy as np
@@ -40,12 +41,10 @@ def test_kernels_without_populate_have_their_pages_touched_by_hand(monkeypatch):
 
 def test_what_a_kernel_refuses_for_another_reason_is_an_error(monkeypatch):
     class Refusing:
-        def __init__(self, *arguments, **options):
-            pass
+        def madvise(self, *arguments):
+            ctypes.set_errno(errno.ENOMEM)
+            return -1
 
-        def madvise(self, advice):
-            raise OSError(12, "no memory")
-
-    monkeypatch.setattr(mmap, "mmap", Refusing)
-    with pytest.raises(OSError, match="no memory"):
+    monkeypatch.setattr(memory, "_libc", Refusing())
+    with pytest.raises(OSError, match="Cannot allocate memory"):
         touched_map(PAGE)

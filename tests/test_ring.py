@@ -11,8 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.host.aio import address_of
-from iobench.host.memory import PAGE, touched_array
+from iobench.host.memory import PAGE, address_of, touched_array
 from iobench.loading.stream.ring import Ring
 
 SLOT = 3 * PAGE

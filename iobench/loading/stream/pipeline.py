@@ -55,7 +55,8 @@ class Pipeline:
         self._rings: dict[str, Ring] = {}  # one per field, so that a label that is kept keeps no image
         try:
             for f in schema.fields:
-                self._rings[f.name] = Ring(samples * f.sample_bytes, self._ahead + 2, transfer.allocate)
+                slot_bytes = samples * f.sample_bytes
+                self._rings[f.name] = Ring(slot_bytes, self._ahead + 2, transfer.allocate, transfer.at_once)
         except BaseException:
             self.close()
             raise

@@ -18,11 +18,14 @@ Allocate = Callable[[int, int], list[Bytes]]  # bytes of a slot, slots; each beg
 
 
 class Ring:
-    """Equal slots of memory. There is always another one; about `keep` of them wait for use."""
+    """Equal slots of memory. There is always another one; about `keep` of them wait for use.
 
-    def __init__(self, slot_bytes: int, keep: int, allocate: Allocate) -> None:
+    They are allocated `at_once`, or each when it is first needed, by the thread that needs it.
+    """
+
+    def __init__(self, slot_bytes: int, keep: int, allocate: Allocate, at_once: bool = True) -> None:
         self._slot_bytes, self._keep, self._allocate = slot_bytes + PAGE, keep, allocate
-        self._fresh = allocate(self._slot_bytes, keep)
+        self._fresh = allocate(self._slot_bytes, keep) if at_once else []
         self._out: set[_Held] = set()
         self._back: deque[_Held] = deque()  # in whichever thread the last reference is dropped
 

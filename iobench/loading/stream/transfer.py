@@ -26,6 +26,8 @@ MOST_BEHIND = 2  # groups of batches that the consumer's stream may have before 
 class Transfer:
     """Leaves batches where they are, in ordinary memory."""
 
+    at_once = False  # whether memory for all slots is had in one call, or for each when it is needed
+
     def allocate(self, count: int, slots: int) -> list[Bytes]:
         """Memory for so many slots."""
         return [touched_array(count) for _ in range(slots)]
@@ -56,6 +58,8 @@ class SideTransfer(Transfer):
     while copies are under way, and so does the consumer: its stream waits for them. Where its stream
     falls behind, the consumer waits, so that the device holds a few groups of batches and not all.
     """
+
+    at_once = True  # pinning a little takes as long as pinning much
 
     def __init__(self, room: Accelerator) -> None:
         self._room = room

@@ -68,7 +68,7 @@ class Wanted:
         width = row.itemsize
         if len(at) <= FEW:
             for slot, begin in zip(slots.tolist(), at.tolist(), strict=True):
-                into[slot] = np.frombuffer(got, row, 1, begin)[0]
+                into[slot : slot + 1] = np.frombuffer(got, row, 1, begin)  # one by itself is copied twice
         elif int(at[-1]) - int(at[0]) == (len(at) - 1) * width and (np.diff(at) == width).all():
             into[slots] = np.frombuffer(got, row, len(at), int(at[0]))
         else:  # rows begin at any byte

@@ -1,0 +1,149 @@
+"""Reads in flight: the kernel's, by Linux's asynchronous IO, or threads' in their place."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+from collections import deque
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from iobench.host.memory import address_of
+
+Bytes = npt.NDArray[np.uint8]
+Index = npt.NDArray[np.int64]
+
+MOST_IN_FLIGHT = 128
+MOST_IDLE = 8  # kept for whoever is next
+THREADS = 16  # in place of asynchronous calls
+
+# io_setup, io_destroy, io_getevents, io_submit
+_NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}.get(platform.machine())
+# linux/aio_abi.h, on little-endian machines
+_REQUEST = np.dtype(
+    [
+        ("data", "u8"),
+        ("key", "u4"),
+        ("rw_flags", "i4"),
+        ("opcode", "u2"),  # 0 is pread
+        ("priority", "i2"),
+        ("descriptor", "u4"),
+        ("address", "u8"),
+        ("length", "u8"),
+        ("offset", "i8"),
+        ("reserved", "u8"),
+        ("flags", "u4"),
+        ("event_descriptor", "u4"),
+    ]
+)
+_EVENT = np.dtype([("data", "u8"), ("request", "u8"), ("result", "i8"), ("result2", "i8")])
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+
+
+class KernelFlight:
+    """Reads that the kernel has, MOST_IN_FLIGHT at a time; OSError where it takes none."""
+
+    def __init__(self) -> None:
+        self._context = ctypes.c_ulong(0)
+        _call(0, ctypes.c_uint(MOST_IN_FLIGHT), ctypes.byref(self._context))
+        self._process, self._flying = os.getpid(), 0
+        self._requests = np.zeros(MOST_IN_FLIGHT, _REQUEST)
+        self._requests["data"] = np.arange(MOST_IN_FLIGHT)
+        self._places = (self._requests.ctypes.data + _REQUEST.itemsize * np.arange(MOST_IN_FLIGHT)).astype(
+            "u8"
+        )
+        self._events = np.zeros(MOST_IN_FLIGHT, _EVENT)
+
+    @classmethod
+    def idle(cls) -> KernelFlight:
+        """One that somebody has closed, or a new one."""
+        if _NUMBERS is None:
+            raise OSError(errno.ENOSYS, "no asynchronous reads on this processor")
+        with suppress(IndexError):
+            while True:
+                found = _idle.pop()
+                if found._process == os.getpid():  # a fork does not inherit it
+                    return found
+        return cls()
+
+    def submit(self, descriptors: Index, slots: list[int], places: list[Bytes], offsets: Index) -> int:
+        """How many reads, the first ones, are in flight now; OSError where not even one can be."""
+        if not slots:
+            return 0
+        requests = self._requests
+        requests["descriptor"][slots] = descriptors[: len(slots)]
+        requests["offset"][slots] = offsets[: len(slots)]
+        requests["length"][slots] = [len(place) for place in places]
+        requests["address"][slots] = [address_of(place) for place in places]
+        pointers = self._places[slots]
+        taken = _call(3, self._context, ctypes.c_long(len(slots)), ctypes.c_void_p(pointers.ctypes.data))
+        self._flying += taken
+        return taken
+
+    def collect(self, least: int) -> list[tuple[int, int]]:
+        """Slot and result of at least so many reads; a negative result is an error number."""
+        events = self._events
+        most, place = ctypes.c_long(len(events)), ctypes.c_void_p(events.ctypes.data)
+        count = _call(2, self._context, ctypes.c_long(least), most, place, None)
+        self._flying -= count
+        return list(zip(events["data"][:count].tolist(), events["result"][:count].tolist(), strict=True))
+
+    def close(self) -> None:
+        """Leave it to whoever is next: the kernel takes 30 ms to take one back."""
+        if self._flying or len(_idle) >= MOST_IDLE:
+            self._give_back()
+        else:
+            _idle.append(self)
+
+    def _give_back(self) -> None:
+        if self._process == os.getpid():
+            _call(1, self._context)
+        self._context.value = 0
+
+
+_idle: deque[KernelFlight] = deque()
+
+
+def _call(name: int, *arguments: Any) -> int:
+    assert _NUMBERS is not None
+    while True:
+        result = int(_libc.syscall(ctypes.c_long(_NUMBERS[name]), *arguments))
+        if result >= 0:
+            return result
+        code = ctypes.get_errno()
+        # when others hold all that fs.aio-max-nr allows, no queue can be made, perhaps for ever
+        if code != errno.EINTR and (code != errno.EAGAIN or name == 0):
+            raise OSError(code, os.strerror(code))
+
+
+class ThreadFlight:
+    """Reads that threads have."""
+
+    def __init__(self, depth: int) -> None:
+        self._pool = ThreadPoolExecutor(min(THREADS, depth), "iobench-direct")
+        self._futures: dict[Future[int], int] = {}
+
+    def submit(self, descriptors: Index, slots: list[int], places: list[Bytes], offsets: Index) -> int:
+        of_each = (array[: len(slots)].tolist() for array in (descriptors, offsets))
+        for slot, place, descriptor, offset in zip(slots, places, *of_each, strict=True):
+            self._futures[self._pool.submit(os.preadv, descriptor, [place.data], offset)] = slot
+        return len(slots)
+
+    def collect(self, least: int) -> list[tuple[int, int]]:
+        done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
+        return [(self._futures.pop(future), _result(future)) for future in done]
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+
+def _result(future: Future[int]) -> int:
+    error = future.exception()
+    return -(error.errno or errno.EIO) if isinstance(error, OSError) else future.result()
