@@ -284,7 +284,7 @@ def test_a_child_has_a_queue_of_its_own_from_the_kernel(kernel, monkeypatch):
 def test_no_more_of_the_kernel_is_kept_than_a_few_and_nothing_in_flight(monkeypatch, descriptor, kernel):
     monkeypatch.setattr(flight, "MOST_IDLE", 1)
     busy, given = kernel._flight, []
-    monkeypatch.setattr(flight.KernelFlight, "_give_back", given.append)
+    monkeypatch.setattr(flight.KernelFlight, "_give_back", lambda self: given.append(self))
     memory = [touched_array(PAGE)]
     assert busy.submit(np.array([descriptor]), [0], memory, np.array([0])) == 1
     kernel.close()

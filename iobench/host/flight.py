@@ -54,11 +54,10 @@ class KernelFlight:
         self._context = ctypes.c_ulong(0)
         _call(0, ctypes.c_uint(MOST_IN_FLIGHT), ctypes.byref(self._context))
         self._process, self._flying = os.getpid(), 0
+        slots = np.arange(MOST_IN_FLIGHT)
         self._requests = np.zeros(MOST_IN_FLIGHT, _REQUEST)
-        self._requests["data"] = np.arange(MOST_IN_FLIGHT)
-        self._places = (self._requests.ctypes.data + _REQUEST.itemsize * np.arange(MOST_IN_FLIGHT)).astype(
-            "u8"
-        )
+        self._requests["data"] = slots
+        self._places = (self._requests.ctypes.data + _REQUEST.itemsize * slots).astype("u8")
         self._events = np.zeros(MOST_IN_FLIGHT, _EVENT)
 
     @classmethod
@@ -131,16 +130,19 @@ class ThreadFlight:
         self._futures: dict[Future[int], int] = {}
 
     def submit(self, descriptors: Index, slots: list[int], places: list[Bytes], offsets: Index) -> int:
+        """How many reads, which is all of them, threads have now."""
         of_each = (array[: len(slots)].tolist() for array in (descriptors, offsets))
         for slot, place, descriptor, offset in zip(slots, places, *of_each, strict=True):
             self._futures[self._pool.submit(os.preadv, descriptor, [place.data], offset)] = slot
         return len(slots)
 
     def collect(self, least: int) -> list[tuple[int, int]]:
+        """Slot and result of at least one read; a negative result is an error number."""
         done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
         return [(self._futures.pop(future), _result(future)) for future in done]
 
     def close(self) -> None:
+        """End the threads."""
         self._pool.shutdown()
 
 

@@ -24,6 +24,9 @@ from iobench.thresholds import WARM_LIMIT
 
 FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
 MOST_THREADS = 4
+# one copies rows while the other waits for the disk; more take the interpreter's lock from each other, at
+# 50 µs or more a time: 150 KB rows at random came at 480 MiB/s to four, 1,300 to two
+DIRECT_THREADS = 2
 SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # decoded, on average
 
 
@@ -58,8 +61,7 @@ def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bo
         placed = _placed_reader(schema, places, direct, cold)
         if isinstance(placed, CachedReader):
             return CachedBackend(opener.path, placed, threads or min(MOST_THREADS, cores), unchanged)
-        # one thread copies rows while the others wait for the disk
-        return DirectBackend(opener.path, placed, threads or min(MOST_THREADS, cores + 1), unchanged)
+        return DirectBackend(opener.path, placed, threads or DIRECT_THREADS, unchanged)
 
 
 def _looked_at(
