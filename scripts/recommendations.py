@@ -2,11 +2,11 @@
 """How right `iobench recommend` is: its choice against the exhaustive grid, situation by situation.
 
 For each situation (size, sample size, order, state of the cache) the recommendation is asked for, and then
-the grid of candidates is measured in interleaved rounds: all of them in a few, and those that are anywhere
-near the fastest in all. Regret is how much longer the recommended case takes than the fastest of the grid,
-by the medians of the grid; what all candidates would have taken in all rounds is the grid's time. Run it on
-a machine with nothing else to do: each situation takes several minutes, and with --out what was cut short
-goes on where it was.
+the grid of candidates is measured in interleaved rounds: all of them in a few, those that are anywhere
+near the fastest in more, and those that are still near it, and the recommended one, in all. Regret is how
+much longer the recommended case takes than the fastest of the grid, by the medians of the grid; what all
+candidates would have taken in all rounds is the grid's time. Run it on a machine with nothing else to do:
+each situation takes several minutes, and with --out what was cut short goes on where it was.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.recommendation.candidates import field_of
+from iobench.recommendation.candidates import asked_word, field_of
 from iobench.recommendation.needs import Needs
 from iobench.results import stats
 from iobench.results.cases import key_of
+from iobench.results.record import Record
 
-FEW = 3  # rounds of every candidate
-NEAR = 1.5  # times as fast as a candidate's best round: the fastest is at most this, or it cannot win
+FEW, NEAR = 3, 1.5  # rounds of every candidate; one whose best is slower by more than this cannot win
+MORE, NEARER = 9, 1.2  # rounds of those that are left; so are those of which the median is
 SMALL, LARGE = (128,), (3, 112, 112)  # float32: 512 B and 147 KiB a sample
 SITUATIONS = [
     (size, shape, order, cache)
-    for size in (2e6, 2e7)
-    for shape in (SMALL, LARGE)
+    for size, shape in ((2e6, SMALL), (2e7, SMALL), (2e7, LARGE), (5e7, LARGE))
     for order in ("random", "sequential")
     for cache in ("warm", "cold")
 ]
@@ -50,7 +50,8 @@ def main() -> None:
     asked.add_argument("--out", type=Path, help="keep what was found here, and go on from what is there")
     given = asked.parse_args()
     there = [json.loads(line) for line in lines_of(given.out)]
-    print("size       sample     order       cache  outcome  recommended                    regret  of time")
+    heads = ("size       sample     order       cache  outcome", "recommended", "regret  of time  fastest")
+    print(f"{heads[0]}  {heads[1]:30} {heads[2]}")
     for found in there:
         show(found)
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +84,7 @@ def show(found: dict) -> None:
     """Print a row."""
     print(
         f"{found['situation']} {found['outcome']:8} {found['use']:30} {found['regret']:6.1%}  "
-        f"{found['of_time']:.0%}{found['surely']}",
+        f"{found['of_time']:7.0%}  {found['fastest']}{found['surely']}",
         flush=True,
     )
 
@@ -98,7 +99,9 @@ def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
     began = time.monotonic()
     said = iobench.recommend(manifest, needs)
     took_s = time.monotonic() - began
-    rates, grid_s = grid(manifest, field_of(manifest, needs, "cpu", cache).cases, cache, given, said.use.key)
+    cases = field_of(manifest, needs, "cpu", cache).cases
+    names = {case.key: f"{case.variant} · {asked_word(case)}, {case.order}" for case in cases}
+    rates, grid_s = grid(manifest, cases, cache, given, said.use.key)
     medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
     best = max(medians, key=lambda key: medians[key])
     sure = stats.compare_paired(rates[best], rates[said.use.key]) if best != said.use.key else None
@@ -109,6 +112,7 @@ def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
         "situation": name_of(situation),
         "outcome": said.outcome,
         "use": said.use.label,
+        "fastest": names[best],
         "regret": medians[best] / medians[said.use.key] - 1,
         "of_time": took_s / grid_s,
         "surely": surely,
@@ -120,21 +124,32 @@ def grid(
 ) -> tuple[dict[str, dict[int, float]], float]:
     """Samples per second of who is near the fastest, by case and round; seconds that all would take."""
     began = time.monotonic()
-    first = rates_of(manifest, cases, cache, FEW)
-    grid_s = (time.monotonic() - began) * given.rounds / FEW
-    best = max(max(by_round.values()) for by_round in first.values())
-    near = [key for key, by_round in first.items() if max(by_round.values()) * NEAR > best]
-    last = [case for case in cases if case.key in {*near, chosen}]
-    return rates_of(manifest, last, cache, given.rounds), grid_s
+    few = measured(manifest, cases, cache, FEW)
+    round_s = sum(one.timing.open_s + one.timing.epochs_s for one in few) / FEW
+    grid_s = time.monotonic() - began + round_s * (given.rounds - FEW)  # processes start once
+    best = {key: max(by_round.values()) for key, by_round in rates_of(few).items()}
+    left = near(best, NEAR) | {chosen}
+    more = rates_of(measured(manifest, [case for case in cases if case.key in left], cache, MORE))
+    left = near({key: statistics.median(by_round.values()) for key, by_round in more.items()}, NEARER)
+    last = [case for case in cases if case.key in left | {chosen}]
+    return rates_of(measured(manifest, last, cache, given.rounds)), grid_s
 
 
-def rates_of(
-    manifest: Manifest, cases: Sequence[Case], cache: str, rounds: int
-) -> dict[str, dict[int, float]]:
-    """Samples per second of each case, by round."""
+def near(rates: dict[str, float], times: float) -> set[str]:
+    """Those whose rate is no more than so many times below the best."""
+    return {key for key, rate in rates.items() if rate * times > max(rates.values())}
+
+
+def measured(manifest: Manifest, cases: Sequence[Case], cache: str, rounds: int) -> list[Record]:
+    """The sound rounds of these cases."""
     options = iobench.RunOptions(cache=(cache,), rounds=str(rounds), limits=False)
+    return run(manifest, options, observer=Observer(), cases=cases).sound
+
+
+def rates_of(records: Sequence[Record]) -> dict[str, dict[int, float]]:
+    """Samples per second of each case, by round."""
     rates: dict[str, dict[int, float]] = {}
-    for made in run(manifest, options, observer=Observer(), cases=cases).sound:
+    for made in records:
         rates.setdefault(key_of(made.case), {})[made.round] = made.samples_per_s
     return rates
 

@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from iobench.errors import InvalidSettings
 from iobench.formats import CorruptArtifact, Field, Schema, Strided
 from iobench.host import cache, counters
 from iobench.host.aio import DirectUnavailable
-from iobench.loading.stream import ahead, cached, direct
+from iobench.loading.stream import ahead, cached, direct, turn
 from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.choice import MOST_THREADS, open_backend
@@ -44,22 +45,29 @@ class Stored:
 
     def in_order(self, reader, count=50):
         """Read all rows in batches, in order."""
-        reader.read_ahead(slice(0, len(self.rows)))
+        reader.read_ahead(self.batches())
         step = len(self.rows) // count
         for start in range(0, len(self.rows), step):
             self.check(reader, slice(start, start + step))
 
     def at_random(self, reader, count=50):
         """Read all rows in batches, in random order."""
-        order = np.random.default_rng(2).permutation(len(self.rows))
-        reader.read_ahead(slice(0, len(self.rows)), int(order[0]))
-        for rows in np.array_split(order, count):
+        batches = np.array_split(np.random.default_rng(2).permutation(len(self.rows)), count)
+        reader.read_ahead(batches)
+        for rows in batches:
             self.check(reader, rows)
+
+    def batches(self, in_order=True):
+        """Batches of an epoch; if not in order, the first one is of rows 5 and 0."""
+        if in_order:
+            return [slice(0, len(self.rows))]
+        return [np.array([5, 0]), np.setdiff1d(np.arange(len(self.rows)), [5, 0])[::-1]]
 
 
 @pytest.fixture(params=[SMALL, LARGE])
 def stored(request, by_file, tmp_path, monkeypatch):
     monkeypatch.setattr(ahead, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
+    monkeypatch.setattr(turn, "PIECE_BYTES", 64 << 10)  # in which small rows lie far from each other
     return Stored(tmp_path / "rows", request.param)
 
 
@@ -84,26 +92,30 @@ def test_cold_rows_are_right_in_order_and_at_random(stored, way):
 
 @WAYS
 def test_after_an_epoch_the_file_is_in_memory_and_was_read_once(stored, way):
-    counting = counters.Counters(stored.path)
-    counting.start()
-    with stored.open() as reader:
-        way(stored, reader)
-    disk_bytes = counting.stop().disk_bytes
-    assert cache.residency([stored.path]) > 0.99
-    assert disk_bytes is None or 0.9 * SIZE < disk_bytes < 1.2 * SIZE
+    for _ in range(3):  # another process may empty the whole cache meanwhile
+        cache.evict([stored.path])
+        counting = counters.Counters(stored.path)
+        counting.start()
+        with stored.open() as reader:
+            way(stored, reader)
+        disk_bytes = counting.stop().disk_bytes
+        resident = cache.residency([stored.path])
+        if resident > 0.99 and (disk_bytes is None or 0.9 * SIZE < disk_bytes < 1.2 * SIZE):
+            return
+    pytest.fail(f"{disk_bytes} bytes were read, and {resident:.1%} stay")
 
 
 @pytest.fixture
 def in_thread(monkeypatch):
-    """Have the thread that reads ahead call something in place of os.preadv."""
-    preadv = os.preadv
+    """Have the thread that reads ahead call something in place of os.preadv and os.posix_fadvise."""
 
     def install(instead):
-        def chosen(*arguments):
-            in_thread = threading.current_thread().name == "iobench-ahead"
-            return instead(*arguments) if in_thread else preadv(*arguments)
+        for name in ("preadv", "posix_fadvise"):
+            monkeypatch.setattr(os, name, partial(chosen, instead, getattr(os, name)))
 
-        monkeypatch.setattr(os, "preadv", chosen)
+    def chosen(instead, call, *arguments):
+        in_thread = threading.current_thread().name == "iobench-ahead"
+        return (instead if in_thread else call)(*arguments)
 
     return install
 
@@ -131,7 +143,7 @@ def test_rows_in_order_are_taken_only_after_the_thread_has_read_them(stored, mon
 def test_only_the_rows_that_will_come_are_read_ahead(stored):
     half = len(stored.rows) // 2
     with stored.open() as reader:
-        reader.read_ahead(slice(half, len(stored.rows)))
+        reader.read_ahead([slice(half, half + 3), slice(half + 3, len(stored.rows))])
         stored.check(reader, slice(len(stored.rows) - 5, len(stored.rows)))
     assert 0.45 < cache.residency([stored.path]) < 0.65
 
@@ -139,7 +151,7 @@ def test_only_the_rows_that_will_come_are_read_ahead(stored):
 def test_files_that_are_warm_are_read_by_no_thread(stored):
     stored.path.read_bytes()
     with stored.open(cold=False) as reader:
-        reader.read_ahead(slice(0, len(stored.rows)))
+        reader.read_ahead(stored.batches())
         assert not ahead_threads()
         stored.check(reader, slice(3, 9))
         stored.check(reader, np.array([3, 3, 0]))
@@ -148,7 +160,7 @@ def test_files_that_are_warm_are_read_by_no_thread(stored):
 @pytest.mark.parametrize("in_order", [True, False])
 def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
     reader = stored.open()
-    reader.read_ahead(slice(0, len(stored.rows)), None if in_order else 5)
+    reader.read_ahead(stored.batches(in_order))
     stored.check(reader, slice(0, 3) if in_order else np.array([5, 0]))
     assert open_files(stored.path)
     reader.close()
@@ -172,7 +184,7 @@ def test_stopping_early_does_not_wait_for_the_rest_of_the_file(stored, in_thread
 
     in_thread(read)
     with stored.open() as reader:
-        reader.read_ahead(slice(0, len(stored.rows)))
+        reader.read_ahead(stored.batches())
         begun.wait(20)
     assert offsets == [stored.offset]
 
@@ -188,7 +200,7 @@ def test_reading_ahead_a_second_time_leaves_nothing_open_either(stored):
 def test_a_file_truncated_before_it_is_read_is_corrupt(stored):
     with stored.open() as reader:
         os.truncate(stored.path, SIZE // 2)
-        reader.read_ahead(slice(0, len(stored.rows)))
+        reader.read_ahead(stored.batches())
         with pytest.raises(CorruptArtifact, match=f"{stored.path}: expected at least"):
             reader.batch(slice(len(stored.rows) - 3, len(stored.rows)))
 
@@ -236,7 +248,7 @@ def test_what_went_wrong_in_the_thread_reaches_who_reads_afterwards(stored, in_o
 
     in_thread(fail)
     with stored.open() as reader:
-        reader.read_ahead(slice(0, len(stored.rows)), None if in_order else 5)
+        reader.read_ahead(stored.batches(in_order))
         reader._ahead.begin()
         for thread in ahead_threads():
             thread.join()
@@ -258,7 +270,7 @@ def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_threa
     in_thread(fail)
     monkeypatch.setattr(ahead.ReadAhead, "wait_for", wait)
     with stored.open() as reader:
-        reader.read_ahead(slice(0, len(stored.rows)))
+        reader.read_ahead(stored.batches())
         with pytest.raises(OSError, match="the disk is broken"):
             reader.batch(slice(0, 3))
 
@@ -404,20 +416,13 @@ def test_only_chosen_fields_are_opened(dataset, by_file):
     assert cache.residency([dataset.path_of("npy") / "x.npy"]) < 0.9  # its header at most was looked at
 
 
-@pytest.mark.parametrize(
-    ("batches", "expected"),
-    [
-        ([slice(50, 60), slice(60, 63)], [(slice(50, 63), None)]),
-        ([np.array([5, 0]), np.array([9])], [(slice(0, SAMPLES), 5)]),
-        ([], []),
-    ],
-)
-def test_the_stretch_that_batches_come_from_is_read_ahead(choose, monkeypatch, batches, expected):
+@pytest.mark.parametrize("batches", [[slice(50, 60), slice(60, 63)], []])
+def test_an_epoch_is_read_ahead_of_if_it_has_batches(choose, monkeypatch, batches):
     asked = []
     source = choose("npy")
-    monkeypatch.setattr(source.reader, "read_ahead", lambda rows, first=None: asked.append((rows, first)))
+    monkeypatch.setattr(source.reader, "read_ahead", asked.append)
     source.start(batches)
-    assert asked == expected
+    assert asked == [batches] * bool(batches)
 
 
 def test_memory_lies_as_the_file_does_where_slices_are_read_past_the_cache(choose, monkeypatch):

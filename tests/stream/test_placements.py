@@ -92,8 +92,8 @@ def test_rows_of_many_files_are_right_in_any_order_and_few_files_are_open(shards
 @pytest.mark.parametrize("first", [None, 5])
 def test_what_is_read_ahead_is_right(shards, kind, first):
     with CachedReader(shards.schema, getattr(shards, kind), True) as reader:
-        reader.read_ahead(slice(0, SAMPLES), first)
         rows = np.random.default_rng(1).permutation(SAMPLES)
+        reader.read_ahead([slice(0, SAMPLES)] if first is None else [np.append(first, rows)])
         shards.check(reader, slice(0, SAMPLES) if first is None else np.append(first, rows))
     assert in_use(shards.folder) == set()
 
@@ -197,7 +197,7 @@ ORDERS = [slice(0, 26), slice(3, 17), np.random.default_rng(1).permutation(26), 
 @pytest.mark.parametrize("cold", [False, True])
 def test_rows_of_blocks_are_right_in_any_order(encoded, cold):
     with BlockReader(encoded.schema, [encoded.table], cold) as reader:
-        reader.read_ahead(slice(0, 26), 25)
+        reader.read_ahead([np.array([25]), *np.array_split(np.arange(25)[::-1], 4)])
         for rows in ORDERS:
             encoded.check(reader, rows)
             encoded.check(reader, rows, ["y"])

@@ -33,7 +33,7 @@ from iobench.errors import DeviceUnavailable, InvalidSettings, ManifestError
 from iobench.formats import UnknownFormat
 from iobench.host import cache
 from iobench.loading.order import ORDERS
-from iobench.loading.stream import ahead
+from iobench.loading.stream import ahead, turn
 from iobench.loading.stream import direct as direct_reads
 
 pytest_plugins = ("stream_fixtures",)
@@ -53,11 +53,12 @@ def test_every_sample_comes_once_in_its_place_and_nothing_is_left(pictures, name
 
 @every_variant
 @pytest.mark.parametrize(
-    ("order", "large_row_bytes"), [("sequential", 1), ("random", 1 << 20), ("block", 1), ("block", 1 << 20)]
+    ("order", "long_bytes"), [("sequential", 1), ("random", 1 << 20), ("block", 1), ("block", 1 << 20)]
 )
-def test_cold_files_give_the_same_batches(by_file, monkeypatch, pictures, name, order, large_row_bytes):
+def test_cold_files_give_the_same_batches(by_file, monkeypatch, pictures, name, order, long_bytes):
     monkeypatch.setattr(ahead, "PIECE_BYTES", 1 << 13)
-    monkeypatch.setattr(ahead, "LARGE_ROW_BYTES", large_row_bytes)
+    monkeypatch.setattr(turn, "PIECE_BYTES", 1 << 13)
+    monkeypatch.setattr(turn, "LONG_BYTES", long_bytes)
     cache.evict(pictures.files_of(name))
     assert_batches(loader(pictures, name, order=order), SOURCE, rows_of(order))
     assert_nothing_left(pictures.root)

@@ -1,43 +1,56 @@
-"""Reading rows into the page cache ahead of who takes them, by a thread of its own."""
+"""Bringing rows into the page cache ahead of who takes them, by a thread of its own."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Convert, Reader, Schema, corrupt, same
-from iobench.host.memory import PAGE, touched_array
-from iobench.loading.stream.files import Files, open_plain
-from iobench.loading.stream.places import Laid, merged
+from iobench.formats import Convert, Reader, Rows, Schema, same
+from iobench.host.memory import touched_array
+from iobench.loading.stream.files import Files, open_plain, read_into
+from iobench.loading.stream.places import Laid
+from iobench.loading.stream.turn import Turn
 
 # Reads of this size fill the cache at the speed of the disk even where the kernel's own
 # read-ahead is short, and with large folios, which are fast to copy from afterwards.
 PIECE_BYTES = 8 << 20
-LARGE_ROW_BYTES = 32 << 10  # reads of this size at random are about as fast as in order
+ASKED_BYTES = 128 << 20  # of rows that nobody has taken yet
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
 class ReadAhead:
-    """A thread that reads rows into the page cache, in the order in which they are stored."""
+    """A thread that brings what an epoch wants into the page cache, before it is wanted.
 
-    def __init__(self, places: Laid, rows: slice, first: int | None) -> None:
-        self._places, self._rows, self._first = places, rows, first
-        self._step = max(1, PIECE_BYTES // max(places.widths.values()))
-        self._reached = rows.start
+    Where batches come as they are stored, they are read. Where they come in another order, what lies in
+    long stretches is asked for in that order (see `Turn`), ASKED_BYTES ahead of who takes it. Before
+    that, the rest is read as it is stored: this brings small rows sooner, by up to 50 times.
+    """
+
+    def __init__(self, places: Laid, batches: Sequence[Rows]) -> None:
+        self._places = places
+        first, last = batches[0], batches[-1]
+        self._turn: Turn | None = None
+        if isinstance(first, slice) and isinstance(last, slice):
+            self._rows = slice(first.start, last.stop)
+        else:
+            self._turn = Turn(places, [rows for rows in batches if not isinstance(rows, slice)])
+            self._rows = slice(0, places.samples)
+        asked = self._turn.fields if self._turn else []
+        self._stored = [name for name in places.widths if name not in asked]
+        self._reached, self._all_read = self._rows.start, not self._stored
+        self._asked = self._taken = 0  # rows of the epoch
         self._error: Exception | None = None
         self._process = os.getpid()
         self._begun = threading.Event()
-        if first is None:
+        if self._turn is None:
             self.begin()
         self._stopping = self.finished = False
         self._changed = threading.Condition()
@@ -45,50 +58,45 @@ class ReadAhead:
         self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
         self._thread.start()
 
+    def begin(self) -> None:
+        """Let the thread work: until then, the first rows out of order have the disk to themselves."""
+        self._begun.set()
+
     def wait_for(self, row: int) -> None:
         """Wait until the rows before this one were read; an error of the thread is raised."""
-        if self._first is None:
-            self._wait(lambda: self._reached >= row or self.finished)
-
-    def begin(self) -> None:
-        """Let the thread read: until then, the first rows out of order have the disk to themselves."""
-        self._begun.set()
+        if self._turn is None:
+            self._wait(lambda: self._reached >= row)
 
     def fetch(self, rows: Index, names: Sequence[str]) -> None:
         """See to it that rows out of order are in the cache, or on their way.
 
-        Large rows are asked for one by one, beside the thread, and so is the first batch. Small
-        ones are waited for: reading on in order brings them sooner, by up to 50 times.
+        The epoch's first ones are asked for here; so are those that it does not have.
         """
-        large = [name for name in names if self._places.widths[name] >= LARGE_ROW_BYTES]
-        first = int(rows[0]) == self._first
+        first = self._turn is not None and self._turn.begins(rows)
         if not first:
             self.begin()
         if self._error is not None:
             raise self._error
         if self.finished:
             return
-        for name in names if first else large:
-            self._ask_for(name, rows)
-        if not first and len(large) < len(names):
-            self._wait(lambda: self.finished)
-
-    def _ask_for(self, name: str, rows: Index) -> None:
-        """Have the kernel fetch the pages of these rows, all at once and without waiting."""
-        low, high = self._places.stretches(name, rows)
-        low, high = low // PAGE * PAGE, -(-high // PAGE) * PAGE
-        for begin, end in zip(*(ends.tolist() for ends in merged(low, high)), strict=True):
-            number, offset = self._places.within(begin)
-            with self._files.using(number) as file:
-                os.posix_fadvise(file, offset, end - begin, os.POSIX_FADV_WILLNEED)
-
-    def _wait(self, reached: Callable[[], bool]) -> None:
+        if first:
+            self._ask(rows, names)
+            if not self._stored:  # what is asked for now comes behind it
+                self.begin()
+            return
+        if any(name in self._stored for name in names):
+            self._wait(lambda: self._all_read)
+        asked = [name for name in names if name not in self._stored]
+        if self._turn is None or not asked:
+            return
+        end = self._turn.end_of(rows)
+        if end is None:
+            self._ask(rows, asked)
+            return
         with self._changed:
-            self._changed.wait_for(lambda: reached() or self._stopping)
-        if self._stopping:
-            raise CancelledError
-        if self._error is not None:
-            raise self._error
+            self._taken = max(self._taken, end)
+            self._changed.notify_all()
+        self._wait(lambda: self._asked >= end)
 
     def stop(self) -> None:
         """End the thread and close its files."""
@@ -101,53 +109,70 @@ class ReadAhead:
         self._thread.join()
         self._files.close()
 
+    def _wait(self, reached: Callable[[], bool]) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: reached() or self.finished or self._stopping)
+        if self._stopping:
+            raise CancelledError
+        if self._error is not None:
+            raise self._error
+
     def _work(self) -> None:
         self._begun.wait()
         try:
-            scratch = touched_array(PIECE_BYTES)
-            for row in range(self._rows.start, self._rows.stop, self._step):
-                if self._stopping:
-                    break
-                self._read(row, min(row + self._step, self._rows.stop), scratch)
-                with self._changed:
-                    self._reached = row + self._step
-                    self._changed.notify_all()
+            self._read_stored()
+            if self._turn is not None and self._turn.fields:
+                self._ask_in_turn(self._turn)
+        except CancelledError:
+            pass
         except Exception as error:  # noqa: BLE001 - whoever waits for rows is told
             self._error = error
         with self._changed:
             self.finished = True
             self._changed.notify_all()
 
+    def _read_stored(self) -> None:
+        """Read fields as they are stored, all of each."""
+        if not self._stored:
+            return
+        scratch = touched_array(PIECE_BYTES)
+        step = max(1, PIECE_BYTES // max(self._places.widths[name] for name in self._stored))
+        for row in range(self._rows.start, self._rows.stop, step):
+            if self._stopping:
+                return
+            self._read(row, min(row + step, self._rows.stop), scratch)
+            with self._changed:
+                self._reached = row + step
+                self._changed.notify_all()
+        with self._changed:
+            self._all_read = True
+            self._changed.notify_all()
+
     def _read(self, start: int, stop: int, scratch: Bytes) -> None:
-        for low, high in zip(*(ends.tolist() for ends in self._places.ranges(start, stop)), strict=True):
+        found = self._places.ranges(start, stop, self._stored)
+        for low, high in zip(*(ends.tolist() for ends in found), strict=True):
             number, offset = self._places.within(low)
             with self._files.using(number) as file:
                 for done in range(0, high - low, len(scratch)):
                     into = scratch[: high - low - done]
                     read_into(file, self._places.files[number], offset + done, into)
 
+    def _ask_in_turn(self, turn: Turn) -> None:
+        """Ask for the epoch's rows after the first batch, so many ahead of those that were taken."""
+        ahead = ASKED_BYTES // sum(self._places.widths.values())
+        for rows in turn.pieces():
+            self._wait(lambda: self._asked - self._taken <= ahead)
+            self._ask(rows, turn.fields)
+            with self._changed:
+                self._asked = turn.end_of(rows) or self._asked
+                self._changed.notify_all()
 
-def read_into(descriptor: int, path: Path, start: int, into: Bytes) -> None:
-    """Fill memory from this offset of a file on.
-
-    CorruptArtifact where the file ends before, OSError with its name where the disk fails.
-    """
-    done = 0
-    while done < len(into):
-        with naming(path):
-            got = os.preadv(descriptor, [into[done : done + PIECE_BYTES].data], start + done)
-        if got == 0:
-            raise corrupt(path, f"at least {start + len(into)} bytes", f"{start + done} bytes")
-        done += got
-
-
-@contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Have the disk's errors name a file."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    def _ask(self, rows: Index, names: Sequence[str]) -> None:
+        """Have the kernel fetch the pages of these rows, all at once and without waiting."""
+        for low, high in zip(*(ends.tolist() for ends in self._places.pages(rows, names)), strict=True):
+            number, offset = self._places.within(low)
+            with self._files.using(number) as file:
+                os.posix_fadvise(file, offset, high - low, os.POSIX_FADV_WILLNEED)
 
 
 class AheadReader(Reader):
@@ -163,14 +188,11 @@ class AheadReader(Reader):
         """One sample in fresh arrays."""
         return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
-    def read_ahead(self, rows: slice, first: int | None = None) -> None:
-        """Begin to read these rows into the cache.
-
-        They will be asked for as they are stored; or else in another order, which begins with row `first`.
-        """
+    def read_ahead(self, batches: Sequence[Rows]) -> None:
+        """Begin to bring these batches into the cache, which will be asked for in this order."""
         self.stop()
         if self.cold:
-            self._ahead = ReadAhead(self._laid, rows, first)
+            self._ahead = ReadAhead(self._laid, batches)
 
     def stop(self) -> None:
         """End reading ahead; whoever waits for it gets CancelledError."""

@@ -83,13 +83,8 @@ class CachedBackend(Backend):
 
     def start(self, batches: Sequence[Rows]) -> None:
         """Begin to read ahead of these batches."""
-        if not batches:
-            return
-        first, last = batches[0], batches[-1]
-        if isinstance(first, slice) and isinstance(last, slice):
-            self.reader.read_ahead(slice(first.start, last.stop))
-        elif not isinstance(first, slice):
-            self.reader.read_ahead(slice(0, len(self.reader)), int(first[0]))
+        if batches:
+            self.reader.read_ahead(batches)
 
     def stop(self) -> None:
         """End reading ahead, so that no thread waits for it."""

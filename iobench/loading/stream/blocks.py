@@ -41,10 +41,10 @@ class BlockPlaces(Laid):
         low = self.low(table, numbers)
         return low, low + table.stored[numbers]
 
-    def ranges(self, start: int, stop: int) -> tuple[Index, Index]:
-        """Where the blocks of rows start..stop-1 begin and end, sorted and merged."""
+    def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
+        """Where the blocks of rows start..stop-1 of these fields begin and end, sorted and merged."""
         rows = np.arange(start, stop)
-        found = [self.stretches(name, rows) for name in self._tables]
+        found = [self.stretches(name, rows) for name in names]
         low, high = (np.concatenate(ends) for ends in zip(*found, strict=True))
         return merged(low, high, NEAR_BYTES)
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from iobench.formats import Array, Placement, Schema, raw_bytes
 from iobench.host.bus_errors import CAUGHT
 from iobench.host.maps import GuardedMap
-from iobench.loading.stream.ahead import AheadReader, read_into
-from iobench.loading.stream.files import Files, open_plain
+from iobench.loading.stream.ahead import AheadReader
+from iobench.loading.stream.files import Files, open_plain, read_into
 from iobench.loading.stream.gather import Gather, gather_of
 from iobench.loading.stream.places import Places
 

@@ -13,8 +13,7 @@ import numpy.typing as npt
 from iobench.formats import Array, Convert, Placement, Reader, Schema, corrupt, raw_bytes, same
 from iobench.host.aio import Queue, ReadFailed, open_direct
 from iobench.host.memory import PAGE, address_of, touched_array
-from iobench.loading.stream.ahead import naming, read_into
-from iobench.loading.stream.files import MOST_OPEN, Files, open_plain
+from iobench.loading.stream.files import MOST_OPEN, Files, naming, open_plain, read_into
 from iobench.loading.stream.places import Places
 from iobench.loading.stream.wanted import Wanted
 

@@ -10,7 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
+
+from iobench.formats import corrupt
+
 MOST_OPEN = 256
+READ_BYTES = 8 << 20  # the most that is read in one call: the kernel reads this far ahead of itself
+
+Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass
@@ -69,3 +77,26 @@ class Files:
 def open_plain(path: Path) -> int:
     """A descriptor for plain reads."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def read_into(descriptor: int, path: Path, start: int, into: Bytes) -> None:
+    """Fill memory from this offset of a file on.
+
+    CorruptArtifact where the file ends before, OSError with its name where the disk fails.
+    """
+    done = 0
+    while done < len(into):
+        with naming(path):
+            got = os.preadv(descriptor, [into[done : done + READ_BYTES].data], start + done)
+        if got == 0:
+            raise corrupt(path, f"at least {start + len(into)} bytes", f"{start + done} bytes")
+        done += got
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Have the disk's errors name a file."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None

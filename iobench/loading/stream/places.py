@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from iobench.formats import Chunked, Listed, Placement, Schema, Strided, corrupt
 from iobench.host.maps import side_by_side
+from iobench.host.memory import PAGE
 
 Index = npt.NDArray[np.int64]
 
@@ -48,8 +49,14 @@ class Laid(ABC):
         """Where what is stored of these rows of a field begins and ends, in any order."""
 
     @abstractmethod
-    def ranges(self, start: int, stop: int) -> tuple[Index, Index]:
-        """Where what is stored of rows start..stop-1 of all fields begins and ends, sorted and merged."""
+    def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
+        """Where what is stored of rows start..stop-1 of these fields begins and ends, sorted and merged."""
+
+    def pages(self, rows: Index, names: Sequence[str]) -> tuple[Index, Index]:
+        """Where the pages of these rows of these fields begin and end, sorted and merged."""
+        lows, highs = zip(*(self.stretches(name, rows) for name in names), strict=True)
+        low, high = np.concatenate(lows) // PAGE * PAGE, -(-np.concatenate(highs) // PAGE) * PAGE
+        return merged(low, high, NEAR_BYTES)
 
 
 class Places(Laid):
@@ -139,11 +146,11 @@ class Places(Laid):
         low = self.positions(name, rows)
         return low, low + self.widths[name]
 
-    def ranges(self, start: int, stop: int) -> tuple[Index, Index]:
-        """Where the bytes of rows start..stop-1 of all fields begin and end, sorted and merged."""
+    def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
+        """Where the bytes of rows start..stop-1 of these fields begin and end, sorted and merged."""
         lows, highs = [], []
-        for name, width in self.widths.items():
-            runs = self.runs(name, start, stop)
+        for name in names:
+            runs, width = self.runs(name, start, stop), self.widths[name]
             if runs is not None:
                 low, count = np.array(runs).T
             else:

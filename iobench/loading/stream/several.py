@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Convert, Reader, Schema, same
+from iobench.formats import Array, Convert, Reader, Rows, Schema, same
 from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
 
@@ -25,10 +25,10 @@ class Several(Reader):
         """One sample in fresh arrays."""
         return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
-    def read_ahead(self, rows: slice, first: int | None = None) -> None:
-        """Begin to read these rows into the cache, as `CachedReader.read_ahead`."""
+    def read_ahead(self, batches: Sequence[Rows]) -> None:
+        """Begin to bring these batches into the cache, as `AheadReader.read_ahead`."""
         for part in self._parts:
-            part.read_ahead(rows, first)
+            part.read_ahead(batches)
 
     def stop(self) -> None:
         """End reading ahead; whoever waits for it gets CancelledError."""

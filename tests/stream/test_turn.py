@@ -1,0 +1,164 @@
+"""Rows at random are asked for in the epoch's order where that is worth it, so far ahead and no farther."""
+
+import os
+import threading
+import time
+from contextlib import closing
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from iobench.formats import Blocks, Field, Schema, Strided
+from iobench.host import cache
+from iobench.loading.stream import ahead, turn
+from iobench.loading.stream.blocks import BlockPlaces
+from iobench.loading.stream.cached import CachedReader
+from iobench.loading.stream.places import Places
+from iobench.loading.stream.turn import Turn
+
+SAMPLES = 8_000
+IMAGE, VECTOR, LABEL = 150_528, 512, 8
+AT_RANDOM = np.array_split(np.random.default_rng(0).permutation(SAMPLES), 40)
+BLOCK = 2048  # rows, 1 MiB of vectors
+IN_BLOCKS = [
+    rows
+    for block in np.random.default_rng(1).permutation(64)
+    for rows in np.array_split(np.arange(block * BLOCK, (block + 1) * BLOCK), 8)
+]
+
+
+def places(folder, samples=SAMPLES, **widths):
+    """Fields in a file each; those whose names begin alike, as in x_image and x_label, in records of one."""
+    schema = Schema(samples, tuple(Field(name, (width,), "uint8") for name, width in widths.items()))
+    found = {}
+    for name, width in widths.items():
+        together = {other: n for other, n in widths.items() if other.split("_")[0] == name.split("_")[0]}
+        stride, path = sum(together.values()), folder / name.split("_")[0]
+        before = sum(list(together.values())[: list(together).index(name)])
+        with open(path, "wb") as file:
+            os.truncate(file.fileno(), stride * samples)
+        found[name] = Strided((path,), before, width if stride == width else stride)
+    return schema, found
+
+
+@pytest.mark.parametrize(
+    ("widths", "batches", "asked"),
+    [
+        ({"x": IMAGE}, AT_RANDOM, {"x"}),
+        ({"x": IMAGE, "y": LABEL}, AT_RANDOM, {"x"}),
+        ({"x_image": IMAGE, "x_label": LABEL}, AT_RANDOM, {"x_image", "x_label"}),
+        ({"x": VECTOR}, [rows * 16 for rows in AT_RANDOM], set()),
+        ({"x": VECTOR}, IN_BLOCKS, {"x"}),
+        ({"x": VECTOR, "y": LABEL}, [rows * 16 for rows in AT_RANDOM], set()),
+    ],
+    ids=["images", "labels apart", "labels among them", "vectors", "vectors in blocks", "vectors and labels"],
+)
+def test_what_lies_in_long_stretches_is_asked_for_and_the_rest_is_not(
+    tmp_path, monkeypatch, widths, batches, asked
+):
+    monkeypatch.setattr(turn, "PIECE_BYTES", 4 << 20)
+    laid = Places(*places(tmp_path, 16 * SAMPLES, **widths))
+    assert set(Turn(laid, batches).fields) == asked
+
+
+@pytest.mark.parametrize(("stored", "asked"), [(200, set()), (60_000, {"x"})])
+def test_blocks_are_asked_for_where_they_are_large(tmp_path, monkeypatch, stored, asked):
+    monkeypatch.setattr(turn, "PIECE_BYTES", 1 << 20)
+    path, count = tmp_path / "blocks", SAMPLES // 2
+    with open(path, "wb") as file:
+        os.truncate(file.fileno(), 70_000 * count)
+    numbers = np.arange(count)
+    table = Blocks(("x",), (path,), numbers * 2, numbers * 0, numbers * 70_000, numbers * 0 + stored, None)
+    schema = Schema(SAMPLES, (Field("x", (50_000,), "uint8"),))
+    assert set(Turn(BlockPlaces(schema, [table]), AT_RANDOM).fields) == asked
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 12))
+def test_pieces_are_all_rows_after_the_first_batch_in_their_order(tmp_path_factory, lengths, rows_each):
+    ends = np.cumsum(lengths)
+    order = np.random.default_rng(len(lengths)).permutation(SAMPLES)[: ends[-1]]
+    batches = np.split(order, ends[:-1])
+    laid = Places(*places(tmp_path_factory.getbasetemp(), x=IMAGE))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(turn, "PIECE_BYTES", rows_each * IMAGE)
+        made = Turn(laid, batches)
+        pieces = list(made.pieces())
+    assert np.concatenate([order[:0], *pieces]).tolist() == order[lengths[0] :].tolist()
+    assert all(rows_each <= len(piece) < rows_each + max(lengths) for piece in pieces[:-1])
+    assert bool(made.fields) == any(end < ends[-1] for end in ends if end >= rows_each)  # more than a piece
+    for number in range(len(batches) if made.fields else 0):
+        two = np.concatenate(batches[number : number + 2])
+        assert made.end_of(two) == sum(lengths[: number + 2])
+    assert made.end_of(np.array([order[0] + SAMPLES])) is None
+
+
+@pytest.fixture
+def images(tmp_path):
+    """Cold images and their labels, with what is right."""
+    samples = 200
+    schema, found = places(tmp_path, samples, x=100_000, y=LABEL)
+    rows = {
+        f.name: np.random.default_rng(2).integers(0, 256, (samples, *f.shape), np.uint8)
+        for f in schema.fields
+    }
+    for name, array in rows.items():
+        (tmp_path / name).write_bytes(array.tobytes())
+        cache.evict([tmp_path / name])
+    return schema, found, rows
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Bytes that the thread has asked the kernel for."""
+    found, advise = [], os.posix_fadvise
+
+    def noting(descriptor, offset, count, advice):
+        if threading.current_thread().name == "iobench-ahead":
+            found.append(count)
+        advise(descriptor, offset, count, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", noting)
+    return found
+
+
+def test_no_more_is_asked_for_than_so_far_ahead_of_what_was_taken(images, asked, monkeypatch):
+    monkeypatch.setattr(turn, "PIECE_BYTES", 1_000_000)  # ten rows
+    monkeypatch.setattr(ahead, "ASKED_BYTES", 3_000_000)  # thirty
+    schema, found, rows = images
+    batches = np.array_split(np.random.default_rng(3).permutation(200), 20)
+    with closing(CachedReader(schema, found, True)) as reader:
+        reader.read_ahead(batches)
+        for number, batch in enumerate(batches):
+            read = reader.batch(batch)
+            for name, array in rows.items():
+                np.testing.assert_array_equal(read[name], array[batch])
+            taken = 10 * max(number, 1)
+            assert sum(asked) < (taken + 30 + 10 + 10) * 110_000  # one piece more, and ends of pages
+        assert sum(asked) > 150 * 100_000
+
+
+def test_rows_are_taken_only_after_they_were_asked_for(images, asked, monkeypatch):
+    """A page that nobody has asked for is read alone, while whoever touches it waits."""
+    monkeypatch.setattr(turn, "PIECE_BYTES", 600_000)
+    schema, found, _ = images
+    batches, seen = np.array_split(np.random.default_rng(3).permutation(200), 20), []
+    advise, read_each = os.posix_fadvise, CachedReader._read_each
+
+    def slowly(*arguments):
+        if threading.current_thread().name == "iobench-ahead":
+            time.sleep(5e-3)
+        advise(*arguments)
+
+    def noting(self, name, rows, target):
+        seen.append(sum(asked))
+        read_each(self, name, rows, target)
+
+    monkeypatch.setattr(os, "posix_fadvise", slowly)
+    monkeypatch.setattr(CachedReader, "_read_each", noting)
+    with closing(CachedReader(schema, found, True)) as reader:
+        reader.read_ahead(batches)
+        for number, batch in enumerate(batches):
+            reader.batch(batch)
+            assert seen[-1] >= 10 * number * 100_000 * 0.9  # neighbours are asked for once
