@@ -31,7 +31,7 @@ from iobench.tuning.turn import Wanted
 from iobench.tuning.use import Use
 
 FEW, NEAR = 3, 1.25  # rounds of all settings; one whose best is slower by more than this cannot win
-ROW_BYTES, ROWS = 64 << 10, 4000
+ROW_BYTES, ROWS = 64 << 10, 2000
 
 
 class Made(Dataset):
@@ -51,7 +51,7 @@ def cpu_heavy(folder: Path) -> DataLoader:
     """Unpacking, of which each sample takes about a millisecond."""
     packed = zlib.compress(np.random.default_rng(0).integers(0, 16, 1 << 18, dtype=np.uint8).tobytes())
     return DataLoader(
-        Made(1500, lambda row: np.frombuffer(bytearray(zlib.decompress(packed)), np.uint8)[::64]), 32
+        Made(600, lambda row: np.frombuffer(bytearray(zlib.decompress(packed)), np.uint8)[::64]), 32
     )
 
 
@@ -81,7 +81,7 @@ def sleeping(folder: Path) -> DataLoader:
         time.sleep(2e-3)
         return np.full(256, row, np.float32)
 
-    return DataLoader(Made(1000, wait), 32)
+    return DataLoader(Made(500, wait), 32)
 
 
 def too_many_workers(folder: Path) -> DataLoader:
