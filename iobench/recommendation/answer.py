@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from iobench.recommendation.code import loader_code, prepare_code
 from iobench.recommendation.finalists import WORTH_IT, measured, rounds_of
@@ -64,8 +65,13 @@ def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candida
     if not tied:
         return "decided", fastest, []
     few = min(one.rounds for one in (fastest, *tied)) < stats.ENOUGH
-    use = fastest if few else _cheapest(found, [fastest, *tied])
+    use = fastest if few else _cheapest(found, [fastest, *filter(partial(_as_fast, fastest), tied)])
     return "tied", use, [one for one in (fastest, *tied) if one is not use]
+
+
+def _as_fast(fastest: Candidate, other: Candidate) -> bool:
+    """Whether it is as fast by what is known best: rounds that scatter much tell hardly anyone apart."""
+    return other.samples_per_s.median * (1 + WORTH_IT) >= fastest.samples_per_s.median
 
 
 def _cheapest(found: Found, among: Sequence[Candidate]) -> Candidate:
@@ -95,7 +101,10 @@ def _headline(
         )
     elif tied:
         others = ", ".join(one.label for one in tied)
-        said += f" Its speed cannot be told from that of {others}; of these it costs least."
+        said += (
+            f" Its speed cannot be told from that of {others}; of what came within {WORTH_IT:.0%} of the "
+            "fastest it costs least."
+        )
     return said
 
 
