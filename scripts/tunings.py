@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """How right `iobench tune` is: its choice against all settings that there are, loader by loader.
 
-For each loader the tuning is asked for, and then every setting that it could have chosen, and each of them
-with one or two more changed, takes turns in interleaved rounds of whole epochs: all of them in a few, and
-those that are near the fastest in all. Regret is how much longer the chosen settings take than the fastest,
-by the medians of the grid. Run it on a machine with nothing else to do: it takes several minutes.
+For each loader the tuning is asked for, and then every setting that it races, each of them with one more
+changed, and what it chose, take turns in interleaved rounds of whole epochs: all of them in a few, and
+those that are near the fastest in all. Other ways of starting workers than forking them take seconds each
+time, and are measured only where one was chosen. Regret is how much longer the chosen settings take than
+the fastest, by the medians of the grid. Run it on a machine with nothing else to do: it takes minutes.
 """
 
 from __future__ import annotations
@@ -128,11 +129,12 @@ def grid(loader: DataLoader, said: Tuned, rounds: int) -> dict[str, Trial]:
     contest = Contest(own, Wanted(use, use.synchronize))
     known: dict[str, Trial] = {}
     for idle in (False, True):  # as tune may have taken it for either
-        like = settings.Like(idle=idle)
+        like = settings.Like(idle=idle, starts=())
         first, _ = settings.trials_of(own, like)
-        second = [more for trial in first for more in settings.refinements(own, trial, like)]
-        third = [more for trial in second for more in settings.refinements(own, trial, like)]
-        known |= {str(sorted(trial.changes.items())): trial for trial in [*third, *second, *first]}
+        more = [one for trial in first for one in settings.refinements(own, trial, like)]
+        known |= {str(sorted(trial.changes.items())): trial for trial in [*more, *first]}
+    chosen = Trial(said.use.name, said.use.changes, said.use.kind)
+    known[str(sorted(chosen.changes.items()))] = chosen
     with contest.under_way():
         contest.fresh(list(known.values()), float("inf"), FEW)
         working = [trial for trial in known.values() if not trial.failed]
