@@ -495,7 +495,7 @@ def test_the_command_prints_what_it_saw_and_what_to_do(module, inside, target):
 
 
 def test_json_has_the_figures_and_the_advice(module, inside):
-    done = inside("diagnose", "mine.py:make", "--seconds", 1, "--json", "--device", "cpu")
+    done = inside("diagnose", "mine.py:make", "--seconds", 3, "--json", "--device", "cpu")
     found = json.loads(done.stdout)
     assert found["seen"]["batches"] == 50
     assert {one["name"] for one in found["trials"]} >= {AS_IT_IS, BATCH_FETCH}
