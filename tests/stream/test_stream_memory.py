@@ -106,7 +106,7 @@ def test_a_loader_that_is_gone_leaves_neither_memory_nor_threads(vectors, name, 
 
     during, after, threads = least(growth, by=1)
     assert during > 16 * MIB
-    assert after < 3 * MIB
+    assert after < 4 * MIB  # which is less than a slot: what allocators of ended threads keep
     assert threads == 0
 
 
