@@ -38,11 +38,15 @@ def executor(images):
     made.close()
 
 
-def children():
+def servers():
     living = [
         p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE
     ]  # nor others' dead
-    return [p for p in living if any("iobench.bench.isolated" in c for c in p.cmdline())]
+    return [p for p in living if any("iobench.host.forkserver" in c for c in p.cmdline())]
+
+
+def children():
+    return [child for server in servers() for child in server.children()]
 
 
 def test_it_measures_what_this_process_does(images, executor):
@@ -82,7 +86,7 @@ def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, execut
         executor.measure(case, number, Tick())
         assert [child.pid for child in children()] == [first.pid]
     executor.close()
-    assert not children()
+    assert not servers()
     stop.set()
     thread.join()
 
@@ -112,8 +116,8 @@ def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
 ):
     processes, start = {}, isolated.CaseProcess.__init__
 
-    def note(self, case, root):
-        start(self, case, root)
+    def note(self, case, root, server):
+        start(self, case, root, server)
         processes[case.loader.name] = self._process
 
     class Killing(Observer):
@@ -155,7 +159,18 @@ def test_an_interrupt_ends_every_process(images, executor):
     with pytest.raises(KeyboardInterrupt):
         executor.measure(case, 1, Tick(interrupt))
     executor.close()
-    assert not children()
+    assert not servers()
+
+
+def test_where_the_server_was_ended_another_one_takes_its_place(images, executor):
+    first, second = a_case(images), a_case(images, "dataloader")
+    executor.prove(first, 1, Tick())
+    (server,) = servers()
+    server.kill()
+    with pytest.raises(CaseDied, match="killed by SIGKILL"):
+        executor.measure(first, 1, Tick())
+    executor.prove(second, 1, Tick())
+    assert len(servers()) == len(children()) == 1
 
 
 ORPHANING = """
@@ -164,10 +179,11 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[2])
 from test_isolated import a_case
 from iobench.bench.executor import Tick
-from iobench.bench.isolated import CaseProcess
+from iobench.bench.isolated import PRELOADED, CaseProcess
 from iobench.dataset.manifest import Manifest
+from iobench.host.forkserver import ForkServer
 manifest = Manifest.load(Path(sys.argv[1]))
-process = CaseProcess(a_case(manifest), manifest.root)
+process = CaseProcess(a_case(manifest), manifest.root, ForkServer(*PRELOADED))
 process.ask("prove", 1, Tick(), 60.0)
 print(process._process.pid, flush=True)
 os.kill(os.getpid(), 9)

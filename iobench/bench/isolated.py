@@ -25,11 +25,13 @@ from iobench.dataset.manifest import Manifest
 from iobench.errors import BenchError, CaseDied
 from iobench.formats import FormatError
 from iobench.host import cache
+from iobench.host.forkserver import ForkServer
 from iobench.host.process import START_S, KillableProcess
 from iobench.results.parts import Measured, ProofPart
 
 POLL_S = 0.05
 KEPT_FREE = 0.125  # of the memory, for whoever is measured
+PRELOADED = (__name__, "tensordict")  # and torch with both
 
 
 class Isolated:
@@ -42,6 +44,7 @@ class Isolated:
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
         self._manifest, self._timeout_s = manifest, timeout_s
         self._processes: dict[str, CaseProcess] = {}
+        self._server = ForkServer(*PRELOADED)
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Start the case's process and have it prove and warm up; errors as in this process."""
@@ -66,13 +69,14 @@ class Isolated:
         """End all processes, at once."""
         while self._processes:
             self._processes.popitem()[1].end()
+        self._server.close()
 
     def _ask(self, case: Case, tick: Tick, what: str, argument: object) -> Any:
         if case.key in self._processes:
             self._processes[case.key] = self._processes.pop(case.key)  # the last one is the latest
         else:
             self._make_room()
-            self._processes[case.key] = CaseProcess(case, self._manifest.root)
+            self._processes[case.key] = CaseProcess(case, self._manifest.root, self._server)
         try:
             return self._processes[case.key].ask(what, argument, tick, self._timeout_s)
         except BaseException as error:
@@ -89,9 +93,9 @@ class Isolated:
 class CaseProcess:
     """A process that runs one case."""
 
-    def __init__(self, case: Case, root: Path) -> None:
+    def __init__(self, case: Case, root: Path, server: ForkServer) -> None:
         self._shared = _SharedCount()
-        self._process = KillableProcess(serve, self._shared.descriptor)
+        self._process = KillableProcess(serve, self._shared.descriptor, start=server.fork)
         self._started = False
         with contextlib.suppress(EOFError):  # it has died already, which `ask` tells
             self._process.send((case, root))

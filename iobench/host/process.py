@@ -9,42 +9,60 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 START_S = 120.0  # for one to begin: importing torch takes some seconds
 _PR_SET_PDEATHSIG = 1
 _CHILD = "from iobench.host.process import begin; begin()"
 
 
-class KillableProcess:
-    """A fresh Python that runs one function of a module, which is given a connection to this process.
+class Child(Protocol):
+    """A process that was started, as subprocess.Popen has it."""
 
-    It leads a session of its own: what it starts is ended with it, and Ctrl-C does not reach it. It
-    does not outlive the thread that started it. Its standard output goes nowhere. Messages are
-    pickled; descriptors that it `inherits` are further arguments of the function.
+    @property
+    def pid(self) -> int:
+        """Its number."""
+
+    def poll(self) -> int | None:
+        """Its exit code once it has ended, negative for a signal."""
+
+    def wait(self) -> int:
+        """Its exit code, when it has ended."""
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless it has ended."""
+
+
+Start = Callable[[str, Sequence[int]], Child]
+
+
+class KillableProcess:
+    """A process that runs one function of a module, which is given a connection to this process.
+
+    It is a fresh Python, or what `start` makes. It leads a session of its own: what it starts is ended
+    with it, and Ctrl-C does not reach it. It does not outlive the thread that started it. Its standard
+    output goes nowhere. Messages are pickled; descriptors that it `inherits` are further arguments of the
+    function.
     """
 
-    def __init__(self, serve: Callable[..., None], *inherits: int) -> None:
+    def __init__(self, serve: Callable[..., None], *inherits: int, start: Start | None = None) -> None:
         self._connection, theirs = Pipe()
-        descriptors = (theirs.fileno(), *inherits)
-        arguments = (os.getpid(), serve.__module__, serve.__qualname__, *descriptors)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _CHILD, *map(str, arguments)],
-            pass_fds=descriptors,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            start_new_session=True,
-        )
-        theirs.close()
+        with theirs:
+            function = f"{serve.__module__}:{serve.__qualname__}"
+            self._process = (start or fresh)(function, (theirs.fileno(), *inherits))
 
     @property
     def pid(self) -> int:
         """Its number, which is that of its process group, too."""
         return self._process.pid
+
+    @property
+    def descriptor(self) -> int:
+        """That of the connection, which is a socket."""
+        return self._connection.fileno()
 
     def send(self, message: object) -> None:
         """Tell it something; EOFError where it has ended."""
@@ -83,12 +101,30 @@ class KillableProcess:
         self._connection.close()
 
 
+def fresh(function: str, descriptors: Sequence[int]) -> Child:
+    """A fresh Python that runs `module:function`, given a connection by its descriptor, and the others."""
+    return subprocess.Popen(
+        [sys.executable, "-c", _CHILD, str(os.getpid()), function, *map(str, descriptors)],
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        start_new_session=True,
+    )
+
+
 def begin() -> None:
-    """Run what a KillableProcess was made for, in the process that it started."""
-    parent, module, name, connection, *inherited = sys.argv[1:]
+    """Run what a KillableProcess was made for, in the fresh Python that it started."""
+    parent, function, *descriptors = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    run(function, list(map(int, descriptors)), int(parent))
+
+
+def run(function: str, descriptors: Sequence[int], parent: int) -> None:
+    """Run `module:function` in this process, which ends when its parent does."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(parent):  # it had gone before
+    if os.getppid() != parent:  # it had gone before
         return
-    serve = getattr(importlib.import_module(module), name)
-    serve(Connection(int(connection)), *map(int, inherited))
+    module, name = function.split(":")
+    connection, *inherited = descriptors
+    getattr(importlib.import_module(module), name)(Connection(connection), *inherited)
