@@ -24,8 +24,8 @@ from iobench.thresholds import WARM_LIMIT
 
 FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
 MOST_THREADS = 4
-# one copies rows while the other waits for the disk; more take the interpreter's lock from each other, at
-# 50 µs or more a time: 150 KB rows at random came at 480 MiB/s to four, 1,300 to two
+# one copies rows while the other waits for the disk; more bring nothing: 150 KB rows at random came at
+# 1,151 MiB/s to four, 1,203 to two and 1,237 to one in turns of one run on four cores
 DIRECT_THREADS = 2
 SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # decoded, on average
 
