@@ -12,6 +12,7 @@ from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
+from iobench.bench.plan import AUTO
 from iobench.bench.race import Race
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
@@ -23,8 +24,9 @@ from iobench.recommendation.data import Data
 from iobench.recommendation.needs import Needs
 from iobench.results.cases import key_of
 
-PROVING, RACING, AGAIN = 0.35, 0.3, 0.2  # of the time that is left after writing
-FINAL_ROUNDS, STEP_ROUNDS, HALF_ROUNDS = 15, 7, 7
+PROVING, RACING = 0.35, 0.3  # at most, of the time that is left after writing
+AGAIN = 0.6  # at most, of what is left then
+STEP_ROUNDS, HALF_ROUNDS = 7, 7
 RUNNERS_UP, NEAR = 3, 0.8  # at most, and how fast all but the first are: few rounds say little of order
 LEAST_S = 3.0  # that rounds over half as many samples need
 FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
@@ -65,7 +67,8 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     device = str(pick_device(needs.device))
     field_ = field_of(data.manifest, needs, device, data.cache, data.added)
     observer.status(f"for {needs.told(data.cold)}")
-    left_s = needs.max_time_s - (time.monotonic() - began)
+    end = began + needs.max_time_s
+    left_s = end - time.monotonic()
     options = RunOptions(cache=(data.cache,), seed=needs.seed, limits=False)
     race = Race(RACING * left_s, proofs_s=PROVING * left_s)
     raced = run(data.manifest, options, observer=observer, cases=field_.cases, race=race)
@@ -76,11 +79,10 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
         raise _nothing(raced)
     chosen, roles = _alike([case for case in raced.cases if case.key in roles], roles)
     fresh = replace(options, limits=True)
-    final = _again(data.manifest, chosen, fresh, FINAL_ROUNDS, AGAIN * left_s, observer)
+    final = _again(data.manifest, chosen, fresh, AUTO, AGAIN * (end - time.monotonic()), observer)
     if not final.sound:
         raise _nothing(final)
     found = Found(data, raced, final, roles, [*data.left_out, *field_.not_tried])
-    end = began + needs.max_time_s
     found.stepped = _with_step(data.manifest, chosen, needs, end, options, observer)
     fastest = next(case for case in chosen if FASTEST in roles[case.key])
     found.halved = _on_half(data, fastest, options, end, observer)
@@ -143,7 +145,7 @@ def _again(
     manifest: Manifest,
     cases: Sequence[Case],
     options: RunOptions,
-    rounds: int,
+    rounds: int | str,
     max_time_s: float,
     observer: Observer,
 ) -> Run:
