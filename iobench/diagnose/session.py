@@ -136,7 +136,7 @@ def _theirs() -> Iterator[None]:
         yield
     except TargetError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever it is, it is told
         raise raised(error) from error
 
 
@@ -185,7 +185,7 @@ def _watched(loader: Iterable[Any], dog: Watchdog, batches: int | None, seconds:
                 break
     except TargetError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever it is, it is told
         raise raised(error, f" after {counted(done, 'batch', 'batches')}") from error
     finally:
         items.close()
