@@ -62,6 +62,17 @@ def test_it_measures_what_this_process_does(images, executor):
     assert apart.processor.cpu_s > 0
 
 
+def test_what_a_case_takes_of_memory_is_its_own_however_many_others_there_are(images, executor):
+    first, *others = cases_of(images, options("native", "dataloader", "stream"), ["cpu"])
+    peaks = []
+    for started in ([first], others):
+        for case in started:
+            executor.prove(case, 1, Tick())
+        (measured,) = executor.measure(first, 1, Tick())
+        peaks.append(measured.memory.peak_bytes)
+    assert peaks[1] == pytest.approx(peaks[0], rel=0.1)
+
+
 def test_where_memory_runs_short_the_process_not_asked_for_longest_ends(images, executor, monkeypatch):
     first, second = a_case(images), a_case(images, "dataloader")
     for case in (first, second):

@@ -42,9 +42,9 @@ def test_a_number_is_kept_whatever_comes_out():
 def test_auto_goes_on_until_every_interval_is_narrow():
     plan = RoundPlan.parse("auto", 100)
     assert plan.go_on(0, 0.0, {})
-    assert plan.go_on(stats.ENOUGH - 1, 1.0, SURE)
-    assert not plan.go_on(stats.ENOUGH, 1.0, SURE)
-    assert plan.go_on(stats.ENOUGH, 1.0, UNSURE)
+    assert plan.go_on(stats.PAIRED - 1, 1.0, SURE)
+    assert not plan.go_on(stats.PAIRED, 1.0, SURE)
+    assert plan.go_on(stats.PAIRED, 1.0, UNSURE)
 
 
 def test_auto_ends_before_the_round_that_would_take_too_long():

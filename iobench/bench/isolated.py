@@ -31,7 +31,7 @@ from iobench.results.parts import Measured, ProofPart
 
 POLL_S = 0.05
 KEPT_FREE = 0.125  # of the memory, for whoever is measured
-PRELOADED = (__name__, "tensordict")  # and torch with both
+PRELOADED = (__name__,)  # and torch with it: what every case needs, so that none pays for what others need
 
 
 class Isolated:
@@ -95,7 +95,11 @@ class CaseProcess:
 
     def __init__(self, case: Case, root: Path, server: ForkServer) -> None:
         self._shared = _SharedCount()
-        self._process = KillableProcess(serve, self._shared.descriptor, start=server.fork)
+        try:
+            self._process = KillableProcess(serve, self._shared.descriptor, start=server.fork)
+        except (EOFError, OSError) as error:
+            self._shared.close()
+            raise CaseDied(f"no process could be started for it: {error or 'it ended at once'}") from error
         self._started = False
         with contextlib.suppress(EOFError):  # it has died already, which `ask` tells
             self._process.send((case, root))

@@ -23,7 +23,8 @@ DEFAULT_ROUNDS = 15  # from which on a verdict over a dozen cases bears an odd r
 class RoundPlan:
     """When a run has enough rounds.
 
-    After `count`; without one, when each case's interval lies within ±2 % of its median. Either way
+    After `count`; without one, from ten rounds on, when each case's interval lies within ±2 % of its
+    median. Either way
     no round is begun that would end later than `max_time_s`, except the first.
     """
 
@@ -51,7 +52,7 @@ class RoundPlan:
             return False
         if self.max_time_s is not None and done and elapsed_s * (done + 1) / done > self.max_time_s:
             return False
-        return self.count is not None or done < stats.ENOUGH or worst(rates)[1] > PRECISION
+        return self.count is not None or done < stats.PAIRED or worst(rates)[1] > PRECISION
 
 
 def interleaved(items: Sequence[T], go_on: Callable[[int], bool], seed: int = 0) -> Iterator[tuple[int, T]]:

@@ -167,10 +167,12 @@ class Measuring:
         return [case for case in self._run.cases if case.key not in gone]
 
     def _rates(self) -> dict[str, list[float]]:
-        rates: dict[str, list[float]] = {}
+        """Of those that are in it still: one that failed gets no surer."""
+        rates: dict[str, list[float]] = {case.key: [] for case in self._live()}
         for made in self._run.records:
-            rates.setdefault(key_of(made.case), []).append(made.samples_per_s)
-        return rates
+            if (key := key_of(made.case)) in rates:
+                rates[key].append(made.samples_per_s)
+        return {key: values for key, values in rates.items() if values}
 
     @contextmanager
     def _collecting_failures(self, case: Case) -> Iterator[None]:

@@ -15,9 +15,11 @@ import signal
 import socket
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from typing import Any
 
-from iobench.host.process import KillableProcess, run
+import psutil
+
+from iobench.host.memory import copy_inherited
+from iobench.host.process import START_S, KillableProcess, run
 
 MOST_DESCRIPTORS = 8
 
@@ -48,9 +50,17 @@ class ForkServer:
             self._server = KillableProcess(serve)
             self._server.send(self._modules)
         self._server.send(("fork", function))
-        with _channel(self._server.descriptor) as channel:
-            socket.send_fds(channel, [b"."], list(descriptors))
-        return _Forked(self._server, self._server.receive())
+        try:
+            with _channel(self._server.descriptor) as channel:
+                socket.send_fds(channel, [b"."], list(descriptors))
+        except ConnectionError as error:
+            raise EOFError from error
+        if not self._server.poll(START_S):
+            raise EOFError
+        pid = self._server.receive()
+        if isinstance(pid, OSError):
+            raise pid
+        return _Forked(self._server, pid)
 
 
 class _Forked:
@@ -62,13 +72,14 @@ class _Forked:
 
     def poll(self) -> int | None:
         if self._code is None:
-            self._code = self._ask(os.WNOHANG)
-        return self._code
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE:
+                    return None
+        return self.wait()
 
     def wait(self) -> int:
         if self._code is None:
-            self._code = self._ask(0)
-        assert self._code is not None
+            self._code = self._told()
         return self._code
 
     def kill(self) -> None:
@@ -76,10 +87,10 @@ class _Forked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _ask(self, options: int) -> int | None:
+    def _told(self) -> int:
         try:
-            self._server.send(("wait", self.pid, options))
-            code: int | None = self._server.receive()
+            self._server.send(("wait", self.pid))
+            code: int = self._server.receive()
         except (EOFError, OSError):  # it has gone, and its children end with it
             return -signal.SIGKILL
         return code
@@ -94,6 +105,7 @@ def serve(connection: Connection) -> None:
     if wanted := _wanted_of_child(connection):
         connection.close()
         os.setsid()
+        copy_inherited()
         run(*wanted, server)
 
 
@@ -101,22 +113,25 @@ def _wanted_of_child(connection: Connection) -> tuple[str, list[int]] | None:
     """In each forked child what it has to run; in the server, once its parent has gone, None."""
     with contextlib.suppress(EOFError):
         while True:
-            what, *arguments = connection.recv()
+            what, argument = connection.recv()
             if what == "wait":
-                connection.send(_exit_code(*arguments))
+                connection.send(os.waitstatus_to_exitcode(os.waitpid(argument, 0)[1]))
                 continue
             descriptors = _received(connection)
-            if not (pid := os.fork()):
-                return arguments[0], descriptors
+            pid = _forked()
+            if pid == 0:
+                return argument, descriptors
             for descriptor in descriptors:
                 os.close(descriptor)
             connection.send(pid)
     return None
 
 
-def _exit_code(pid: int, options: int) -> int | None:
-    ended, status = os.waitpid(pid, options)
-    return os.waitstatus_to_exitcode(status) if ended else None
+def _forked() -> int | OSError:
+    try:
+        return os.fork()
+    except OSError as error:  # too many processes, or no memory: one case's failure, not that of all
+        return error
 
 
 def _received(connection: Connection) -> list[int]:
@@ -124,5 +139,7 @@ def _received(connection: Connection) -> list[int]:
         return socket.recv_fds(channel, 1, MOST_DESCRIPTORS)[1]
 
 
-def _channel(descriptor: int) -> Any:
-    return socket.socket(fileno=os.dup(descriptor))
+def _channel(descriptor: int) -> socket.socket:
+    channel = socket.socket(fileno=os.dup(descriptor))
+    channel.settimeout(None)  # which somebody may have made another default of
+    return channel

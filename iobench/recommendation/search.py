@@ -25,7 +25,7 @@ from iobench.recommendation.needs import Needs
 from iobench.results.cases import key_of
 
 PROVING, RACING = 0.35, 0.3  # at most, of the time that is left after writing
-AGAIN = 0.6  # at most, of what is left then
+AGAIN, AGAIN_STEPPED = 0.6, 0.35  # at most, of what is left then, without and with rounds with the step
 STEP_ROUNDS, HALF_ROUNDS = 7, 7
 RUNNERS_UP, NEAR = 3, 0.8  # at most, and how fast all but the first are: few rounds say little of order
 LEAST_S = 3.0  # that rounds over half as many samples need
@@ -79,7 +79,8 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
         raise _nothing(raced)
     chosen, roles = _alike([case for case in raced.cases if case.key in roles], roles)
     fresh = replace(options, limits=True)
-    final = _again(data.manifest, chosen, fresh, AUTO, AGAIN * (end - time.monotonic()), observer)
+    again_s = (AGAIN_STEPPED if needs.step_ms else AGAIN) * (end - time.monotonic())
+    final = _again(data.manifest, chosen, fresh, AUTO, again_s, observer)
     if not final.sound:
         raise _nothing(final)
     found = Found(data, raced, final, roles, [*data.left_out, *field_.not_tried])

@@ -68,7 +68,7 @@ class _Large:
 
     def __call__(self, positions: Index, out: Array) -> None:
         memory, width = self._memory, self._width
-        rows = [memory[position : position + width] for position in positions.tolist()]
+        rows = [memory.narrow(0, position, width) for position in positions.tolist()]
         with one_thread():
             torch.cat(rows, out=torch.from_numpy(np.frombuffer(raw_bytes(out), np.uint8)))
 
