@@ -1,6 +1,6 @@
 """A Python that has imported what many processes need, and is forked for each of them.
 
-Importing torch takes seconds of a processor, a fork milliseconds. It is what multiprocessing's own fork
+Importing torch takes seconds of a processor, a fork tenths of one. It is what multiprocessing's own fork
 server does, which is one for the whole program (a DataLoader's `forkserver` workers would come out of
 it, too), and imports the user's main script again.
 """
