@@ -64,9 +64,11 @@ def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[
     refined = refinements(own, Trial(AS_IT_IS), like)
     found += [one for one in refined if one.kind == "threads"]  # a sign of that was seen: before all others
     found += [_trial("workers", counted(n, "worker"), num_workers=n) for n in counts]
-    if not now and counts and max(counts) > 1:
+    if counts and max(counts) > 1:
         many = _trial("workers", counted(max(counts), "worker"), num_workers=max(counts))
-        found += [one for one in refinements(own, many, like) if one.kind == "threads"]
+        # what the most bring is hidden by their start where they do not persist, or by threads that fight
+        hiding = {"persistent"} if now else {"persistent", "threads"}
+        found += [one for one in refinements(own, many, like) if one.kind in hiding]
     found += [one for one in refined if one.kind != "threads"]
     return [one for one in found if not one.changes or not _too_many(own, one.changes, limits)], left_out
 
