@@ -79,7 +79,7 @@ class Isolated:
             self._processes[case.key] = CaseProcess(case, self._manifest.root, self._server)
         try:
             return self._processes[case.key].ask(what, argument, tick, self._timeout_s)
-        except BaseException as error:
+        except BaseException as error:  # an interrupt, too: what it was doing is not known any more
             if not isinstance(error, (BenchError, FormatError)) or isinstance(error, CaseDied):
                 self._processes.pop(case.key).end()
             raise

@@ -118,7 +118,7 @@ def _wanted_of_child(connection: Connection) -> tuple[str, list[int]] | None:
                 connection.send(os.waitstatus_to_exitcode(os.waitpid(argument, 0)[1]))
                 continue
             descriptors = _received(connection)
-            pid = _forked()
+            pid = _fork_or_error()
             if pid == 0:
                 return argument, descriptors
             for descriptor in descriptors:
@@ -127,7 +127,7 @@ def _wanted_of_child(connection: Connection) -> tuple[str, list[int]] | None:
     return None
 
 
-def _forked() -> int | OSError:
+def _fork_or_error() -> int | OSError:
     try:
         return os.fork()
     except OSError as error:  # too many processes, or no memory: one case's failure, not that of all
