@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How right `iobench recommend` is: its choice against the exhaustive grid, situation by situation.
 
-For each situation (size, sample size, order, state of the cache) the recommendation is asked for, and then
+For each situation (size, sample size, order, state of the cache, training step) the recommendation is asked for, and then
 the grid of candidates is measured in interleaved rounds: all of them in a few, those that are anywhere
 near the fastest in more, and those that are still near it, and the recommended one, in all. Regret is how
 much longer the recommended case takes than the fastest of the grid, by the medians of the grid; what all
@@ -35,10 +35,13 @@ FEW, NEAR = 3, 1.5  # rounds of every candidate; one whose best is slower by mor
 MORE, NEARER = 9, 1.2  # rounds of those that are left; so are those of which the median is
 SMALL, MEDIUM, LARGE = (128,), (3, 32, 32), (3, 112, 112)  # float32: 512 B, 12 and 147 KiB a sample
 SITUATIONS = [
-    (size, shape, order, cache)
-    for size, shape in ((2e6, SMALL), (5e6, MEDIUM), (2e7, LARGE))
-    for order in ("random", "sequential")
-    for cache in ("warm", "cold")
+    (size, shape, order, cache, step_ms)
+    for size, shape, steps_ms in ((2e6, SMALL, (0.2, 1)), (5e6, MEDIUM, (2, 10)), (2e7, LARGE, (10, 40)))
+    for order, cache, step_ms in (
+        *((order, cache, 0) for order in ("random", "sequential") for cache in ("warm", "cold")),
+        ("random", "warm", steps_ms[0]),
+        ("random", "cold", steps_ms[1]),
+    )
 ]
 
 
@@ -47,17 +50,19 @@ def main() -> None:
     asked.add_argument("--rounds", type=int, default=31, help="rounds of the grid")
     asked.add_argument("--max-time", type=float, default=30.0, help="seconds for each recommendation")
     asked.add_argument("--situations", type=int, default=len(SITUATIONS), help="only the first so many")
+    asked.add_argument("--stepped", action="store_true", help="only those with a training step")
     asked.add_argument("--data-dir", type=Path)
     asked.add_argument("--out", type=Path, help="keep what was found here, and go on from what is there")
     given = asked.parse_args()
     there = [json.loads(line) for line in lines_of(given.out)]
-    heads = ("size       sample     order       cache  outcome", "recommended", "regret  of time  fastest")
+    heads = ("size       sample     order       cache  step    outcome", "recommended", "regret  of time  fastest")
     print(f"{heads[0]}  {heads[1]:30} {heads[2]}")
     for found in there:
         show(found)
     with tempfile.TemporaryDirectory() as folder:
         for situation in SITUATIONS[: given.situations]:
-            if name_of(situation) not in {found["situation"] for found in there}:
+            known = name_of(situation) in {found["situation"] for found in there}
+            if not known and (situation[-1] or not given.stepped):
                 there.append(one(given, situation, given.data_dir or Path(folder)))
                 show(there[-1])
                 if given.out:
@@ -77,8 +82,8 @@ def lines_of(path: Path | None) -> list[str]:
 
 def name_of(situation: tuple) -> str:
     """A situation as its row begins."""
-    size, shape, order, cache = situation
-    return f"{size:<10.0e} {'x'.join(map(str, shape)):10} {order:11} {cache:6}"
+    size, shape, order, cache, step_ms = situation
+    return f"{size:<10.0e} {'x'.join(map(str, shape)):10} {order:11} {cache:6} {step_ms:4g} ms"
 
 
 def show(found: dict) -> None:
@@ -92,18 +97,20 @@ def show(found: dict) -> None:
 
 def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
     """The regret, and the part of the grid's time that the recommendation took."""
-    size, shape, order, cache = situation
+    size, shape, order, cache, step_ms = situation
     source = iobench.Synthetic(int(size), shape)
     manifest, _ = iobench.prepare(source, data_dir=data_dir)
     real = manifest.schema.logical_bytes * (1 if cache == "warm" else 10**6)
-    needs = Needs(order=order, max_time_s=given.max_time, real_bytes=real)
+    needs = Needs(order=order, max_time_s=given.max_time, real_bytes=real, step_ms=step_ms)
     began = time.monotonic()
     said = iobench.recommend(manifest, needs)
     took_s = time.monotonic() - began
     cases = field_of(manifest, needs, "cpu", cache).cases
-    names = {case.key: f"{case.variant} · {asked_word(case)}, {case.order}" for case in cases}
     # finalists are all in processes of their own where one of them has to be
-    used = next(case.key for case in cases if said.use.key in (case.key, replace(case, isolated=True).key))
+    use = next(case for case in cases if said.use.key in (case.key, replace(case, isolated=True).key))
+    used = replace(use, step_s=step_ms / 1000).key
+    cases = [replace(case, step_s=step_ms / 1000) for case in cases]
+    names = {case.key: f"{case.variant} · {asked_word(case)}, {case.order}" for case in cases}
     rates, grid_s = grid(manifest, cases, cache, given, used)
     medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
     best = max(medians, key=lambda key: medians[key])

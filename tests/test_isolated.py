@@ -85,6 +85,37 @@ def test_where_memory_runs_short_the_process_not_asked_for_longest_ends(images, 
     assert again.timing.samples >= images.schema.samples
 
 
+def test_a_process_that_made_room_is_warmed_up_before_its_next_round(images, monkeypatch):
+    """Else its first epoch, with its imports and fresh memory, would be timed."""
+    asked, ask = [], isolated.CaseProcess.ask
+
+    def noted(process, what, *more):
+        asked.append((process, what))
+        return ask(process, what, *more)
+
+    monkeypatch.setattr(isolated.CaseProcess, "ask", noted)
+    monkeypatch.setattr(isolated.cache, "free_memory", lambda: 0.0)
+    made = iobench.run(images, options("native", "dataloader"))
+    assert not made.failures
+    rounds = [process for process, what in asked if what == "measure"]
+    assert len(rounds) == 4
+    for process in rounds:
+        assert [what for one, what in asked if one is process][0] in ("prove", "warm up")
+
+
+def test_room_is_made_for_data_that_are_to_be_warm(images, executor, monkeypatch):
+    first, second = a_case(images), a_case(images, "dataloader")
+    stored = images.artifacts["npy"].stored_bytes
+    kept = isolated.KEPT_FREE * psutil.virtual_memory().total
+    executor.prove(first, 1, Tick())
+    monkeypatch.setattr(isolated.cache, "free_memory", lambda: kept + stored)
+    executor.prove(second, 1, Tick())
+    assert len(children()) == 2, "there is room for all"
+    monkeypatch.setattr(isolated.cache, "free_memory", lambda: kept + stored / 2)
+    executor.prove(a_case(images, "stream"), 1, Tick())
+    assert len(children()) == 1, "its data would not stay in the page cache beside the others"
+
+
 def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, executor):
     """Batches are seen as they come, and threads of this process are not in the way."""
     case, tick, stop = a_case(images, batch_size=(8,)), Tick(), threading.Event()

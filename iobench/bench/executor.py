@@ -47,6 +47,9 @@ class Executor(Protocol):
         What was found of an order of its own, or of somebody's own loader; None where all came as told.
         """
 
+    def ready(self, case: Case, tick: Tick) -> None:
+        """Have a case that was proved ready for a round, before its cache is made warm or cold."""
+
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time round `number` of a case; one result for each rank."""
 
@@ -87,8 +90,15 @@ class InProcess:
         self._run(case, Round(0, consume, seconds=0.0), tick, step)
         found = proof.conclude()
         for _ in range(warmup - 1):
-            self._run(case, Round(0, lambda batch: None, seconds=0.0), tick)
+            self.warm_up(case, tick)
         return found
+
+    def warm_up(self, case: Case, tick: Tick) -> None:
+        """Run an epoch that nobody times, after which libraries are loaded and memory is touched."""
+        self._run(case, Round(0, lambda batch: None, seconds=0.0), tick)
+
+    def ready(self, case: Case, tick: Tick) -> None:
+        """It is since it was proved."""
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time it: as many epochs as fill the round, or one from a cold disk."""

@@ -38,7 +38,7 @@ class Isolated:
     """Each case in a process of its own; killed where no batch comes for `timeout_s`.
 
     It lives through all rounds, unless memory runs short: then who was not asked for longest ends, and is
-    started again at its next turn.
+    started and warmed up again before its next turn.
     """
 
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
@@ -50,6 +50,11 @@ class Isolated:
         """Start the case's process and have it prove and warm up; errors as in this process."""
         found: ProofPart | None = self._ask(case, tick, "prove", warmup)
         return found
+
+    def ready(self, case: Case, tick: Tick) -> None:
+        """Where its process has ended meanwhile, start another one and have it run an epoch untimed."""
+        if case.key not in self._processes:
+            self._ask(case, tick, "warm up", None)
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Have its process time a round."""
@@ -75,7 +80,7 @@ class Isolated:
         if case.key in self._processes:
             self._processes[case.key] = self._processes.pop(case.key)  # the last one is the latest
         else:
-            self._make_room()
+            self._make_room(case)
             self._processes[case.key] = CaseProcess(case, self._manifest.root, self._server)
         try:
             return self._processes[case.key].ask(what, argument, tick, self._timeout_s)
@@ -84,8 +89,11 @@ class Isolated:
                 self._processes.pop(case.key).end()
             raise
 
-    def _make_room(self) -> None:
-        reserve = KEPT_FREE * psutil.virtual_memory().total
+    def _make_room(self, case: Case) -> None:
+        """End processes until there is memory for another one and for the case's data in the page cache."""
+        total = psutil.virtual_memory().total
+        data = self._manifest.artifacts[case.variant].stored_bytes if case.cache == "warm" else 0
+        reserve = KEPT_FREE * total + min(data, total / 2)
         while self._processes and cache.free_memory() < reserve:
             self._processes.pop(next(iter(self._processes))).end()
 
@@ -190,6 +198,7 @@ def serve(connection: Connection, descriptor: int) -> None:
         executor = InProcess(manifest)
         calls: dict[str, Callable[[Any], Any]] = {
             "prove": lambda warmup: executor.prove(case, warmup, tick),
+            "warm up": lambda _: executor.warm_up(case, tick),
             "measure": lambda number: executor.measure(case, number, tick),
             "trace": lambda path: executor.trace(case, path),
         }

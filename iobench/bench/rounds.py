@@ -146,6 +146,7 @@ class Measuring:
         self._run.manifest.opener(case.variant)  # complains about files that have gone or changed in size
         hosts.look_at_limits()
         headroom = self._recorder.look_at_headroom(case, number)
+        self._executor(case).ready(case, Tick(self._check_interrupt))
         state = hosts.establish(case)
         measured = self._executor(case).measure(case, number, self._tick(case, number))
         made = self._recorder.record(case, number, together(measured), state, headroom)

@@ -48,6 +48,9 @@ class RankCrew:
         found: ProofPart | None = self._all("prove", case, warmup, tick=tick)[0]
         return found
 
+    def ready(self, case: Case, tick: Tick) -> None:
+        """All are since they proved it."""
+
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Have all time their shares at the same time."""
         return self._all("measure", case, number, tick=tick)

@@ -23,7 +23,7 @@ FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 
 def answer(found: Found, needs: Needs) -> Recommendation:
     """The recommendation that the finalists' fresh rounds support."""
-    candidates = measured(found, needs)
+    candidates = measured(found)
     outcome, use, tied = _choose(found, candidates)
     case = next(case for case in found.finalists if case.key == use.key)
     default = next((one for one in candidates if DEFAULT in one.roles), None)
@@ -71,7 +71,7 @@ def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candida
 
 def _as_fast(fastest: Candidate, other: Candidate) -> bool:
     """Whether it is as fast by what is known best: rounds that scatter much tell hardly anyone apart."""
-    return other.samples_per_s.median * (1 + WORTH_IT) >= fastest.samples_per_s.median
+    return other.decisive_per_s * (1 + WORTH_IT) >= fastest.decisive_per_s
 
 
 def _cheapest(found: Found, among: Sequence[Candidate]) -> Candidate:
@@ -91,7 +91,8 @@ def _headline(
         return f"Nothing but {use.label} could be measured, so there is nothing to choose from."
     told = ""
     if use.against_default is not None and default is not None:
-        told = f": {ratio_text(use.against_default.ratio)} as fast as {default.label}, the default"
+        what = "with it training is " if use.trained_per_s else ""
+        told = f": {what}{ratio_text(use.against_default.ratio)} as fast as {default.label}, the default"
         if use.rounds >= stats.ENOUGH and use.against_default.outcome not in ("faster", "slower"):
             told += ", which may be no difference at all"
     said = f"Use {use.label}{told}."

@@ -5,31 +5,35 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
-from iobench.recommendation.needs import Needs
 from iobench.recommendation.others import case_labels
 from iobench.recommendation.result import Candidate
 from iobench.recommendation.search import CHEAPEST, DEFAULT, FASTEST, RUNNER_UP, Found
 from iobench.results import stats
 from iobench.results.cases import key_of
 
+ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key and the round's number
+
 WORTH_IT = 0.05  # a loader that brings less than this part of a training's time is not worth changing
 
 
-def measured(found: Found, needs: Needs) -> list[Candidate]:
-    """The finalists as their fresh rounds show them, the fastest first."""
-    rounds = {case.key: rounds_of(found.final, case.key) for case in found.finalists}
+def measured(found: Found) -> list[Candidate]:
+    """The finalists as their fresh rounds show them, with the training step if there is one: the fastest first."""
+    plain = {case.key: rounds_of(found.final, case.key) for case in found.finalists}
+    stepped = _with_step(found)
+    rounds = stepped if all(stepped.get(key) for key, own in plain.items() if own) else plain
     named = case_labels(found.finalists)
     default = next((key for key, roles in found.roles.items() if DEFAULT in roles and rounds.get(key)), None)
-    waits = _waits(found, needs)
+    waits = _waits(found)
     made = [
-        _candidate(found, case, named[case.key], rounds, default, waits.get(case.key))
+        _candidate(found, case, named[case.key], (plain, rounds), default, waits.get(case.key))
         for case in found.finalists
-        if rounds[case.key]
+        if plain[case.key]
     ]
-    fastest, *others = sorted(made, key=lambda one: one.samples_per_s.median, reverse=True)
+    fastest, *others = sorted(made, key=lambda one: one.decisive_per_s, reverse=True)
 
     def told_apart(other: Candidate) -> bool:
         held = stats.compare_paired(rounds[fastest.key], rounds[other.key], comparisons=len(others))
@@ -55,10 +59,12 @@ def _candidate(
     found: Found,
     case: Case,
     label: str,
-    rounds: dict[str, dict[int, float]],
+    known: tuple[ByRound, ByRound],
     default: str | None,
     waits: float | None,
 ) -> Candidate:
+    """One finalist; `known` are all rounds without the step, and those that decide."""
+    plain, rounds = known
     own = [made for made in found.final.sound if key_of(made.case) == case.key]
     artifact, scale = found.data.manifest.artifacts[case.variant], found.data.scale
     limit = max((made.limit for made in own if made.limit), key=lambda one: one.bytes_per_s, default=None)
@@ -73,9 +79,9 @@ def _candidate(
         label=label,
         format=case.variant,
         roles=[role for role in found.roles[case.key] if role != CHEAPEST or _feeds(waits)],
-        samples_per_s=stats.estimate(list(rounds[case.key].values())),
+        samples_per_s=stats.estimate(list(plain[case.key].values())),
         bytes_per_s=speed,
-        rounds=len(own),
+        rounds=len(rounds[case.key]),
         against_default=against,
         tied=False,
         limit=limit.name if limit else None,
@@ -84,6 +90,7 @@ def _candidate(
         memory_bytes=max((made.memory.peak_bytes for made in own if made.memory.peak_bytes), default=None),
         stored_bytes=artifact.stored_bytes * scale,
         write_s=artifact.write_s * scale,
+        trained_per_s=statistics.median(rounds[case.key].values()) if rounds is not plain else None,
     )
 
 
@@ -97,7 +104,15 @@ def rounds_of(run: Run, key: str) -> dict[int, float]:
     return {made.round: made.samples_per_s for made in run.sound if key_of(made.case) == key}
 
 
-def _waits(found: Found, needs: Needs) -> dict[str, float]:
+def _with_step(found: Found) -> ByRound:
+    """The samples/s of the rounds with the training step, by the key of the case without."""
+    if found.stepped is None:
+        return {}
+    pairs = zip(found.stepped.cases, found.final.cases, strict=True)
+    return {plain.key: rounds_of(found.stepped, case.key) for case, plain in pairs}
+
+
+def _waits(found: Found) -> dict[str, float]:
     """The part of the time that the device waits with the training step, by the key of the case without."""
     if found.stepped is None:
         return {}

@@ -19,17 +19,20 @@ from iobench.dataset.manifest import Manifest
 from iobench.errors import LoaderFailed
 from iobench.host.device import pick_device
 from iobench.recommendation import data as datas
-from iobench.recommendation.candidates import default_case, field_of
+from iobench.recommendation.candidates import asked_word, default_case, field_of
 from iobench.recommendation.data import Data
 from iobench.recommendation.needs import Needs
 from iobench.results.cases import key_of
 
 PROVING, RACING = 0.35, 0.3  # at most, of the time that is left after writing
 AGAIN, AGAIN_STEPPED = 0.6, 0.35  # at most, of what is left then, without and with rounds with the step
-STEP_ROUNDS, HALF_ROUNDS = 7, 7
+STEPPED = 0.8  # at most, of what is left for rounds with the step
+HALF_ROUNDS = 7
 RUNNERS_UP, NEAR = 3, 0.8  # at most, and how fast all but the first are: few rounds say little of order
 LEAST_S = 3.0  # that rounds over half as many samples need
+OTHER_LOADERS = 3  # at most: whether a loader reads on while the step runs is not seen without the step
 FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
+OTHER_LOADER = "fastest of its loader"
 CORE = ("torch", "tensordict", "numpy", "h5py", "lmdb")  # installed with iobench
 
 
@@ -119,14 +122,31 @@ def _roles(raced: Run, data: Data, needs: Needs) -> dict[str, list[str]]:
     if (default := default_case(measured, data.usual)) is not None:
         named.append((DEFAULT, default.key))
     if needs.step_ms:
-        enough = needs.batch_size / (needs.step_ms / 1000)
-        feeding = [case for case in measured if rates[case.key] >= enough]
-        if feeding:
-            named.append((CHEAPEST, min(feeding, key=lambda case: cost_of(case, data.manifest)).key))
+        named += _for_step(measured, rates, {key for _, key in named}, data.manifest, needs)
     roles: dict[str, list[str]] = {}
     for role, key in named:
         roles.setdefault(key, []).append(role)
     return roles
+
+
+def _for_step(
+    measured: Sequence[Case], rates: Mapping[str, float], known: set[str], manifest: Manifest, needs: Needs
+) -> list[tuple[str, str]]:
+    """Who may feed the step: what costs least, and the fastest of other loaders, which may read on beside it."""
+    enough = needs.batch_size / (needs.step_ms / 1000)
+
+    def cost(case: Case) -> tuple[bool, tuple[int, int, float]]:
+        return rates[case.key] < enough, cost_of(case, manifest)
+
+    feeding = [case for case in measured if rates[case.key] >= enough]
+    cheapest = [min(feeding, key=cost)] if feeding else []
+    taken = {asked_word(case) for case in measured if case in cheapest or case.key in known}
+    fastest = {asked_word(case): case for case in sorted(measured, key=lambda case: rates[case.key])}
+    others = sorted((case for word, case in fastest.items() if word not in taken), key=cost)
+    return [
+        *((CHEAPEST, case.key) for case in cheapest),
+        *((OTHER_LOADER, case.key) for case in others[:OTHER_LOADERS]),
+    ]
 
 
 def runners_up(rates: Mapping[str, float]) -> list[str]:
@@ -170,7 +190,7 @@ def _with_step(
     if not needs.step_ms:
         return None
     stepping = [replace(case, step_s=needs.step_ms / 1000) for case in cases]
-    return _again(manifest, stepping, options, STEP_ROUNDS, end - time.monotonic(), observer)
+    return _again(manifest, stepping, options, AUTO, STEPPED * (end - time.monotonic()), observer)
 
 
 def _on_half(data: Data, fastest: Case, options: RunOptions, end: float, observer: Observer) -> Run | None:
