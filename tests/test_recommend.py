@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,13 +16,14 @@ from conftest import call
 import iobench
 from iobench import formats
 from iobench.bench.case import Case
+from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.race import Race
 from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
 from iobench.errors import InvalidSettings, LoaderFailed
 from iobench.loading import loaders
-from iobench.recommendation import answer, finalists, others
+from iobench.recommendation import answer, finalists, others, search
 from iobench.recommendation.candidates import asked_word, default_case, field_of
 from iobench.recommendation.code import loader_code
 from iobench.recommendation.data import Data, sample_count
@@ -29,6 +31,7 @@ from iobench.recommendation.needs import Needs
 from iobench.recommendation.result import Candidate
 from iobench.recommendation.search import runners_up
 from iobench.results import stats
+from iobench.results.cases import key_of
 
 
 def by_round(*rates):
@@ -267,6 +270,46 @@ def test_of_those_that_are_tied_the_cheapest_is_used_only_if_it_came_near_the_fa
     candidates = [finalist(cases[name], rates[name], tied=name == "cheap") for name in words]
     outcome, use, tied = answer._choose(found, candidates)
     assert (outcome, use.key, len(tied)) == ("tied", cases[used].key, 1)
+
+
+def test_with_a_step_loaders_that_may_read_beside_it_are_measured_with_it(manifest):
+    """Without the step they are slower than one that reads while nobody trains."""
+    words = {"native": 500.0, "dataloader": 90.0, "stream": 400.0, "dataloader:num_workers=2": 200.0}
+    cases = {word: cases_of(manifest, options(word), ["cpu"])[0] for word in words}
+    rates = {cases[word].key: rate for word, rate in words.items()}
+    needs, known = Needs(step_ms=1.0, batch_size=1), {cases["native"].key}  # 1,000 samples/s are enough
+    named = search._for_step(list(cases.values()), rates, known, manifest, needs)
+    left = [("stream", "dataloader", "dataloader:num_workers=2"), search.OTHER_LOADER]
+    assert named == [(left[1], cases[word].key) for word in left[0]], "the cheapest first"
+    needs = Needs(step_ms=4.0, batch_size=1)  # of which 250 are enough
+    named = search._for_step(list(cases.values()), rates, set(), manifest, needs)
+    assert named[0] == (search.CHEAPEST, cases["native"].key)
+    assert named[1] == (search.OTHER_LOADER, cases["stream"].key)
+
+
+def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):
+    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("native", "stream")]
+    stepping = [replace(case, step_s=0.001) for case in cases]
+    final, stepped = (
+        run(manifest, RunOptions(rounds="10", limits=False), observer=Observer(), cases=some)
+        for some in (cases, stepping)
+    )
+    loads = {cases[0].key: 0.5, cases[1].key: 1.0}
+    final.records[:] = [taking(made, loads[key_of(made.case)], 0.0) for made in final.records]
+    trains = {stepping[0].key: (3.0, 2.0), stepping[1].key: (2.0, 1.0)}
+    stepped.records[:] = [taking(made, *trains[key_of(made.case)]) for made in stepped.records]
+    roles = {cases[0].key: [search.FASTEST], cases[1].key: [search.OTHER_LOADER]}
+    found = search.Found(Data(manifest, 1, False), final, final, roles, [], stepped)
+    said = answer.answer(found, Needs(step_ms=1.0, loaders=("native", "stream")))
+    assert (said.outcome, said.use.key, said.use.waits) == ("decided", cases[1].key, 0.5)
+    assert [one.key for one in said.candidates] == [cases[1].key, cases[0].key]
+    assert said.candidates[0].samples_per_s.median < said.candidates[1].samples_per_s.median
+    without = answer.answer(replace(found, stepped=None), Needs())
+    assert without.use.key == cases[0].key
+
+
+def taking(made, epochs_s, wait_s):
+    return replace(made, timing=replace(made.timing, epochs_s=epochs_s * made.round, wait_s=wait_s * made.round))
 
 
 def options(word):

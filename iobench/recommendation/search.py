@@ -135,8 +135,8 @@ def _for_step(
     """Who may feed the step: what costs least, and the fastest of other loaders, which may read on beside it."""
     enough = needs.batch_size / (needs.step_ms / 1000)
 
-    def cost(case: Case) -> tuple[bool, tuple[int, int, float]]:
-        return rates[case.key] < enough, cost_of(case, manifest)
+    def cost(case: Case) -> tuple[object, ...]:
+        return rates[case.key] < enough, *cost_of(case, manifest), -rates[case.key]
 
     feeding = [case for case in measured if rates[case.key] >= enough]
     cheapest = [min(feeding, key=cost)] if feeding else []
