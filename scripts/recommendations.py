@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """How right `iobench recommend` is: its choice against the exhaustive grid, situation by situation.
 
-For each situation (size, sample size, order, state of the cache, training step) the recommendation is asked for, and then
-the grid of candidates is measured in interleaved rounds: all of them in a few, those that are anywhere
-near the fastest in more, and those that are still near it, and the recommended one, in all. Regret is how
-much longer the recommended case takes than the fastest of the grid, by the medians of the grid; what all
-candidates would have taken in all rounds is the grid's time. Run it on a machine with nothing else to do:
-each situation takes several minutes, and with --out what was cut short goes on where it was.
+For each situation (size, sample size, order, state of the cache, training step) the recommendation is asked
+for, and then the grid of candidates is measured in interleaved rounds: all of them in a few, those that are
+anywhere near the fastest in more, and those that are still near it, and the recommended one, in all. Regret
+is how much longer the recommended case takes than the fastest of the grid, with the training step if there
+is one, by the medians of the grid; what all candidates would have taken in all rounds is the grid's time.
+Run it on a machine with nothing else to do: each situation takes several minutes, and with --out what was
+cut short goes on where it was.
 """
 
 from __future__ import annotations
@@ -55,7 +56,11 @@ def main() -> None:
     asked.add_argument("--out", type=Path, help="keep what was found here, and go on from what is there")
     given = asked.parse_args()
     there = [json.loads(line) for line in lines_of(given.out)]
-    heads = ("size       sample     order       cache  step    outcome", "recommended", "regret  of time  fastest")
+    heads = (
+        "size       sample     order       cache  step    outcome",
+        "recommended",
+        "regret  of time  fastest",
+    )
     print(f"{heads[0]}  {heads[1]:30} {heads[2]}")
     for found in there:
         show(found)

@@ -100,7 +100,7 @@ def test_a_process_that_made_room_is_warmed_up_before_its_next_round(images, mon
     rounds = [process for process, what in asked if what == "measure"]
     assert len(rounds) == 4
     for process in rounds:
-        assert [what for one, what in asked if one is process][0] in ("prove", "warm up")
+        assert next(what for one, what in asked if one is process) in ("prove", "warm up")
 
 
 def test_room_is_made_for_data_that_are_to_be_warm(images, executor, monkeypatch):

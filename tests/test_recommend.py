@@ -309,7 +309,8 @@ def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):
 
 
 def taking(made, epochs_s, wait_s):
-    return replace(made, timing=replace(made.timing, epochs_s=epochs_s * made.round, wait_s=wait_s * made.round))
+    timing = replace(made.timing, epochs_s=epochs_s * made.round, wait_s=wait_s * made.round)
+    return replace(made, timing=timing)
 
 
 def options(word):

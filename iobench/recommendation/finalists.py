@@ -21,7 +21,7 @@ WORTH_IT = 0.05  # a loader that brings less than this part of a training's time
 
 
 def measured(found: Found) -> list[Candidate]:
-    """The finalists as their fresh rounds show them, with the training step if there is one: the fastest first."""
+    """The finalists by their fresh rounds, with the training step if there is one: the fastest first."""
     plain = {case.key: rounds_of(found.final, case.key) for case in found.finalists}
     stepped = _with_step(found)
     rounds = stepped if all(stepped.get(key) for key, own in plain.items() if own) else plain

@@ -22,7 +22,7 @@ class Candidate:
 
     `against_default` is how many times as fast it is as the default, and `tied` says that it is not told
     apart from the fastest: both with the training step where there is one, as `trained_per_s` is, in samples.
-    `rounds` are those that this rests on; `waits` is the part of the time that the device waits with the step.
+    `rounds` are those that it rests on; `waits` is the part of the time that the device waits with the step.
     `stored_bytes` and `write_s` are those of the real data.
     """
 

@@ -132,7 +132,7 @@ def _roles(raced: Run, data: Data, needs: Needs) -> dict[str, list[str]]:
 def _for_step(
     measured: Sequence[Case], rates: Mapping[str, float], known: set[str], manifest: Manifest, needs: Needs
 ) -> list[tuple[str, str]]:
-    """Who may feed the step: what costs least, and the fastest of other loaders, which may read on beside it."""
+    """Who may feed the step: what costs least, and the fastest of other loaders, which may read beside it."""
     enough = needs.batch_size / (needs.step_ms / 1000)
 
     def cost(case: Case) -> tuple[object, ...]:

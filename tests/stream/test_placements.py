@@ -285,3 +285,23 @@ def test_rows_listed_at_whole_widths_are_taken_as_elements_of_an_array(tmp_path)
         assert (reader.batch(wanted)["x"][1:] == rows[wanted][1:]).all()
         assert (reader.batch(wanted)["x"][0] == rows[20]).all() == (over is not None)
         reader.close()
+
+
+@pytest.mark.parametrize("first", [[0, 4, 8], [0, 4, 9], [0], [0, 5]])
+def test_rows_in_chunks_are_taken_as_elements_wherever_the_chunks_lie(tmp_path, first):
+    """Chunks as large as each other but for the last, which is larger, and such as are not."""
+    schema, path = Schema(26, (Field("x", (16,), "float32"),)), tmp_path / "x"
+    rows = np.random.default_rng(0).random((26, 16), np.float32)
+    ends, begins, content = [*first[1:], 26], [], bytearray(40)
+    for low, high in reversed(list(zip(first, ends, strict=True))):
+        begins.insert(0, len(content))
+        content += rows[low:high].tobytes() + bytes(64)
+    path.write_bytes(content)
+    index = np.array(first)
+    place = Chunked((path,), index, np.zeros_like(index), np.array(begins), 64)
+    every = np.arange(26)
+    assert place.of_rows(place.first, every).tolist() == [max(f for f in first if f <= row) for row in every]
+    with CachedReader(schema, {"x": place}, cold=False) as reader:
+        assert reader._places.lattice("x") == 40
+        wanted = np.array([25, 0, 4, 3, 8, 9, 20, 0])
+        np.testing.assert_array_equal(reader.batch(wanted)["x"], rows[wanted])

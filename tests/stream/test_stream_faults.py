@@ -30,12 +30,11 @@ from stream_cases import (
 )
 
 from iobench.errors import InvalidSettings, LoaderFailed
-from iobench.formats import CorruptArtifact
+from iobench.formats import CorruptArtifact, Reader
 from iobench.host import cache
 from iobench.host.aio import Queue
 from iobench.loading.stream import ahead, choice, pipeline
 from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.unchanged import Unchanged
 
 pytest_plugins = ("stream_fixtures",)
 
@@ -187,16 +186,7 @@ def test_leaving_does_not_wait_until_all_is_read_ahead(vectors, pieces, name, or
 
 @every_order
 def test_the_first_batch_does_not_wait_until_all_is_read_ahead(monkeypatch, vectors, pieces, order):
-    check, checks = Unchanged.check, []
-
-    def later(self):
-        """Let the other threads go before the one that reads the first batch."""
-        checks.append(self)
-        if len(checks) == 1:
-            time.sleep(0.1)
-        check(self)
-
-    monkeypatch.setattr(Unchanged, "check", later)
+    as_a_read_begins(monkeypatch, lambda: time.sleep(0.1))  # the other threads go before the first batch's
     cache.evict(vectors.files_of("npy"))
     one = loader(vectors, "npy", order=order, batch_size=64, fields=["x"], threads=3)
     with contextlib.closing(iter(one)) as batches:
@@ -290,20 +280,27 @@ def test_a_file_that_changes_during_an_epoch_is_named(own, name, direct, change)
     in_child(go_on)
 
 
+def as_a_read_begins(monkeypatch, happen):
+    """Have something happen once, when a backend has begun to read and its reader has not."""
+    read, readers = Reader.read, []
+
+    def then(self, rows, out):
+        readers.append(self)
+        if len(readers) == 1:
+            happen()
+        read(self, rows, out)
+
+    monkeypatch.setattr(Reader, "read", then)
+
+
 @every_way
 @pytest.mark.parametrize(("order", "change"), [("sequential", "rewritten"), ("random", "truncated")])
 @pytest.mark.usefixtures("real_direct")
 def test_a_file_that_changes_in_the_middle_of_a_read_is_named(monkeypatch, own, name, direct, order, change):
-    file, check, checks = data_file(own, name), Unchanged.check, []
-
-    def then_change(self):
-        check(self)
-        checks.append(self)
-        if len(checks) == 1:
-            CHANGES[change](file)
+    file = data_file(own, name)
 
     def go_on():
-        monkeypatch.setattr(Unchanged, "check", then_change)
+        as_a_read_begins(monkeypatch, lambda: CHANGES[change](file))
         with pytest.raises(CorruptArtifact, match=str(file)) as caught:  # all in one read
             list(loader(own, name, direct=direct, order=order, batch_size=SAMPLES, threads=1))
         assert "\n" not in str(caught.value)
@@ -407,17 +404,11 @@ def failing(loop_disk, vectors):
 @pytest.mark.usefixtures("real_direct", "by_file")
 def test_a_disk_that_fails_is_one_line_and_no_bus_error(monkeypatch, failing, name, direct, order, cold):
     root, fail = failing(name)
-    file, check, checks = data_file(root, name), Unchanged.check, []
+    file = data_file(root, name)
     cache.evict([file]) if cold else cache.warm([file])
 
-    def then_fail(self):
-        check(self)
-        checks.append(self)
-        if len(checks) == 1:
-            fail()
-
     def go_on():
-        monkeypatch.setattr(Unchanged, "check", then_fail)
+        as_a_read_begins(monkeypatch, fail)
         with pytest.raises(LoaderFailed, match=str(file)) as caught:
             list(loader(root, name, direct=direct, order=order, batch_size=64, threads=1))
         assert "\n" not in str(caught.value)

@@ -26,6 +26,7 @@ class Backend:
     direct = False  # whether it reads past the page cache
     cold = False  # whether rows are known to come from the disk
     decodes = False  # whether rows come in blocks that have to be decoded
+    by_library = True  # which may map a file, and not survive that it was cut off
 
     def __init__(
         self, path: Path, reader: Reader, threads: int, unchanged: Unchanged, guards: Sequence[Guard] = ()
@@ -39,7 +40,8 @@ class Backend:
         CorruptArtifact where a file changes, LoaderFailed where the disk fails.
         """
         with failures_of(self.path):
-            self.unchanged.check()
+            if self.by_library:
+                self.unchanged.check()
             try:
                 self.reader.read(rows, out)
             except (FormatError, OSError):
@@ -72,6 +74,7 @@ class Backend:
 class CachedBackend(Backend):
     """Rows whose places are known, out of the page cache."""
 
+    by_library = False
     reader: CachedReader | BlockReader | Several
 
     def __init__(
@@ -95,6 +98,7 @@ class DirectBackend(Backend):
     """Rows that are stored as they are in memory, past the page cache."""
 
     direct = cold = True
+    by_library = False
     reader: DirectReader
 
     def phase(self, name: str, rows: Rows) -> int:

@@ -39,7 +39,8 @@ def gather_of(places: Places, name: str, memory: Bytes) -> Gather:
     over = places.lattice(name)
     if over is not None:
         take = _Elements(memory[over:][: (len(memory) - over) // width * width].view(_row(width)))
-        return lambda rows, out: take((places.positions(name, rows) - over) // width, out)
+        elements = places.elements(name, over)
+        return lambda rows, out: take(elements(rows), out)
     copy = _Large(memory, width) if width >= LARGE_ROW_BYTES else _Overlapping(memory, width)
     return lambda rows, out: copy(places.positions(name, rows), out)
 

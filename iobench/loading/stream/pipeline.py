@@ -10,6 +10,7 @@ from functools import partial
 from itertools import chain, count, repeat
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from iobench.errors import LoaderFailed
@@ -22,6 +23,7 @@ from iobench.loading.stream.transfer import Tensors, Transfer
 from iobench.loading.stream.workers import Pending, Workers
 from iobench.loading.tensors import tensors_of
 
+Index = npt.NDArray[np.int64]
 Transform = Callable[[Tensors], Tensors]
 Filled = tuple[list[Tensors], Exception | None]  # batches, and what kept the next one from being made
 
@@ -167,9 +169,33 @@ def _joined(group: list[Rows]) -> Rows:
     first, last = group[0], group[-1]
     if isinstance(first, slice) and isinstance(last, slice):
         return slice(first.start, last.stop)
-    return (
-        first if len(group) == 1 else np.concatenate([rows for rows in group if not isinstance(rows, slice)])
-    )
+    if len(group) == 1:
+        return first
+    parts = [rows for rows in group if not isinstance(rows, slice)]
+    whole = _following(parts)
+    return np.concatenate(parts) if whole is None else whole
+
+
+def _following(parts: list[Index]) -> Index | None:
+    """The array that these follow each other in; None where they do not.
+
+    Joined by copies, each of them lets go of the interpreter's lock, which other threads wait for.
+    """
+    base = parts[0].base
+    if not isinstance(base, np.ndarray) or base.shape != (base.size,) or base.dtype != parts[0].dtype:
+        return None
+    begin = stop = (_address(parts[0]) - _address(base)) // base.itemsize
+    for part in parts:
+        follows = part.base is base and _address(part) == _address(base) + stop * base.itemsize
+        if not follows or part.strides != base.strides:
+            return None
+        stop += len(part)
+    return base[begin:stop]
+
+
+def _address(array: Index) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:

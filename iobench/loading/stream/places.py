@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +16,7 @@ from iobench.host.maps import side_by_side
 from iobench.host.memory import PAGE
 
 Index = npt.NDArray[np.int64]
+Locate: TypeAlias = Callable[[Index], Index]
 
 PIECE_ROWS = 1 << 17  # looked at together: what stays in the processor's cache
 MOST_LISTED = 8 << 20  # rows whose positions are kept in memory
@@ -93,7 +96,9 @@ class Places(Laid):
         if isinstance(place, Strided):
             return np.asarray(starts[0] + place.offset + rows * place.stride)
         if isinstance(place, Chunked):
-            return np.asarray(self._bases[name][place.number(rows)] + rows * place.stride)
+            found = place.of_rows(self._bases[name], rows)
+            found += rows * place.stride
+            return found
         if name in self._listed:
             return np.asarray(np.take(self._listed[name], rows))
         if isinstance(place, Listed) and len(starts) == 1:
@@ -135,6 +140,21 @@ class Places(Laid):
             if (left != over).any():
                 return None
         return over
+
+    def elements(self, name: str, over: int) -> Locate:
+        """What tells the numbers of rows as elements of the field's width, from position `over` on.
+
+        Where all rows are such elements, as `lattice` knows. It calls as little as there can be: each call
+        lets go of the interpreter's lock, and other threads have it meanwhile.
+        """
+        place, width = self._of(name), self.widths[name]
+        if isinstance(place, Chunked) and place.stride == width:
+            bases = (self._bases[name] - over) // width
+            return lambda rows: np.add(place.of_rows(bases, rows), rows)
+        if self.samples <= MOST_LISTED:
+            every = [(self.positions(name, rows) - over) // width for rows in _pieces(self.samples)]
+            return partial(np.take, np.concatenate(every))
+        return lambda rows: (self.positions(name, rows) - over) // width
 
     def compact(self, name: str) -> bool:
         """Whether a field's rows lie by themselves, not among those of others."""
