@@ -18,7 +18,8 @@ from iobench.tuning.trial import AS_IT_IS, Trial
 from iobench.units import counted
 
 MOST_WORKERS = 16
-IDLE_TIMES = 8  # as many workers as cores, where they would wait most of the time
+BUSY_TIMES = 2  # as many workers as cores: one for each leaves cores without work as an epoch ends
+IDLE_TIMES = 8  # as many, where they would wait most of the time
 MORE_AHEAD = 4  # times the prefetch factor
 BATCH_FETCH = "whole batches from the dataset"
 ONE_THREAD = "one thread in each worker"
@@ -190,9 +191,9 @@ def _worker_counts(own: Own, like: Like, limits: Limits) -> tuple[Sequence[int],
 
 
 def _counts(idle: bool, limits: Limits) -> Sequence[int]:
-    """Numbers of workers worth trying: none, and powers of two up to the cores, or some times as many."""
-    cores = min(MOST_WORKERS, len(os.sched_getaffinity(0)) * (IDLE_TIMES if idle else 1))
+    """Numbers of workers worth trying: none, and powers of two up to some times the cores."""
+    most = min(MOST_WORKERS, len(os.sched_getaffinity(0)) * (IDLE_TIMES if idle else BUSY_TIMES))
     if limits.workers is not None:
-        cores = min(cores, limits.workers)
-    counts = [0, *(2**power for power in range(1, cores.bit_length()) if 2**power <= cores)]
-    return [*counts, 1] if cores == 1 else counts
+        most = min(most, limits.workers)
+    counts = [0, *(2**power for power in range(1, most.bit_length()) if 2**power <= most)]
+    return [*counts, 1] if most == 1 else counts
