@@ -274,17 +274,17 @@ def test_of_those_that_are_tied_the_cheapest_is_used_only_if_it_came_near_the_fa
 
 def test_with_a_step_loaders_that_may_read_beside_it_are_measured_with_it(manifest):
     """Without the step they are slower than one that reads while nobody trains."""
-    words = {"native": 500.0, "dataloader": 90.0, "stream": 400.0, "dataloader:num_workers=2": 200.0}
+    words = {"native": 900.0, "dataloader": 90.0, "stream": 800.0, "dataloader:num_workers=2": 500.0}
     cases = {word: cases_of(manifest, options(word), ["cpu"])[0] for word in words}
     rates = {cases[word].key: rate for word, rate in words.items()}
     needs, known = Needs(step_ms=1.0, batch_size=1), {cases["native"].key}  # 1,000 samples/s are enough
     named = search._for_step(list(cases.values()), rates, known, manifest, needs)
-    left = [("stream", "dataloader", "dataloader:num_workers=2"), search.OTHER_LOADER]
-    assert named == [(left[1], cases[word].key) for word in left[0]], "the cheapest first"
+    hopeful = ("stream", "dataloader:num_workers=2")  # the cheapest first; 474 is what native surely gives
+    assert named == [(search.OTHER_LOADER, cases[word].key) for word in hopeful]
     needs = Needs(step_ms=4.0, batch_size=1)  # of which 250 are enough
     named = search._for_step(list(cases.values()), rates, set(), manifest, needs)
     assert named[0] == (search.CHEAPEST, cases["native"].key)
-    assert named[1] == (search.OTHER_LOADER, cases["stream"].key)
+    assert [key for _, key in named[1:]] == [cases[word].key for word in hopeful]
 
 
 def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):

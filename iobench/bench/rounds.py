@@ -48,6 +48,7 @@ class Measuring:
             self._say_what_is_there()
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}  # the last time that a case was run
+        self._late_s = 0.0  # that proofs took beyond a race's time for them, and rounds have less
         for case in {case.model: case for case in run.cases}.values():
             Step.of(
                 case, run.manifest.schema
@@ -89,6 +90,8 @@ class Measuring:
                 found = self._executor(case).prove(case, self._options.warmup, self._tick(case, 0))
                 self._recorder.proved(case, found)
                 self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
+        if self._race:
+            self._late_s = max(0.0, time.monotonic() - began - self._race.proofs_s)
 
     def _trace_all(self) -> None:
         for case in self._live() if self._options.trace else ():
@@ -110,7 +113,7 @@ class Measuring:
             if rounds == 1 and not self._done:
                 self._say_how_long_still(elapsed_s)
             if self._race is not None:
-                return self._race_goes_on(self._race, rounds, elapsed_s)
+                return self._race_goes_on(self._race, rounds, elapsed_s + self._late_s)
             return bool(self._live()) and self._plan.go_on(rounds, elapsed_s, self._rates())
 
         for number, case in plan.interleaved(self._run.cases, go_on, self._options.seed):

@@ -25,7 +25,7 @@ from iobench.recommendation.needs import Needs
 from iobench.results.cases import key_of
 
 PROVING, RACING = 0.35, 0.3  # at most, of the time that is left after writing
-AGAIN, AGAIN_STEPPED = 0.6, 0.35  # at most, of what is left then, without and with rounds with the step
+AGAIN, AGAIN_STEPPED = 0.6, 0.25  # at most, of what is left then, without and with rounds with the step
 STEPPED = 0.8  # at most, of what is left for rounds with the step
 HALF_ROUNDS = 7
 RUNNERS_UP, NEAR = 3, 0.8  # at most, and how fast all but the first are: few rounds say little of order
@@ -132,8 +132,12 @@ def _roles(raced: Run, data: Data, needs: Needs) -> dict[str, list[str]]:
 def _for_step(
     measured: Sequence[Case], rates: Mapping[str, float], known: set[str], manifest: Manifest, needs: Needs
 ) -> list[tuple[str, str]]:
-    """Who may feed the step: what costs least, and the fastest of other loaders, which may read beside it."""
+    """Who may feed the step: what costs least, and the fastest of other loaders, which may read beside it.
+
+    Of these only who would train faster, if it did, than the fastest does if that reads between steps.
+    """
     enough = needs.batch_size / (needs.step_ms / 1000)
+    sure = 1 / (1 / max(rates.values()) + 1 / enough)
 
     def cost(case: Case) -> tuple[object, ...]:
         return rates[case.key] < enough, *cost_of(case, manifest), -rates[case.key]
@@ -142,7 +146,10 @@ def _for_step(
     cheapest = [min(feeding, key=cost)] if feeding else []
     taken = {asked_word(case) for case in measured if case in cheapest or case.key in known}
     fastest = {asked_word(case): case for case in sorted(measured, key=lambda case: rates[case.key])}
-    others = sorted((case for word, case in fastest.items() if word not in taken), key=cost)
+    others = sorted(
+        (case for word, case in fastest.items() if word not in taken and min(rates[case.key], enough) > sure),
+        key=cost,
+    )
     return [
         *((CHEAPEST, case.key) for case in cheapest),
         *((OTHER_LOADER, case.key) for case in others[:OTHER_LOADERS]),
