@@ -88,13 +88,14 @@ def lines_of(path: Path | None) -> list[str]:
 def name_of(situation: tuple) -> str:
     """A situation as its row begins."""
     size, shape, order, cache, step_ms = situation
-    return f"{size:<10.0e} {'x'.join(map(str, shape)):10} {order:11} {cache:6} {step_ms:4g} ms"
+    step = f" {step_ms:g} ms" if step_ms else ""
+    return f"{size:<10.0e} {'x'.join(map(str, shape)):10} {order:11} {cache:6}{step}"
 
 
 def show(found: dict) -> None:
     """Print a row."""
     print(
-        f"{found['situation']} {found['outcome']:8} {found['use']:30} {found['regret']:6.1%}  "
+        f"{found['situation']:46} {found['outcome']:8} {found['use']:30} {found['regret']:6.1%}  "
         f"{found['of_time']:7.0%}  {found['fastest']}{found['surely']}",
         flush=True,
     )

@@ -6,6 +6,7 @@ import re
 import runpy
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from conftest import call
 import iobench
 from iobench import formats
 from iobench.bench.case import Case
+from iobench.bench.executor import InProcess
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.race import Race
@@ -306,6 +308,35 @@ def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):
     assert said.candidates[0].samples_per_s.median < said.candidates[1].samples_per_s.median
     without = answer.answer(replace(found, stepped=None), Needs())
     assert without.use.key == cases[0].key
+
+
+def test_who_fails_with_the_step_is_named_and_none_to_choose(manifest):
+    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("native", "stream")]
+    stepping = [replace(case, step_s=0.001) for case in cases]
+    final, stepped = (
+        run(manifest, RunOptions(rounds="5", limits=False), observer=Observer(), cases=some)
+        for some in (cases, stepping)
+    )
+    final.records[:] = [taking(one, 1.0 + (key_of(one.case) == cases[1].key), 0.0) for one in final.records]
+    stepped.records[:] = [one for one in stepped.records if key_of(one.case) == stepping[1].key]
+    stepped.failures[stepping[0].key] = "its process was killed"
+    roles = {case.key: [search.FASTEST] for case in cases}
+    said = answer.answer(search.Found(Data(manifest, 1, False), final, final, roles, [], stepped), Needs())
+    assert [one.key for one in said.candidates] == [said.use.key] == [cases[1].key]
+    assert said.not_tried[-1].endswith("with the step: its process was killed")
+
+
+def test_proofs_that_are_late_take_their_time_from_the_race(manifest, monkeypatch):
+    prove = InProcess.prove
+
+    def late(executor, *asked):
+        time.sleep(2)
+        return prove(executor, *asked)
+
+    monkeypatch.setattr(InProcess, "prove", late)
+    (case,) = cases_of(manifest, options("native"), ["cpu"])
+    made = run(manifest, RunOptions(limits=False), observer=Observer(), cases=[case], race=Race(2.0, 31, 0.0))
+    assert [one.round for one in made.sound] == [1]
 
 
 def taking(made, epochs_s, wait_s):

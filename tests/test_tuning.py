@@ -402,3 +402,19 @@ def test_a_run_says_what_the_best_loader_would_bring(tmp_path, inside):
 )
 def test_padding_is_told_from_what_only_looks_like_it(rows, padded):
     assert padding_of([[torch.from_numpy(rows)]]) == padded
+
+
+@pytest.mark.parametrize(
+    ("cores", "idle", "most", "wanted"),
+    [
+        (1, False, None, [0, 2, 1]),
+        (4, False, None, [0, 2, 4, 8]),
+        (4, True, None, [0, 2, 4, 8, 16]),
+        (4, False, 3, [0, 2]),
+        (4, False, 1, [0, 1]),
+        (64, False, None, [0, 2, 4, 8, 16]),
+    ],
+)
+def test_numbers_of_workers_go_beyond_the_cores(monkeypatch, cores, idle, most, wanted):
+    monkeypatch.setattr(settings.os, "sched_getaffinity", lambda process: set(range(cores)))
+    assert settings._counts(idle, Limits(most)) == wanted

@@ -16,8 +16,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress
@@ -44,17 +42,20 @@ class Isolated:
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
         self._manifest, self._timeout_s = manifest, timeout_s
         self._processes: dict[str, CaseProcess] = {}
+        self._room = cache.free_memory()  # before there is any of them
         self._server = ForkServer(*PRELOADED)
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Start the case's process and have it prove and warm up; errors as in this process."""
         found: ProofPart | None = self._ask(case, tick, "prove", warmup)
+        self._processes[case.key].warm = True
         return found
 
     def ready(self, case: Case, tick: Tick) -> None:
-        """Where its process has ended meanwhile, start another one and have it run an epoch untimed."""
-        if case.key not in self._processes:
+        """Where its process has ended meanwhile, have another one run an epoch untimed."""
+        if case.key not in self._processes or not self._processes[case.key].warm:
             self._ask(case, tick, "warm up", None)
+            self._processes[case.key].warm = True
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Have its process time a round."""
@@ -91,9 +92,8 @@ class Isolated:
 
     def _make_room(self, case: Case) -> None:
         """End processes until there is memory for another one and for the case's data in the page cache."""
-        total = psutil.virtual_memory().total
         data = self._manifest.artifacts[case.variant].stored_bytes if case.cache == "warm" else 0
-        reserve = KEPT_FREE * total + min(data, total / 2)
+        reserve = KEPT_FREE * cache.total_memory() + min(data, self._room / 2)
         while self._processes and cache.free_memory() < reserve:
             self._processes.pop(next(iter(self._processes))).end()
 
@@ -108,7 +108,7 @@ class CaseProcess:
         except (EOFError, OSError) as error:
             self._shared.close()
             raise CaseDied(f"no process could be started for it: {error or 'it ended at once'}") from error
-        self._started = False
+        self._started = self.warm = False
         with contextlib.suppress(EOFError):  # it has died already, which `ask` tells
             self._process.send((case, root))
 

@@ -171,6 +171,11 @@ def free_memory() -> float:
     return min(psutil.virtual_memory().available, _memory_limit())
 
 
+def total_memory() -> float:
+    """Bytes that all processes here may have together, by the machine and by control groups."""
+    return min(psutil.virtual_memory().total, _memory_limit())
+
+
 def memory_groups() -> list[Path]:
     """The folders of the control groups that account for this process's memory."""
     lines = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]

@@ -9,7 +9,7 @@ from functools import partial
 from iobench.recommendation.code import loader_code, prepare_code
 from iobench.recommendation.finalists import WORTH_IT, measured, rounds_of
 from iobench.recommendation.needs import Needs
-from iobench.recommendation.others import case_labels, hurried, otherwise, raced, untried
+from iobench.recommendation.others import case_labels, failed_with_step, hurried, otherwise, raced, untried
 from iobench.recommendation.result import Candidate, Recommendation, now
 from iobench.recommendation.search import DEFAULT, FASTEST, Found, cost_of
 from iobench.results import stats
@@ -42,7 +42,7 @@ def answer(found: Found, needs: Needs) -> Recommendation:
         candidates,
         sentences,
         list(otherwise(found, use)),
-        [*found.not_tried, *untried(found.race, needs.max_time_s)],
+        [*found.not_tried, *untried(found.race, needs.max_time_s), *failed_with_step(found)],
         prepare_code(found.data, case),
         loader_code(found.data, case),
         records,
@@ -64,14 +64,14 @@ def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candida
     tied = [other for other in others if other.tied]
     if not tied:
         return "decided", fastest, []
-    few = min(one.rounds for one in (fastest, *tied)) < stats.ENOUGH
+    few = min(one.decisive_rounds for one in (fastest, *tied)) < stats.ENOUGH
     use = fastest if few else _cheapest(found, [fastest, *filter(partial(_as_fast, fastest), tied)])
     return "tied", use, [one for one in (fastest, *tied) if one is not use]
 
 
 def _as_fast(fastest: Candidate, other: Candidate) -> bool:
     """Whether it is as fast by what is known best: rounds that scatter much tell hardly anyone apart."""
-    return other.decisive_per_s * (1 + WORTH_IT) >= fastest.decisive_per_s
+    return other.decisive_per_s.median * (1 + WORTH_IT) >= fastest.decisive_per_s.median
 
 
 def _cheapest(found: Found, among: Sequence[Candidate]) -> Candidate:
@@ -93,12 +93,13 @@ def _headline(
     if use.against_default is not None and default is not None:
         what = "with it training is " if use.trained_per_s else ""
         told = f": {what}{ratio_text(use.against_default.ratio)} as fast as {default.label}, the default"
-        if use.rounds >= stats.ENOUGH and use.against_default.outcome not in ("faster", "slower"):
+        if use.decisive_rounds >= stats.ENOUGH and use.against_default.outcome not in ("faster", "slower"):
             told += ", which may be no difference at all"
     said = f"Use {use.label}{told}."
-    if tied and use.rounds < stats.ENOUGH:
+    if tied and use.decisive_rounds < stats.ENOUGH:
         said += (
-            f" That rests on {counted(use.rounds, 'round')}, too few to be sure: give a longer --max-time."
+            f" That rests on {counted(use.decisive_rounds, 'round')}, too few to be sure: "
+            "give a longer --max-time."
         )
     elif tied:
         others = ", ".join(one.label for one in tied)

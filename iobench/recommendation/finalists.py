@@ -24,16 +24,16 @@ def measured(found: Found) -> list[Candidate]:
     """The finalists by their fresh rounds, with the training step if there is one: the fastest first."""
     plain = {case.key: rounds_of(found.final, case.key) for case in found.finalists}
     stepped = _with_step(found)
-    rounds = stepped if all(stepped.get(key) for key, own in plain.items() if own) else plain
+    rounds = stepped if any(stepped.values()) else plain
     named = case_labels(found.finalists)
     default = next((key for key, roles in found.roles.items() if DEFAULT in roles and rounds.get(key)), None)
     waits = _waits(found)
     made = [
         _candidate(found, case, named[case.key], (plain, rounds), default, waits.get(case.key))
         for case in found.finalists
-        if plain[case.key]
+        if plain[case.key] and rounds.get(case.key)
     ]
-    fastest, *others = sorted(made, key=lambda one: one.decisive_per_s, reverse=True)
+    fastest, *others = sorted(made, key=lambda one: one.decisive_per_s.median, reverse=True)
 
     def told_apart(other: Candidate) -> bool:
         held = stats.compare_paired(rounds[fastest.key], rounds[other.key], comparisons=len(others))
@@ -81,7 +81,7 @@ def _candidate(
         roles=[role for role in found.roles[case.key] if role != CHEAPEST or _feeds(waits)],
         samples_per_s=stats.estimate(list(plain[case.key].values())),
         bytes_per_s=speed,
-        rounds=len(rounds[case.key]),
+        rounds=len(plain[case.key]),
         against_default=against,
         tied=False,
         limit=limit.name if limit else None,
@@ -90,7 +90,8 @@ def _candidate(
         memory_bytes=max((made.memory.peak_bytes for made in own if made.memory.peak_bytes), default=None),
         stored_bytes=artifact.stored_bytes * scale,
         write_s=artifact.write_s * scale,
-        trained_per_s=statistics.median(rounds[case.key].values()) if rounds is not plain else None,
+        trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
+        trained_rounds=0 if rounds is plain else len(rounds[case.key]),
     )
 
 

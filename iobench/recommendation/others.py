@@ -86,6 +86,14 @@ def untried(race: Run, max_time_s: float) -> Iterator[str]:
         yield f"no time was left for {shown}{more}: give about --max-time {_enough_s(race, max_time_s)}"
 
 
+def failed_with_step(found: Found) -> Iterator[str]:
+    """Finalists that failed with the training step, and why."""
+    if found.stepped is not None:
+        named = case_labels(found.stepped.cases)
+        for key, reason in found.stepped.failures.items():
+            yield f"{named[key]}, with the step: {reason}"
+
+
 def _enough_s(race: Run, max_time_s: float) -> int:
     """Seconds in which all cases could be tried, at the pace of those that were."""
     enough_s = max_time_s * len(race.cases) / (len(race.cases) - len(race.untried))

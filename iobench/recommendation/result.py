@@ -21,8 +21,8 @@ class Candidate:
     """A finalist, with the figures of its fresh rounds.
 
     `against_default` is how many times as fast it is as the default, and `tied` says that it is not told
-    apart from the fastest: both with the training step where there is one, as `trained_per_s` is, in samples.
-    `rounds` are those that it rests on; `waits` is the part of the time that the device waits with the step.
+    apart from the fastest: both with the training step where there is one, as `trained_per_s` is (samples/s
+    in `trained_rounds`). `waits` is the part of the time that the device waits with the step.
     `stored_bytes` and `write_s` are those of the real data.
     """
 
@@ -41,12 +41,18 @@ class Candidate:
     memory_bytes: int | None
     stored_bytes: float
     write_s: float
-    trained_per_s: float | None = None
+    trained_per_s: Estimate | None = None
+    trained_rounds: int = 0
 
     @property
-    def decisive_per_s(self) -> float:
+    def decisive_per_s(self) -> Estimate:
         """Samples/s with the training step, or without it where there is none: what it is chosen by."""
-        return self.trained_per_s or self.samples_per_s.median
+        return self.trained_per_s or self.samples_per_s
+
+    @property
+    def decisive_rounds(self) -> int:
+        """The rounds behind that."""
+        return self.trained_rounds if self.trained_per_s else self.rounds
 
     @property
     def reached(self) -> float | None:
@@ -101,7 +107,7 @@ class Recommendation:
             "case": lambda one: one.label + marks.get(one.key, ""),
             "MiB/s": lambda one: three_digits(one.bytes_per_s / MIB),
             "samples/s": lambda one: rate_text(one.samples_per_s.median),
-            "with the step": lambda one: rate_text(one.trained_per_s) if one.trained_per_s else None,
+            "with the step": lambda one: rate_text(one.trained_per_s.median) if one.trained_per_s else None,
             "times the default": _times,
             "waiting": lambda one: None if one.waits is None else f"{one.waits:.1%}",
             "on disk": lambda one: bytes_text(one.stored_bytes),
@@ -146,7 +152,7 @@ def _check(found: Recommendation) -> None:
     """ValueError where what a report relies on is not there."""
     speeds = [one.samples_per_s.median for one in found.candidates]
     speeds += [one.bytes_per_s for one in found.candidates] + [one.bytes_per_s for one in found.raced]
-    speeds += [one.trained_per_s for one in found.candidates if one.trained_per_s is not None]
+    speeds += [one.decisive_per_s.median for one in found.candidates]
     if not found.sentences or not found.candidates or min(speeds) <= 0:
         raise ValueError("it has no sentence, no finalist, or one without a speed")
     if len(found.records) < 2:

@@ -77,7 +77,7 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     raced = run(data.manifest, options, observer=observer, cases=field_.cases, race=race)
     if raced.interrupted:
         raise KeyboardInterrupt
-    roles = _roles(raced, data, needs)
+    roles = _roles(raced, data, needs, end - time.monotonic())
     if not roles:
         raise _nothing(raced)
     chosen, roles = _alike([case for case in raced.cases if case.key in roles], roles)
@@ -111,8 +111,8 @@ def rate_of(run: Run, key: str) -> float | None:
     return statistics.median(rates) if rates else None
 
 
-def _roles(raced: Run, data: Data, needs: Needs) -> dict[str, list[str]]:
-    """Why which cases are measured again, by key."""
+def _roles(raced: Run, data: Data, needs: Needs, left_s: float) -> dict[str, list[str]]:
+    """Why which cases are measured again, by key, `left_s` seconds being left for that."""
     rates = {case.key: rate for case in raced.cases if (rate := rate_of(raced, case.key)) is not None}
     if not rates:
         return {}
@@ -122,7 +122,10 @@ def _roles(raced: Run, data: Data, needs: Needs) -> dict[str, list[str]]:
     if (default := default_case(measured, data.usual)) is not None:
         named.append((DEFAULT, default.key))
     if needs.step_ms:
-        named += _for_step(measured, rates, {key for _, key in named}, data.manifest, needs)
+        known = {key for _, key in named}
+        stepping = _for_step(measured, rates, known, data.manifest, needs)
+        epoch_s = data.manifest.schema.samples / needs.batch_size * needs.step_ms / 1000
+        named += stepping[: max(1, int(left_s / 2 / epoch_s) - len(known))]  # each is proved and measured
     roles: dict[str, list[str]] = {}
     for role, key in named:
         roles.setdefault(key, []).append(role)

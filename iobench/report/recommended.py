@@ -31,10 +31,12 @@ def figures(found: Recommendation, prefix: str = "") -> list[Figure]:
     """The finalists' speeds, and formats by size and speed where there are several."""
     speeds = [_row(one, place) for place, one in enumerate(found.candidates)]
     notes = {one.key: ", ".join(one.roles) for one in found.candidates}
-    says = "Medians of fresh rounds with 95 % intervals, and the lowest limit on the way of each."
-    drawn = [
-        Figure(f"{prefix}speed", "How fast the finalists are", says, speeds, charts.speeds(speeds, [], notes))
-    ]
+    title, says = "How fast the finalists are", "Medians of fresh rounds with 95 % intervals, "
+    if any(one.trained_per_s for one in found.candidates):
+        title, says = f"{title} with the training step", f"{says}with the training step."
+    else:
+        says += "and the lowest limit on the way of each."
+    drawn = [Figure(f"{prefix}speed", title, says, speeds, charts.speeds(speeds, [], notes))]
     if len(found.raced) > 1:
         says = (
             "Each format by its fastest case in the race, which had few rounds. The line joins those that no "
@@ -46,17 +48,18 @@ def figures(found: Recommendation, prefix: str = "") -> list[Figure]:
 
 
 def _row(one: Candidate, place: int) -> Row:
-    rate, ends = one.samples_per_s, [one.samples_per_s.low, one.samples_per_s.high]
-    low, high = (None if end is None else one.bytes_per_s * end / rate.median for end in ends)
+    rate, sample_bytes = one.decisive_per_s, one.bytes_per_s / one.samples_per_s.median
+    low, high = (None if end is None else end * sample_bytes for end in (rate.low, rate.high))
+    trained = one.trained_per_s is not None
     return {
         "key": one.key,
         "case": one.label,
-        "bytes_per_s": one.bytes_per_s,
+        "bytes_per_s": rate.median * sample_bytes,
         "bytes_per_s low": low,
         "bytes_per_s high": high,
-        "limit": one.limit,
-        "limit_bytes_per_s": one.limit_bytes_per_s,
-        "rounds": one.rounds,
+        "limit": None if trained else one.limit,
+        "limit_bytes_per_s": None if trained else one.limit_bytes_per_s,
+        "rounds": one.decisive_rounds,
         "standing": RIVAL if one.tied else SLOWER if place else FASTEST,
     }
 

@@ -192,8 +192,9 @@ def _worker_counts(own: Own, like: Like, limits: Limits) -> tuple[Sequence[int],
 
 def _counts(idle: bool, limits: Limits) -> Sequence[int]:
     """Numbers of workers worth trying: none, and powers of two up to some times the cores."""
-    most = min(MOST_WORKERS, len(os.sched_getaffinity(0)) * (IDLE_TIMES if idle else BUSY_TIMES))
+    cores = len(os.sched_getaffinity(0))
+    most = min(MOST_WORKERS, cores * (IDLE_TIMES if idle else BUSY_TIMES))
     if limits.workers is not None:
         most = min(most, limits.workers)
     counts = [0, *(2**power for power in range(1, most.bit_length()) if 2**power <= most)]
-    return [*counts, 1] if most == 1 else counts
+    return [*counts, 1] if 1 in (cores, most) else counts

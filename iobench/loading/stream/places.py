@@ -148,10 +148,10 @@ class Places(Laid):
         lets go of the interpreter's lock, and other threads have it meanwhile.
         """
         place, width = self._of(name), self.widths[name]
-        if isinstance(place, Chunked) and place.stride == width:
-            bases = (self._bases[name] - over) // width
-            return lambda rows: np.add(place.of_rows(bases, rows), rows)
-        if self.samples <= MOST_LISTED:
+        if isinstance(place, Chunked):
+            bases, step = (self._bases[name] - over) // width, place.stride // width
+            return lambda rows: np.add(place.of_rows(bases, rows), rows if step == 1 else rows * step)
+        if isinstance(place, Listed) and self.samples <= MOST_LISTED:
             every = [(self.positions(name, rows) - over) // width for rows in _pieces(self.samples)]
             return partial(np.take, np.concatenate(every))
         return lambda rows: (self.positions(name, rows) - over) // width
