@@ -15,7 +15,7 @@ import pytest
 from conftest import call
 
 import iobench
-from iobench import formats
+from iobench import formats, thresholds
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess
 from iobench.bench.observer import Observer
@@ -87,7 +87,8 @@ def manifest(tmp_path_factory):
     return iobench.prepare(source, ["npy", "hdf5"], data_dir=tmp_path_factory.mktemp("data"), name="mine")[0]
 
 
-def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest):
+def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest, monkeypatch):
+    monkeypatch.setattr(thresholds, "ROUND_S", 0.2)  # of one epoch most is starting threads
     words = ("stream", "dataloader")
     options = RunOptions(format=("npy",), loader=words, limits=False)
     found = run(manifest, options, race=Race(600.0, rounds=4))

@@ -382,7 +382,7 @@ def test_a_watched_loop_says_what_the_best_loader_would_bring(monkeypatch):
 def test_a_run_says_what_the_best_loader_would_bring(tmp_path, inside):
     iobench.prepare(iobench.Synthetic(32 * 64 * 4, (32,)), ["npy"], data_dir=tmp_path)
     common = ("--data-dir", tmp_path, "--batch-size", 64, "--rounds", 3, "--no-limits", "--loader")
-    done = inside("run", *common, "native", "--step-ms", 60, "--headroom")
+    done = inside("run", *common, "native", "--step-ms", 150, "--headroom")
     assert "Loading is not your problem: over batches that are on the device already" in done.stdout
     done = inside("run", *common, "dataloader", "--step-ms", 0.01, "--headroom", "--json")
     (case,) = json.loads(done.stdout)["contexts"][0]["cases"]
