@@ -15,9 +15,14 @@ from torch.utils.data import DataLoader, Dataset
 
 from iobench.diagnose import seen, session
 from iobench.diagnose.advice import diagnose
+from iobench.diagnose.evidence import Evidence
 from iobench.diagnose.processes import Processes
 from iobench.diagnose.watch import Watch
+from iobench.tuning.contest import Contest
+from iobench.tuning.own import Own
 from iobench.tuning.settings import MOST_WORKERS
+from iobench.tuning.trial import Trial
+from iobench.tuning.turn import Wanted
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -268,3 +273,49 @@ def test_batches_of_any_kind_are_taken_as_they_are(batch):
     assert found.seen.batches == 20
     assert found.advice == []
     assert found.verdict.startswith("Alone, the loader gives ")
+
+
+def trial(name, kind="", **more):
+    return Trial(name, {"a": 1} if kind else {}, kind, **more)
+
+
+def test_what_had_too_few_turns_to_tell_may_still_bring_something():
+    base = trial("as it is", rates={1: 10.0})
+    few = {1: 300.0, 2: 310.0}
+    for one, hopeful in (
+        (trial("one thread", "threads"), True),
+        (trial("one thread", "threads", rates={1: 300.0}, fresh=few), True),
+        (trial("one thread", "threads", rates={1: 300.0}, fresh={**few, 3: 305.0}), False),
+        (trial("one thread", "threads", rates={1: 9.0}), False),
+        (trial("one thread", "threads", failed="no"), False),
+        (trial("2 workers", "workers", rates={1: 300.0}), False),
+    ):
+        assert Evidence(None, [base, one], [], {}).hopeful("threads") == hopeful, one
+    assert not Evidence(None, [], [], {}).hopeful("threads")
+
+
+def test_workers_that_persist_are_measured_again_where_a_race_cannot_show_what_they_bring():
+    base = trial("as it is", rates={1: 10.0}, first_batch_s=[0.5], epoch_s=[1.0])
+    persist = trial("workers that persist", "persistent", rates={1: 9.0})
+    more = Trial("4 workers, that persist", {"a": 1, "b": 2}, "persistent", {1: 11.0})
+    few = trial("2 workers", "workers", rates={1: 9.0})
+    assert session._best_of_each_kind([base, more, few, persist]) == [persist]
+    base.first_batch_s = [0.1]  # of which little is starting
+    assert session._best_of_each_kind([base, more, few, persist]) == [more]
+
+
+def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_what_is_likely_to_mend_it():
+    class Slow(Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, row):
+            time.sleep(0.1)
+            return torch.zeros(1)
+
+    own = Own(DataLoader(Slow(), 4))
+    trials = [Trial("as it is"), Trial("2 workers", {"num_workers": 2}), Trial("none", {"num_workers": 0})]
+    contest = Contest(own, Wanted(lambda tensors: None))
+    with contest.under_way():
+        contest.race(trials, 0.01)
+    assert [len(one.rates) for one in trials] == [1, 1, 0]

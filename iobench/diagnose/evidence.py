@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from iobench.diagnose.seen import Seen
+from iobench.results import stats
 from iobench.results.stats import Comparison, Estimate
 from iobench.tuning.trial import Trial
 
@@ -73,6 +74,16 @@ class Evidence:
         ]
         best = max(faster, key=lambda trial: self.against[trial.name].ratio.median, default=None)
         return Gain(best, self.against[best.name].ratio, self.beside) if best else None
+
+    def hopeful(self, kind: str) -> bool:
+        """Whether a setting of a kind may bring something, and had too little time to tell."""
+        return any(
+            trial.kind == kind
+            and not trial.failed
+            and len(trial.fresh) < stats.FEWEST
+            and (not trial.rates or trial.rate > self.trials[0].rate)
+            for trial in self.trials[1:]
+        )
 
     @property
     def fetching(self) -> Profiled | None:

@@ -128,17 +128,19 @@ def _pinned(evidence: Evidence) -> Advice | None:
 
 def _threads(evidence: Evidence) -> Advice | None:
     """Libraries in each worker that start a thread for each core."""
-    tried = evidence.gain(lambda trial: trial.kind == "threads")
-    if tried is None:
+    tried, seen = evidence.gain(lambda trial: trial.kind == "threads"), evidence.seen
+    full = seen.worker_cpu_s > BUSY * len(os.sched_getaffinity(0)) * seen.elapsed_s
+    if tried is None and not (full and evidence.hopeful("threads")):
         return None
-    count = tried.trial.changes.get("num_workers")
+    count = tried.trial.changes.get("num_workers") if tried else None
+    gain = tried.said if tried else "there was no time to be sure what that brings: give more --seconds"
     workers = f"set num_workers={count}, and " if count else ""
     said = (
         f"the threads of NumPy's libraries in each worker get in each other's way: {workers}limit them to "
         "one a worker (OPENBLAS_NUM_THREADS=1 and OMP_NUM_THREADS=1 before Python starts, or worker_init_fn="
-        f"lambda number: threadpoolctl.threadpool_limits(1)); {tried.said}"
+        f"lambda number: threadpoolctl.threadpool_limits(1)); {gain}"
     )
-    return Advice("threads", said, tried.times)
+    return Advice("threads", said, tried.times if tried else None)
 
 
 def _first_batch(evidence: Evidence) -> Advice | None:

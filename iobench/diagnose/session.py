@@ -23,7 +23,7 @@ from iobench.loading.foreign import tensors_of
 from iobench.loading.target import raised
 from iobench.results.parts import OthersPart
 from iobench.tuning import settings
-from iobench.tuning.contest import Contest, finalists
+from iobench.tuning.contest import Contest, finalists, unseen
 from iobench.tuning.own import Own, iter_is_itself
 from iobench.tuning.trial import Trial, slowing
 from iobench.tuning.turn import Wanted
@@ -144,8 +144,14 @@ def _best_of_each_kind(trials: Sequence[Trial]) -> list[Trial]:
     """The fastest of each kind that was faster in the race than the loader as it is, the fastest first."""
     base, *others = trials
     best: dict[str, Trial] = {}
-    for one in sorted(others, key=lambda one: one.rate, reverse=True):
-        if one.rates and not one.failed and one.rate > BETTER * base.rate:
+
+    def worth(one: Trial) -> tuple[float, int]:
+        """Its rate, or that of an epoch without its start where the race cannot say what it brings."""
+        share = base.first_batch_s[0] / base.epoch_s[0] if unseen(base, one) else 0.0
+        return max(one.rate, share and base.rate / max(1 - share, 0.01)), -len(one.changes)
+
+    for one in sorted(others, key=worth, reverse=True):
+        if one.rates and not one.failed and (one.rate > BETTER * base.rate or unseen(base, one)):
             best.setdefault(one.kind, one)
     return list(best.values())[:FINALISTS]
 

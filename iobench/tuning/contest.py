@@ -25,6 +25,7 @@ ROUNDS = 15  # of the finalists, where there is time
 CUTS = 3  # rounds that an epoch must leave time for; a longer one is cut off
 LEAST_S = 0.05  # of a turn
 LATE = 2  # times as long as planned, that the fewest rounds there can be may take
+UNSEEN = 0.3  # of an epoch, for its first batch
 ODD = 0.02  # of an epoch's samples, from which on another number of them is another job
 
 
@@ -74,7 +75,8 @@ class Contest:
     def race(self, trials: Sequence[Trial], seconds: float, seed: int = 0) -> None:
         """Rounds in which who is clearly behind drops out; each first turn in the order given.
 
-        Who had no turn by then is left without rates.
+        Who had no turn by then is left without rates, but for the first two: one turn of a loader may take
+        all the time there is, and what is most likely to mend that comes second.
         """
         race, began = Race(seconds), time.monotonic()
         limit_s = max(LEAST_S, seconds / CUTS / len(trials))
@@ -95,7 +97,8 @@ class Contest:
         later = ((number + 1, trial) for number, trial in plan.interleaved(trials, goes_on, seed))
         for number, trial in itertools.chain(first, later):
             late = time.monotonic() - began > seconds
-            if trial.failed or trial.dropped is not None or (late and (number > 1 or trial.changes)):
+            most_likely = number == 1 and any(trial is one for one in trials[:2])
+            if trial.failed or trial.dropped is not None or (late and not most_likely):
                 continue
             self._turn(trial, number, limit_s, fresh=False)
 
@@ -168,6 +171,15 @@ class Contest:
                 "its workers do not share them out"
             )
         return None
+
+
+def unseen(base: Trial, trial: Trial) -> bool:
+    """Whether a race cannot have shown what a setting brings, which needs fresh rounds to be seen.
+
+    Workers that persist start in their first turn like any, and again after each that was cut off.
+    """
+    started = base.first_batch_s and base.first_batch_s[0] > UNSEEN * base.epoch_s[0]
+    return trial.kind == "persistent" and bool(started and trial.rates) and trial.failed is None
 
 
 def finalists(trials: Sequence[Trial], ordered: Sequence[Trial], seconds: float) -> list[Trial]:

@@ -29,6 +29,7 @@ STARTS = {  # how workers can start, by Python's word for it, the quickest first
     "forkserver": "workers from a fork server",
     "spawn": "workers that are spawned",
 }
+SIGNS = ("threads", "persistent")  # tried where a sign was seen of what they mend: so before all others
 STARTING = 0.05  # of an epoch, that its first batch has to take for how workers start to matter
 
 
@@ -53,7 +54,9 @@ class Like:
 def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[Trial], list[str]]:
     """The loader as it is and what is worth trying, as far as it can be set; and what is not, and why."""
     limits, now = limits or Limits(), own.workers({})
+    refined = refinements(own, Trial(AS_IT_IS), like)
     found = [Trial(AS_IT_IS, unfit=_too_many(own, {}, limits))]
+    found += [one for one in refined if one.kind in SIGNS]
     if fetches_batches(own):
         found.append(_trial("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
         if now:
@@ -62,15 +65,13 @@ def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[
     left_out = [why_none] if why_none else []
     if (now or counts) and like.starting and like.whole:
         left_out += _left_starts(own, like)
-    refined = refinements(own, Trial(AS_IT_IS), like)
-    found += [one for one in refined if one.kind == "threads"]  # a sign of that was seen: before all others
     found += [_trial("workers", counted(n, "worker"), num_workers=n) for n in counts]
     if counts and max(counts) > 1:
         many = _trial("workers", counted(max(counts), "worker"), num_workers=max(counts))
         # what the most bring is hidden by their start where they do not persist, or by threads that fight
         hiding = {"persistent"} if now else {"persistent", "threads"}
         found += [one for one in refinements(own, many, like) if one.kind in hiding]
-    found += [one for one in refined if one.kind != "threads"]
+    found += [one for one in refined if one.kind not in SIGNS]
     return [one for one in found if not one.changes or not _too_many(own, one.changes, limits)], left_out
 
 

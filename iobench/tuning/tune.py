@@ -14,7 +14,7 @@ from iobench.loading.target import called_of, raised
 from iobench.thresholds import CROWDED
 from iobench.tuning import settings
 from iobench.tuning.answer import Tuned, answer
-from iobench.tuning.contest import CUTS, Contest, Limits, finalists
+from iobench.tuning.contest import CUTS, Contest, Limits, finalists, unseen
 from iobench.tuning.own import Own
 from iobench.tuning.records import Records, new_path
 from iobench.tuning.trial import AS_IT_IS, HEADROOM, Trial, slowing
@@ -154,7 +154,7 @@ class _Tuning:
         base, *others = trials
         fitting = sorted((one for one in others if _fits(one)), key=lambda one: one.rate, reverse=True)
         if base.unfit is None:
-            fitting = [one for one in fitting if one.rate > base.rate]
+            fitting = [one for one in fitting if one.rate > base.rate or unseen(base, one)]
         elif not fitting:
             least = min((one for one in trials if one.memory_bytes), key=lambda one: one.memory_bytes or 0)
             raise InvalidSettings(
