@@ -319,3 +319,20 @@ def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_what_is_likely_to_me
     with contest.under_way():
         contest.race(trials, 0.01)
     assert [len(one.rates) for one in trials] == [1, 1, 0]
+
+
+def test_workers_that_persist_are_started_before_fresh_rounds_are_timed(monkeypatch):
+    own = Own(DataLoader(Samples(16, lambda row: torch.zeros(1)), 4, **FORK))
+    trials = [Trial("as it is"), Trial("persist", {"persistent_workers": True}, "persistent")]
+    contest, taken, take = Contest(own, Wanted(lambda tensors: None)), [], Contest._take
+
+    def noted(self, trial, limit_s):
+        taken.append(trial.name)
+        return take(self, trial, limit_s)
+
+    with contest.under_way():
+        contest.race(trials, 0.01)
+        monkeypatch.setattr(Contest, "_take", noted)
+        contest.fresh(trials, 60.0, rounds=3)
+    assert taken[0] == "persist"
+    assert (taken.count("persist"), len(trials[1].fresh)) == (4, 3)

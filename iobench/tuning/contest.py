@@ -115,9 +115,19 @@ class Contest:
                 return elapsed_s <= LATE * seconds  # fewer would say nothing
             return done < rounds and elapsed_s * (done + 1) / done <= seconds
 
+        for trial in trials if whole else ():
+            if trial.changes.get("persistent_workers"):
+                self._start_workers(trial)
         for number, trial in plan.interleaved(trials, goes_on, seed):
             if not trial.failed:
                 self._turn(trial, number, limit_s, fresh=True)
+
+    def _start_workers(self, trial: Trial) -> None:
+        """Have workers that persist started: that is part of their first epoch, and of no later one."""
+        try:
+            self._take(trial, None)
+        except Exception as error:  # noqa: BLE001 - whatever somebody's loader does with these settings
+            trial.failed = reason(error)
 
     def _turn(self, trial: Trial, number: int, limit_s: float | None, fresh: bool) -> None:
         before = time.monotonic()
