@@ -290,13 +290,16 @@ def test_with_a_step_loaders_that_may_read_beside_it_are_measured_with_it(manife
     assert [key for _, key in named[1:]] == [cases[word].key for word in hopeful]
 
 
+def plain_and_stepped(manifest):
+    """Two cases and a run of them, and both again with a training step."""
+    plain = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("native", "stream")]
+    both = plain, [replace(case, step_s=0.001) for case in plain]
+    wanted = RunOptions(rounds="10", limits=False)
+    return [(cases, run(manifest, wanted, observer=Observer(), cases=cases)) for cases in both]
+
+
 def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):
-    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("native", "stream")]
-    stepping = [replace(case, step_s=0.001) for case in cases]
-    final, stepped = (
-        run(manifest, RunOptions(rounds="10", limits=False), observer=Observer(), cases=some)
-        for some in (cases, stepping)
-    )
+    (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
     loads = {cases[0].key: 0.5, cases[1].key: 1.0}
     final.records[:] = [taking(made, loads[key_of(made.case)], 0.0) for made in final.records]
     trains = {stepping[0].key: (3.0, 2.0), stepping[1].key: (2.0, 1.0)}
@@ -312,12 +315,7 @@ def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):
 
 
 def test_who_fails_with_the_step_is_named_and_none_to_choose(manifest):
-    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("native", "stream")]
-    stepping = [replace(case, step_s=0.001) for case in cases]
-    final, stepped = (
-        run(manifest, RunOptions(rounds="5", limits=False), observer=Observer(), cases=some)
-        for some in (cases, stepping)
-    )
+    (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
     final.records[:] = [taking(one, 1.0 + (key_of(one.case) == cases[1].key), 0.0) for one in final.records]
     stepped.records[:] = [one for one in stepped.records if key_of(one.case) == stepping[1].key]
     stepped.failures[stepping[0].key] = "its process was killed"

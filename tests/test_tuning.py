@@ -412,6 +412,7 @@ def test_padding_is_told_from_what_only_looks_like_it(rows, padded):
         (4, True, None, [0, 2, 4, 8, 16]),
         (4, False, 3, [0, 2]),
         (4, False, 1, [0, 1]),
+        (1, False, 0, [0]),
         (64, False, None, [0, 2, 4, 8, 16]),
     ],
 )

@@ -24,8 +24,7 @@ class RoundPlan:
     """When a run has enough rounds.
 
     After `count`; without one, from ten rounds on, when each case's interval lies within ±2 % of its
-    median. Either way
-    no round is begun that would end later than `max_time_s`, except the first.
+    median. Either way no round is begun that would end later than `max_time_s`, except the first.
     """
 
     count: int | None

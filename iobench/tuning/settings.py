@@ -198,4 +198,4 @@ def _counts(idle: bool, limits: Limits) -> Sequence[int]:
     if limits.workers is not None:
         most = min(most, limits.workers)
     counts = [0, *(2**power for power in range(1, most.bit_length()) if 2**power <= most)]
-    return [*counts, 1] if 1 in (cores, most) else counts
+    return [*counts, 1] if most and 1 in (cores, most) else counts
