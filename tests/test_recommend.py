@@ -261,6 +261,8 @@ def test_what_the_race_had_guessed_gives_way_to_what_fresh_rounds_show():
     assert place(["runner-up", "default"], "fastest") == ["fastest", "default"]
     assert place(["fastest"], "runner-up") == ["runner-up"]
     assert place(["default"], "runner-up") == ["default"]
+    assert place([search.OTHER_LOADER], "fastest") == ["fastest"]
+    assert place([search.OTHER_LOADER], "runner-up") == [search.OTHER_LOADER]
 
 
 @pytest.mark.parametrize(("rate", "used"), [(97.0, "cheap"), (88.0, "dear")])

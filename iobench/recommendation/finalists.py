@@ -11,7 +11,7 @@ from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.recommendation.others import case_labels
 from iobench.recommendation.result import Candidate
-from iobench.recommendation.search import CHEAPEST, DEFAULT, FASTEST, RUNNER_UP, Found
+from iobench.recommendation.search import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, Found
 from iobench.results import stats
 from iobench.results.cases import key_of
 
@@ -52,7 +52,8 @@ def of_fresh_rounds(roles: Sequence[str], place: str) -> list[str]:
     """The roles of a finalist whose place in the race is now another one."""
     raced = {FASTEST, RUNNER_UP}
     held = place == FASTEST or not raced.isdisjoint(roles)
-    return [*([place] if held else []), *(role for role in roles if role not in raced)]
+    gone = raced | ({OTHER_LOADER} if place == FASTEST else set())  # the fastest of all is that of its loader
+    return [*([place] if held else []), *(role for role in roles if role not in gone)]
 
 
 def _candidate(
