@@ -17,6 +17,7 @@ from iobench.host import cache
 from iobench.host.counters import Counters
 from iobench.loading import loaders, order
 from iobench.loading.loaders import Job
+from iobench.testing.loaders import left_open
 
 FETCHES, LOADERS = ("sample", "batch"), loaders.DEFAULT_LOADERS
 ROWS = {
@@ -46,17 +47,6 @@ def fetching(loader, fetch):
     return {"fetch": fetch} if loader == "dataloader" else {}
 
 
-def maps():
-    return Path("/proc/self/maps").read_text().splitlines()
-
-
-def in_use(root):
-    """The files below a folder that this process has open or mapped."""
-    opened = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
-    mapped = [line.split(maxsplit=5)[-1] for line in maps()]
-    return {path for path in opened + mapped if path.startswith(f"{root.resolve()}/")}
-
-
 def assert_epoch(batches, manifest, rows):
     """The batches hold these rows of the source, and with that everything the manifest promises."""
     source, check = image_arrays(), Checksum(manifest.schema)
@@ -75,7 +65,7 @@ def assert_epoch(batches, manifest, rows):
 def test_dataloader_gives_every_sample_once_and_lets_go(images, name, kind, workers, fetch):
     forked = {"num_workers": 2, "start_method": "fork"} if workers else {}
     assert_epoch(epoch(images, name, rows=ROWS[kind], fetch=fetch, **forked), images, ROWS[kind])
-    assert not in_use(images.root)
+    assert not left_open(images.root)
 
 
 @pytest.mark.parametrize(("name", "fetch"), [("npy", "sample"), ("lmdb", "batch")])
@@ -89,7 +79,7 @@ def test_dataloader_works_in_workers_that_inherit_nothing(images, name, fetch):
 @pytest.mark.parametrize("kind", order.ORDERS)
 def test_native_gives_every_sample_once_and_lets_go(images, name, kind):
     assert_epoch(epoch(images, name, "native", rows=ROWS[kind]), images, ROWS[kind])
-    assert not in_use(images.root)
+    assert not left_open(images.root)
 
 
 @every_format
@@ -124,7 +114,7 @@ def test_batches_are_no_views_of_a_file(images, name, loader):
 
 
 def file_maps(root):
-    lines = [line.split(maxsplit=5) for line in maps()]
+    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
     spans = [line[0].split("-") for line in lines if line[-1].startswith(str(root.resolve()))]
     return [(int(low, 16), int(high, 16)) for low, high in spans]
 

@@ -228,12 +228,11 @@ class _Keeper:
 
 
 class Machine:
-    """Two devices, the host's clock, and what was done wrong."""
+    """Two devices, the clocks of the host's threads, and what was done wrong."""
 
     def __init__(self, schedule, copy_bytes_per_s=1e9):
         self.lock, self.schedule = threading.RLock(), schedule
         self.copy_bytes_per_s = copy_bytes_per_s
-        self.now = 0.0  # of the host, in seconds that nothing but the devices' work takes
         self.streams, self.pools = {}, [Pool(self) for _ in range(DEVICES)]
         self.pinned, self.faults = Pinned(self), []
         self.woken = Counter()  # by device: how often a thread asked something of the one that it had
@@ -263,6 +262,18 @@ class Machine:
     def unfinished(self):
         """How many operations were asked for and not done."""
         return sum(len(stream.waiting) for stream in self.streams.values())
+
+    @property
+    def now(self):
+        """The calling thread's clock, in seconds that nothing but the devices' work takes.
+
+        Each thread has its own: what one waits for makes no other late.
+        """
+        return getattr(self._own, "now", 0.0)
+
+    @now.setter
+    def now(self, seconds):
+        self._own.now = seconds
 
     @property
     def device(self):

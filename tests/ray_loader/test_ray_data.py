@@ -20,7 +20,7 @@ from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.testing._cases import SCHEMA, store
 from iobench.testing._damage import Bomb
-from iobench.testing.loaders import BATCH, as_arrays, in_use, job_over, read_all
+from iobench.testing.loaders import BATCH, as_arrays, job_over, left_open, read_all
 
 DTYPES = {field.name: field.dtype for field in SCHEMA.fields}
 
@@ -78,7 +78,7 @@ def test_nothing_is_left_of_an_epoch_that_was_left_in_the_middle(tmp_path):
             continue
         thread.join(10.0)
         assert not thread.is_alive(), thread.name
-    assert not in_use(artifact.path)
+    assert not left_open(artifact.path)
 
 
 def test_what_is_not_there_is_one_line(tmp_path):
