@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -16,11 +18,13 @@ from iobench.host.memory import touched_array
 from iobench.loading.stream.files import Files, open_plain, read_into
 from iobench.loading.stream.places import Laid
 from iobench.loading.stream.turn import Turn
+from iobench.loading.stream.workers import Pending, Workers
 
 # Reads of this size fill the cache at the speed of the disk even where the kernel's own
 # read-ahead is short, and with large folios, which are fast to copy from afterwards.
 PIECE_BYTES = 8 << 20
 ASKED_BYTES = 128 << 20  # of rows that nobody has taken yet
+READERS = 3  # threads: one leaves the disk idle while it copies, and between files
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -48,6 +52,7 @@ class ReadAhead:
         self._reached, self._all_read = self._rows.start, not self._stored
         self._asked = self._taken = 0  # rows of the epoch
         self._error: Exception | None = None
+        self._scratch: SimpleQueue[Bytes] = SimpleQueue()  # what was read goes nowhere
         self._process = os.getpid()
         self._begun = threading.Event()
         if self._turn is None:
@@ -132,30 +137,49 @@ class ReadAhead:
             self._changed.notify_all()
 
     def _read_stored(self) -> None:
-        """Read fields as they are stored, all of each."""
+        """Read fields as they are stored, all of each; the first piece has the disk to itself."""
         if not self._stored:
             return
-        scratch = touched_array(PIECE_BYTES)
         step = max(1, PIECE_BYTES // max(self._places.widths[name] for name in self._stored))
-        for row in range(self._rows.start, self._rows.stop, step):
-            if self._stopping:
-                return
-            self._read(row, min(row + step, self._rows.stop), scratch)
-            with self._changed:
-                self._reached = row + step
-                self._changed.notify_all()
+        under_way = deque[tuple[int, Pending[None]]]()
+        readers = Workers(self._read, READERS, "iobench-ahead")
+        for _ in range(READERS):
+            self._scratch.put(touched_array(PIECE_BYTES))
+        try:
+            readers.start()
+            for row in range(self._rows.start, self._rows.stop, step):
+                if self._stopping:
+                    return
+                end = min(row + step, self._rows.stop)
+                under_way.append((end, readers.give(slice(row, end))))
+                if len(under_way) > READERS or row == self._rows.start:
+                    self._reach(*under_way.popleft())
+            while under_way:
+                self._reach(*under_way.popleft())
+        finally:
+            readers.close()
         with self._changed:
             self._all_read = True
             self._changed.notify_all()
 
-    def _read(self, start: int, stop: int, scratch: Bytes) -> None:
-        found = self._places.ranges(start, stop, self._stored)
-        for low, high in zip(*(ends.tolist() for ends in found), strict=True):
-            number, offset = self._places.within(low)
-            with self._files.using(number) as file:
-                for done in range(0, high - low, len(scratch)):
-                    into = scratch[: high - low - done]
-                    read_into(file, self._places.files[number], offset + done, into)
+    def _reach(self, row: int, read: Pending[None]) -> None:
+        read.result()
+        with self._changed:
+            self._reached = row
+            self._changed.notify_all()
+
+    def _read(self, rows: slice) -> None:
+        scratch = self._scratch.get()
+        try:
+            found = self._places.ranges(rows.start, rows.stop, self._stored)
+            for low, high in zip(*(ends.tolist() for ends in found), strict=True):
+                number, offset = self._places.within(low)
+                with self._files.using(number) as file:
+                    for done in range(0, high - low, len(scratch)):
+                        into = scratch[: high - low - done]
+                        read_into(file, self._places.files[number], offset + done, into)
+        finally:
+            self._scratch.put(scratch)
 
     def _ask_in_turn(self, turn: Turn) -> None:
         """Ask for the epoch's rows after the first batch, so many ahead of those that were taken."""

@@ -18,12 +18,12 @@ class Workers(Generic[Item, Result]):
     moment leaves no lock behind, as it does in concurrent.futures.
     """
 
-    def __init__(self, work: Callable[[Item], Result], threads: int) -> None:
+    def __init__(self, work: Callable[[Item], Result], threads: int, name: str = "iobench-stream") -> None:
         self._work = work
         self._asked: SimpleQueue[tuple[Item, SimpleQueue[Result | BaseException]] | None] = SimpleQueue()
         self._closing = False
         self._threads = [
-            threading.Thread(target=self._serve, name=f"iobench-stream-{number}", daemon=True)
+            threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True)
             for number in range(threads)
         ]
 
