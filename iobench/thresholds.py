@@ -3,6 +3,7 @@
 ROUND_S = 0.2  # a shorter round measures the moment
 COLD_LIMIT = 0.01  # residency above this is not cold
 WARM_LIMIT = 0.99  # residency below this is not warm
+OPENING_PART = 0.2  # of the data, read before the clock starts: an epoch without these is not cold
 BACKED_BYTES_PER_S = 3e9  # touching memory that is there is several times as fast
 OTHERS_PROCESSORS = (
     0.10  # of the processors' time: beside 6 % identical runs were alike here, beside 50 % half as fast

@@ -97,6 +97,7 @@ UP = [700, 800, 900, 1000, 1100, 1200]
         ),
         ("residency", changed(rounds_of(STEADY), "cache", residency=0.8)),
         ("unverified", changed(rounds_of(STEADY), "cache", residency=None)),
+        ("opening", cold(changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2))),
         ("reclaimed", changed(rounds_of(STEADY), "disk", read_bytes=DATA // 2, device_read_bytes=DATA // 2)),
         ("steal", changed(rounds_of(STEADY), "processor", steal_s=0.05)),
         ("neighbours", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
@@ -121,6 +122,8 @@ def test_each_reason_to_warning_is_said_alone_and_tells_what_helps(kind, records
     [
         cold(rounds_of(STEADY), below_s=[1e-4, 1e-4]),
         cold(rounds_of(STEADY), below_s=None),
+        cold(changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 10)),
+        changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2),  # a warm one, whatever it was for
         cold(rounds_of(STEADY), prefault_bytes_per_s=9e9),
         changed(changed(rounds_of(STEADY), "processor", steal_s=None), "disk", read_bytes=None),
         cold(changed(rounds_of(STEADY), "disk", read_bytes=DATA, device_read_bytes=int(1.01 * DATA))),

@@ -67,6 +67,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
         with opening:
             epochs = opened(loader, job)
         with closing(epochs):
+            opening_bytes = counters.disk_so_far()
             consume = _checked(check, consume)
             done = samples = logical_bytes = 0
             whole_s = 0.0  # of all ranks
@@ -87,7 +88,8 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
     if wanted.peers.count > 1:
         timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
     timing = replace(timing, **_split(profile, epochs, opening, meter))
-    return measured_of(timing, counts[0], paces)
+    made = measured_of(timing, counts[0], paces)
+    return replace(made, disk=replace(made.disk, opening_bytes=opening_bytes))
 
 
 def _clock(transfer: HostToDevice, wanted: Round) -> DeviceClock | None:

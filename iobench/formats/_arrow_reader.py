@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,14 @@ class Mapped:
     def __init__(self, file: Path) -> None:
         self.file = file
         try:
-            self._map = pa.memory_map(str(regular(file)), "r")
-            whole = self._map.read_buffer()
+            with regular(file).open("rb") as opened:
+                mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
+            # else looking at each record batch's first page reads what lies around it, which is all
+            mapped.madvise(mmap.MADV_RANDOM)
+            whole = pa.py_buffer(mapped)
             self.base, self.size = whole.address, whole.size
             self.batches = list(self._checked(whole))
+            mapped.madvise(mmap.MADV_NORMAL)
         except DAMAGE as error:
             if isinstance(error, CorruptArtifact):
                 raise

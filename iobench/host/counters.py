@@ -62,6 +62,10 @@ class Counters:
         self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
         self._sampler.start()
 
+    def disk_so_far(self) -> int | None:
+        """Bytes that came from disk since `start` for this process and its reaped children."""
+        return _difference(disk_bytes(), self._before[0])
+
     def note_memory(self) -> None:
         """Look at memory now."""
         if (seen := memory_bytes()) is not None:

@@ -58,6 +58,14 @@ def called_of(word: str) -> Called:
     return Called(name, function, given, takes)
 
 
+def function_of(word: str) -> Callable[..., Any]:
+    """What a word like `train.py:step` names; TargetError where there is no such callable."""
+    match = WORD.fullmatch(word)
+    if match is None or match["given"] is not None:
+        raise TargetError(f"{word!r}: write it like package.module:step or train.py:step")
+    return callable_of(match["place"], match["function"])
+
+
 def given_in(word: str) -> dict[str, Value]:
     """What a word gives its function: numbers, yes and no, none, or text."""
     match = WORD.fullmatch(word)

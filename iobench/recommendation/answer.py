@@ -121,7 +121,7 @@ def _why(use: Candidate) -> Iterator[str]:
 def _feeding(found: Found, use: Candidate, default: Candidate | None, needs: Needs) -> Iterator[str]:
     if use.waits is None:
         return
-    said = f"With a step of {needs.step_ms:g} ms the device waits for data {use.waits:.1%} of the time"
+    said = f"With a step of {needs.step_ms:.3g} ms the device waits for data {use.waits:.1%} of the time"
     if default is not None and default is not use and default.waits is not None:
         said += f" ({default.waits:.1%} with {default.label})"
     yield said + ("." if use.waits < WORTH_IT else ": nothing that was tried keeps it busy.")
@@ -150,24 +150,16 @@ def _pays(found: Found, use: Candidate, default: Candidate, needs: Needs) -> str
     """After how many epochs writing the data anew has paid, from both ends of the interval."""
     samples = found.data.manifest.schema.samples * found.data.scale
     ratio = (use.against_default or Comparison(Estimate(1, None, None), "")).ratio
-    before_s = _epoch_s(default, needs, samples)
-    if default.waits is not None and use.waits is not None:
-        steps_s = samples / needs.batch_size * needs.step_ms / 1000
-        saved = [steps_s / (1 - default.waits) - steps_s / (1 - use.waits)] * 2
-    elif ratio.low is None or ratio.high is None:
+    before_s = samples / default.decisive_per_s.median
+    if ratio.low is None or ratio.high is None:
         return "After how many epochs that has paid cannot be told: too few rounds."
-    else:
-        saved = [before_s * (1 - 1 / ratio.low), before_s * (1 - 1 / ratio.high)]
+    saved = [before_s * (1 - 1 / ratio.low), before_s * (1 - 1 / ratio.high)]
     if min(saved) <= 0:
         return "Whether writing the data anew ever pays cannot be told: the interval includes no gain at all."
     epochs = sorted(use.write_s / one for one in saved)
     said = f"Writing has paid after {epochs[0]:.1f} to {epochs[1]:.1f} epochs of training"
     late = f", longer than the {counted(needs.epochs, 'epoch')} of yours" if epochs[0] > needs.epochs else ""
     return f"{said}{late}."
-
-
-def _epoch_s(one: Candidate, needs: Needs, samples: float) -> float:
-    return samples / one.samples_per_s.median
 
 
 def _rests_on(found: Found) -> Iterator[str]:

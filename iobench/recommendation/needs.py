@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from iobench.bench.options import MODELS
 from iobench.errors import InvalidSettings
 from iobench.loading.order import LIMITS, check_number, check_setting
 
@@ -17,7 +18,8 @@ class Needs:
     """What a person trains with; each default is said aloud by `told`.
 
     `real_bytes`: logical bytes of the data that will be trained on, where these are a sample of them.
-    `step_ms`: what a training step takes. `max_stored_bytes`: room on the disk for all of the data.
+    `step_ms`: what a training step takes; `model`, one of ours, or `step`, a callable like `train.py:step`
+    that is given a batch on the device, have it measured. `max_stored_bytes`: room on the disk for all data.
     `min_shuffle`: how random batches have to be, 1 being a full shuffle: below that, block order takes
     part. `formats`, `loaders`: variants that take part, or all.
     """
@@ -27,6 +29,8 @@ class Needs:
     batch_size: int = 256
     real_bytes: int | None = None
     step_ms: float = 0.0
+    model: str = "none"
+    step: str = ""
     epochs: int = EPOCHS
     max_stored_bytes: int | None = None
     min_shuffle: float = 1.0
@@ -44,6 +48,8 @@ class Needs:
             )
         if not 0 <= self.step_ms < float("inf"):
             raise InvalidSettings(f"step-ms {self.step_ms:g} is not a number of milliseconds, 0 or more")
+        if self.model not in MODELS:
+            raise InvalidSettings(f"model {self.model!r} is not one of {', '.join(MODELS)}")
         check_setting("batch_size", self.batch_size)
         if not 0 <= self.min_shuffle <= 1:
             raise InvalidSettings(f"min-shuffle {self.min_shuffle:g} is not in 0..1")
@@ -52,13 +58,19 @@ class Needs:
                 raise InvalidSettings(f"{name} {value} is below 1")
 
     @property
+    def names_step(self) -> bool:
+        """Whether there is a model or a callable whose time is not known before it was measured."""
+        return self.model != "none" or bool(self.step)
+
+    @property
     def orders(self) -> tuple[str, ...]:
         """Orders that take part: blocks are no worse than random order for who does not ask for it."""
         return ("random", "block") if self.order == "random" and self.min_shuffle < 1 else (self.order,)
 
     def told(self, cold: bool) -> str:
         """What all of it comes to, in one sentence."""
-        step = f"a step of {self.step_ms:g} ms" if self.step_ms else "no training step"
+        named = f" ({self.step or self.model}, as measured here)" if self.names_step else ""
+        step = f"a step of {self.step_ms:.3g} ms{named}" if self.step_ms else "no training step"
         cache = "a cold cache, since the data do not fit this machine's memory" if cold else "a warm cache"
         return (
             f"batches of {self.batch_size} in {' or '.join(self.orders)} order, {step}, {cache}, "

@@ -14,6 +14,7 @@ from iobench.recommendation.answer import answer
 from iobench.recommendation.needs import Needs
 from iobench.recommendation.result import Recommendation
 from iobench.recommendation.search import search
+from iobench.recommendation.step import timed
 
 
 def recommend(
@@ -29,9 +30,10 @@ def recommend(
     Measures for `needs.max_time_s` at most, but for what has begun. `source_words` are those that
     `iobench prepare` is told the source by, for the code that is printed.
     InvalidSettings where nothing fits what is needed, or there is no time; KeyboardInterrupt after Ctrl-C,
-    all records being kept.
+    all records being kept; TargetError where the callable that is `needs.step` raises.
     """
     needs, observer, began = needs or Needs(), observer or Observer(), time.monotonic()
+    needs = timed(of, needs, observer)
     if isinstance(of, Manifest):
         data = datas.prepared(of, needs)
     else:

@@ -199,7 +199,8 @@ def _with_step(
     """Rounds with the training step beside them; None where there is none."""
     if not needs.step_ms:
         return None
-    stepping = [replace(case, step_s=needs.step_ms / 1000) for case in cases]
+    trained = {"model": needs.model} if needs.model != "none" else {"step_s": needs.step_ms / 1000}
+    stepping = [replace(case, **trained) for case in cases]
     return _again(manifest, stepping, options, AUTO, STEPPED * (end - time.monotonic()), observer)
 
 

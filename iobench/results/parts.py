@@ -103,6 +103,7 @@ class DiskPart:
     """What came from disk, in bytes; None where the kernel keeps no account."""
 
     read_bytes: int | None = None  # for this process and its workers
+    opening_bytes: int | None = None  # of these, before the clock of the first epoch started
     device_read_bytes: int | None = None  # of the disk under the data, for whoever asked
 
 

@@ -28,6 +28,7 @@ def together(measured: Sequence[Measured]) -> Measured:
         processor=_processor([one.processor for one in measured]),
         disk=DiskPart(
             read_bytes=_sum(one.disk.read_bytes for one in measured),
+            opening_bytes=_sum(one.disk.opening_bytes for one in measured),
             device_read_bytes=first.disk.device_read_bytes,
         ),
         memory=MemoryPart(

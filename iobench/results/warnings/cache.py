@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from iobench.results import cases
 from iobench.results.record import Record
 from iobench.results.warnings._warning import Cases, Check, RunWarning, warm
-from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, WARM_LIMIT
+from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, OPENING_PART, WARM_LIMIT
 from iobench.units import bytes_text, rate_text
 
 
@@ -88,6 +88,27 @@ def _warm_from_disk(groups: Cases) -> RunWarning | None:
     return RunWarning("reclaimed", f"{amount}: something takes pages out of memory; free memory", list(read))
 
 
+def _read_on_opening(groups: Cases) -> RunWarning | None:
+    """Cold cases that read the data before the clock starts, as a map does that is looked at all over."""
+    parts = {
+        key: statistics.median(
+            (r.disk.opening_bytes or 0) * r.timing.epochs / r.timing.logical_bytes for r in rounds
+        )
+        for key, rounds in groups.items()
+        if rounds[0].cache.mode == "cold"
+    }
+    read = {key: part for key, part in parts.items() if part > OPENING_PART}
+    if not read:
+        return None
+    return RunWarning(
+        "opening",
+        f"opening read up to {max(read.values()):.0%} of the data before the clock started, and epochs found "
+        "that in memory: no figure of a cold cache; measure more data, or add the time of opening, which "
+        "--json and the report have",
+        list(read),
+    )
+
+
 def _least_residency(rounds: Sequence[Record]) -> float | None:
     values = [record.cache.residency for record in rounds]
     known = [value for value in values if value is not None]
@@ -101,4 +122,5 @@ CHECKS: tuple[Check, ...] = (
     _unverified,
     _evicted_differently,
     _warm_from_disk,
+    _read_on_opening,
 )

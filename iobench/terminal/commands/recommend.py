@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iobench.bench.options import MODELS
 from iobench.errors import InvalidSettings
 from iobench.loading.order import ORDERS
 from iobench.recommendation.needs import EPOCHS, MAX_TIME_S
@@ -60,6 +61,17 @@ def recommend(
         typer.Option(help="How large the real data are, like 2TiB. [default: as given]", show_default=False),
     ] = None,
     step_ms: Annotated[float, typer.Option(help="Milliseconds that a training step takes.")] = 0.0,
+    model: Annotated[
+        str, typer.Option(help=f"A training step that is measured and done: {', '.join(MODELS)}.")
+    ] = "none",
+    step: Annotated[
+        str,
+        typer.Option(
+            help="Your own training step, which is measured: a callable like train.py:step that is given a "
+            "batch, tensors by their names.",
+            show_default=False,
+        ),
+    ] = "",
     epochs: Annotated[int, typer.Option(help="Epochs that you will train for.")] = EPOCHS,
     max_stored: Annotated[
         str | None,
@@ -83,6 +95,8 @@ def recommend(
         batch_size=batch_size,
         real_bytes=parse_bytes("--real-size", real_size) if real_size else None,
         step_ms=step_ms,
+        model=model,
+        step=step,
         epochs=epochs,
         max_stored_bytes=parse_bytes("--max-stored", max_stored) if max_stored else None,
         min_shuffle=min_shuffle,

@@ -1,0 +1,82 @@
+"""How long the training step takes that a recommendation is for: told, or measured on a batch of the data."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from iobench.bench.observer import Observer
+from iobench.bench.training import Trainer
+from iobench.dataset.manifest import Manifest
+from iobench.dataset.sources import FirstSamples, Source
+from iobench.errors import InvalidSettings
+from iobench.formats import Batch
+from iobench.host.device import pick_device
+from iobench.loading.target import failed, function_of, kind_of
+from iobench.loading.tensors import tensors_of
+from iobench.loading.transfer import DeviceBatch, HostBatch, HostToDevice
+from iobench.recommendation.needs import Needs
+from iobench.units import three_digits
+
+STEPS, TIMED_S = 20, 2.0  # that are timed: no more than so many, none after so long
+
+Step = Callable[[DeviceBatch], object]
+
+
+def timed(of: Manifest | Source, needs: Needs, observer: Observer) -> Needs:
+    """The same needs with the milliseconds that a step of its model, or of its callable, takes here.
+
+    TargetError, with the traceback, where the callable raises; InvalidSettings where the model finds
+    nothing to train on, or the step is said in two ways.
+    """
+    if bool(needs.step_ms) + (needs.model != "none") + bool(needs.step) > 1:
+        raise InvalidSettings("step-ms, model and step all say what the training step is: give one of them")
+    if not needs.names_step:
+        return needs
+    observer.status(f"timing the training step: {needs.step or needs.model}")
+    transfer = HostToDevice(pick_device(needs.device), non_blocking=False)
+    step = _callable(needs.step) if needs.step else _model(needs, of, transfer)
+    took_ms = 1000 * _seconds(step, tensors_of(first_batch(of, needs.batch_size)), transfer)
+    observer.status(f"a step takes {three_digits(took_ms)} ms")
+    return replace(needs, step_ms=took_ms)
+
+
+def first_batch(of: Manifest | Source, count: int) -> Batch:
+    """The first samples of a dataset or a source, or as many as there are."""
+    if isinstance(of, Manifest):
+        with of.opener(next(iter(of.artifacts)))() as reader:
+            return reader.batch(slice(0, min(count, of.schema.samples)))
+    parts = list(FirstSamples(of, count).batches())
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def _model(needs: Needs, of: Manifest | Source, transfer: HostToDevice) -> Step:
+    return Trainer(needs.model, of.schema, transfer.device, needs.seed).step
+
+
+def _callable(word: str) -> Step:
+    function = function_of(word)
+
+    def step(batch: DeviceBatch) -> None:
+        try:
+            function(batch)
+        except Exception as error:
+            raise failed(f"--step {word} raised {kind_of(error)}", error) from error
+
+    return step
+
+
+def _seconds(step: Step, batch: HostBatch, transfer: HostToDevice) -> float:
+    """The median of some steps over one batch that is on the device, after one that warms up."""
+    moved, taken = transfer.move(batch), list[float]()
+    began = time.monotonic()
+    while len(taken) < 2 or (len(taken) <= STEPS and time.monotonic() - began < TIMED_S):
+        before = time.perf_counter()
+        step(moved)
+        transfer.synchronize()
+        taken.append(time.perf_counter() - before)
+    return statistics.median(taken[1:])
