@@ -24,7 +24,7 @@ from iobench.loading.stream.workers import Pending, Workers
 # read-ahead is short, and with large folios, which are fast to copy from afterwards.
 PIECE_BYTES = 8 << 20
 ASKED_BYTES = 128 << 20  # of rows that nobody has taken yet
-READERS = 3  # threads: one leaves the disk idle while it copies, and between files
+READERS = 2  # threads: one leaves the disk idle while it copies, and between files
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]

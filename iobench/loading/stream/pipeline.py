@@ -27,7 +27,7 @@ Index = npt.NDArray[np.int64]
 Transform = Callable[[Tensors], Tensors]
 Filled = tuple[list[Tensors], Exception | None]  # batches, and what kept the next one from being made
 
-DECODED_GROUPS = 8  # of rows out of blocks at random are one
+DECODED_GROUPS = 4  # of rows out of blocks at random are one
 GROUP_BYTES = 8 << 20  # small batches share a slot of this size: a group costs calls that wait for the lock
 
 
