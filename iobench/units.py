@@ -25,7 +25,10 @@ def parse_elements(text: str, item_bytes: int) -> int:
     match = re.fullmatch(r"\s*([0-9_.eE+-]+)\s*([A-Za-z]*)\s*", text)
     unit = match[2] if match else ""
     if match is None or (unit and unit not in _BYTES):
-        raise ValueError(f"{shown} is not a size; write elements like 1e7, or bytes like 4GiB or 500MB")
+        units = f"; units are {', '.join(_BYTES)}" if unit else ""
+        raise ValueError(
+            f"{shown} is not a size; write elements like 1e7, or bytes like 4GiB or 500MB{units}"
+        )
     try:
         number = Decimal(match[1])
     except InvalidOperation:

@@ -23,15 +23,17 @@ from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.race import Race
 from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
-from iobench.errors import InvalidSettings, LoaderFailed
+from iobench.errors import InvalidSettings, LoaderFailed, TargetError
+from iobench.formats import ArtifactExists
 from iobench.loading import loaders
 from iobench.recommendation import answer, finalists, others, search
 from iobench.recommendation.candidates import asked_word, default_case, field_of
 from iobench.recommendation.code import loader_code
-from iobench.recommendation.data import Data, sample_count
+from iobench.recommendation.data import Data, sample_count, sampled
 from iobench.recommendation.needs import Needs
 from iobench.recommendation.result import Candidate
 from iobench.recommendation.search import runners_up
+from iobench.recommendation.step import timed
 from iobench.results import stats
 from iobench.results.cases import key_of
 
@@ -434,6 +436,63 @@ def test_loaders_that_get_slower_with_each_call_or_raise_are_left_behind_and_nam
     assert any("no such step" in reason for reason in found.not_tried)
     with pytest.raises(LoaderFailed, match=r"no case could be measured: .*no such step"):
         iobench.recommend(manifest, Needs(formats=("npy",), loaders=(broken,), max_time_s=10.0))
+
+
+def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_path):
+    (tmp_path / "slow_train.py").write_text(
+        "import time\ndef step(batch):\n    assert batch['x'].shape[0] == 8, batch\n    time.sleep(0.02)\n"
+    )
+    said, wanted = [], Needs(step=f"{tmp_path}/slow_train.py:step", batch_size=8)
+    observer = Observer()
+    observer.status = said.append
+    for of in (manifest, iobench.Synthetic(64 * 16, (16,))):
+        known = timed(of, wanted, observer)
+        assert 20 <= known.step_ms < 200
+        assert "(" + wanted.step in known.told(cold=False)
+    assert said[0] == f"timing the training step: {wanted.step}"
+
+
+def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(manifest):
+    needs = timed(manifest, Needs(model="mlp", batch_size=8), Observer())
+    assert needs.step_ms > 0
+    (case, *_) = cases_of(manifest, RunOptions(loader=("native",), batch_size=(8,)), ["cpu"])
+    made = search._with_step(
+        manifest, [case], needs, time.monotonic() + 3, RunOptions(limits=False), Observer()
+    )
+    assert {one.case["model"] for one in made.records} == {"mlp"}
+
+
+def test_a_step_that_raises_or_is_said_twice_is_an_error(manifest, tmp_path):
+    (tmp_path / "bad_train.py").write_text("def step(batch):\n    raise KeyError('no such layer')\n")
+    with pytest.raises(
+        TargetError, match=r"--step .*bad_train.py:step raised KeyError: 'no such layer'"
+    ) as it:
+        timed(manifest, Needs(step=f"{tmp_path}/bad_train.py:step"), Observer())
+    assert "bad_train.py" in it.value.traceback
+    with pytest.raises(InvalidSettings, match="give one of them"):
+        timed(manifest, Needs(step_ms=3.0, model="mlp"), Observer())
+    with pytest.raises(InvalidSettings, match="not one of none, mlp, cnn"):
+        Needs(model="transformer")
+
+
+def test_a_sample_of_other_data_gives_way_and_nothing_else_does(tmp_path):
+    def wanted(name, rows):
+        source = iobench.Synthetic(rows * 16, (16,), seed=rows)
+        source.name = name
+        return source
+
+    def sample(source):
+        needs = Needs(batch_size=1, formats=("npy",))
+        return sampled(source, [], needs, tmp_path, lambda text: None).manifest
+
+    before = sample(wanted("mine", 40))
+    assert sample(wanted("mine", 40)).created == before.created
+    other = iobench.Synthetic(40 * 8, (8,))
+    other.name = "mine"
+    assert sample(other).schema.fields[0].shape == (8,)
+    iobench.prepare(wanted("x", 9), ["npy"], data_dir=tmp_path, name="yours-first-40")
+    with pytest.raises(ArtifactExists, match="yours-first-40 holds other data"):
+        sample(wanted("yours", 40))
 
 
 def test_too_little_time_for_all_says_how_much_would_be_enough(manifest):

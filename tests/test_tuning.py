@@ -138,6 +138,43 @@ def test_workers_start_in_every_other_way_whatever_python_s_own_is(monkeypatch, 
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "changes"),
+    [
+        ({"batch_size": 3, "shuffle": True}, {"num_workers": 1, "multiprocessing_context": "fork"}),
+        ({"batch_size": 3, "drop_last": True, "collate_fn": torch.stack}, {"pin_memory": False}),
+        ({"batch_size": None}, {"num_workers": 1, "prefetch_factor": 4, "multiprocessing_context": "fork"}),
+        ({"batch_size": 3, **FORK, "persistent_workers": True}, {"num_workers": 0}),
+    ],
+)
+def test_code_for_settings_runs_as_it_is_printed(given, changes):
+    loader = DataLoader(Made(7), **given)
+    made = eval(settings.code_of(Own(loader), changes), {"DataLoader": DataLoader, "loader": loader})
+    assert [one.shape for one in made] == [one.shape for one in loader]
+    assert made.num_workers == changes.get("num_workers", loader.num_workers)
+    assert made.collate_fn is loader.collate_fn
+
+
+def test_code_for_whole_batches_runs_as_it_is_printed():
+    loader = DataLoader(TensorDataset(torch.zeros(7, 2)), batch_size=3)
+    said = settings.code_of(Own(loader), {"batch_fetch": True, "num_workers": 0})
+    assert said == "DataLoader(loader.dataset, batch_size=None, sampler=loader.batch_sampler)"
+    (one, *_) = eval(said, {"DataLoader": DataLoader, "loader": loader})
+    assert one[0].shape == (3, 2)
+
+
+def test_workers_that_persist_are_no_other_setting_s_memory():
+    held = []
+    loader = DataLoader(Made(64), 8, worker_init_fn=lambda number: held.append(torch.ones(30 << 20)))
+    plain = Trial(AS_IT_IS)
+    kept = Trial("persistent", {**FORK, "persistent_workers": True}, "persistent")
+    before = Contest(Own(loader), Wanted(ignored))
+    with before.under_way():
+        for trial in (plain, kept, kept, plain):
+            before.look(trial, 60.0)
+    assert kept.memory_bytes > plain.memory_bytes + (2 * 120 << 20) * 0.9
+
+
 class Handle:
     def __reduce__(self):
         raise TypeError("a handle stays where it is")

@@ -18,6 +18,7 @@ from iobench.host import cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
 from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setting
+from iobench.text import enumerated
 from iobench.units import counted
 
 MODELS = ("none", "mlp", "cnn")
@@ -124,9 +125,10 @@ def cases_of(
         found = over_ranks(found, world_size, options.isolate, named="all" not in options.loader)
     if not found:
         raise InvalidSettings(
-            f"no case to measure in dataset {manifest.name}: none of the loaders "
-            f"{', '.join(loader.variant for loader in grid)} reads {', '.join(variants) or 'nothing'} "
-            f"in {' or '.join(options.order)} order"
+            f"no case to measure in dataset {manifest.name}: "
+            f"{enumerated([loader.variant for loader in grid])} "
+            f"{'reads' if len(grid) == 1 else 'read'} none of "
+            f"{enumerated(variants) if variants else 'its formats'} in {' or '.join(options.order)} order"
         )
     apart = _apart(options, [case.loader for case in found])
     # alike, or they could not be compared

@@ -22,7 +22,7 @@ from iobench.dataset.verify import Progress, silent
 from iobench.dataset.writer import Prepared, Writer
 from iobench.errors import BenchError, SourceError
 from iobench.formats import ArtifactExists, FormatError, Schema
-from iobench.units import counted
+from iobench.units import bytes_text, counted
 
 __all__ = ["DEFAULT_FORMATS", "Prepared", "prepare", "writable"]
 
@@ -124,4 +124,4 @@ def _manifest_for(
 
 def _summary(schema: Schema, source: dict[str, object]) -> str:
     shown = ", ".join(f"{key} {value}" for key, value in source.items() if key not in ("mtime_ns", "labels"))
-    return f"{counted(schema.samples, 'sample')}, {shown}"
+    return f"{counted(schema.samples, 'sample')} of {bytes_text(schema.sample_bytes)}, {shown}"

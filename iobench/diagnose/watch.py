@@ -14,6 +14,7 @@ from iobench.diagnose.facts import facts_of
 from iobench.diagnose.processes import Processes
 from iobench.diagnose.replay import Replay
 from iobench.diagnose.seen import Seen
+from iobench.errors import InvalidSettings
 from iobench.host.device import Device, device_of, pick_device
 from iobench.loading.foreign import length_of, samples_in, tensors_of
 
@@ -36,6 +37,8 @@ class Watch(Generic[T]):
     def __init__(
         self, loader: Iterable[T], device: str, tell: Callable[[Seen], None], headroom: int = 0
     ) -> None:
+        if headroom < 0:
+            raise InvalidSettings(f"headroom {headroom} is below 0: it is a number of batches")
         self._loader, self._device, self._tell, self._headroom = loader, device, tell, headroom
         self.seen: Seen | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -44,10 +45,11 @@ class Counters:
     """Counts between `start` and `stop`, of this process and of the disk under `path`.
 
     Let workers be reaped before `stop`: what they read and burned becomes their parent's only then.
+    The memory of processes that are `apart`, by number, does not count: they are somebody else's.
     """
 
-    def __init__(self, path: Path, early_snapshot: bool = False) -> None:
-        self._path, self._other_work = path, OtherWork(path)
+    def __init__(self, path: Path, early_snapshot: bool = False, apart: Collection[int] = ()) -> None:
+        self._path, self._other_work, self._apart = path, OtherWork(path), apart
         self._pause = EARLY_SNAPSHOT_S if early_snapshot else SNAPSHOT_S
         self._before: tuple[int | None, float | None, int | None] = (None, None, None)
         self._used = (0.0, 0)
@@ -68,7 +70,7 @@ class Counters:
 
     def note_memory(self) -> None:
         """Look at memory now."""
-        if (seen := memory_bytes()) is not None:
+        if (seen := memory_bytes(self._apart)) is not None:
             self._snapshots.append(seen)
 
     def stop(self) -> Counts:
@@ -106,12 +108,16 @@ class Memory:
     own_bytes: int  # anonymous: after a fork, what the process has written to
 
 
-def memory_bytes() -> int | None:
-    """Anonymous and shared memory of this process and its children, by PSS; None where untold."""
+def memory_bytes(apart: Collection[int] = ()) -> int | None:
+    """Anonymous and shared memory of this process and those below it, by PSS; None where untold.
+
+    Without those that are `apart`, by number.
+    """
     own = memory_of(os.getpid())
     if own is None:
         return None
-    found = map(memory_of, descendants())  # one of them may just have ended
+    counted = (pid for pid in descendants() if pid not in apart)
+    found = map(memory_of, counted)  # one of them may just have ended
     return own.part_bytes + sum(memory.part_bytes for memory in found if memory)
 
 

@@ -22,7 +22,7 @@ class ShownRecommendation(Shown, Recommendation):
         return self.columns
 
     def _sentences(self) -> list[str]:
-        return [*self.sentences, *self.else_]
+        return [*self.sentences, *self.else_, *(f"Warning: {one}." for one in self.warnings)]
 
     def _code(self) -> str:
         return "\n\n".join(part for part in (self.prepare, self.code) if part)

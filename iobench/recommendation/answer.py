@@ -15,9 +15,11 @@ from iobench.recommendation.search import DEFAULT, FASTEST, Found, cost_of
 from iobench.results import stats
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
+from iobench.results.warnings import OF_THE_MACHINE, warnings_of
 from iobench.text import enumerated
 from iobench.units import MIB, bytes_text, counted, seconds_text, three_digits
 
+SPEAKS_AGAINST = (*OF_THE_MACHINE, "residency", "reclaimed", "opening")  # rounds are few: the answer says so
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 
 
@@ -49,7 +51,16 @@ def answer(found: Found, needs: Needs) -> Recommendation:
         found.data.manifest.name,
         raced(found),
         now(),
+        list(_warnings(found)),
     )
+
+
+def _warnings(found: Found) -> Iterator[str]:
+    """What speaks against the fresh rounds: other work on the machine, and caches in another state."""
+    records = [made for run in (found.final, found.stepped) if run for made in run.sound]
+    for warning in warnings_of(records):
+        if warning.kind in SPEAKS_AGAINST:
+            yield warning.sentence
 
 
 def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candidate, list[Candidate]]:
@@ -171,11 +182,17 @@ def _rests_on(found: Found) -> Iterator[str]:
             f"Your own files were not timed: a sample of them was written anew, in {own} too, and yours may "
             f"be laid out otherwise. 'iobench run --name {name}' measures them as they are."
         )
-    if data.scale > 1:
+    if data.scale >= 1.05:
         yield (
             f"All this was measured on {bytes_text(schema.logical_bytes)}, on the same disk with a "
             f"{data.cache} cache; what is said of all {bytes_text(data.real_bytes)} is "
             f"{data.scale:,.0f} times as much."
+        )
+    if data.source is not None:
+        stored = sum(one.stored_bytes for one in data.manifest.artifacts.values() if not one.added)
+        yield (
+            f"The sample takes {bytes_text(stored)} in {counted(len(data.manifest.artifacts), 'format')} and "
+            f"stays in {data.manifest.root} for the next time: delete that folder when you need it no longer."
         )
     if found.halved is not None and found.halved.sound:
         key = next(key for key, roles in found.roles.items() if FASTEST in roles)

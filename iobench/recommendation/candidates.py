@@ -11,7 +11,7 @@ from iobench.bench.case import Case
 from iobench.bench.options import RunOptions, cases_of
 from iobench.dataset.manifest import Manifest
 from iobench.errors import BenchError, InvalidSettings
-from iobench.formats import FormatError, Schema
+from iobench.formats import FormatError, MissingDependency, Schema
 from iobench.loading import loaders
 from iobench.loading.order import shuffledness
 from iobench.recommendation.needs import Needs
@@ -91,7 +91,9 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
         except (BenchError, FormatError) as error:
             if "all" not in needs.loaders:
                 raise
-            not_tried.append(f"{word}: {error}")
+            not_tried.append(
+                str(error) if isinstance(error, MissingDependency) else f"loader {word}: {error}"
+            )
     unshuffled = [order for order in needs.orders if shuffle_of(manifest, needs, order) < needs.min_shuffle]
     for order in unshuffled if needs.order != "sequential" else ():
         least = f"--min-shuffle {needs.min_shuffle:g}"

@@ -82,11 +82,11 @@ def sampled(
             break
         status(f"writing {first.schema.samples:,} samples in {variant}")
         try:
-            manifest, _ = prepare(first, [variant], data_dir=data_dir, name=first.name)
+            manifest = _written(first, [variant], data_dir)
         except ArtifactExists:
             raise
         except (BenchError, FormatError) as error:
-            left_out.append(f"{variant}: {error}")
+            left_out.append(f"format {variant}: {error}")
     if manifest is None:
         raise InvalidSettings(f"no format can hold {source.name}: {'; '.join(left_out)}")
     return Data(manifest, real_bytes, cold, source, tuple(words), left_out, added)
@@ -97,8 +97,17 @@ def half(data: Data, variants: list[str]) -> Manifest | None:
     count = data.manifest.schema.samples // 2
     if data.source is None or not count:
         return None
-    first = FirstSamples(data.source, count)
-    return prepare(first, variants, data_dir=data.manifest.root.parent, name=first.name)[0]
+    return _written(FirstSamples(data.source, count), variants, data.manifest.root.parent)
+
+
+def _written(first: FirstSamples, variants: list[str], data_dir: Path) -> Manifest:
+    """The sample in these variants; one that was written of other data, or in another shape, gives way."""
+    try:
+        return prepare(first, variants, data_dir=data_dir, name=first.name)[0]
+    except ArtifactExists:
+        if "first" not in Manifest.load(data_dir / first.name).source:
+            raise  # it is no sample of ours
+        return prepare(first, variants, data_dir=data_dir, name=first.name, overwrite=True)[0]
 
 
 def sample_count(schema: Schema, needs: Needs, cold: bool) -> int:

@@ -94,6 +94,7 @@ class Recommendation:
     dataset: str = ""
     raced: list[Raced] = field(default_factory=list)  # the fastest first
     time: str = ""  # ISO 8601, UTC
+    warnings: list[str] = field(default_factory=list)  # what speaks against the figures, a sentence each
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""

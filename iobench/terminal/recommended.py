@@ -22,12 +22,9 @@ def parts(found: Recommendation) -> Iterator[RenderableType]:
         yield ""
         yield "Not tried:"
         yield from (f"- {sentence}" for sentence in found.not_tried)
-    yield ""
     if found.prepare:
-        yield f"  {found.prepare}"
-        yield ""
-    for line in found.code.splitlines():
-        yield f"  {line}" if line else ""
+        yield from ("", "To write all of it:", "", found.prepare)
+    yield from ("", "To load it:", "", *found.code.splitlines())
 
 
 def _table(found: Recommendation) -> Table:

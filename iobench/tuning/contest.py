@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from iobench.bench import plan
 from iobench.bench.epoch import heap_restored
 from iobench.bench.race import Race
+from iobench.host.tree import descendants
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
 from iobench.results.parts import OthersPart
@@ -55,6 +56,7 @@ class Contest:
         told: Told = lambda trial, number, turn, fresh: None,
     ) -> None:
         self.own, self._wanted, self._limits, self._told = own, wanted, limits or Limits(), told
+        self._living: dict[str, set[int]] = {}  # workers that persist, by trial: no other trial's memory
         self._samples: float | None = None  # of an epoch as it is, once one was whole
         self.others: list[OthersPart] = []
         self.turns: list[tuple[Trial, float]] = []  # with the rate of each, one after the other
@@ -157,7 +159,10 @@ class Contest:
 
     def _take(self, trial: Trial, limit_s: float | None) -> Turn:
         make = trial.make or (lambda: self.own.made(trial.changes))
-        turn = take(make, self.own.workers(trial.changes), replace(self._wanted, limit_s=limit_s))
+        others = set[int]().union(*(pids for name, pids in self._living.items() if name != trial.name))
+        before = set(descendants())
+        turn = take(make, self.own.workers(trial.changes), replace(self._wanted, limit_s=limit_s), others)
+        self._living.setdefault(trial.name, set()).update(set(descendants()) - before)
         if not turn.complete:
             self.own.close()  # or workers that persist would begin their next epoch in the middle of this
         trial.memory_bytes = max(trial.memory_bytes or 0, turn.measured.memory.peak_bytes or 0) or None

@@ -23,6 +23,16 @@ OF_DATALOADER = (
     "batch_fetch",
     "worker_threads",
 )
+OF_OURS = ("batch_fetch", "worker_threads")  # which are no arguments of DataLoader's
+_USUAL = {  # that need not be written
+    "num_workers": "0",
+    "prefetch_factor": "2",
+    "pin_memory": "False",
+    "persistent_workers": "False",
+    "timeout": "0",
+    "drop_last": "False",
+    **dict.fromkeys(("collate_fn", "worker_init_fn", "generator", "multiprocessing_context"), "None"),
+}
 OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
 
 Changes = Mapping[str, Any]
@@ -125,15 +135,35 @@ def rebuilt(loader: Any, changes: Changes, dataset: Any = None) -> Any:
     """
     if not changes:
         return loader
-    changes = dict(changes)
-    whole, threads = changes.pop("batch_fetch", False), changes.pop("worker_threads", None)
-    arguments = {**_kept(loader), **_batching(loader, whole), **changes}
+    arguments = _arguments(loader, changes)
+    if threads := changes.get("worker_threads"):
+        arguments["worker_init_fn"] = partial(with_threads, threads, arguments["worker_init_fn"])
+    return DataLoader(loader.dataset if dataset is None else dataset, **arguments)
+
+
+def code_of(loader: Any, changes: Changes) -> str:
+    """The call that makes a DataLoader like `loader` but for these arguments."""
+    said = {}
+    for name, value in _arguments(loader, changes).items():
+        own = next((n for n in (name, "batch_sampler") if getattr(loader, n, None) is value), None)
+        by_name = own is not None and name not in changes and not isinstance(value, (int, float, type(None)))
+        said[name] = f"loader.{own}" if by_name else repr(value)
+    if loader.collate_fn is default_collate:
+        said.pop("collate_fn")
+    if changes.get("worker_threads"):
+        said["worker_init_fn"] = "lambda number: threadpoolctl.threadpool_limits(1)"
+    told = (f"{name}={value}" for name, value in said.items() if value != _USUAL.get(name))
+    return f"DataLoader(loader.dataset, {', '.join(told)})"
+
+
+def _arguments(loader: Any, changes: Changes) -> dict[str, Any]:
+    """DataLoader's arguments for a loader like the given one but for these."""
+    own = {name: value for name, value in changes.items() if name not in OF_OURS}
+    arguments = {**_kept(loader), **_batching(loader, changes.get("batch_fetch", False)), **own}
     if not arguments["num_workers"]:
         arguments = {name: value for name, value in arguments.items() if name not in OF_WORKERS}
         arguments["timeout"] = 0
-    if threads:
-        arguments["worker_init_fn"] = partial(with_threads, threads, arguments["worker_init_fn"])
-    return DataLoader(loader.dataset if dataset is None else dataset, **arguments)
+    return arguments
 
 
 def with_threads(threads: int, then: Callable[[int], None] | None, worker: int) -> None:

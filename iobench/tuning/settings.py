@@ -14,6 +14,7 @@ from iobench.host.device import device_of, pick_device
 from iobench.loading.foreign import handles_of
 from iobench.tuning.contest import Limits
 from iobench.tuning.own import Own, fetches_batches
+from iobench.tuning.own import code_of as own_code
 from iobench.tuning.trial import AS_IT_IS, Trial
 from iobench.units import counted
 
@@ -111,13 +112,7 @@ def code_of(own: Own, changes: Mapping[str, Any]) -> str:
     """What to write for these settings."""
     if not own.rebuilds:
         return ", ".join(f"{name}={value!r}" for name, value in changes.items())
-    told = {name: value for name, value in changes.items() if name not in ("batch_fetch", "worker_threads")}
-    words = [f"{name}={value!r}" for name, value in told.items()]
-    if changes.get("batch_fetch"):
-        words = ["batch_size=None", "sampler=loader.batch_sampler", *words]
-    if changes.get("worker_threads"):
-        words.append("worker_init_fn=lambda number: threadpoolctl.threadpool_limits(1)")
-    return f"DataLoader(loader.dataset, {', '.join(words)}, …)"
+    return own_code(own.loader, changes)
 
 
 def _trial(kind: str, name: str, **changes: Any) -> Trial:

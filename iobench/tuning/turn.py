@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -62,11 +62,17 @@ class Turn:
         return self.samples / self.epoch_s
 
 
-def take(make: Callable[[], Iterable[Any]], workers: int, wanted: Wanted) -> Turn:
-    """Make a loader and go over it; what it raises passes through. ValueError where it gives nothing."""
+def take(
+    make: Callable[[], Iterable[Any]], workers: int, wanted: Wanted, apart: Collection[int] = ()
+) -> Turn:
+    """Make a loader and go over it; what it raises passes through. ValueError where it gives nothing.
+
+    The memory of processes that are `apart`, by number, is not its own.
+    """
     began = time.perf_counter()
     collect_garbage(forking=workers > 0)
-    counters, seen, opening = Counters(Path.cwd(), early_snapshot=workers > 0), _Seen(workers), Meter()
+    counters = Counters(Path.cwd(), early_snapshot=workers > 0, apart=apart)
+    seen, opening = _Seen(workers), Meter()
     paces = PaceWatch()
     counters.start()
     try:

@@ -62,12 +62,22 @@ def field_of(text: str) -> Field:
         ) from None
 
 
-def parse_bytes(option: str, text: str) -> int:
-    """The bytes that an option's text means; InvalidSettings names the option."""
+def parse_bytes(option: str, text: str, item_bytes: int = 1) -> int:
+    """The bytes, or elements of so many, that an option's text means; InvalidSettings names the option."""
     from iobench import units
 
     try:
-        return units.parse_elements(text, item_bytes=1)
+        return units.parse_elements(text, item_bytes)
+    except ValueError as error:
+        raise InvalidSettings(f"{option}: {error}") from None
+
+
+def parse_shape(option: str, text: str | None) -> tuple[int, ...] | None:
+    """The shape that an option's text means, or none; InvalidSettings names the option."""
+    from iobench import units
+
+    try:
+        return units.parse_shape(text) if text is not None else None
     except ValueError as error:
         raise InvalidSettings(f"{option}: {error}") from None
 

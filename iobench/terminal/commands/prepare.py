@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from iobench.errors import BenchError, InvalidSettings
-from iobench.terminal.commands._options import DataDir
+from iobench.terminal.commands._options import DataDir, parse_bytes, parse_shape
 
 if TYPE_CHECKING:
     from iobench.dataset.sources import Source
@@ -108,13 +108,12 @@ def _source(source: Path | None, sample_shape: str | None, generated: Mapping[st
     """What prepare writes: the user's files, or generated data with its defaults filled in."""
     import numpy as np
 
-    from iobench import units
     from iobench.dataset.sources import Synthetic, open_source
     from iobench.formats import DTYPES
 
     given = {key: value for key, value in generated.items() if value is not None}
     try:
-        shape = units.parse_shape(sample_shape) if sample_shape is not None else None
+        shape = parse_shape("--sample-shape", sample_shape)
         if source is not None:
             if given:
                 flags = ", ".join(f"--{key}" for key in given)
@@ -123,7 +122,7 @@ def _source(source: Path | None, sample_shape: str | None, generated: Mapping[st
         dtype = str(given.setdefault("dtype", "float32"))
         if dtype not in DTYPES:
             raise InvalidSettings(f"--dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-        elements = units.parse_elements(str(given.pop("size", "1e7")), np.dtype(dtype).itemsize)
+        elements = parse_bytes("--size", str(given.pop("size", "1e7")), np.dtype(dtype).itemsize)
         return Synthetic(elements, shape or (128,), **given)
     except ValueError as error:
         if isinstance(error, BenchError) and source is not None:

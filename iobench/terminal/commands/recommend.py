@@ -11,7 +11,7 @@ from iobench.bench.options import MODELS
 from iobench.errors import InvalidSettings
 from iobench.loading.order import ORDERS
 from iobench.recommendation.needs import EPOCHS, MAX_TIME_S
-from iobench.terminal.commands._options import AsJson, DataDir, Device, Name, parse_bytes
+from iobench.terminal.commands._options import AsJson, DataDir, Device, Name, parse_bytes, parse_shape
 
 if TYPE_CHECKING:
     from iobench.dataset.manifest import Manifest
@@ -112,6 +112,8 @@ def recommend(
     if as_json:
         display.as_json(found.as_dict())
         return
+    for warning in found.warnings:
+        display.note(f"warning: {warning}")
     display.result(*recommended.parts(found))
     for path in found.records:
         display.note(f"records: {path}")
@@ -133,10 +135,9 @@ def _data(
         from iobench.dataset.manifest import find_dataset
 
         return find_dataset(data_dir, name), []
-    from iobench import units
     from iobench.dataset.sources import open_source
 
-    shape = units.parse_shape(sample_shape) if sample_shape is not None else None
+    shape = parse_shape("--sample-shape", sample_shape)
     shaped = ["--sample-shape", sample_shape] if sample_shape is not None else []
     return open_source(source, shape), ["--source", str(source), *shaped]
 
