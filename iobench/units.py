@@ -90,6 +90,11 @@ def seconds_text(seconds: float) -> str:
     return f"{three_digits(seconds)} s"
 
 
+def percent_text(part: float) -> str:
+    """A part as percent; what would round to none of it is `<1%`."""
+    return "<1%" if 0 < part < 0.005 else f"{part:.0%}"
+
+
 def rate_text(per_second: float) -> str:
     """A rate with k, M or G in place of zeros: `950`, `16.2 k`, `1.42 M`."""
     for factor, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):

@@ -392,6 +392,10 @@ def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
         (("--source", "x.npy", "--name", "y"), "--name and --source: give the one or the other"),
         (("--source", "x.npy", "--add", "y"), "--add and --source: give the one or the other"),
         (("--add", "x.npy", "--sample-shape", "3"), "--sample-shape goes with --source only"),
+        (("--source", "x.npy", "--sample-shape", "abc"), "--sample-shape: 'abc' is not a shape"),
+        (("--real-size", "1KB"), "units are B, KiB"),
+        (("--loader", "nope"), "nope"),
+        (("--model", "mlp", "--step-ms", "3"), "give one of them"),
         (("--step-ms", "-1"), "step-ms -1 is not a number of milliseconds"),
         (("--step-ms", "nan"), "step-ms nan is not a number of milliseconds"),
         (("--batch-size", "0"), "batch_size 0 is below 1"),
@@ -469,6 +473,8 @@ def test_a_step_that_raises_or_is_said_twice_is_an_error(manifest, tmp_path):
     ) as it:
         timed(manifest, Needs(step=f"{tmp_path}/bad_train.py:step"), Observer())
     assert "bad_train.py" in it.value.traceback
+    with pytest.raises(TargetError, match=r"missing_train.py: no such file"):
+        timed(manifest, Needs(step="missing_train.py:step"), Observer())
     with pytest.raises(InvalidSettings, match="give one of them"):
         timed(manifest, Needs(step_ms=3.0, model="mlp"), Observer())
     with pytest.raises(InvalidSettings, match="not one of none, mlp, cnn"):

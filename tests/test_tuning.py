@@ -86,6 +86,15 @@ def test_it_is_left_as_it_is_where_nothing_is_surely_better_by_a_twentieth(rate)
     assert found.sentences[0] == "Leave it as it is: of 1 other setting tried none is surely faster by 5 %."
 
 
+def test_where_nothing_could_be_tried_it_says_so():
+    assert said({AS_IT_IS: 100}).sentences[0] == "Leave it as it is: no other setting could be tried."
+
+
+def test_headroom_is_a_number_of_batches():
+    with pytest.raises(InvalidSettings, match="headroom -3 is below 0"):
+        iobench.watch([], headroom=-3)
+
+
 def test_of_what_is_about_as_fast_the_fewest_workers_are_named():
     assert said({AS_IT_IS: 100, "1 worker": 196, "2 workers": 200}).use.name == "1 worker"
 

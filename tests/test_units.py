@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.units import bytes_text, counted, parse_elements, parse_shape, rate_text, seconds_text
+from iobench.units import (
+    bytes_text,
+    counted,
+    parse_elements,
+    parse_shape,
+    percent_text,
+    rate_text,
+    seconds_text,
+)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +135,11 @@ def test_seconds_have_the_unit_that_suits_them(seconds, text):
 )
 def test_rates_are_short(rate, text):
     assert rate_text(rate) == text
+
+
+@pytest.mark.parametrize(("part", "text"), [(0.0, "0%"), (1e-5, "<1%"), (0.006, "1%"), (1.5, "150%")])
+def test_a_part_that_is_there_is_never_none_of_it(part, text):
+    assert percent_text(part) == text
 
 
 def test_one_of_a_thing_is_singular():

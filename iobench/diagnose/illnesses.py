@@ -88,6 +88,8 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     if not now and evidence.per_sample_s > 2 * QUICK_SAMPLE_S:
         each = seconds_text(evidence.per_sample_s)
         said = f"there are no workers, and each sample takes {each}; try num_workers={cores}"
+        if facts.handles:  # which forked workers must not share
+            said += f", each of which opens {', '.join(facts.handles)} for itself"
         return Advice("too-few-workers", said)
     return None
 

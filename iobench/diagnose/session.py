@@ -120,12 +120,12 @@ def _contested(
     with contest.under_way():
         if kept is not None:
             contest.look(kept, left_s * FILLED)  # a first epoch fills it
-        on_status(f"trying {', '.join(trial.name for trial in trials[1:])}")
+        on_status(f"trying {'; '.join(trial.name for trial in trials[1:])}")
         contest.race(trials, left_s * RACED / (1 - WATCHED - PROFILED))
         left_s = max(FRESH * seconds, end - time.monotonic())
         chosen = finalists(trials, _best_of_each_kind(trials), left_s)
         if len(chosen) > 1:
-            on_status(f"measuring again, in fresh rounds: {', '.join(one.name for one in chosen)}")
+            on_status(f"measuring again, in fresh rounds: {'; '.join(one.name for one in chosen)}")
             contest.fresh(chosen, left_s)
 
 

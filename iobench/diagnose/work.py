@@ -47,7 +47,7 @@ def _decoding(evidence: Evidence) -> Advice | None:
     if any(one.outcome in ("equivalent", "slower") for n, one in evidence.against.items() if n in kept):
         return None  # surely no gain
     fitting = f": decoded they take {size}, which fits in memory" if fits(evidence.seen) else ""
-    return Advice("decoding", f"{part}; 'iobench prepare' does it once{fitting}")
+    return Advice("decoding", f"{part}; 'iobench prepare --source FOLDER' does it once{fitting}")
 
 
 def _lists(evidence: Evidence) -> Advice | None:
@@ -112,8 +112,8 @@ def _chunks(evidence: Evidence) -> Advice | None:
     if not facts.chunks or not facts.by_sample or facts.in_order:
         return None
     said = (
-        f"{'; '.join(facts.chunks)}: each sample at random reads a whole chunk; "
-        "write contiguous or with chunks of one sample ('iobench prepare --format hdf5:chunk_bytes=0')"
+        f"{'; '.join(facts.chunks)}: each sample at random reads whole chunks; write contiguous or with "
+        "chunks of one sample ('iobench prepare --source FILE --format hdf5:chunk_bytes=0')"
     )
     return Advice("chunks", said)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 os.environ.setdefault("LANCE_LOG", "error")  # read when it is imported
 
 import lance
+
+# said at each fork of a process that has imported it: those that read it are never forked
+warnings.filterwarnings("ignore", "lance is not fork-safe")
 
 __all__ = ["is_panic", "lance", "without_panics"]
 

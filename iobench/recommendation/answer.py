@@ -17,7 +17,7 @@ from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
 from iobench.results.warnings import OF_THE_MACHINE, warnings_of
 from iobench.text import enumerated
-from iobench.units import MIB, bytes_text, counted, seconds_text, three_digits
+from iobench.units import MIB, bytes_text, counted, percent_text, seconds_text, three_digits
 
 SPEAKS_AGAINST = (*OF_THE_MACHINE, "residency", "reclaimed", "opening")  # rounds are few: the answer says so
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
@@ -124,8 +124,8 @@ def _headline(
 def _why(use: Candidate) -> Iterator[str]:
     if use.reached is not None:
         yield (
-            f"Why: it delivers {three_digits(use.bytes_per_s / MIB)} MiB/s, {use.reached:.0%} of what "
-            f"this machine can do here (limit: {use.limit})."
+            f"Why: it delivers {three_digits(use.bytes_per_s / MIB)} MiB/s, {percent_text(use.reached)} of "
+            f"what this machine can do here (limit: {use.limit})."
         )
 
 

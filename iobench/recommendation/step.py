@@ -37,9 +37,9 @@ def timed(of: Manifest | Source, needs: Needs, observer: Observer) -> Needs:
         raise InvalidSettings("step-ms, model and step all say what the training step is: give one of them")
     if not needs.names_step:
         return needs
-    observer.status(f"timing the training step: {needs.step or needs.model}")
     transfer = HostToDevice(pick_device(needs.device), non_blocking=False)
     step = _callable(needs.step) if needs.step else _model(needs, of, transfer)
+    observer.status(f"timing the training step: {needs.step or needs.model}")
     took_ms = 1000 * _seconds(step, tensors_of(first_batch(of, needs.batch_size)), transfer)
     observer.status(f"a step takes {three_digits(took_ms)} ms")
     return replace(needs, step_ms=took_ms)

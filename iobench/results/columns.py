@@ -8,7 +8,7 @@ from iobench.results.cases import FACETS, Facets, trains, varying
 from iobench.results.metrics import METRICS, Metric
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary
-from iobench.units import MIB, three_digits
+from iobench.units import MIB, percent_text, three_digits
 
 Columns = list[tuple[str, list[str | None]]]  # titles, each with a cell for every case
 
@@ -80,7 +80,7 @@ def _each_rank(case: CaseSummary) -> str | None:
 
 
 def _share(share: float | None) -> str | None:
-    return None if share is None else f"{share:.0%}"
+    return None if share is None else percent_text(share)
 
 
 def _title(name: str) -> str:

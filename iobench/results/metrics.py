@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from iobench.results import ranks, stats
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
-from iobench.units import MIB, bytes_text, rate_text, seconds_text, three_digits
+from iobench.units import MIB, bytes_text, percent_text, rate_text, seconds_text, three_digits
 
 Rounds = Sequence[Record]
 OfRound = Callable[[Record], "float | None"]
@@ -55,10 +55,6 @@ def _last(values: list[float]) -> Estimate:
 
 def _mib(value: float) -> str:
     return three_digits(value / MIB)
-
-
-def _percent(value: float) -> str:
-    return f"{value:.0%}"
 
 
 def _ratio(part: float | None, whole: float) -> float | None:
@@ -112,7 +108,7 @@ METRICS: tuple[Metric, ...] = (
         "waiting",
         "part of the epochs that the step waited for batches: blocked in next(), "
         "or on a GPU its own idle time",
-        _percent,
+        percent_text,
         lambda r: r.timing.wait_s / r.timing.epochs_s,
         _median,
     ),
@@ -160,7 +156,7 @@ METRICS: tuple[Metric, ...] = (
         "rank_wait_share",
         "others wait",
         "of several ranks: part of the time that the others waited for the slowest",
-        _percent,
+        percent_text,
         ranks.wait_share,
         _median,
     ),
@@ -176,7 +172,7 @@ METRICS: tuple[Metric, ...] = (
         "shuffledness",
         "shuffled",
         "how random batches of block or a loader's own order are: 0 (one block) to about 1 (a full shuffle)",
-        _percent,
+        percent_text,
         lambda r: r.shuffledness,
         _last,
     ),
@@ -280,7 +276,7 @@ METRICS: tuple[Metric, ...] = (
         "other_cpu_share",
         "others' CPU",
         "part of the processors' time that other processes used meanwhile",
-        _percent,
+        percent_text,
         lambda r: r.others.processors if r.others else None,
         _median,
     ),

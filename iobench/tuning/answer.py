@@ -113,8 +113,11 @@ def _headline(outcome: str, use: Trial, found: Comparison | None, trials: Sequen
             "Loading is not your problem: over batches that are on the device already the loop is not "
             "surely 5 % faster, and no loader can bring more than that. Leave it as it is."
         )
-    tried = counted(sum(bool(one.rates) for one in trials) - 1, "other setting")
+    others = sum(bool(one.rates) for one in trials[1:])
+    if outcome == LEAVE and not others:
+        return "Leave it as it is: no other setting could be tried."
     if outcome == LEAVE:
+        tried = counted(others, "other setting")
         return f"Leave it as it is: of {tried} tried none is surely faster by 5 %."
     if outcome == LIMITED or found is None:
         return f"As it is it does not fit the limits ({use.name} is the fastest that does)."

@@ -103,7 +103,7 @@ class _Tuning:
         like = settings.Like(turn.complete, starting, _idle(turn), not _idle(turn), device)
         trials, not_tried = settings.trials_of(own, like, self._limits)
         self._check_time(turn, trials)
-        self._status(f"a race of {counted(len(trials), 'setting')}: {', '.join(one.name for one in trials)}")
+        self._status(f"a race of {counted(len(trials), 'setting')}: {'; '.join(one.name for one in trials)}")
         self._contest.race(trials, RACE * self._whole_s, seed)
         more = self._refined(trials, replace(like, starting=True), seed) if len(trials) > 1 else []
         chosen = self._finalists([*trials, *more])
