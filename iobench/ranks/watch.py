@@ -19,6 +19,7 @@ from iobench.errors import InvalidSettings, RankLost
 from iobench.ranks.place import Place
 
 BEAT_S = 0.5
+LAST_BEAT_S = 5.0  # for a beat that is under way when a rank leaves: the board may have gone
 SILENT_S = 30.0  # without a sign of life: a process that is stopped, a host or a network that has gone
 SUSPECT_S = 3.0  # the same where a connection has broken already
 STUCK_S = 5.0  # from the verdict until a process that has not heard of it is ended where it stands
@@ -112,8 +113,11 @@ class Watch:
             thread.start()
 
     def stop(self) -> None:
-        """No more beats."""
+        """No more beats: a thread that is still in torch's code when Python ends aborts the process."""
         self._over.set()
+        for thread in self._threads:
+            if thread.ident is not None and thread is not threading.current_thread():
+                thread.join(LAST_BEAT_S)
 
     def arrived(self) -> None:
         """Note that this rank has come to a meeting."""

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -117,6 +118,17 @@ def test_a_watch_beats_and_looks_in_threads_of_its_own(monkeypatch):
     assert beaten.wait(60)
     assert looked.wait(60)
     one.stop()
+
+
+def test_no_beat_outlives_a_watch(monkeypatch):
+    """A thread that is in torch's code as Python ends would abort the process."""
+    monkeypatch.setattr(watch, "BEAT_S", 0.001)
+    one, begun = Watch(PLACES[0], Notes()), threading.Event()
+    monkeypatch.setattr(one, "_beat", lambda: (begun.set(), time.sleep(0.2)))
+    one.start(PLACES)
+    assert begun.wait(60)
+    one.stop()
+    assert not any(thread.is_alive() for thread in one._threads)
     for thread in one._threads:
         thread.join(60)
         assert not thread.is_alive()
