@@ -172,6 +172,13 @@ def test_code_for_whole_batches_runs_as_it_is_printed():
     assert one[0].shape == (3, 2)
 
 
+def test_code_for_fewer_threads_keeps_what_workers_do_first():
+    loader = DataLoader(Made(7), 3, **FORK, worker_init_fn=print)
+    said = settings.code_of(Own(loader), {"worker_threads": 1})
+    assert "threadpool_limits(1), loader.worker_init_fn(number))" in said
+    eval(said, {"DataLoader": DataLoader, "loader": loader})
+
+
 def test_workers_that_persist_are_no_other_setting_s_memory():
     held = []
     loader = DataLoader(Made(64), 8, worker_init_fn=lambda number: held.append(torch.ones(30 << 20)))

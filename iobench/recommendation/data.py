@@ -12,7 +12,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import FirstSamples, Source
 from iobench.errors import BenchError, InvalidSettings
-from iobench.formats import ArtifactExists, FormatError, Schema
+from iobench.formats import ArtifactExists, FormatError, Schema, UnsupportedSchema
 from iobench.host import cache
 from iobench.recommendation.candidates import worth_writing
 from iobench.recommendation.needs import Needs
@@ -86,7 +86,9 @@ def sampled(
         except ArtifactExists:
             raise
         except (BenchError, FormatError) as error:
-            left_out.append(f"format {variant}: {error}")
+            left_out.append(
+                str(error) if isinstance(error, UnsupportedSchema) else f"format {variant}: {error}"
+            )
     if manifest is None:
         raise InvalidSettings(f"no format can hold {source.name}: {'; '.join(left_out)}")
     return Data(manifest, real_bytes, cold, source, tuple(words), left_out, added)

@@ -151,7 +151,9 @@ def code_of(loader: Any, changes: Changes) -> str:
     if loader.collate_fn is default_collate:
         said.pop("collate_fn")
     if changes.get("worker_threads"):
-        said["worker_init_fn"] = "lambda number: threadpoolctl.threadpool_limits(1)"
+        limited = f"threadpoolctl.threadpool_limits({changes['worker_threads']})"
+        theirs = f"({limited}, loader.worker_init_fn(number))" if loader.worker_init_fn else limited
+        said["worker_init_fn"] = f"lambda number: {theirs}"
     told = (f"{name}={value}" for name, value in said.items() if value != _USUAL.get(name))
     return f"DataLoader(loader.dataset, {', '.join(told)})"
 
