@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Placement, Schema, raw_bytes
+from iobench.formats import Array, Placement, Rows, Schema, raw_bytes
 from iobench.host.bus_errors import CAUGHT
 from iobench.host.maps import GuardedMap
 from iobench.loading.stream.ahead import AheadReader
 from iobench.loading.stream.files import Files, open_plain, read_into
 from iobench.loading.stream.gather import Gather, gather_of
+from iobench.loading.stream.located import Located
 from iobench.loading.stream.places import Places
 
 Index = npt.NDArray[np.int64]
@@ -43,6 +44,18 @@ class CachedReader(AheadReader):
         if cold:  # `read_ahead` reads ahead, and a fault must not start a stream of its own beside it
             mapped.advise_random()
         self._files = Files(self._places.files, partial(_opened, cold))
+        self._located = Located({}, [])
+
+    def read_ahead(self, batches: Sequence[Rows]) -> None:
+        """Begin to find where the rows of these batches lie, and to fill the cache if it is cold."""
+        super().read_ahead(batches)
+        locates = {name: gather.locate for name, gather in self._gathers.items() if gather.locate}
+        self._located = Located(locates, batches)
+
+    def stop(self) -> None:
+        """End what `read_ahead` began; whoever waits for it gets CancelledError."""
+        super().stop()
+        self._located.stop()
 
     def close(self) -> None:
         """End reading ahead and drop the maps."""
@@ -75,7 +88,11 @@ class CachedReader(AheadReader):
     def _gather(self, name: str, rows: Index, target: Array) -> None:
         if name not in self._gathers:
             raise ValueError("this reader is closed")
-        self._gathers[name](rows, target)
+        gather = self._gathers[name]
+        if gather.locate is not None:
+            known = self._located.of(name, rows)
+            rows = gather.locate(rows) if known is None else known
+        gather.copy(rows, target)
         self._guard.check()
 
     def _read_each(self, name: str, rows: Index, target: Array) -> None:

@@ -6,6 +6,8 @@ import ctypes
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -14,13 +16,23 @@ import numpy.typing as npt
 import torch
 
 from iobench.formats import Array, raw_bytes
-from iobench.loading.stream.places import Places
+from iobench.loading.stream.places import Index, Locate, Places
 
-Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
-Gather: TypeAlias = Callable[[Index, Array], None]
+Copy: TypeAlias = Callable[[Index, Array], None]
 
 LARGE_ROW_BYTES = 32 << 10  # of which a view for each costs little
+
+
+@dataclass(frozen=True)
+class Gather:
+    """How rows of a field are copied: `copy` takes what `locate` says of them, and where to.
+
+    `locate` is None where it takes the rows as they are.
+    """
+
+    locate: Locate | None
+    copy: Copy
 
 
 def gather_of(places: Places, name: str, memory: Bytes) -> Gather:
@@ -35,14 +47,13 @@ def gather_of(places: Places, name: str, memory: Bytes) -> Gather:
     """
     width, first = places.widths[name], places.dense(name)
     if first is not None:
-        return _Elements(memory[first:][: places.samples * width].view(_row(width)))
+        return Gather(None, _Elements(memory[first:][: places.samples * width].view(_row(width))))
     over = places.lattice(name)
     if over is not None:
         take = _Elements(memory[over:][: (len(memory) - over) // width * width].view(_row(width)))
-        elements = places.elements(name, over)
-        return lambda rows, out: take(elements(rows), out)
+        return Gather(places.elements(name, over), take)
     copy = _Large(memory, width) if width >= LARGE_ROW_BYTES else _Overlapping(memory, width)
-    return lambda rows, out: copy(places.positions(name, rows), out)
+    return Gather(partial(places.positions, name), copy)
 
 
 def _row(width: int) -> np.dtype[Any]:

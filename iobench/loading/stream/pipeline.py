@@ -10,7 +10,6 @@ from functools import partial
 from itertools import chain, count, repeat
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from iobench.errors import LoaderFailed
@@ -20,10 +19,10 @@ from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.stream.backend import Backend
 from iobench.loading.stream.ring import Ring
 from iobench.loading.stream.transfer import Tensors, Transfer
+from iobench.loading.stream.views import following
 from iobench.loading.stream.workers import Pending, Workers
 from iobench.loading.tensors import tensors_of
 
-Index = npt.NDArray[np.int64]
 Transform = Callable[[Tensors], Tensors]
 Filled = tuple[list[Tensors], Exception | None]  # batches, and what kept the next one from being made
 
@@ -172,30 +171,8 @@ def _joined(group: list[Rows]) -> Rows:
     if len(group) == 1:
         return first
     parts = [rows for rows in group if not isinstance(rows, slice)]
-    whole = _following(parts)
+    whole = following(parts)
     return np.concatenate(parts) if whole is None else whole
-
-
-def _following(parts: list[Index]) -> Index | None:
-    """The array that these follow each other in; None where they do not.
-
-    Joined by copies, each of them lets go of the interpreter's lock, which other threads wait for.
-    """
-    base = parts[0].base
-    if not isinstance(base, np.ndarray) or base.shape != (base.size,) or base.dtype != parts[0].dtype:
-        return None
-    begin = stop = (_address(parts[0]) - _address(base)) // base.itemsize
-    for part in parts:
-        follows = part.base is base and _address(part) == _address(base) + stop * base.itemsize
-        if not follows or part.strides != base.strides:
-            return None
-        stop += len(part)
-    return base[begin:stop]
-
-
-def _address(array: Index) -> int:
-    address: int = array.__array_interface__["data"][0]
-    return address
 
 
 def _split(whole: Tensors, sizes: list[int]) -> list[Tensors]:

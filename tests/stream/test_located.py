@@ -1,0 +1,134 @@
+"""Where an epoch's rows lie, found ahead of who gathers them: right for its own rows, nothing for others."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from iobench.formats import Field, Listed, Schema
+from iobench.loading.order import Order
+from iobench.loading.stream import located
+from iobench.loading.stream.cached import CachedReader
+from iobench.loading.stream.located import Located
+from iobench.loading.stream.views import following
+
+SAMPLES = 1000
+
+
+def batches_of(kind="random", batch_size=7):
+    return Order(kind, batch_size, block_rows=5, window_batches=3).batches(SAMPLES, 0)
+
+
+def squares(rows):
+    return rows * rows
+
+
+def finished(found):
+    found._thread.join()
+    return found
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch):
+    monkeypatch.setattr(located, "PIECE_ROWS", 64)
+
+
+@pytest.mark.parametrize("kind", ["random", "block"])
+@pytest.mark.parametrize("start", [0, 5])
+def test_of_each_batch_and_of_batches_together_it_says_what_was_found(kind, start):
+    batches = batches_of(kind)[start:]
+    found = finished(Located({"x": squares, "y": np.negative}, batches))
+    for rows in (*batches, following(batches[2:9]), following(batches)):
+        np.testing.assert_array_equal(found.of("x", rows), squares(rows))
+        np.testing.assert_array_equal(found.of("y", rows), -rows)
+
+
+def test_of_rows_that_are_not_the_epochs_it_says_nothing():
+    batches = batches_of()
+    found = finished(Located({"x": squares}, batches[3:]))
+    others = (
+        batches[2],
+        batches[5].copy(),
+        batches[5][::2],
+        batches_of()[5],
+        np.arange(5),
+        following(batches[1:6]),
+    )
+    assert [found.of("x", rows) for rows in others] == [None] * len(others)
+
+
+def test_what_is_not_found_yet_is_not_waited_for():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(rows):
+        if rows[0] != batches[0][0]:
+            begun.set()
+            go_on.wait()
+        return squares(rows)
+
+    batches = batches_of()
+    found = Located({"x": slow}, batches)
+    begun.wait()
+    np.testing.assert_array_equal(found.of("x", batches[0]), squares(batches[0]))
+    assert found.of("x", batches[20]) is None
+    go_on.set()
+    np.testing.assert_array_equal(finished(found).of("x", batches[20]), squares(batches[20]))
+
+
+def test_it_can_be_ended_before_it_is_through():
+    calls = []
+
+    def slow(rows):
+        calls.append(len(rows))
+        time.sleep(0.02)
+        return rows
+
+    found = Located({"x": slow}, batches_of())
+    found.stop()
+    assert len(calls) < SAMPLES // 64
+    assert not found._thread.is_alive()
+
+
+def test_what_cannot_be_found_is_left_to_who_gathers_it(recwarn):
+    def broken(rows):
+        raise OSError("gone")
+
+    batches = batches_of()
+    found = finished(Located({"x": broken}, batches))
+    assert found.of("x", batches[0]) is None
+    assert not recwarn.list  # as pytest tells of a thread that ends by an error
+
+
+@pytest.mark.parametrize(
+    "batches", [[], [slice(0, 5), slice(5, 9)], [np.arange(5), np.arange(5)]], ids=["none", "slices", "apart"]
+)
+def test_where_there_is_nothing_to_find_there_is_no_thread(batches):
+    found = Located({"x": squares}, batches)
+    assert found._thread.ident is None
+    found.stop()
+
+
+def test_more_rows_than_fit_in_memory_are_found_as_they_are_gathered(monkeypatch):
+    monkeypatch.setattr(located, "MOST_LISTED", SAMPLES - 1)
+    assert Located({"x": squares}, batches_of())._thread.ident is None
+
+
+@pytest.mark.parametrize("uneven", [0, 1], ids=["elements", "any byte"])
+def test_a_reader_gathers_by_what_was_found(tmp_path, uneven):
+    width = 8
+    gap = np.arange(SAMPLES)[::-1] * uneven
+    rows = np.random.default_rng(0).integers(0, 256, (SAMPLES, width), dtype=np.uint8)
+    offsets = np.arange(SAMPLES)[::-1] * width
+    (tmp_path / "x").write_bytes((b"\xa5" * uneven).join(row.tobytes() for row in rows[::-1]))
+    place = Listed((tmp_path / "x",), np.zeros(SAMPLES, np.int64), offsets + gap)
+    batches = batches_of()
+    with CachedReader(Schema(SAMPLES, (Field("x", (width,), "uint8"),)), {"x": place}, False) as reader:
+        reader.read_ahead(batches)
+        finished(reader._located)
+        known, asked = reader._located.of, []
+        reader._located.of = lambda name, part: asked.append(found := known(name, part)) or found
+        for batch in batches:
+            np.testing.assert_array_equal(reader.batch(batch)["x"], rows[batch])
+    assert len(asked) == len(batches)
+    assert all(found is not None for found in asked)
