@@ -27,6 +27,7 @@ from iobench.diagnose.seen import Seen
 from iobench.diagnose.watch import Watch
 from iobench.errors import TargetError
 from iobench.loading.foreign import tensors_of
+from iobench.terminal.diagnosed import seen_table
 from iobench.tuning.own import Own, rebuilt
 from iobench.tuning.settings import BATCH_FETCH, Like, trials_of
 from iobench.tuning.trial import AS_IT_IS, Trial
@@ -115,6 +116,18 @@ def test_a_loader_alone_has_no_step_to_wait():
 def test_a_loop_over_nothing_says_so():
     empty = seen(batches=0, samples=0, bytes=0, wait_s=0.0, step_s=0.0, elapsed_s=0.0)
     assert diagnose(empty).verdict == "The loader yielded nothing."
+    assert names(seen_table(empty)) == ["loader", "batches"]
+
+
+def test_a_loop_over_one_batch_shows_no_figures_of_a_steady_state():
+    shown = set(names(seen_table(seen(batches=1, elapsed_s=0.01))))
+    assert "first batch" in shown
+    assert shown.isdisjoint({"after it", "waiting", "processors"})
+    assert {"after it", "waiting", "processors"} < set(names(seen_table(seen())))
+
+
+def names(table):
+    return [str(cell) for cell in table.columns[0].cells]
 
 
 AS = trial(AS_IT_IS, 100)
@@ -430,6 +443,17 @@ def test_a_loader_that_raises_is_told_with_its_traceback():
     with pytest.raises(TargetError, match="the loader raised KeyError after 1 batch: 'mine'") as caught:
         run_session(broken())
     assert "in broken" in caught.value.traceback
+
+
+def test_the_traceback_begins_with_the_user_s_own_code():
+    def broken():
+        raise KeyError("mine")
+
+    with pytest.raises(TargetError) as caught:
+        run_session(DataLoader(Rows(work=broken), batch_size=8))
+    traceback = caught.value.traceback
+    assert "in broken" in traceback
+    assert "_utils/fetch.py" not in traceback
 
 
 def test_a_loader_that_hangs_is_told_with_the_stacks_of_all_its_processes():

@@ -76,6 +76,12 @@ def test_each_round_has_everybody_once_in_an_order_of_its_own():
     assert turns != list(interleaved("abcdef", lambda done: done < 8, seed=2))
 
 
+def test_the_first_round_can_be_sorted():
+    turns = list(interleaved("cab", lambda done: done < 9, seed=1, first=ord))
+    assert [item for number, item in turns if number == 1] == list("abc")
+    assert len({tuple(item for number, item in turns if number == wanted) for wanted in range(2, 10)}) > 2
+
+
 class Counting(Observer):
     def __init__(self):
         self.records = []

@@ -106,6 +106,24 @@ def test_cases_without_time_for_a_proof_are_named(manifest):
     assert len(found.untried) == len(found.cases) - 1
 
 
+def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest, monkeypatch):
+    def prove(self, case, *arguments):
+        if (case.variant, case.loader.name) != ("hdf5", "stream"):
+            time.sleep(0.5)  # all others are slower to prove
+        return proved(self, case, *arguments)
+
+    proved = InProcess.prove
+    monkeypatch.setattr(InProcess, "prove", prove)
+    options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
+    found = run(manifest, options, race=Race(0.01))
+    first, *_, quick = found.cases
+    assert [key_of(made.case) for made in found.records] == [first.key, quick.key]
+    assert set(found.untried) == {case.key for case in found.cases} - {first.key, quick.key}
+    enough = run(manifest, options, race=Race(600.0, rounds=1))
+    assert enough.untried == []
+    assert len(enough.records) == len(enough.cases)
+
+
 def test_the_default_is_dataloader_sample_by_sample_over_npy(manifest):
     field = field_of(manifest, Needs(), "cpu", "warm")
     default = default_case(field.cases)
@@ -521,6 +539,8 @@ def test_data_that_lie_somewhere_are_added_and_asked_about(inside, tmp_path, mon
     found = json.loads(done.stdout)
     (default,) = [one["label"] for one in found["candidates"] if "default" in one["roles"]]
     assert default == "npy · dataloader"
+    anew = "npy · dataloader, the default, over a sample written anew" in found["sentences"][0]
+    assert anew == (found["use"]["label"] != default)
     assert any("a sample of them was written anew, in npy too" in said for said in found["sentences"])
     assert found["prepare"].startswith(
         "" if found["use"]["format"] == "npy" else "iobench prepare --name mine"

@@ -75,6 +75,14 @@ def test_too_few_runs_tell_no_step_and_say_so():
     assert few.sentence == "npy · native on d: no step in 4 runs; a step is looked for from 8 quiet runs on"
 
 
+def test_a_round_of_a_race_is_no_run_among_runs():
+    runs = {f"n{n}": a_run(n) for n in range(8)} | {f"race{n}": a_run(n, 0.3)[:2] for n in range(8, 14)}
+    (found,) = trends(runs)
+    assert [point.run for point in found.points] == [f"n{n}" for n in range(8)]
+    (short,) = trends({f"race{n}": a_run(n)[:1] for n in range(4)})
+    assert len(short.points) == 4
+
+
 def test_runs_beside_other_work_are_shown_and_make_no_step():
     runs = {f"n{n}": a_run(n, 1 if n < 8 else 0.5, busy=n >= 8) for n in range(14)}
     (found,) = trends(runs)

@@ -17,6 +17,7 @@ from iobench.diagnose.padding import padding_of
 from iobench.diagnose.watch import Watch
 from iobench.errors import InvalidSettings, TargetError
 from iobench.results import record
+from iobench.terminal.tuned import trials_table
 from iobench.tuning import contest, settings
 from iobench.tuning.answer import DECIDED, FED, LEAVE, LIMITED, answer
 from iobench.tuning.contest import Contest, Limits
@@ -88,6 +89,17 @@ def test_it_is_left_as_it_is_where_nothing_is_surely_better_by_a_twentieth(rate)
 
 def test_where_nothing_could_be_tried_it_says_so():
     assert said({AS_IT_IS: 100}).sentences[0] == "Leave it as it is: no other setting could be tried."
+
+
+def test_a_setting_without_a_turn_has_no_row():
+    _, trials = contested({AS_IT_IS: 100, "1 worker": 150, "2 workers": 150, "spawn": 1})
+    trials[2].rates, trials[2].fresh, trials[2].epoch_s = {}, {}, []
+    trials[3].rates, trials[3].fresh, trials[3].failed = {}, {}, "it raised"
+    assert [str(cell) for cell in trials_table(trials, {}).columns[0].cells] == [
+        AS_IT_IS,
+        "1 worker",
+        "spawn",
+    ]
 
 
 def test_headroom_is_a_number_of_batches():

@@ -5,7 +5,7 @@ from record_cases import rounds_of
 
 from iobench.results.summary import summarise
 from iobench.results.under_loader import told, under_loaders
-from iobench.results.verdict import sentences
+from iobench.results.verdict import brief, sentences
 
 STEADY = [1000, 1010, 990, 1005, 995]
 
@@ -43,6 +43,19 @@ def test_the_pair_comes_first_and_then_what_the_format_changes_under_each_loader
         "  under native: npy fastest; hdf5 3.00 × (2.96 – 3.05) as long",
         "  under dataloader: memmap and npy equally fast; hdf5 2.70 × (2.66 – 2.74) as long",
     ]
+
+
+def test_a_round_or_two_name_the_highest_medians_and_nobody_far_behind():
+    records = [
+        one
+        for factor, variant in ((10, "npy"), (9, "lmdb"), (1, "hdf5"))
+        for one in rounds_of(times(factor)[:2], variant=variant)
+    ]
+    contexts = summarise(records).contexts
+    headline = sentences(contexts)[0]
+    assert headline.startswith("Inconclusive: highest medians npy · native and lmdb · native, 1.11 ×")
+    assert "more)" not in headline
+    assert brief(contexts) == "highest median, of too few rounds: npy · native"
 
 
 def test_two_cases_of_one_loader_need_no_second_line():

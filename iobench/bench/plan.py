@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -54,17 +54,24 @@ class RoundPlan:
         return self.count is not None or done < stats.PAIRED or worst(rates)[1] > PRECISION
 
 
-def interleaved(items: Sequence[T], go_on: Callable[[int], bool], seed: int = 0) -> Iterator[tuple[int, T]]:
+def interleaved(
+    items: Sequence[T],
+    go_on: Callable[[int], bool],
+    seed: int = 0,
+    first: Callable[[T], Any] | None = None,
+) -> Iterator[tuple[int, T]]:
     """The number of each round, from 1, with each item in its turn, for as long as `go_on(done)` says.
 
     Each round has an order of its own, drawn by PCG64 from the seed: who comes after whom matters
-    (memory that one has given back is quick to get for the next).
+    (memory that one has given back is quick to get for the next). `first` is what the first round is
+    sorted by in place of that.
     """
     shuffle, done = np.random.Generator(np.random.PCG64(seed)), 0
     while go_on(done):
         done += 1
-        for index in shuffle.permutation(len(items)):
-            yield done, items[index]
+        order = [items[index] for index in shuffle.permutation(len(items))]
+        for item in sorted(items, key=first) if first is not None and done == 1 else order:
+            yield done, item
 
 
 def worst(rates: Mapping[str, Sequence[float]]) -> tuple[str, float]:

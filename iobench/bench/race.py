@@ -19,9 +19,10 @@ PRECISION = 0.02  # of every median: sure enough
 class Race:
     """Successive halving (Jamieson and Talwalkar 2016) that drops only who is surely behind.
 
-    No case is proved after `proofs_s` seconds, but for the first; no round begins that would end after
-    `max_time_s`, or after `rounds` of them. Of those clearly behind, the slower half goes after each
-    round, and all from ten rounds on.
+    No case is proved after `proofs_s` seconds, but for the first. The first round, in which those that
+    were quickly proved come early, takes no more turns after `max_time_s`, but for two; no other round
+    begins that would end after that, or after `rounds` of them. Of those clearly behind, the slower half
+    goes after each round, and all from ten rounds on.
     """
 
     max_time_s: float

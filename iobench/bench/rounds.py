@@ -26,6 +26,7 @@ from iobench.results.cases import key_of
 from iobench.results.ranks import together
 from iobench.units import counted, seconds_text
 
+COMPARED = 2  # cases that a race times in any case
 ENDING = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
 
 
@@ -116,13 +117,28 @@ class Measuring:
                 return self._race_goes_on(self._race, rounds, elapsed_s + self._late_s)
             return bool(self._live()) and self._plan.go_on(rounds, elapsed_s, self._rates())
 
-        for number, case in plan.interleaved(self._run.cases, go_on, self._options.seed):
+        first = self._first if self._race is not None else None
+        for number, case in plan.interleaved(self._run.cases, go_on, self._options.seed, first):
             if case.key in {live.key for live in self._live()} and (case.key, number) not in self._done:
                 before = time.monotonic()
+                if number == 1 and self._is_late(before - began):
+                    self._run.untried.append(case.key)
+                    self._executor(case).end(case)
+                    continue
                 with self._collecting_failures(case):
                     self._time(case, number)
                 self._took_s[case.key] = time.monotonic() - before
         self._say_how_sure(done, time.monotonic() - began)
+
+    def _first(self, case: Case) -> tuple[bool, float]:
+        """What the first round of a race is sorted by: what others are held against, then who is quick."""
+        return case is not self._run.cases[0], self._took_s.get(case.key, 0.0)
+
+    def _is_late(self, elapsed_s: float) -> bool:
+        """Whether a race's time is over in its first round, with somebody to compare."""
+        if self._race is None or len(self._run.sound) < COMPARED:
+            return False
+        return elapsed_s + self._late_s > self._race.max_time_s
 
     def _race_goes_on(self, race: Race, done: int, elapsed_s: float) -> bool:
         """Drop who is clearly behind after `done` rounds, and say whether there is another one."""

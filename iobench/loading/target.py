@@ -145,17 +145,26 @@ def raised(error: BaseException, after: str = "") -> TargetError:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The traceback of the user's code: without what iobench and the import system did before."""
+    """The traceback from the user's own code on: without what called it."""
     told = traceback.TracebackException.from_exception(error)
-    told.stack = traceback.StackSummary.from_list(_theirs(told.stack))
+    told.stack = traceback.StackSummary.from_list(_from_their_own(_theirs(told.stack)))
     return "".join(told.format()) if told.stack or isinstance(error, SyntaxError) else ""
 
 
 def where(error: BaseException) -> str:
     """The innermost line of the user's code that an error went through, `train.py:12`; or nothing."""
     frames = _theirs(traceback.TracebackException.from_exception(error).stack)
-    own = [frame for frame in frames if "/site-packages/" not in frame.filename] or frames
+    own = [frame for frame in frames if _is_own(frame)] or frames
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+
+
+def _from_their_own(stack: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
+    first = next((number for number, frame in enumerate(stack) if _is_own(frame)), 0)
+    return stack[first:]
+
+
+def _is_own(frame: traceback.FrameSummary) -> bool:
+    return "/site-packages/" not in frame.filename
 
 
 def _theirs(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:

@@ -30,7 +30,7 @@ def answer(found: Found, needs: Needs) -> Recommendation:
     case = next(case for case in found.finalists if case.key == use.key)
     default = next((one for one in candidates if DEFAULT in one.roles), None)
     sentences = [
-        _headline(outcome, use, default, tied, alone=len(candidates) == 1),
+        _headline(outcome, use, default, tied, len(candidates) == 1, bool(found.data.added)),
         *hurried(found.race, needs.max_time_s),
         *_why(use),
         *_feeding(found, use, default, needs),
@@ -91,8 +91,14 @@ def _cheapest(found: Found, among: Sequence[Candidate]) -> Candidate:
 
 
 def _headline(
-    outcome: str, use: Candidate, default: Candidate | None, tied: Sequence[Candidate], alone: bool
+    outcome: str,
+    use: Candidate,
+    default: Candidate | None,
+    tied: Sequence[Candidate],
+    alone: bool,
+    anew: bool,
 ) -> str:
+    """What to use, by how much, and how sure that is; `anew` where the default read no file of the user's."""
     if outcome == "fed":
         return (
             f"Loading is not your problem: with {use.label}, which people use by default, the device waits "
@@ -104,6 +110,7 @@ def _headline(
     if use.against_default is not None and default is not None:
         what = "with it training is " if use.trained_per_s else ""
         told = f": {what}{ratio_text(use.against_default.ratio)} as fast as {default.label}, the default"
+        told += ", over a sample written anew" if anew else ""
         if use.decisive_rounds >= stats.ENOUGH and use.against_default.outcome not in ("faster", "slower"):
             told += ", which may be no difference at all"
     said = f"Use {use.label}{told}."

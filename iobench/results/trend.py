@@ -115,10 +115,12 @@ def _labels(shown: Mapping[str, Record]) -> dict[str, str]:
 
 
 def _points(rounds: Sequence[Record], names: Mapping[str, str]) -> list[Point]:
+    """What each run found; runs of a round or two, such as races, only where there are no others."""
     by_run: dict[str, list[Record]] = {}
     for record in limits.comparable(rounds):
         by_run.setdefault(record.run, []).append(record)
-    made = [_point(names[run], records) for run, records in by_run.items()]
+    enough = {run: records for run, records in by_run.items() if len(records) >= stats.FEWEST}
+    made = [_point(names[run], records) for run, records in (enough or by_run).items()]
     return sorted(made, key=lambda point: point.time)
 
 

@@ -48,10 +48,10 @@ def sentence(context: Context) -> str:
     named = f"{fastest} and {runner_up}" + (f" (and {more} more)" if more > 0 else "")
     if verdict.outcome == "equivalent":
         return f"{title}Equally fast within {verdict.smallest:.0%}: {named}, {figures}."
-    advice = "more --rounds or a larger dataset may decide it"
-    if verdict.ratio.low is None:
+    if verdict.ratio.low is None:  # of which everything else is a rival, however slow
         advice = f"give --rounds {stats.ENOUGH} or more"
-    return f"{title}Inconclusive between {named}: {figures}; {advice}."
+        return f"{title}Inconclusive: highest medians {fastest} and {runner_up}, {figures}; {advice}."
+    return f"{title}Inconclusive between {named}: {figures}; more --rounds or a larger dataset may decide it."
 
 
 def brief(contexts: Sequence[Context]) -> str:
@@ -67,6 +67,8 @@ def brief(contexts: Sequence[Context]) -> str:
         return "neither format nor loader matters"
     if first.verdict.outcome == "faster":
         return f"fastest: {names[0]}"
+    if first.verdict.ratio is not None and first.verdict.ratio.low is None:
+        return f"highest median, of too few rounds: {names[0]}"
     how = "equally fast" if first.verdict.outcome == "equivalent" else "not told apart"
     return f"{how}: {enumerated(names, BRIEF)}"
 

@@ -14,6 +14,8 @@ from iobench.units import bytes_text, counted, rate_text, seconds_text
 if TYPE_CHECKING:  # they load torch
     from iobench.diagnose.profiling import Profiled
 
+TELLING_S = 0.05  # of a loop, below which the system's count of processor time says nothing
+
 
 def seen_table(seen: Seen, alone: bool = False) -> Table:
     """What a loop over a loader showed, a line per figure; `alone` where nothing was done with batches."""
@@ -32,19 +34,16 @@ def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
         else ""
     )
     yield "loader", f"{facts.kind}{f' over {facts.dataset}' if facts.dataset else ''}{settings}"
-    size = bytes_text(seen.bytes / max(1, seen.batches))
+    if not seen.batches:
+        yield "batches", f"none in {seconds_text(seen.elapsed_s)}"
+        return
+    size = bytes_text(seen.bytes / seen.batches)
     yield "batches", f"{seen.batches:,} of {size}, {seen.samples:,} samples in {seconds_text(seen.elapsed_s)}"
     yield "first batch", seconds_text(seen.first_wait_s)
-    speed = f"{rate_text(seen.rate)} {'samples' if seen.samples else 'batches'}/s"
-    yield "after it", f"{speed}, {bytes_text(seen.bytes_per_s)}/s"
-    if not alone:
-        waited = f"{seconds_text(seen.wait_s)}, {seen.wait_share:.0%}"
-        yield "waiting", f"{waited}; the step {seconds_text(seen.step_s)}"
-    waits = (seen.wait_p50_s, seen.wait_p99_s, seen.wait_max_s)
-    yield "wait p50, p99, most", ", ".join(map(seconds_text, waits))
-    used = f"{seen.cpu_s / max(seen.elapsed_s, 1e-9):.0%} of a core"
-    workers = seen.worker_cpu_s / max(seen.elapsed_s, 1e-9)
-    yield "processors", used + (f", {counted(seen.workers, 'worker')} {workers:.0%}" if seen.workers else "")
+    if seen.batches > 1:
+        yield from _steady(seen, alone)
+    if seen.elapsed_s >= TELLING_S:
+        yield "processors", _processors(seen)
     if seen.iowait is not None:
         yield "waiting for disks", f"{seen.iowait:.0%} of all processors"
     if seen.others.processors is not None:
@@ -56,6 +55,24 @@ def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
     if seen.memory_bytes is not None:
         growth = bytes_text(max(0, seen.memory_growth_bytes or 0))
         yield "memory", f"{bytes_text(seen.memory_bytes)} of all processes, grown by {growth}"
+
+
+def _steady(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
+    """What the batches after the first showed."""
+    speed = f"{rate_text(seen.rate)} {'samples' if seen.samples else 'batches'}/s"
+    yield "after it", f"{speed}, {bytes_text(seen.bytes_per_s)}/s"
+    if not alone:
+        waited = f"{seconds_text(seen.wait_s)}, {seen.wait_share:.0%}"
+        yield "waiting", f"{waited}; the step {seconds_text(seen.step_s)}"
+    waits = (seen.wait_p50_s, seen.wait_p99_s, seen.wait_max_s)
+    yield "wait p50, p99, most", ", ".join(map(seconds_text, waits))
+
+
+def _processors(seen: Seen) -> str:
+    used = f"{seen.cpu_s / seen.elapsed_s:.0%} of a core"
+    if not seen.workers:
+        return used
+    return f"{used}, {counted(seen.workers, 'worker')} {seen.worker_cpu_s / seen.elapsed_s:.0%}"
 
 
 def profile_table(profiled: Profiled) -> Table:

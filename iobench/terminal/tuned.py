@@ -41,6 +41,8 @@ def trials_table(trials: Sequence[Trial], against: Mapping[str, Comparison], cho
     )
     base = statistics.median(trials[0].rates.values()) if trials[0].rates else 0.0
     for one in trials:
+        if not (one.rates or one.fresh or one.failed or one.unfit):
+            continue  # no time was left for it, which a sentence says
         rate = statistics.median(one.rates.values()) if one.rates else 0.0
         table.add_row(
             f"{one.name} ←" if one.name == chosen else one.name,
