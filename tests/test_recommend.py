@@ -27,7 +27,13 @@ from iobench.errors import InvalidSettings, LoaderFailed, TargetError
 from iobench.formats import ArtifactExists
 from iobench.loading import loaders
 from iobench.recommendation import answer, finalists, others, search
-from iobench.recommendation.candidates import asked_word, default_case, field_of
+from iobench.recommendation.candidates import (
+    asked_word,
+    default_case,
+    field_of,
+    packages_of,
+    worth_writing,
+)
 from iobench.recommendation.code import loader_code
 from iobench.recommendation.data import Data, sample_count, sampled
 from iobench.recommendation.needs import Needs
@@ -146,11 +152,51 @@ def test_order_by_blocks_takes_part_where_it_is_random_enough(manifest):
         ({"min_shuffle": 2.0}, "min-shuffle 2 is not in 0..1"),
         ({"epochs": 0}, "epochs 0 is below 1"),
         ({"max_stored_bytes": 0}, "max_stored_bytes 0 is below 1"),
+        ({"batch_size": ()}, "batch_size: give at least one"),
+        ({"batch_size": (64, 0)}, "batch_size 0 is below 1"),
+        ({"only": "any"}, "only 'any' is not one of installed, core"),
     ],
 )
 def test_needs_that_cannot_be(wanted, said):
     with pytest.raises(InvalidSettings, match=said):
         Needs(**wanted)
+
+
+def test_every_size_of_a_batch_takes_part_and_the_default_has_the_first(manifest):
+    needs = Needs(batch_size=(64, 16), step_ms=2.0)
+    cases = field_of(manifest, needs, "cpu", "warm").cases
+    assert {case.batch_size for case in cases} == {16, 64}
+    assert cases[0] is default_case(cases)
+    assert cases[0].batch_size == 64
+    assert needs.told(cold=False).startswith("batches of 64 and 16 in random order, a step of 2 and 0.5 ms")
+    assert [needs.step_s(size) for size in (64, 16)] == [0.002, 0.0005]
+
+
+def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(manifest, tmp_path, monkeypatch):
+    (tmp_path / "sized_train.py").write_text(
+        "import time\ndef step(batch):\n    time.sleep(0.03 if len(batch['x']) == 8 else 0.01)\n"
+    )
+    asked = Needs(step=f"{tmp_path}/sized_train.py:step", batch_size=(8, 32), loaders=("native",))
+    needs = timed(manifest, asked, Observer())
+    assert needs.step_ms == pytest.approx(1000 * needs.step_s(8))
+    assert needs.step_s(32) < needs.step_s(8)
+    made = []
+    monkeypatch.setattr(search, "_again", lambda manifest, cases, *others: made.extend(cases))
+    cases = field_of(manifest, needs, "cpu", "warm").cases
+    search._with_step(manifest, cases, needs, time.monotonic() + 3, RunOptions(), Observer())
+    assert {case.batch_size: case.step_s for case in made} == {8: needs.step_s(8), 32: needs.step_s(32)}
+
+
+def test_only_what_iobench_brings_takes_part_where_that_is_asked_for(manifest):
+    needs = Needs(only="core")
+    found = field_of(manifest, needs, "cpu", "warm")
+    assert {case.loader.name for case in found.cases} == {"native", "stream", "dataloader"}
+    assert not any(packages_of(case) for case in found.cases)
+    assert found.not_tried[-1].endswith("--only core leaves it out")
+    worth, _ = worth_writing(manifest.schema, needs)
+    assert {"npy", "memmap", "hdf5", "lmdb"} <= set(worth)
+    assert {"zarr", "arrow", "safetensors", "tfrecord"}.isdisjoint(worth)
+    assert {"safetensors"} <= set(worth_writing(manifest.schema, Needs())[0])
 
 
 def test_a_loader_that_reads_nothing_of_it_says_so(manifest):
@@ -417,6 +463,8 @@ def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
         (("--step-ms", "-1"), "step-ms -1 is not a number of milliseconds"),
         (("--step-ms", "nan"), "step-ms nan is not a number of milliseconds"),
         (("--batch-size", "0"), "batch_size 0 is below 1"),
+        (("--batch-size", "64,x"), "--batch-size '64,x' is not a whole number, or a list of them"),
+        (("--only", "any"), "only 'any' is not one of installed, core"),
         (("--max-time", "nan"), "max-time nan is too short"),
         (("--order", "sideways"), "sideways"),
         (("--format", "nonsense"), "nonsense"),

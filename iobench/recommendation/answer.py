@@ -33,7 +33,7 @@ def answer(found: Found, needs: Needs) -> Recommendation:
         _headline(outcome, use, default, tied, len(candidates) == 1, bool(found.data.added)),
         *hurried(found.race, needs.max_time_s),
         *_why(use),
-        *_feeding(found, use, default, needs),
+        *_feeding(found, use, default, needs, case.batch_size),
         *_costs(found, use, default, needs),
         *_rests_on(found),
     ]
@@ -136,14 +136,17 @@ def _why(use: Candidate) -> Iterator[str]:
         )
 
 
-def _feeding(found: Found, use: Candidate, default: Candidate | None, needs: Needs) -> Iterator[str]:
+def _feeding(
+    found: Found, use: Candidate, default: Candidate | None, needs: Needs, batch_size: int
+) -> Iterator[str]:
     if use.waits is None:
         return
-    said = f"With a step of {needs.step_ms:.3g} ms the device waits for data {use.waits:.1%} of the time"
+    step_ms = 1000 * needs.step_s(batch_size)
+    said = f"With a step of {step_ms:.3g} ms the device waits for data {use.waits:.1%} of the time"
     if default is not None and default is not use and default.waits is not None:
         said += f" ({default.waits:.1%} with {default.label})"
     yield said + ("." if use.waits < WORTH_IT else ": nothing that was tried keeps it busy.")
-    batches = math.ceil(found.data.manifest.schema.samples / needs.batch_size)
+    batches = math.ceil(found.data.manifest.schema.samples / batch_size)
     if batches < FEW_BATCHES:
         yield (
             f"An epoch has only {counted(batches, 'batch', 'batches')} here, so that its first wait counts "

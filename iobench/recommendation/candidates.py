@@ -14,13 +14,14 @@ from iobench.errors import BenchError, InvalidSettings
 from iobench.formats import FormatError, MissingDependency, Schema
 from iobench.loading import loaders
 from iobench.loading.order import shuffledness
-from iobench.recommendation.needs import Needs
+from iobench.recommendation.needs import CORE, Needs
 from iobench.units import bytes_text
 
 DEFAULT_LOADER, USUAL = "dataloader", "npy"
 OURS = ("stream", "native", DEFAULT_LOADER)  # without a process of their own, so they are asked first
 MOST_REASONS = 4  # of why nothing fits, in one line
 SHUFFLE_BATCHES = 50  # that an order's randomness is judged by
+CORE_PACKAGES = {"torch", "tensordict", "numpy", "h5py", "lmdb"}  # installed with iobench
 
 
 @dataclass
@@ -62,7 +63,8 @@ def worth_writing(schema: Schema, needs: Needs) -> tuple[list[str], list[str]]:
                 f"{bytes_text(needs.max_stored_bytes)}"
             )
             continue
-        found.append(format.variant)
+        if needs.only != CORE or formats.type_of(format.name).library in CORE_PACKAGES:
+            found.append(format.variant)  # of others field_of says why
     return found, left_out
 
 
@@ -80,7 +82,7 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
     wanted = RunOptions(
         format=words,
         order=needs.orders,
-        batch_size=(needs.batch_size,),
+        batch_size=needs.batch_sizes,
         cache=(cache,),
         seed=needs.seed,
     )
@@ -94,6 +96,9 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
             not_tried.append(
                 str(error) if isinstance(error, MissingDependency) else f"loader {word}: {error}"
             )
+    if needs.only == CORE:
+        cases = [case for case in cases if not packages_of(case)]
+        not_tried.append("what needs packages that iobench does not bring: --only core leaves it out")
     unshuffled = [order for order in needs.orders if shuffle_of(manifest, needs, order) < needs.min_shuffle]
     for order in unshuffled if needs.order != "sequential" else ():
         least = f"--min-shuffle {needs.min_shuffle:g}"
@@ -109,13 +114,23 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
 
 
 def shuffle_of(manifest: Manifest, needs: Needs, order: str) -> float:
-    """How random the batches of an order are: see `iobench.loading.order.shuffledness`."""
+    """How random the least random batches of an order are: see `iobench.loading.order.shuffledness`."""
     if order == "random":
         return 1.0
-    drawn = Case("", "", "", loaders.get(DEFAULT_LOADER), order=order, batch_size=needs.batch_size)
+    return min(_shuffle_of(manifest, order, batch_size) for batch_size in needs.batch_sizes)
+
+
+def _shuffle_of(manifest: Manifest, order: str, batch_size: int) -> float:
+    drawn = Case("", "", "", loaders.get(DEFAULT_LOADER), order=order, batch_size=batch_size)
     dealt = drawn.row_order(manifest.schema)
     batches = dealt.batches(manifest.schema.samples, 0)[:SHUFFLE_BATCHES]
     return shuffledness(batches, dealt.block_rows, manifest.schema.samples)
+
+
+def packages_of(case: Case) -> set[str]:
+    """The packages that a case needs beside those that iobench brings."""
+    needed = {formats.type_of(formats.parse(case.variant).name).library, type(case.loader).library}
+    return needed - CORE_PACKAGES
 
 
 def asked_word(case: Case) -> str:

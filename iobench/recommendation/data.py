@@ -114,10 +114,11 @@ def _written(first: FirstSamples, variants: list[str], data_dir: Path) -> Manife
 
 def sample_count(schema: Schema, needs: Needs, cold: bool) -> int:
     """Samples that are enough: some batches, some bytes, and no more steps than there is time for."""
+    largest = max(needs.batch_sizes)
     count = (COLD_BYTES if cold else WARM_BYTES) // schema.sample_bytes
     if needs.step_ms:
-        count = min(count, STEPS * needs.batch_size)
-    return min(schema.samples, max(count, BATCHES * needs.batch_size))
+        count = min(count, STEPS * largest)
+    return min(schema.samples, max(count, BATCHES * largest))
 
 
 def _too_large(real_bytes: int) -> bool:

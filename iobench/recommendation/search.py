@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from iobench import formats
 from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
@@ -19,7 +18,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.errors import LoaderFailed
 from iobench.host.device import pick_device
 from iobench.recommendation import data as datas
-from iobench.recommendation.candidates import asked_word, default_case, field_of
+from iobench.recommendation.candidates import asked_word, default_case, field_of, packages_of
 from iobench.recommendation.data import Data
 from iobench.recommendation.needs import Needs
 from iobench.results.cases import key_of
@@ -33,7 +32,6 @@ LEAST_S = 3.0  # that rounds over half as many samples need
 OTHER_LOADERS = 3  # at most: whether a loader reads on while the step runs is not seen without the step
 FASTEST, RUNNER_UP, DEFAULT, CHEAPEST = "fastest", "runner-up", "default", "cheapest that feeds the step"
 OTHER_LOADER = "fastest of its loader"
-CORE = ("torch", "tensordict", "numpy", "h5py", "lmdb")  # installed with iobench
 
 
 @dataclass
@@ -124,7 +122,8 @@ def _roles(raced: Run, data: Data, needs: Needs, left_s: float) -> dict[str, lis
     if needs.step_ms:
         known = {key for _, key in named}
         stepping = _for_step(measured, rates, known, data.manifest, needs)
-        epoch_s = data.manifest.schema.samples / needs.batch_size * needs.step_ms / 1000
+        size = needs.batch_sizes[0]
+        epoch_s = data.manifest.schema.samples / size * needs.step_s(size)
         named += stepping[: max(1, int(left_s / 2 / epoch_s) - len(known))]  # each is proved and measured
     roles: dict[str, list[str]] = {}
     for role, key in named:
@@ -139,18 +138,25 @@ def _for_step(
 
     Of these only who would train faster, if it did, than the fastest does if that reads between steps.
     """
-    enough = needs.batch_size / (needs.step_ms / 1000)
-    sure = 1 / (1 / max(rates.values()) + 1 / enough)
+
+    def enough(case: Case) -> float:
+        return case.batch_size / needs.step_s(case.batch_size)
 
     def cost(case: Case) -> tuple[object, ...]:
-        return rates[case.key] < enough, *cost_of(case, manifest), -rates[case.key]
+        return rates[case.key] < enough(case), *cost_of(case, manifest), -rates[case.key]
 
-    feeding = [case for case in measured if rates[case.key] >= enough]
+    quickest = max(measured, key=lambda case: rates[case.key])
+    sure = 1 / (1 / rates[quickest.key] + 1 / enough(quickest))
+    feeding = [case for case in measured if rates[case.key] >= enough(case)]
     cheapest = [min(feeding, key=cost)] if feeding else []
     taken = {asked_word(case) for case in measured if case in cheapest or case.key in known}
     fastest = {asked_word(case): case for case in sorted(measured, key=lambda case: rates[case.key])}
     others = sorted(
-        (case for word, case in fastest.items() if word not in taken and min(rates[case.key], enough) > sure),
+        (
+            case
+            for word, case in fastest.items()
+            if word not in taken and min(rates[case.key], enough(case)) > sure
+        ),
         key=cost,
     )
     return [
@@ -168,8 +174,7 @@ def runners_up(rates: Mapping[str, float]) -> list[str]:
 
 def cost_of(case: Case, manifest: Manifest) -> tuple[int, int, float]:
     """What orders cases by what they cost: packages to install, then processes, then bytes on disk."""
-    needed = {formats.type_of(formats.parse(case.variant).name).library, type(case.loader).library}
-    return len(needed - set(CORE)), case.loader.workers, manifest.artifacts[case.variant].stored_bytes
+    return len(packages_of(case)), case.loader.workers, manifest.artifacts[case.variant].stored_bytes
 
 
 def _again(
@@ -199,8 +204,12 @@ def _with_step(
     """Rounds with the training step beside them; None where there is none."""
     if not needs.step_ms:
         return None
-    trained = {"model": needs.model} if needs.model != "none" else {"step_s": needs.step_ms / 1000}
-    stepping = [replace(case, **trained) for case in cases]
+    stepping = [
+        replace(case, model=needs.model)
+        if needs.model != "none"
+        else replace(case, step_s=needs.step_s(case.batch_size))
+        for case in cases
+    ]
     return _again(manifest, stepping, options, AUTO, STEPPED * (end - time.monotonic()), observer)
 
 

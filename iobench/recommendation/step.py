@@ -20,6 +20,7 @@ from iobench.loading.target import failed, function_of, kind_of
 from iobench.loading.tensors import tensors_of
 from iobench.loading.transfer import DeviceBatch, HostBatch, HostToDevice
 from iobench.recommendation.needs import Needs
+from iobench.text import enumerated
 from iobench.units import three_digits
 
 STEPS, TIMED_S = 20, 2.0  # that are timed: no more than so many, none after so long
@@ -40,9 +41,11 @@ def timed(of: Manifest | Source, needs: Needs, observer: Observer) -> Needs:
     transfer = HostToDevice(pick_device(needs.device), non_blocking=False)
     step = _callable(needs.step) if needs.step else _model(needs, of, transfer)
     observer.status(f"timing the training step: {needs.step or needs.model}")
-    took_ms = 1000 * _seconds(step, tensors_of(first_batch(of, needs.batch_size)), transfer)
-    observer.status(f"a step takes {three_digits(took_ms)} ms")
-    return replace(needs, step_ms=took_ms)
+    took_ms = [
+        1000 * _seconds(step, tensors_of(first_batch(of, size)), transfer) for size in needs.batch_sizes
+    ]
+    observer.status(f"a step takes {enumerated([three_digits(one) for one in took_ms])} ms")
+    return replace(needs, step_ms=took_ms[0], measured_ms=tuple(took_ms))
 
 
 def first_batch(of: Manifest | Source, count: int) -> Batch:

@@ -11,7 +11,15 @@ from iobench.bench.options import MODELS
 from iobench.errors import InvalidSettings
 from iobench.loading.order import ORDERS
 from iobench.recommendation.needs import EPOCHS, MAX_TIME_S
-from iobench.terminal.commands._options import AsJson, DataDir, Device, Name, parse_bytes, parse_shape
+from iobench.terminal.commands._options import (
+    AsJson,
+    DataDir,
+    Device,
+    Name,
+    listed_numbers,
+    parse_bytes,
+    parse_shape,
+)
 
 if TYPE_CHECKING:
     from iobench.dataset.manifest import Manifest
@@ -55,12 +63,16 @@ def recommend(
     min_shuffle: Annotated[
         float, typer.Option(help="How random batches have to be, 0 to 1; below 1 block order takes part.")
     ] = 1.0,
-    batch_size: Annotated[int, typer.Option(help="Samples in a batch.")] = 256,
+    batch_size: Annotated[
+        str, typer.Option(help="Samples in a batch; of a list with commas, the size that is fastest.")
+    ] = "256",
     real_size: Annotated[
         str | None,
         typer.Option(help="How large the real data are, like 2TiB. [default: as given]", show_default=False),
     ] = None,
-    step_ms: Annotated[float, typer.Option(help="Milliseconds that a training step takes.")] = 0.0,
+    step_ms: Annotated[
+        float, typer.Option(help="Milliseconds of a training step, over a batch of the first size.")
+    ] = 0.0,
     model: Annotated[
         str, typer.Option(help=f"A training step that is measured and done: {', '.join(MODELS)}.")
     ] = "none",
@@ -77,6 +89,12 @@ def recommend(
         str | None,
         typer.Option(help="Disk space that all of the data may take, like 500GiB.", show_default=False),
     ] = None,
+    only: Annotated[
+        str,
+        typer.Option(
+            help="What may be installed: installed (what is now), or core (what iobench brings itself)."
+        ),
+    ] = "installed",
     max_time: Annotated[float, typer.Option(help="Seconds that the search may take.")] = MAX_TIME_S,
     seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
     data_dir: DataDir = Path("data"),
@@ -92,7 +110,7 @@ def recommend(
     needs = Needs(
         device=device,
         order=order,
-        batch_size=batch_size,
+        batch_size=listed_numbers("--batch-size", batch_size),
         real_bytes=parse_bytes("--real-size", real_size) if real_size else None,
         step_ms=step_ms,
         model=model,
@@ -102,6 +120,7 @@ def recommend(
         min_shuffle=min_shuffle,
         formats=tuple(format or ["all"]),
         loaders=tuple(loader or ["all"]),
+        only=only,
         max_time_s=max_time,
         seed=seed,
     )
