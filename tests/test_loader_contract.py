@@ -15,7 +15,7 @@ from iobench import formats
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
 from iobench.errors import LoaderFailed
-from iobench.formats import CorruptArtifact, corrupt
+from iobench.formats import CorruptArtifact, corrupt, read_word
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
@@ -62,6 +62,15 @@ def test_every_loader_is_held_to_it():
 @pytest.mark.parametrize("name", loaders.names())
 def test_every_loader_is_plain_by_default(name):
     assert loaders.class_of(name)().variant == name
+
+
+@pytest.mark.parametrize("name", loaders.names())
+def test_what_a_loader_is_advised_are_options_that_it_has_and_not_its_defaults(name):
+    known = loaders.class_of(name)
+    word = known.tuned()
+    assert (word is None) == (not known.advised)
+    if word is not None:
+        assert read_word(known, word) != known()
 
 
 PLAIN = ("npy", "lmdb")  # a format that is mapped, and one that is not, stand for all that have rows

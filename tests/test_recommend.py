@@ -31,6 +31,7 @@ from iobench.recommendation.candidates import (
     asked_word,
     default_case,
     field_of,
+    loader_words,
     packages_of,
     worth_writing,
 )
@@ -197,6 +198,13 @@ def test_only_what_iobench_brings_takes_part_where_that_is_asked_for(manifest):
     assert {"npy", "memmap", "hdf5", "lmdb"} <= set(worth)
     assert {"zarr", "arrow", "safetensors", "tfrecord"}.isdisjoint(worth)
     assert {"safetensors"} <= set(worth_writing(manifest.schema, Needs())[0])
+
+
+def test_loaders_are_raced_as_they_are_and_as_they_are_advised():
+    words = loader_words(Needs())
+    assert {"spdl", "spdl:keep_pipeline=yes"} < set(words)
+    assert words.index("spdl:keep_pipeline=yes") > words.index("webdataset"), "defaults come first"
+    assert len(words) == len(set(words))
 
 
 def test_a_loader_that_reads_nothing_of_it_says_so(manifest):

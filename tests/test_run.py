@@ -12,6 +12,7 @@ import iobench
 from iobench import RunOptions, formats, thresholds
 from iobench.bench import executor
 from iobench.bench.observer import Observer
+from iobench.bench.options import cases_of
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.errors import (
     ColdCacheUnavailable,
@@ -22,6 +23,7 @@ from iobench.errors import (
 )
 from iobench.host import cache, counters, machine
 from iobench.loading import loaders
+from iobench.recommendation.candidates import asked_word
 from iobench.results import record
 from iobench.thresholds import COLD_LIMIT, WARM_LIMIT
 
@@ -156,6 +158,18 @@ def test_a_grid_has_every_combination_once(images, measure, tmp_path):
     assert len(found.cases) == 2 * 2 * (1 + 1 + 2), "sizes of blocks are for block order alone"
     assert len({str(label) for label in found.labels.values()}) == len(found.cases)
     assert len(found.records) == len(found.cases)
+
+
+def test_loaders_take_part_as_they_are_and_as_they_are_advised(images):
+    words = ("dataloader", "dataloader:fetch=batch", "stream")
+    asked = RunOptions(("npy",), words, tuned=True, loader_options={"fetch": ("sample",)})
+    cores = len(os.sched_getaffinity(0))
+    assert {asked_word(case) for case in cases_of(images, asked, ["cpu"])} == {
+        "dataloader",
+        "dataloader:fetch=batch",
+        f"dataloader:num_workers={cores},persistent_workers=yes",
+        "stream",
+    }
 
 
 def test_a_case_named_twice_is_measured_once(images, measure):

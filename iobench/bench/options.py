@@ -33,7 +33,8 @@ class RunOptions:
     `format` and `loader` are variants or `all`: every prepared format, every loader that is installed
     and reads what is asked for. `loader_options` are options of loaders by name, for
     every loader that has them and whose own word does not say otherwise. `rounds` is a number, or
-    `auto`: as many as it takes, within `max_time` seconds.
+    `auto`: as many as it takes, within `max_time` seconds. `tuned`: each loader that is named without
+    options takes part once more, with those that its documentation advises.
     """
 
     format: tuple[str, ...] = ("all",)
@@ -47,6 +48,7 @@ class RunOptions:
     model: tuple[str, ...] = ("none",)
     step_ms: tuple[float, ...] = (0.0,)
     seed: int = 0
+    tuned: bool = False
     loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     rounds: str = str(DEFAULT_ROUNDS)
     max_time: float | None = None
@@ -207,6 +209,8 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
         if not found:
             raise problems[0]
         yield from found
+        if options.tuned and word == loader.name and (tuned := loader.tuned()) is not None:
+            yield loaders.parse(tuned)
 
 
 def left_out(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[str]:

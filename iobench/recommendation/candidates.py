@@ -33,7 +33,7 @@ class Field:
 
 
 def loader_words(needs: Needs) -> list[str]:
-    """Every loader with the settings that people try: as it is, whole batches, a worker for each core.
+    """Every loader with the settings that people try: as it is, as it is advised, a worker for each core.
 
     What is quick to prove comes first: with little time that is all that can be raced.
     """
@@ -42,7 +42,16 @@ def loader_words(needs: Needs) -> list[str]:
     cores = len(os.sched_getaffinity(0))
     tuned = ["fetch=batch", f"num_workers={cores}", f"num_workers={cores},fetch=batch"]
     ours = [*OURS, *(f"{DEFAULT_LOADER}:{options}" for options in tuned)]
-    return [*ours, *(name for name in loaders.names() if name not in OURS)]
+    others = [name for name in loaders.names() if name not in OURS]
+    return [*ours, *others, *filter(None, map(_advised, others))]
+
+
+def _advised(name: str) -> str | None:
+    """The word of a loader with what its documentation advises, if it advises anything but its defaults."""
+    try:
+        return loaders.class_of(name).tuned()
+    except (BenchError, FormatError):
+        return None  # a broken package, which is told of where the loader itself is tried
 
 
 def worth_writing(schema: Schema, needs: Needs) -> tuple[list[str], list[str]]:

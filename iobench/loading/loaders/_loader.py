@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,7 @@ class Loader(Options, ABC):
 
     kind: ClassVar[str] = "loader"
     library: ClassVar[str]  # by its name on PyPI
+    advised: ClassVar[str] = ""  # options for throughput, by its documentation; {cores} are the processors
     orders: ClassVar[tuple[str, ...]] = ORDERS
     own_order: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
@@ -51,6 +53,12 @@ class Loader(Options, ABC):
     reuses: ClassVar[bool] = False  # fills a batch's memory again once the next one is asked for
     isolated: ClassVar[bool] = False  # wants a process for each case of the run, unless told otherwise
     foreign: ClassVar[bool] = False  # somebody's own: what it gives is looked at, not promised
+
+    @classmethod
+    def tuned(cls) -> str | None:
+        """Its word with the options that its documentation advises; None where it advises its defaults."""
+        cores = len(os.sched_getaffinity(0))
+        return f"{cls.name}:{cls.advised.format(cores=cores)}" if cls.advised else None
 
     @property
     def called(self) -> str:

@@ -41,6 +41,7 @@ class Dali(CopyingLoader):
     name: ClassVar[str] = "dali"
     summary: ClassVar[str] = "NVIDIA DALI: a pipeline to CPU or GPU, with an external source of whole batches"
     library: ClassVar[str] = "nvidia-dali-cuda120"
+    advised: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("nvidia.dali",)
     extra: ClassVar[str] = "dali"
     isolated: ClassVar[bool] = True

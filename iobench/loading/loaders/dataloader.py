@@ -35,6 +35,7 @@ class TorchDataLoader(WorkerLoader):
     name: ClassVar[str] = "dataloader"
     summary: ClassVar[str] = "torch.utils.data.DataLoader over a map-style Dataset"
     library: ClassVar[str] = "torch"
+    advised: ClassVar[str] = "num_workers={cores},persistent_workers=yes"
     need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "start_method", "persistent_workers")
 
     fetch: str = fetch_option()

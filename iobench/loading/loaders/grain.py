@@ -37,6 +37,7 @@ class Grain(CopyingLoader):
         "Grain: a MapDataset, shuffled and batched by Grain, read by threads or processes"
     )
     library: ClassVar[str] = "grain"
+    advised: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("grain",)
     extra: ClassVar[str] = "grain"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")

@@ -42,6 +42,7 @@ class HuggingFace(WorkerLoader):
     name: ClassVar[str] = "huggingface"
     summary: ClassVar[str] = "Hugging Face datasets over Arrow files, under a DataLoader"
     library: ClassVar[str] = "datasets"
+    advised: ClassVar[str] = "num_workers={cores},fetch=batch"
     modules: ClassVar[tuple[str, ...]] = ("datasets",)
     extra: ClassVar[str] = "huggingface"
     isolated: ClassVar[bool] = True

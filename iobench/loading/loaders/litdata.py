@@ -31,6 +31,7 @@ class LitDataLoader(WorkerLoader):
     name: ClassVar[str] = "litdata"
     summary: ClassVar[str] = "litdata: StreamingDataset over local chunks"
     library: ClassVar[str] = "litdata"
+    advised: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("litdata",)
     extra: ClassVar[str] = "litdata"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")

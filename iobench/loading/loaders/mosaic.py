@@ -36,6 +36,7 @@ class Mosaic(WorkerLoader):
     name: ClassVar[str] = "mosaic"
     summary: ClassVar[str] = "mosaicml-streaming: StreamingDataset over local MDS shards"
     library: ClassVar[str] = "mosaicml-streaming"
+    advised: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("streaming",)
     extra: ClassVar[str] = "mosaic"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")

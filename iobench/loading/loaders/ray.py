@@ -26,6 +26,7 @@ class Ray(WorkerLoader):
     name: ClassVar[str] = "ray"
     summary: ClassVar[str] = "RayLoader: DataLoader with actors of Ray as its workers"
     library: ClassVar[str] = "ray"
+    advised: ClassVar[str] = "num_workers={cores},persistent_workers=yes"
     modules: ClassVar[tuple[str, ...]] = ("ray",)
     extra: ClassVar[str] = "ray"
     isolated: ClassVar[bool] = True

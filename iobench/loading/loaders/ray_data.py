@@ -39,6 +39,7 @@ class RayData(CopyingLoader):
     name: ClassVar[str] = "ray_data"
     summary: ClassVar[str] = "Ray Data: files read by tasks of Ray, rows shuffled within a buffer"
     library: ClassVar[str] = "ray"
+    advised: ClassVar[str] = "prefetch_batches=4"
     modules: ClassVar[tuple[str, ...]] = ("ray", "pyarrow", "pandas")
     extra: ClassVar[str] = "ray_data"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")

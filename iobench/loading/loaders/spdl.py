@@ -31,6 +31,7 @@ class Spdl(CopyingLoader):
     name: ClassVar[str] = "spdl"
     summary: ClassVar[str] = "SPDL: a pipeline of threads that read whole batches"
     library: ClassVar[str] = "spdl"
+    advised: ClassVar[str] = "keep_pipeline=yes"
     modules: ClassVar[tuple[str, ...]] = ("spdl",)
     extra: ClassVar[str] = "spdl"
     isolated: ClassVar[bool] = True

@@ -32,6 +32,7 @@ class TensorStore(CopyingLoader):
     name: ClassVar[str] = "tensorstore"
     summary: ClassVar[str] = "TensorStore over Zarr: asynchronous reads of whole batches"
     library: ClassVar[str] = "tensorstore"
+    advised: ClassVar[str] = "prefetch=4"
     modules: ClassVar[tuple[str, ...]] = ("tensorstore", "zarr")
     extra: ClassVar[str] = "tensorstore"
     isolated: ClassVar[bool] = True

@@ -34,6 +34,7 @@ class TfData(CopyingLoader):
     name: ClassVar[str] = "tfdata"
     summary: ClassVar[str] = "tf.data over TFRecord files, samples shuffled within a buffer"
     library: ClassVar[str] = "tensorflow"
+    advised: ClassVar[str] = "interleave={cores}"
     modules: ClassVar[tuple[str, ...]] = ("tensorflow",)
     extra: ClassVar[str] = "tfdata"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")

@@ -36,6 +36,7 @@ class TorchData(WorkerLoader):
     name: ClassVar[str] = "torchdata"
     summary: ClassVar[str] = "torchdata: nodes, or StatefulDataLoader, over a map-style Dataset"
     library: ClassVar[str] = "torchdata"
+    advised: ClassVar[str] = "num_workers={cores},fetch=batch"
     modules: ClassVar[tuple[str, ...]] = ("torchdata",)
     extra: ClassVar[str] = "torchdata"
     isolated: ClassVar[bool] = True

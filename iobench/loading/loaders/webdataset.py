@@ -37,6 +37,7 @@ class WebDatasetLoader(WorkerLoader):
     name: ClassVar[str] = "webdataset"
     summary: ClassVar[str] = "webdataset: tar shards read through, samples shuffled within a buffer"
     library: ClassVar[str] = "webdataset"
+    advised: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("webdataset",)
     extra: ClassVar[str] = "webdataset"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")

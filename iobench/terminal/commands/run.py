@@ -57,6 +57,10 @@ def run(
             show_default=False,
         ),
     ] = None,
+    tuned: Annotated[
+        bool,
+        typer.Option("--tuned", help="Each loader with the options that its documentation advises, too."),
+    ] = False,
     device: Annotated[
         str, typer.Option(help="Where batches go: auto, cpu, cuda, cuda:1, …; a list.")
     ] = "auto",
@@ -194,6 +198,7 @@ def run(
             sudo=sudo,
             limits=limits,
             headroom=headroom,
+            tuned=tuned,
             strict=strict,
             profile=profile,
             trace=trace,
