@@ -130,6 +130,41 @@ def names(table):
     return [str(cell) for cell in table.columns[0].cells]
 
 
+@pytest.mark.parametrize(
+    ("workers", "begins"),
+    [
+        (0, "there are no workers, and those that persist start only once: set num_workers=16"),
+        (2, "the first batch took"),
+    ],
+)
+def test_the_settings_that_were_measured_are_those_that_are_advised(workers, begins):
+    changes = {"num_workers": 16, "persistent_workers": True}
+    base = trial(AS_IT_IS, 100)
+    best = dataclasses.replace(trial("16 workers that persist", 340, **changes), kind="persistent")
+    own = {"workers": workers, "persistent_workers": False}
+    (advice,) = diagnose(seen(facts=own, first_wait_s=6.0), [base, best]).advice
+    assert advice.kind == "first-batch"
+    assert advice.said.startswith(begins)
+    assert "set num_workers=16, persistent_workers=True; 3.4 × as fast" in advice.said
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"num_workers": 0}, "sampler=loader.batch_sampler); 3.4 ×"),
+        ({"num_workers": 4}, "sampler=loader.batch_sampler, num_workers=4); 3.4 ×"),
+    ],
+)
+def test_whole_batches_are_advised_with_the_workers_that_they_were_measured_with(changes, said):
+    trials = [trial(AS_IT_IS, 100), trial(BATCH_FETCH, 340, batch_fetch=True, **changes)]
+    advice = diagnose(seen(facts={"by_sample": True, "workers": 2}), trials).advice
+    assert said in advice[0].said
+
+
+def test_one_batch_alone_is_too_short_to_tell():
+    assert diagnose(seen(batches=1), alone=True).verdict.startswith("Too short to tell: 1 batch")
+
+
 AS = trial(AS_IT_IS, 100)
 QUICK = {"samples": 10**7}  # a sample in less than a microsecond
 

@@ -23,7 +23,7 @@ from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.race import Race
 from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
-from iobench.errors import InvalidSettings, LoaderFailed, TargetError
+from iobench.errors import InvalidSettings, LoaderFailed, PrepareError, TargetError
 from iobench.formats import ArtifactExists
 from iobench.loading import loaders
 from iobench.recommendation import answer, finalists, others, search
@@ -146,6 +146,20 @@ def test_order_by_blocks_takes_part_where_it_is_random_enough(manifest):
     assert {case.order for case in strict.cases} == {"random"}
 
 
+def test_block_order_that_is_asked_for_is_random_enough(manifest):
+    asked = field_of(manifest, Needs(order="block"), "cpu", "warm")
+    assert {case.order for case in asked.cases} == {"block"}
+    with pytest.raises(InvalidSettings, match="less random than --min-shuffle 1"):
+        field_of(manifest, Needs(order="block", min_shuffle=1.0), "cpu", "warm")
+
+
+def test_what_may_be_stored_is_held_against_all_of_the_data(tmp_path):
+    source = iobench.Synthetic(64 << 20, (1 << 14,))  # four times what is sampled
+    needs = Needs(max_stored_bytes=128 << 20, formats=("npy",))
+    with pytest.raises(InvalidSettings, match=r"npy: up to .* on disk, more than 128 MiB"):
+        sampled(source, (), needs, tmp_path, lambda text: None)
+
+
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
@@ -155,6 +169,9 @@ def test_order_by_blocks_takes_part_where_it_is_random_enough(manifest):
         ({"max_stored_bytes": 0}, "max_stored_bytes 0 is below 1"),
         ({"batch_size": ()}, "batch_size: give at least one"),
         ({"batch_size": (64, 0)}, "batch_size 0 is below 1"),
+        ({"order": "sideways"}, "order 'sideways' is not one of sequential, random, block"),
+        ({"seed": -1}, "seed -1 is below 0"),
+        ({"order": "sequential", "min_shuffle": 0.5}, "min-shuffle is for order random or block"),
         ({"only": "any"}, "only 'any' is not one of installed, core"),
     ],
 )
@@ -538,6 +555,42 @@ def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(manifest):
         manifest, [case], needs, time.monotonic() + 3, RunOptions(limits=False), Observer()
     )
     assert {one.case["model"] for one in made.records} == {"mlp"}
+
+
+def test_a_step_may_take_something_out_of_its_batch(manifest, tmp_path):
+    (tmp_path / "popping_train.py").write_text("def step(batch):\n    batch.pop('x').sum()\n")
+    assert timed(manifest, Needs(step=f"{tmp_path}/popping_train.py:step"), Observer()).step_ms > 0
+
+
+def test_only_what_there_is_time_for_is_done_with_the_step(manifest):
+    """The fastest and the default before all others; of fewer than two there is nothing to say."""
+    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in ("native", "stream", "dataloader")]
+    roles = dict(zip([case.key for case in cases], [["runner-up"], ["fastest"], ["default"]], strict=True))
+    epoch_s = -(-manifest.schema.samples // 256) * 1.0
+
+    def steppable(left_s, step_ms=1000.0):
+        found = SimpleNamespace(data=SimpleNamespace(manifest=manifest), roles=roles, remarks=[])
+        taken = search._steppable(found, cases, Needs(step_ms=step_ms, max_time_s=10.0), left_s)
+        return taken, found.remarks
+
+    assert steppable(6 * epoch_s) == (cases, [])
+    taken, (remark,) = steppable(5 * epoch_s)
+    assert taken == cases[1:]
+    assert remark.startswith("No time was left for rounds with the step of all but 2 cases: these need about")
+    taken, (remark,) = steppable(3 * epoch_s)
+    assert taken == []
+    assert "of any case" in remark
+    assert steppable(0.0, step_ms=0.0) == ([], [])
+
+
+def test_a_last_look_that_fails_leaves_the_answer(manifest, monkeypatch):
+    def full(*arguments):
+        raise PrepareError("the disk is full")
+
+    monkeypatch.setattr(search, "_on_half", full)
+    needs = Needs(formats=("npy",), loaders=("stream", "native"), max_time_s=10.0)
+    said = " ".join(iobench.recommend(manifest, needs).sentences)
+    assert "Whether speed depends on how much data there is was not looked at: the disk is full." in said
 
 
 def test_a_step_that_raises_or_is_said_twice_is_an_error(manifest, tmp_path):

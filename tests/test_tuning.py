@@ -25,6 +25,7 @@ from iobench.tuning.own import Own, copied
 from iobench.tuning.sent import unsendable
 from iobench.tuning.settings import BATCH_FETCH, Like, trials_of
 from iobench.tuning.trial import AS_IT_IS, HEADROOM, Trial, slowing
+from iobench.tuning.tune import own_of
 from iobench.tuning.turn import Wanted, take
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
@@ -46,6 +47,15 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         return iter(torch.arange(64.0))
+
+
+class Endless(IterableDataset):
+    """Nobody knows how much there is of it."""
+
+    def __iter__(self):
+        while True:
+            time.sleep(0.001)
+            yield torch.zeros(4)
 
 
 def ignored(tensors):
@@ -114,6 +124,44 @@ def test_of_what_is_about_as_fast_the_fewest_workers_are_named():
 def test_settings_that_do_not_fit_are_left_for_the_fastest_that_do():
     found = said({AS_IT_IS: 100, "1 worker": 60}, unfit="took 2 GiB of memory")
     assert (found.outcome, found.use.name) == (LIMITED, "1 worker")
+
+
+def test_what_failed_or_did_not_fit_in_the_fresh_rounds_is_none_to_choose():
+    over, trials = contested({AS_IT_IS: 100, "1 worker": 130, "2 workers": 200})
+    trials[2].failed = "took 9 GiB of memory, more than 8 GiB"
+    found = answer(over, trials, trials, [], None, None)
+    assert (found.outcome, found.use.name) == (DECIDED, "1 worker")
+    assert list(found.against) == ["1 worker"]
+    trials[0].unfit = "took 10 GiB of memory, more than 8 GiB"
+    assert answer(over, trials, trials, [], None, None).outcome == LIMITED
+    with pytest.raises(InvalidSettings, match=r"nothing fits .* as it is it took 10 GiB.*; 2 workers took 9"):
+        answer(over, trials, [trials[0], trials[2]], [], None, None)
+
+
+def test_what_cannot_be_told_from_the_best_possible_is_not_called_fed():
+    over, trials = contested({AS_IT_IS: 100, "1 worker": 130, HEADROOM: 160})
+    trials[2].make = lambda: []
+    trials[2].fresh = dict(enumerate((90.0, 160.0, 230.0), 1))
+    assert answer(over, trials[:1], [trials[0], trials[2]], [], None, 0.5).outcome == LEAVE
+    assert answer(over, trials[:2], trials, [], None, 0.5).outcome == DECIDED
+
+
+@pytest.mark.parametrize(
+    "endless", [lambda: DataLoader(Endless(), batch_size=4), lambda: Endless()], ids=["loader", "iterable"]
+)
+def test_an_endless_loader_is_measured_by_its_first_batches(endless, tmp_path):
+    found = iobench.tune(endless(), max_time_s=4.0, data_dir=tmp_path)
+    assert not found.whole
+    assert any("the first batches of an epoch" in one for one in found.sentences)
+
+
+@pytest.mark.parametrize(("given", "workers"), [("", 3), (":num_workers=8", 8)])
+def test_the_workers_of_what_a_function_makes_are_those_that_it_is_told(tmp_path, given, workers):
+    (tmp_path / "told_loader.py").write_text("def make(num_workers=3):\n    return [1, 2]\n")
+    own, _ = own_of(f"{tmp_path}/told_loader.py:make{given}")
+    assert own.tells_workers
+    assert (own.workers({}), own.workers({"num_workers": 0})) == (workers, 0)
+    assert not Own([1, 2]).tells_workers
 
 
 @pytest.mark.parametrize(("best", "outcome"), [(101, FED), (200, LEAVE)])

@@ -12,6 +12,7 @@ from iobench.results import stats
 # How many times as fast the fastest has to be, by the number of rounds made, for another to be dropped
 # while no interval can be had: figures of one round scatter by a factor of two on busy machines.
 FACTORS = {1: 3.0, 2: 2.0, 3: 1.5, 4: 1.5}
+COMPARED = 2  # cases that are measured in any case: of fewer there is nothing to say
 PRECISION = 0.02  # of every median: sure enough
 
 

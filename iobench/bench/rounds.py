@@ -15,7 +15,7 @@ from iobench.bench.executor import Executor, Step, Tick
 from iobench.bench.losses import odd_losses
 from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
-from iobench.bench.race import Race
+from iobench.bench.race import COMPARED, Race
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
 from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RankLost, RecordError
@@ -26,7 +26,6 @@ from iobench.results.cases import key_of
 from iobench.results.ranks import together
 from iobench.units import counted, seconds_text
 
-COMPARED = 2  # cases that a race times in any case
 ENDING = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
 
 

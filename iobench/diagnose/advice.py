@@ -87,9 +87,9 @@ def _verdict(seen: Seen, bottleneck: bool | None, alone: bool) -> str:
     speed = f"{rate_text(seen.rate)} {'samples' if seen.samples else 'batches'}/s"
     if seen.samples:
         speed += f", {bytes_text(seen.bytes_per_s)}/s"
-    if alone:
+    if alone and seen.batches > 1:
         return f"Alone, the loader gives {speed}."
-    if bottleneck is None:
+    if alone or bottleneck is None:
         took = seconds_text(seen.elapsed_s)
         return f"Too short to tell: {counted(seen.batches, 'batch', 'batches')} in {took}."
     waiter = "the step" if seen.device == "cpu" else f"{seen.device} (by its own clock)"

@@ -33,8 +33,10 @@ def _by_sample(evidence: Evidence) -> Advice | None:
         calls = evidence.fetching.getitem_calls
         cost += f"; {calls:,} calls of __getitem__ and collating take {min(share, 1):.0%} of the time"
     what = "TensorDataset" if facts.tensor_dataset else str(facts.dataset)
+    workers = tried.trial.changes.get("num_workers", facts.workers) if tried else 0
+    more = f", num_workers={workers}" if workers else ""
     fix = (
-        "index whole batches: DataLoader(dataset, batch_size=None, sampler=loader.batch_sampler)"
+        f"index whole batches: DataLoader(dataset, batch_size=None, sampler=loader.batch_sampler{more})"
         if facts.tensor_dataset or tried
         else "give the dataset a __getitems__(indices) that returns a whole batch"
     )
@@ -150,16 +152,15 @@ def _first_batch(evidence: Evidence) -> Advice | None:
     tried = evidence.gain(lambda trial: trial.kind in ("persistent", "start"))
     part = seen.first_wait_s / max(seen.epoch_s, 1e-9)
     late = not facts.persistent_workers and part >= FIRST and not evidence.trials
-    if not facts.workers or not (tried or late):
+    if not (tried or (late and facts.workers)):
         return None
-    fix = (
-        "multiprocessing_context='fork'"
-        if tried and tried.trial.kind == "start"
-        else "persistent_workers=True"
-    )
+    settings = tried.trial.changes if tried else {"persistent_workers": True}
+    fix = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     said = (
         f"the first batch took {seconds_text(seen.first_wait_s)}, {part:.0%} of an epoch: starting "
         f"{counted(facts.workers, 'worker')} each epoch; set {fix}"
+        if facts.workers
+        else f"there are no workers, and those that persist start only once: set {fix}"
     )
     return Advice("first-batch", f"{said}; {tried.said}" if tried else said, tried.times if tried else None)
 

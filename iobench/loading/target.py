@@ -29,6 +29,13 @@ class Called:
     given: Mapping[str, Value]
     takes: tuple[str, ...]
 
+    def given_or_default(self, name: str) -> Value:
+        """What it is given for a parameter, or what that is by default; None where it is neither."""
+        if name in self.given or name not in self.takes:
+            return self.given.get(name)
+        default = inspect.signature(self.function).parameters[name].default
+        return None if default is inspect.Parameter.empty else default  # type: ignore[no-any-return]
+
     def made(self, **more: Any) -> Iterable[Any]:
         """The loader that it makes of what it is given, and of more."""
         return made(self.function, self.name, {**self.given, **more})

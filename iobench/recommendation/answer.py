@@ -32,6 +32,7 @@ def answer(found: Found, needs: Needs) -> Recommendation:
     sentences = [
         _headline(outcome, use, default, tied, len(candidates) == 1, bool(found.data.added)),
         *hurried(found.race, needs.max_time_s),
+        *found.remarks,
         *_why(use),
         *_feeding(found, use, default, needs, case.batch_size),
         *_costs(found, use, default, needs),
@@ -155,10 +156,15 @@ def _feeding(
 
 
 def _costs(found: Found, use: Candidate, default: Candidate | None, needs: Needs) -> Iterator[str]:
-    memory = f", {bytes_text(use.memory_bytes)} of memory" if use.memory_bytes else ""
+    memory = f"{bytes_text(use.memory_bytes)} of memory" if use.memory_bytes else ""
+    if found.data.lies_there(use.format):
+        yield "Your data lie in that format already: nothing is written anew" + (
+            f", and it takes {memory}." if memory else "."
+        )
+        return
     yield (
         f"It costs {seconds_text(use.write_s)} to write all {bytes_text(found.data.real_bytes)} in that "
-        f"format, {bytes_text(use.stored_bytes)} on disk{memory}."
+        f"format, {bytes_text(use.stored_bytes)} on disk" + (f", {memory}." if memory else ".")
     )
     if use.against_default is not None and default is not None:
         if use.format == default.format:
@@ -196,7 +202,7 @@ def _rests_on(found: Found) -> Iterator[str]:
         yield (
             f"All this was measured on {bytes_text(schema.logical_bytes)}, on the same disk with a "
             f"{data.cache} cache; what is said of all {bytes_text(data.real_bytes)} is "
-            f"{data.scale:,.0f} times as much."
+            f"{three_digits(data.scale)} times as much."
         )
     if data.source is not None:
         stored = sum(one.stored_bytes for one in data.manifest.artifacts.values() if not one.added)
@@ -204,10 +210,10 @@ def _rests_on(found: Found) -> Iterator[str]:
             f"The sample takes {bytes_text(stored)} in {counted(len(data.manifest.artifacts), 'format')} and "
             f"stays in {data.manifest.root} for the next time: delete that folder when you need it no longer."
         )
-    if found.halved is not None and found.halved.sound:
-        key = next(key for key, roles in found.roles.items() if FASTEST in roles)
-        rates = [made.samples_per_s for made in found.halved.sound]
-        whole = list(rounds_of(found.final, key).values())
+    key = next(key for key, roles in found.roles.items() if FASTEST in roles)
+    rates = [made.samples_per_s for made in found.halved.sound] if found.halved is not None else []
+    whole = list(rounds_of(found.final, key).values())
+    if rates and whole:
         ratio = stats.ratio(rates, whole)
         same = ratio.low is not None and ratio.high is not None and ratio.low > 0.9 and ratio.high < 1.1
         verdict = (

@@ -108,9 +108,9 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
     if needs.only == CORE:
         cases = [case for case in cases if not packages_of(case)]
         not_tried.append("what needs packages that iobench does not bring: --only core leaves it out")
-    unshuffled = [order for order in needs.orders if shuffle_of(manifest, needs, order) < needs.min_shuffle]
-    for order in unshuffled if needs.order != "sequential" else ():
-        least = f"--min-shuffle {needs.min_shuffle:g}"
+    least = f"--min-shuffle {needs.least_shuffle:g}"
+    unshuffled = [order for order in needs.orders if shuffle_of(manifest, needs, order) < needs.least_shuffle]
+    for order in unshuffled:
         not_tried.append(f"{order} order: its batches are less random than {least}")
         cases = [case for case in cases if case.order != order]
     if not cases:

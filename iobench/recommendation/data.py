@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from iobench.dataset.add import AddedSource
@@ -45,6 +45,11 @@ class Data:
         """The variant that people read by default: npy, or what they have."""
         return self.added[0] if self.added else "npy"
 
+    def lies_there(self, variant: str) -> bool:
+        """Whether the user's own files are in that variant, so that nothing has to be written."""
+        artifact = self.manifest.artifacts.get(variant)
+        return variant in self.added or (artifact is not None and bool(artifact.added))
+
     @property
     def scale(self) -> float:
         """The real data are so many times as large as what is measured."""
@@ -73,7 +78,7 @@ def sampled(
     cold = _too_large(real_bytes)
     first = FirstSamples(source, sample_count(source.schema, needs, cold))
     added = tuple(source.manifest.added) if isinstance(source, AddedSource) else ()
-    worth, left_out = worth_writing(first.schema, needs)
+    worth, left_out = worth_writing(first.schema, replace(needs, real_bytes=real_bytes))
     variants = list(dict.fromkeys([*added, *worth]))
     manifest, began = None, time.monotonic()
     for number, variant in enumerate(variants):

@@ -110,15 +110,19 @@ def _with_step(found: Found) -> ByRound:
     """The samples/s of the rounds with the training step, by the key of the case without."""
     if found.stepped is None:
         return {}
-    pairs = zip(found.stepped.cases, found.final.cases, strict=True)
-    return {plain.key: rounds_of(found.stepped, case.key) for case, plain in pairs}
+    return {_plain(case): rounds_of(found.stepped, case.key) for case in found.stepped.cases}
+
+
+def _plain(stepping: Case) -> str:
+    """The key of a case without its training step."""
+    return replace(stepping, step_s=0.0, model="none").key
 
 
 def _waits(found: Found) -> dict[str, float]:
     """The part of the time that the device waits with the training step, by the key of the case without."""
     if found.stepped is None:
         return {}
-    keys = {case.key: plain.key for case, plain in zip(found.stepped.cases, found.final.cases, strict=True)}
+    keys = {case.key: _plain(case) for case in found.stepped.cases}
     shares: dict[str, list[float]] = {}
     for made in found.stepped.sound:
         key = keys[key_of(made.case)]

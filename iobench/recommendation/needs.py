@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from iobench.bench.options import MODELS
 from iobench.errors import InvalidSettings
-from iobench.loading.order import LIMITS, check_number, check_setting
+from iobench.loading.order import LIMITS, ORDERS, check_number, check_setting
 from iobench.text import enumerated
 
 MAX_TIME_S = 300.0
@@ -25,7 +25,8 @@ class Needs:
     the first size, and in proportion over others; `model`, one of ours, or `step`, a callable like
     `train.py:step` that is given a batch on the device, have it measured over each size.
     `max_stored_bytes`: room on the disk for all data. `min_shuffle`: how random batches have to be, 1 being
-    a full shuffle: below that, block order takes part. `formats`, `loaders`: variants that take part, or
+    a full shuffle: below that, block order takes part; by default 1, and anything where block order is asked
+    for. `formats`, `loaders`: variants that take part, or
     all. `only`: of what is `installed`, or of the `core`, which needs nothing but iobench.
     """
 
@@ -38,7 +39,7 @@ class Needs:
     step: str = ""
     epochs: int = EPOCHS
     max_stored_bytes: int | None = None
-    min_shuffle: float = 1.0
+    min_shuffle: float | None = None
     formats: tuple[str, ...] = ("all",)
     loaders: tuple[str, ...] = ("all",)
     only: str = INSTALLED
@@ -63,7 +64,12 @@ class Needs:
             check_setting("batch_size", batch_size)
         if self.only not in ONLY:
             raise InvalidSettings(f"only {self.only!r} is not one of {', '.join(ONLY)}")
-        if not 0 <= self.min_shuffle <= 1:
+        if self.order not in ORDERS:
+            raise InvalidSettings(f"order {self.order!r} is not one of {', '.join(ORDERS)}")
+        check_setting("seed", self.seed)
+        if self.min_shuffle is not None and self.order == "sequential":
+            raise InvalidSettings("min-shuffle is for order random or block, not sequential")
+        if self.min_shuffle is not None and not 0 <= self.min_shuffle <= 1:
             raise InvalidSettings(f"min-shuffle {self.min_shuffle:g} is not in 0..1")
         for name in ("real_bytes", "max_stored_bytes"):
             if (value := getattr(self, name)) is not None and value < 1:
@@ -77,7 +83,14 @@ class Needs:
     @property
     def orders(self) -> tuple[str, ...]:
         """Orders that take part: blocks are no worse than random order for who does not ask for it."""
-        return ("random", "block") if self.order == "random" and self.min_shuffle < 1 else (self.order,)
+        return ("random", "block") if self.order == "random" and self.least_shuffle < 1 else (self.order,)
+
+    @property
+    def least_shuffle(self) -> float:
+        """How random batches have to be at least, 0 to 1."""
+        if self.min_shuffle is not None:
+            return self.min_shuffle
+        return 1.0 if self.order == "random" else 0.0
 
     @property
     def batch_sizes(self) -> tuple[int, ...]:

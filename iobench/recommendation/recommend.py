@@ -9,6 +9,7 @@ from pathlib import Path
 from iobench.bench.observer import Observer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import Source
+from iobench.host.device import pick_device
 from iobench.loading import loaders
 from iobench.recommendation import data as datas
 from iobench.recommendation.answer import answer
@@ -34,6 +35,7 @@ def recommend(
     all records being kept; TargetError where the callable that is `needs.step` raises.
     """
     needs, observer, began = needs or Needs(), observer or Observer(), time.monotonic()
+    pick_device(needs.device)
     for word in needs.loaders:
         if word != "all":
             loaders.parse(word)  # before anything is written

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
@@ -12,20 +13,23 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.bench.plan import AUTO
-from iobench.bench.race import Race
+from iobench.bench.race import COMPARED, Race
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.errors import LoaderFailed
+from iobench.errors import BenchError, LoaderFailed
+from iobench.formats import FormatError
 from iobench.host.device import pick_device
 from iobench.recommendation import data as datas
 from iobench.recommendation.candidates import asked_word, default_case, field_of, packages_of
 from iobench.recommendation.data import Data
 from iobench.recommendation.needs import Needs
 from iobench.results.cases import key_of
+from iobench.units import counted, seconds_text
 
 PROVING, RACING = 0.35, 0.3  # at most, of the time that is left after writing
 AGAIN, AGAIN_STEPPED = 0.6, 0.25  # at most, of what is left then, without and with rounds with the step
 STEPPED = 0.8  # at most, of what is left for rounds with the step
+LATE = 0.5  # of all the time, that rounds with the step may end after it
 HALF_ROUNDS = 7
 RUNNERS_UP, NEAR = 3, 0.8  # at most, and how fast all but the first are: few rounds say little of order
 LEAST_S = 3.0  # that rounds over half as many samples need
@@ -39,6 +43,7 @@ class Found:
     """What came of it: the race, fresh rounds of its finalists, and the same with the training step.
 
     `roles` says why a case is a finalist, by its key. `halved` are rounds over half as many samples.
+    `remarks` are sentences about what could not be done.
     """
 
     data: Data
@@ -66,6 +71,7 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     InvalidSettings where nothing fits, or no case could be measured in the time there is.
     """
     device = str(pick_device(needs.device))
+    needs = replace(needs, real_bytes=data.real_bytes)
     field_ = field_of(data.manifest, needs, device, data.cache, data.added)
     observer.status(f"for {needs.told(data.cold)}")
     end = began + needs.max_time_s
@@ -85,9 +91,13 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     if not final.sound:
         raise _nothing(final)
     found = Found(data, raced, final, roles, [*data.left_out, *field_.not_tried])
-    found.stepped = _with_step(data.manifest, chosen, needs, end, options, observer)
+    stepping = _steppable(found, chosen, needs, end - time.monotonic())
+    found.stepped = _with_step(data.manifest, stepping, needs, end, options, observer)
     fastest = next(case for case in chosen if FASTEST in roles[case.key])
-    found.halved = _on_half(data, fastest, options, end, observer)
+    try:
+        found.halved = _on_half(data, fastest, options, end, observer)
+    except (BenchError, FormatError) as error:  # all that matters is there
+        found.remarks.append(f"Whether speed depends on how much data there is was not looked at: {error}.")
     return found
 
 
@@ -193,6 +203,33 @@ def _again(
     return made
 
 
+def _steppable(found: Found, cases: Sequence[Case], needs: Needs, left_s: float) -> list[Case]:
+    """The finalists for which there is time to be proved and measured once with the step, two at least.
+
+    The fastest comes first, then the default; of the others a remark is made.
+    """
+    if not needs.step_ms:
+        return []
+    left_s = max(left_s, LATE * needs.max_time_s)
+    samples, taken, needed_s = found.data.manifest.schema.samples, list[Case](), 0.0
+    for case in sorted(cases, key=lambda case: _rank(found.roles[case.key])):
+        needed_s += 2 * math.ceil(samples / case.batch_size) * needs.step_s(case.batch_size)
+        if needed_s <= left_s:
+            taken.append(case)
+    taken = taken if len(taken) >= min(COMPARED, len(cases)) else []
+    if len(taken) < len(cases):
+        which = f"all but {counted(len(taken), 'case')}" if taken else "any case"
+        found.remarks.append(
+            f"No time was left for rounds with the step of {which}: these need about "
+            f"{seconds_text(needed_s)}; give that much more --max-time."
+        )
+    return [case for case in cases if case in taken]
+
+
+def _rank(roles: Sequence[str]) -> int:
+    return 0 if FASTEST in roles else 1 if DEFAULT in roles else 2
+
+
 def _with_step(
     manifest: Manifest,
     cases: Sequence[Case],
@@ -201,8 +238,8 @@ def _with_step(
     options: RunOptions,
     observer: Observer,
 ) -> Run | None:
-    """Rounds with the training step beside them; None where there is none."""
-    if not needs.step_ms:
+    """Rounds with the training step beside them; None where there are none."""
+    if not cases:
         return None
     stepping = [
         replace(case, model=needs.model)

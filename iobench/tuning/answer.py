@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from iobench.errors import InvalidSettings
 from iobench.results import others, stats
 from iobench.results.stats import Comparison
 from iobench.results.verdict import ratio_text
@@ -95,23 +96,32 @@ def _choose(
     finalists: Sequence[Trial],
     head: Comparison | None,
 ) -> tuple[str, Trial]:
-    fitting = [one for one in finalists if one.fresh and not one.failed and one.make is None]
-    if base.unfit and len(fitting) > 1:
-        return LIMITED, max((one for one in fitting if one is not base), key=lambda one: one.rate)
-    if head is not None and head.outcome != "faster" and head.ratio.high is not None:
-        return FED, base
-    if not better:
-        return LEAVE, base
-    best = max(one.rate for one in better)
-    close = [one for one in better if one.rate >= (1 - stats.WORTH_NAMING) * best]
-    return DECIDED, min(close, key=lambda one: (contest.own.workers(one.changes), len(one.changes)))
+    if base.unfit:
+        return LIMITED, _fitting(base, finalists[1:])
+    if better:
+        best = max(one.rate for one in better)
+        close = [one for one in better if one.rate >= (1 - stats.WORTH_NAMING) * best]
+        return DECIDED, min(close, key=lambda one: (contest.own.workers(one.changes), len(one.changes)))
+    highest = head.ratio.high if head is not None else None
+    return (FED if highest is not None and highest < 1 + stats.WORTH_NAMING else LEAVE), base
+
+
+def _fitting(base: Trial, others: Sequence[Trial]) -> Trial:
+    """The fastest that fits the limits, which the loader as it is does not; InvalidSettings for none."""
+    fitting = [one for one in others if one.fresh and not one.failed and one.make is None]
+    if not fitting:
+        why = "; ".join(f"{one.name} {one.failed}" for one in others if one.failed)
+        raise InvalidSettings(
+            f"nothing fits the limits given: {base.name} it {base.unfit}" + (f"; {why}" if why else "")
+        )
+    return max(fitting, key=lambda one: one.rate)
 
 
 def _headline(outcome: str, use: Trial, found: Comparison | None, trials: Sequence[Trial]) -> str:
     if outcome == FED:
         return (
-            "Loading is not your problem: over batches that are on the device already the loop is not "
-            "surely 5 % faster, and no loader can bring more than that. Leave it as it is."
+            "Loading is not your problem: over batches that are on the device already the loop is less "
+            "than 5 % faster, and no loader can bring more than that. Leave it as it is."
         )
     others = sum(bool(one.rates) for one in trials[1:])
     if outcome == LEAVE and not others:
@@ -127,11 +137,11 @@ def _headline(outcome: str, use: Trial, found: Comparison | None, trials: Sequen
 def _costs(contest: Contest, base: Trial, use: Trial) -> Iterator[str]:
     if use is base or use.memory_bytes is None or base.memory_bytes is None:
         return
-    workers = [counted(contest.own.workers(one.changes), "worker") for one in (use, base)]
-    yield (
-        f"It takes {workers[0]} and {bytes_text(use.memory_bytes)} of memory in all, as it is "
-        f"{workers[1]} and {bytes_text(base.memory_bytes)}."
-    )
+    took = [bytes_text(use.memory_bytes), bytes_text(base.memory_bytes)]
+    if contest.own.tells_workers:
+        workers = [counted(contest.own.workers(one.changes), "worker") for one in (use, base)]
+        took = [f"{count} and {size}" for count, size in zip(workers, took, strict=True)]
+    yield f"It takes {took[0]} of memory in all, as it is {took[1]}."
 
 
 def _opening(base: Trial, use: Trial) -> Iterator[str]:

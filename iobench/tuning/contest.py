@@ -108,7 +108,7 @@ class Contest:
         """Interleaved rounds of whole epochs, all trials in each; of parts of them, where time is short."""
         began = time.monotonic()
         whole_s = sum(max(statistics.median(one.epoch_s), one.took_s) for one in trials if one.epoch_s)
-        whole = CUTS * whole_s <= seconds
+        whole = CUTS * whole_s <= seconds and not any(one.unending for one in trials)
         limit_s = None if whole else max(LEAST_S, seconds / stats.ENOUGH / len(trials))
 
         def goes_on(done: int) -> bool:
@@ -150,6 +150,7 @@ class Contest:
         (trial.fresh if fresh else trial.rates)[number] = turn.rate
         trial.whole = turn.complete and (trial.whole or len(trial.fresh) < 2)  # of the race says nothing
         trial.batches = turn.batches
+        trial.unending = trial.unending or (not turn.complete and turn.of is None)
         trial.epoch_s.append(turn.epoch_s)
         trial.first_batch_s.append(turn.measured.timing.first_batch_s)
         self.turns.append((trial, turn.rate))

@@ -42,7 +42,8 @@ class Own:
     """A loader, and the same with other settings.
 
     Of torch's DataLoader each setting can be had, because another one is built over the same dataset; of
-    anything else those that `make`, the function that made it, `takes` by name. Loaders that read in this
+    anything else those that `make`, the function that made it, `takes` by name; `workers` is how many of
+    them that function was told, or has by default. Loaders that read in this
     process and those that fork workers have a dataset each (a shallow copy, in which all that is large is
     shared): a file that the one opens when first asked is not to be taken along by the fork of the other.
     """
@@ -52,8 +53,10 @@ class Own:
         loader: Iterable[Any],
         make: Callable[..., Iterable[Any]] | None = None,
         takes: Iterable[str] = (),
+        workers: int = 0,
     ) -> None:
         self.loader: Any = loader
+        self._workers = workers
         self._make = make
         self.rebuilds = is_dataloader(loader) and type(loader).__iter__ is DataLoader.__iter__
         self.settable = frozenset(OF_DATALOADER if self.rebuilds else takes if make else ())
@@ -82,9 +85,14 @@ class Own:
         return made  # type: ignore[no-any-return]
 
     def workers(self, changes: Changes) -> int:
-        """How many workers it has with these settings; those of a DataLoader alone can be told."""
-        now = self.loader.num_workers if self.rebuilds else 0
+        """How many workers it has with these settings, as far as that can be told."""
+        now = self.loader.num_workers if self.rebuilds else self._workers
         return int(changes.get("num_workers", now))
+
+    @property
+    def tells_workers(self) -> bool:
+        """Whether how many workers it has can be told: a DataLoader's, or those that a function is told."""
+        return self.rebuilds or "num_workers" in self.settable
 
     @cached_property
     def unsendable(self) -> str | None:

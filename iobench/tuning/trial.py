@@ -32,6 +32,7 @@ class Trial:
     first_batch_s: list[float] = field(default_factory=list)
     epoch_s: list[float] = field(default_factory=list)
     took_s: float = 0.0  # the last turn
+    unending: bool = False  # a turn was cut off, of batches that nobody can count
     memory_bytes: int | None = None  # the most of all its processes
     failed: str | None = None
     unfit: str | None = None  # why the loader as it is, which is measured all the same, is none to choose
@@ -52,7 +53,7 @@ class Trial:
 
 def compared(trials: Sequence[Trial]) -> dict[str, Comparison]:
     """Each trial but the first against the first, from the fresh rounds that they took turns in."""
-    base, others = trials[0], [trial for trial in trials[1:] if trial.fresh]
+    base, others = trials[0], [trial for trial in trials[1:] if trial.fresh and not trial.failed]
     if not base.fresh:
         return {}
     return {one.name: stats.compare_paired(one.fresh, base.fresh, comparisons=len(others)) for one in others}

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from iobench.errors import InvalidSettings, TargetError
+from iobench.errors import BenchError, InvalidSettings, TargetError
 from iobench.loading.target import called_of, raised
 from iobench.thresholds import CROWDED
 from iobench.tuning import settings
@@ -78,7 +78,7 @@ def tune(
             return _Tuning(contest, limits, use, began + max_time_s, max_time_s, on_status).run(
                 replay, records, seed
             )
-        except (TargetError, InvalidSettings):
+        except BenchError:
             raise
         except Exception as error:  # whatever somebody's loader does
             raise raised(error) from error
@@ -170,7 +170,9 @@ def own_of(target: str | Iterable[Any]) -> tuple[Own, str]:
     if not isinstance(target, str):
         return Own(target), type(target).__name__
     found = called_of(target)
-    return Own(found.made(), found.made, found.takes), found.name
+    workers = found.given_or_default("num_workers")
+    known = workers if isinstance(workers, int) else 0
+    return Own(found.made(), found.made, found.takes, known), found.name
 
 
 def _held(use: Use, replay: Replay | None) -> Callable[[Sequence[Any]], None]:

@@ -61,8 +61,13 @@ def recommend(
     device: Device = "auto",
     order: Annotated[str, typer.Option(help=f"Order of the samples: {', '.join(ORDERS)}.")] = "random",
     min_shuffle: Annotated[
-        float, typer.Option(help="How random batches have to be, 0 to 1; below 1 block order takes part.")
-    ] = 1.0,
+        float | None,
+        typer.Option(
+            help="How random batches have to be, 0 to 1; below 1 block order takes part. [default: 1, with "
+            "--order block anything]",
+            show_default=False,
+        ),
+    ] = None,
     batch_size: Annotated[
         str, typer.Option(help="Samples in a batch; of a list with commas, the size that is fastest.")
     ] = "256",
