@@ -107,11 +107,11 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
             )
     if needs.only == CORE:
         cases = [case for case in cases if not packages_of(case)]
-        not_tried.append("what needs packages that iobench does not bring: --only core leaves it out")
+        not_tried.insert(0, "what needs packages that iobench does not bring: --only core leaves it out")
     least = f"--min-shuffle {needs.least_shuffle:g}"
     unshuffled = [order for order in needs.orders if shuffle_of(manifest, needs, order) < needs.least_shuffle]
     for order in unshuffled:
-        not_tried.append(f"{order} order: its batches are less random than {least}")
+        not_tried.insert(0, f"{order} order: its batches are less random than {least}")
         cases = [case for case in cases if case.order != order]
     if not cases:
         shown = "; ".join(not_tried[:MOST_REASONS]) or "no format is prepared"
