@@ -23,6 +23,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
 from iobench.errors import SourceError
 from iobench.formats import ArtifactExists, CorruptArtifact, Field
+from iobench.testing._places import assert_places
 
 SAMPLES = 203
 X = np.random.default_rng(0).random((SAMPLES, 5), np.float32)
@@ -418,6 +419,25 @@ def test_lmdb_as_people_write_it(theirs, key, large):
     with lmdb_format.open(path, schema) as reader:
         np.testing.assert_array_equal(reader.batch(slice(3, SAMPLES))["x"], x[3:])
         np.testing.assert_array_equal(reader.batch(np.array([9, 0, 202]))["x"], x[[9, 0, 202]])
+        assert_places(reader, {"x": x})
+
+
+def test_lmdb_with_another_key_among_those_of_samples(theirs):
+    path = write_lmdb(theirs / "l", values=[one.tobytes() for one in X])
+    with lmdb.open(str(path), map_size=1 << 24) as env, env.begin(write=True) as txn:
+        txn.put(b"00000005x", X[0].tobytes())
+    lmdb_format, told = formats.get("lmdb"), (Field("x", X.shape[1:], "float32"),)
+    with lmdb_format.open(path, lmdb_format.schema_of(path, told)) as reader:
+        np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["x"], X)
+        assert_places(reader, {"x": X})
+
+
+def test_an_index_of_any_size_ends_nobody(theirs):
+    (theirs / "mds").mkdir()
+    with open(theirs / "mds/index.json", "wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(SourceError, match="no format recognises it"):
+        add(theirs / "mds", name="d", data_dir=theirs.parent / "data")
 
 
 def test_a_folder_of_thousands_of_files_has_a_stamp_of_one_size(theirs):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import json
 import os
 import resource
@@ -45,16 +46,23 @@ def main() -> None:
 
 
 def _recognise(asked: dict[str, Any]) -> None:
-    path, found, missing = Path(asked["path"]), [], {}
+    path, known, missing = Path(asked["path"]), [], {}
     _alarm(asked)
     for name in formats.names():
         try:
-            form = formats.get(name)
-            if form.recognises(path):
-                found.append(name)
+            known.append(formats.get(name))
         except FormatError as error:
             missing[name] = str(error)
+    _limit(asked["memory_bytes"])  # libraries, which count, are loaded now
+    found = [form.name for form in known if _recognises(form, path)]
     _tell(DONE, {"formats": found, "missing": missing})
+
+
+def _recognises(form: Format, path: Path) -> bool:
+    try:
+        return form.recognises(path)
+    except (FormatError, MemoryError):
+        return False
 
 
 def _describe(asked: dict[str, Any]) -> None:
@@ -68,8 +76,10 @@ def _describe(asked: dict[str, Any]) -> None:
 
 def _hash(asked: dict[str, Any]) -> None:
     schema = Schema(asked["samples"], _fields(asked["fields"]))
+    batches = _batches(asked, schema)
+    first = next(batches)  # sets the limits, which a checksum of large samples is under, too
     check, done = Checksum(schema), 0
-    for batch in _batches(asked, schema):
+    for batch in itertools.chain([first], batches):
         _refuse_odd_bools(asked["path"], batch)
         check.add_in_order(batch)
         done += sum(array.nbytes for array in batch.values())

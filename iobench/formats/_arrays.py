@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from iobench.formats._errors import CorruptArtifact
-from iobench.formats._schema import DTYPES, Field, Schema, field_name
+from iobench.formats._schema import DTYPES, Array, Field, Schema, field_name
 from iobench.formats._text import listed, shortened
 
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
@@ -76,6 +76,11 @@ def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The same kind and size of number in this machine's byte order."""
     native: np.dtype[Any] = dtype.newbyteorder("=")
     return native
+
+
+def native(array: Array) -> Array:
+    """The same numbers in this machine's byte order: the array itself where they are."""
+    return array.astype(native_dtype(array.dtype), copy=False)
 
 
 def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int) -> None:

@@ -12,9 +12,10 @@ import blosc2
 import numpy as np
 import numpy.typing as npt
 
+from iobench.formats._arrays import native
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
-from iobench.formats._foreign import schema_of_arrays
+from iobench.formats._foreign import check_stored, schema_of_arrays
 from iobench.formats._placement import Blocks
 from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
@@ -26,6 +27,9 @@ DAMAGE = (
     *(AttributeError, IndexError, SystemError, MemoryError, OverflowError),
 )
 MAGIC = b"b2frame\x00"
+# metalayers of what the library would compute by a file's own expression, or fetch, in opening it
+ELSEWHERE = (b"LazyArray", b"proxy-source", b"\xa3b2o\xd2")
+HEADER_SIZE_AT, MOST_HEADER_BYTES = 11, 1 << 20  # of a frame
 LAZY_TAIL = struct.Struct("<iq")  # of a chunk that is left in its file: its number, and where it begins
 HEADER_BYTES = 32
 
@@ -33,9 +37,9 @@ HEADER_BYTES = 32
 def opened(file: Path) -> blosc2.NDArray:
     """The array in a file; CorruptArtifact where it is none."""
     try:
-        with open(regular(file), "rb") as start:
-            if MAGIC not in start.read(16):
-                raise ValueError("it does not begin as one")
+        header = _header(file)
+        if any(name in header for name in ELSEWHERE):
+            raise ValueError("it computes or fetches what it gives; save its values")
         array = blosc2.open(str(file), mode="r")
     except Exception as error:  # its metadata are Python literals, and damaged ones fail in any way
         raise corrupt(file, "a Blosc2 array", reason(error)) from error
@@ -44,10 +48,20 @@ def opened(file: Path) -> blosc2.NDArray:
     return array
 
 
+def _header(file: Path) -> bytes:
+    """The header of a frame, which names its metalayers; ValueError where the file begins with none."""
+    with open(regular(file), "rb") as start:
+        begin = start.read(HEADER_SIZE_AT + 4)
+        if MAGIC not in begin:
+            raise ValueError("it does not begin as one")
+        return start.read(min(MOST_HEADER_BYTES, int.from_bytes(begin[HEADER_SIZE_AT:], "big")))
+
+
 def found_schema(path: Path, told: Sequence[Field]) -> Schema:
     """The samples and the field of an array that others wrote."""
     array = opened(path)
-    return schema_of_arrays(path, {path.stem: (tuple(array.shape), np.dtype(array.dtype).name)}, told)
+    found = {path.stem: (tuple(array.shape), np.dtype(array.dtype).name)}
+    return check_stored(path, schema_of_arrays(path, found, told), path.stat().st_size)
 
 
 class Blosc2Reader(Reader):
@@ -88,6 +102,8 @@ class Blosc2Reader(Reader):
         array, file = self._opened()[field.name], self._files[field.name]
         chunk, block = array.chunks, array.blocks
         if tuple(chunk[1:]) != field.shape or tuple(block[1:]) != field.shape or chunk[0] % block[0]:
+            return None
+        if not np.dtype(array.dtype).isnative:
             return None
         places = _places(array, file)
         if places is None:
@@ -143,7 +159,7 @@ class Blosc2Reader(Reader):
                 found = array[rows]
         except DAMAGE as error:
             raise corrupt(self._files[name], "readable chunks", reason(error)) from error
-        return np.asarray(found)
+        return native(np.asarray(found))
 
 
 def _places(array: blosc2.NDArray, file: Path) -> tuple[Any, Any] | None:

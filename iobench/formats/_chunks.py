@@ -85,7 +85,7 @@ def read_index(path: Path) -> dict[str, Any]:
     """An index of JSON; CorruptArtifact where it is none."""
     try:
         found = json.loads(regular(path).read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError, MemoryError) as error:
         raise corrupt(path, "an index", getattr(error, "strerror", None) or error) from error
     if not isinstance(found, dict):
         raise corrupt(path, "an index", type(found).__name__)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from iobench.formats._arrays import check_sample
 from iobench.formats._errors import CorruptArtifact
 from iobench.formats._schema import DTYPES, Field, Schema, field_name
 
+# what was never written is filled up as it is read, without end: more than a codec packs is no data
+MOST_FILLED_BYTES, MOST_PACKED = 1 << 30, 10_000
 FIXED = "pad the samples to one shape, or crop them to a fixed one, first"
 
 
@@ -17,7 +20,7 @@ def schema_of_arrays(
     """The schema of arrays by their own names, each of them (shape with the axis of samples, dtype).
 
     `told`: take these fields alone. CorruptArtifact where there is none, one is a single value or empty,
-    its dtype is none that is held, or lengths differ.
+    its dtype is none that is held, a sample is too large, or lengths differ.
     """
     names = fields_by_name(path, arrays)
     wanted = {field.name for field in told} or set(names)
@@ -30,7 +33,21 @@ def schema_of_arrays(
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {count}" for name, count in sorted(lengths.items()))
         raise CorruptArtifact(f"{path}: arrays differ in length: {shown}")
-    return Schema(next(iter(lengths.values())), tuple(fields))
+    schema = Schema(next(iter(lengths.values())), tuple(fields))
+    for field in fields:
+        check_sample(f"{path}: {field.name}", field.shape, field.sample_bytes)
+    check_sample(f"{path}", (), schema.sample_bytes)
+    return schema
+
+
+def check_stored(path: Path, schema: Schema, stored_bytes: int) -> Schema:
+    """The schema itself; CorruptArtifact where so few bytes are stored that next to all would be made up."""
+    if schema.logical_bytes > MOST_FILLED_BYTES + MOST_PACKED * stored_bytes:
+        raise CorruptArtifact(
+            f"{path}: said to have {schema.logical_bytes:,} bytes, and {stored_bytes:,} are stored; "
+            "the rest was never written"
+        )
+    return schema
 
 
 def fields_by_name(path: Path, names: Iterable[str]) -> dict[str, str]:

@@ -35,6 +35,8 @@ class Chunks:
 
 def placed(dataset: h5py.Dataset, path: Path) -> Placement | None:
     """Where the samples lie that are stored as they are in memory; None where they are not."""
+    if not _stored_alike(dataset):
+        return None
     width = sample_bytes(dataset)
     offset = dataset.id.get_offset()
     if offset is not None:
@@ -54,6 +56,8 @@ def encoded(dataset: h5py.Dataset, name: str, path: Path) -> Blocks | None:
     """
     plist = dataset.id.get_create_plist()
     filters = tuple(plist.get_filter(number)[0] for number in range(plist.get_nfilters()))
+    if not _stored_alike(dataset):
+        return None
     if not filters or set(filters) - {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE}:
         return None
     chunks = chunks_of(dataset)
@@ -116,6 +120,11 @@ class Decoder:
 
     def _damaged(self, number: int, found: object) -> CorruptArtifact:
         return corrupt(self.path, f"{self.chunk_bytes} bytes in chunk {number} of {self.name}", found)
+
+
+def _stored_alike(dataset: h5py.Dataset) -> bool:
+    """Whether its numbers are stored as NumPy's: truth values may be, too, in integers of any size."""
+    return bool(dataset.id.get_type().get_size() == dataset.dtype.itemsize)
 
 
 def chunks_of(dataset: h5py.Dataset) -> Chunks | None:

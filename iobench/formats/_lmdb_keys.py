@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,13 @@ def keys_of(path: Path, txn: Any) -> Keys:
             "from 0 or 1 on, in digits or as big-endian integers of 4 or 8 bytes"
         )
     return found
+
+
+def others_at_end(txn: Any, keys: Keys) -> int:
+    """How many keys that are no samples' come after the last one that is."""
+    with txn.cursor() as cursor:
+        found = (keys.number(bytes(key)) is None for key in cursor.iterprev(values=False))
+        return sum(itertools.takewhile(bool, found))
 
 
 def schema_of(path: Path, txn: Any, told: Sequence[Field]) -> Schema:

@@ -93,17 +93,22 @@ class Nodes:
         value, begin = (self.headers & np.uint64(0xFFFFFFFF)).astype(np.int64), NODE_BYTES + self.key_bytes
         alone = flags == ALONE
         self.check_ends(self.starts + begin + np.where(alone, NUMBER_BYTES, value))
-        odd = (begin % 2).astype(np.uint64)  # behind a key of an odd length, where no word begins
-        first = (self.words(begin - begin % 2) >> (np.uint64(8) * odd))[alone].astype(np.int64)
+        first = self._page_at(begin)[alone]
         return first, first + (HEADER_BYTES - 1 + value[alone]) // self._size + 1
 
     def values(self) -> tuple[Numbers, Numbers]:
         """The offset in the file and the size of each value."""
         size, begin = (self.headers & np.uint64(0xFFFFFFFF)).astype(np.int64), NODE_BYTES + self.key_bytes
         beside = self._numbers[self.pages] * self._size + self.starts + begin
-        apart = self.words(begin).astype(np.int64) * self._size + HEADER_BYTES
+        apart = self._page_at(begin) * self._size + HEADER_BYTES
         flags = (self.headers >> np.uint64(32)) & np.uint64(0xFFFF)
         return np.where(flags == ALONE, apart, beside), size
+
+    def _page_at(self, begin: Numbers) -> Numbers:
+        """The number of a page that stands in each node, behind a key that may be of an odd length."""
+        odd = (begin % 2).astype(np.uint64)
+        found: Numbers = (self.words(begin - begin % 2) >> (np.uint64(8) * odd)).astype(np.int64)
+        return found
 
     def check_ends(self, ends: Numbers) -> None:
         """Complain of nodes that go on past their page."""

@@ -33,6 +33,7 @@ class LmdbReader(Reader):
         self._codec = codec
         self._timed: Timed = same
         self._keys: _lmdb_keys.Keys | None = None  # of an environment that others wrote
+        self._in_order = True  # samples by their keys, and other keys after all of them
         self._key: Callable[[int], bytes] = KEY.pack
         self._env: lmdb.Environment | None = Environments.open(path, self._path)
         try:
@@ -90,7 +91,7 @@ class LmdbReader(Reader):
             Environments.close(env)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        if self._keys and not self._keys.ordered:
+        if not self._in_order:
             self._read_rows(np.arange(start, stop, dtype=np.int64), out)
             return
         with self._transaction() as txn, txn.cursor() as cursor:
@@ -124,16 +125,33 @@ class LmdbReader(Reader):
         """The byte offset and the size of each value; CorruptArtifact where they cannot hold a sample."""
         if self._env is None:
             raise ValueError("this reader is closed")
-        found = self.kept("values", self._find_values)
+        found = self.kept("values" if self._keys is None else "values-by-row", self._find_values)
         return found["offset"], found["size"]
 
     def _find_values(self) -> dict[str, Array]:
         offset, size = _lmdb_tree.values(self._path, self.schema.samples, SCHEMA_KEY)
+        places = self._places(len(offset))
+        offset, size = offset[places], size[places]
         wrong = size < HEADER.size if self._codec else size != self._size
         if wrong.any():
             row = int(wrong.argmax())
             raise corrupt(self._path, f"sample {row} of {self._size} bytes", f"{size[row]} bytes")
         return {"offset": offset, "size": size}
+
+    def _places(self, entries: int) -> slice | Index:
+        """Where the row of each sample stands among so many keys, in the library's order."""
+        samples, keys = self.schema.samples, self._keys
+        if keys is None or self._in_order:
+            return slice(0, samples)
+        with self._transaction() as txn, txn.cursor() as cursor:
+            numbers = [keys.number(bytes(key)) for key in cursor.iternext(values=False)]
+        places = np.full(samples, -1, np.int64)
+        for place, row in enumerate(numbers):
+            if row is not None and 0 <= row < samples:
+                places[row] = place
+        if len(numbers) != entries or (places < 0).any():
+            raise corrupt(self._path, f"a key for each of {samples} samples", len(numbers))
+        return places
 
     def _decode(self, row: int, stored: memoryview, out: Mapping[str, Array]) -> None:
         """Fill `out` with the one row of a block."""
@@ -189,6 +207,8 @@ class LmdbReader(Reader):
         self._key = self._keys.pack
         if self._codec or not self.schema.samples <= found <= self.schema.samples + _lmdb_keys.MOST_OTHERS:
             raise corrupt(self._path, f"{self.schema.samples} samples, codec {self._codec}", found)
+        others = found - self.schema.samples
+        self._in_order = self._keys.ordered and _lmdb_keys.others_at_end(txn, self._keys) == others
         for row in (0, self.schema.samples - 1):
             value = txn.get(self._key(row))
             if value is None or len(value) != self.schema.sample_bytes:

@@ -35,13 +35,16 @@ def check(path: Path, samples: int, last_key: bytes) -> None:
 
 
 def values(path: Path, samples: int, last_key: bytes) -> tuple[Numbers, Numbers]:
-    """The byte offset and the size of each row's value, found and checked by walking the tree as `check`."""
+    """The byte offset and the size of each key's value, found and checked by walking the tree as `check`.
+
+    Keys are in the library's order: rows as we write them, and then `last_key`.
+    """
     meta = read_meta(path)
     with open(path, "rb", buffering=0) as file:
         tree = _Tree(path, file.fileno(), meta, samples, last_key)
         tree.values = []
         tree.check()
-    offsets, sizes = (np.concatenate(found)[:samples] for found in zip(*tree.values, strict=True))
+    offsets, sizes = (np.concatenate(found) for found in zip(*tree.values, strict=True))
     return offsets, sizes
 
 

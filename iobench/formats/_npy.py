@@ -14,7 +14,10 @@ from iobench.formats._text import reason
 
 LONGEST = 10_000 + 12  # NumPy refuses longer headers, too
 # The header is Python source, and a damaged one fails in any way that source can.
-DAMAGE = (OSError, ValueError, SyntaxError, TypeError, OverflowError, TokenError)
+DAMAGE = (
+    *(OSError, ValueError, SyntaxError, TypeError, OverflowError, TokenError, KeyError),
+    *(RecursionError, MemoryError),
+)
 
 
 def header_of(field: Field) -> bytes:

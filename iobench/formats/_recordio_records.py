@@ -90,25 +90,28 @@ class Records:
                 raise corrupt(self.path, f"label as {label.dtype} {label.shape}", f"{max(1, more)} × float32")
             places["label"] = IR_HEADER.size if more else LABEL_AT
         end = [places[name] + field.sample_bytes for name, field in fields.items()]
-        return self.placed(schema, places, end[0] if end else None)
+        least = IR_HEADER.size + WORD * more
+        return self.placed(schema, places, end[0] if end else None, least)
 
-    def placed(self, schema: Schema, places: Mapping[str, int], size: int | None) -> Found:
-        """Where fields lie that begin at these bytes of data, of which there are `size`, if that is known."""
+    def placed(
+        self, schema: Schema, places: Mapping[str, int], size: int | None, least: int = IR_HEADER.size
+    ) -> Found:
+        """Where fields lie that begin at these bytes of data: `size` of them, or `least` or more."""
         if len(self.begin) != schema.samples:
             raise corrupt(self.path, f"{schema.samples} records", len(self.begin))
-        self._check_sizes(size)
+        self._check_sizes(size, least)
         if self._in_parts.any():
             return Found(blocks=[self._blocks(schema, places, size)])
         file = np.zeros(len(self.begin), np.int64)
         return Found({n: Listed((self.path,), file, self.begin, HEAD.size + at) for n, at in places.items()})
 
-    def _check_sizes(self, size: int | None) -> None:
-        """CorruptArtifact where a record has other than `size` bytes, or is too small for an IRHeader."""
+    def _check_sizes(self, size: int | None, least: int) -> None:
+        """CorruptArtifact where a record has other than `size` bytes, or is too small for its labels."""
         lengths = self._length
-        wrong = np.flatnonzero(lengths < IR_HEADER.size if size is None else lengths != size)
+        wrong = np.flatnonzero(lengths < least if size is None else lengths != size)
         if wrong.size:
-            row, least = int(wrong[0]), f"an IRHeader of {IR_HEADER.size}"
-            expected = least if size is None else f"{size}; {FIXED}"
+            row = int(wrong[0])
+            expected = f"an IRHeader, with labels, of {least}" if size is None else f"{size}; {FIXED}"
             raise CorruptArtifact(
                 f"{self.path}: record {row} has {lengths[row]} bytes of data, not {expected}"
             )

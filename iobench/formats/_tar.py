@@ -22,6 +22,7 @@ MAGIC_AT, MAGIC = 257, b"ustar"
 CHECKSUM = slice(148, 156)
 END = bytes(2 * BLOCK)
 DIGIT = b"@"  # stands for a digit of a name that differs from file to file
+MOST_DIGITS = 18  # of a number in a pax header
 LONGEST_NAME = 1 << 16  # of a header that holds one: it is read whole
 LINKS = {b"1": "a hard link", b"2": "a symbolic link", b"S": "a sparse file"}
 
@@ -72,9 +73,11 @@ def members(stored: Array, path: Path) -> Iterator[Member]:
             place = begin + -(-size // BLOCK) * BLOCK
             yield Member(name, begin, size)
             long = _Long()
+        elif kind == b"5":
+            long = _Long()  # what came before was its own
         elif kind in (b"x", b"L"):
             _read_long(long, kind, bytes(data[begin : begin + min(size, LONGEST_NAME)]), path)
-        elif kind not in (b"5", b"g", b"K"):
+        elif kind not in (b"g", b"K"):
             what = LINKS.get(kind, f"a member of type {kind!r}")
             raise CorruptArtifact(f"{path}: {_name(header)} is {what}; only regular files hold samples")
     if bytes(data[place : place + len(END)]) != END:
@@ -110,17 +113,18 @@ def _read_long(long: _Long, kind: bytes, content: bytes, path: Path) -> None:
         long.name = content.partition(b"\0")[0].decode("utf-8", "replace")
         return
     while content:
-        length, _, rest = content.partition(b" ")
-        key, equals, value = rest[: int(length) - len(length) - 2 if length.isdigit() else 0].partition(b"=")
-        if not equals:
+        said, _, rest = content.partition(b" ")
+        length = int(said) if said.isdigit() and len(said) <= MOST_DIGITS else 0
+        key, equals, value = rest[: max(0, length - len(said) - 2)].partition(b"=")
+        if not equals or length > len(content):
             raise corrupt(path, "a pax header", content[:20])
         if key == b"path":
             long.name = value.decode("utf-8", "replace")
-        elif key == b"size" and value.isdigit():
+        elif key == b"size" and value.isdigit() and len(value) <= MOST_DIGITS:
             long.size = int(value)
         elif key.startswith(b"GNU.sparse"):
             raise CorruptArtifact(f"{path}: it holds a sparse file; only regular files hold samples")
-        content = content[int(length) :]
+        content = content[length:]
 
 
 def _check_sums(stored: Array, headers: Index, path: Path) -> None:

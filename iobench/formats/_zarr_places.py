@@ -20,6 +20,8 @@ from iobench.formats._schema import Array, Field
 MISSING = (1 << 64) - 1
 INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 CHECKSUM_BYTES = 4
+# what codecs raise for damaged chunks, which may say that they would be of any size
+DAMAGE = (RuntimeError, ValueError, OSError, SystemError, MemoryError, OverflowError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +52,7 @@ class Chunks:
             for target in out.values():
                 try:
                     found = np.frombuffer(self.codec.decode(stored), np.uint8)
-                except (RuntimeError, ValueError, OSError, SystemError) as error:
+                except DAMAGE as error:
                     file = self.files[int(self.file[number])]
                     raise corrupt(file, f"chunk {number} of {field.name}", error) from error
                 if len(found) != whole:

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
+from iobench.formats._arrays import native
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
-from iobench.formats._foreign import fields_by_name, schema_of_arrays
+from iobench.formats._foreign import check_stored, fields_by_name, schema_of_arrays
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
@@ -27,7 +28,7 @@ METADATA = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"}
 # what zarr and its codecs raise for damaged metadata and chunks
 DAMAGE = (
     *(OSError, ValueError, KeyError, TypeError, RuntimeError),
-    *(AttributeError, IndexError, AssertionError, SystemError),
+    *(AttributeError, IndexError, AssertionError, SystemError, MemoryError, OverflowError, RecursionError),
 )
 # of version 3 and 2; others, such as numcodecs' pickle, would run what a file says
 CODECS = {
@@ -43,7 +44,8 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
     """
     try:
         folders = _array_folders(path)
-        node = zarr.open(path, mode="r")
+        # what is consolidated may be stale, and is not what was looked at
+        node = zarr.open(path, mode="r", use_consolidated=False)
         if isinstance(node, zarr.Array):
             return {path.name.partition(".")[0]: node}, False
         # by name: a group that is asked for its members warns of each file beside them, such as a seal
@@ -58,7 +60,10 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
 def found_schema(path: Path, told: Sequence[Field]) -> Schema:
     """The samples and fields of arrays that others wrote."""
     arrays, _ = open_arrays(path)
-    return schema_of_arrays(path, {name: (a.shape, a.dtype.name) for name, a in arrays.items()}, told)
+    found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
+    stored = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
+    stored_bytes = sum(file.lstat().st_size for file in stored)
+    return check_stored(path, schema_of_arrays(path, found, told), stored_bytes)
 
 
 class ZarrReader(Reader):
@@ -104,7 +109,7 @@ class ZarrReader(Reader):
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         arrays = self._opened()
-        return {name: convert(np.asarray(self._read(array, row))) for name, array in arrays.items()}
+        return {name: convert(self._read(array, row)) for name, array in arrays.items()}
 
     def placement(self) -> Mapping[str, Placement]:
         """Fields in plain chunks."""
@@ -153,7 +158,7 @@ class ZarrReader(Reader):
         for name, target in out.items():
             target[...] = self._read(arrays[name], rows)
 
-    def _read(self, array: zarr.Array[Any], rows: Rows | int) -> Any:
+    def _read(self, array: zarr.Array[Any], rows: Rows | int) -> Array:
         read: Callable[[], Any] = partial(array.__getitem__, rows)
         if isinstance(rows, np.ndarray):
             read = partial(array.get_orthogonal_selection, (rows,))
@@ -163,7 +168,7 @@ class ZarrReader(Reader):
             raise corrupt(self._path, f"readable chunks in {array.path}", reason(error)) from error
         if not self._path.exists():  # zarr takes missing chunks for zeros
             raise corrupt(self._path, "a Zarr group", "no such folder")
-        return found
+        return native(np.asarray(found))
 
 
 def _array_folders(path: Path) -> list[str]:

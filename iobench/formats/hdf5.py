@@ -131,6 +131,8 @@ class Hdf5(Format):
                 )
         shapes = {key: (tuple(found[key]["shape"]), np.dtype(found[key]["dtype"])) for key in keys}
         schema = arrays_schema(file, shapes, found)
+        if path.is_dir() and any(key != field_name(key) for key in keys):  # which `write` makes none of
+            raise CorruptArtifact(f"{path}: its {FILE_NAME} has groups; give that file itself")
         for key in set(found) - set(keys):  # `open` knows the fields' names alone
             if field_name(key) in {field.name for field in schema.fields}:
                 raise CorruptArtifact(f"{file}: two arrays would both be the field {field_name(key)!r}")

@@ -133,7 +133,7 @@ def _load(folder: Path, keys: dict[str, str], schema: Schema) -> Any:
     try:
         loaded = TensorDict.load_memmap(folder, mode="r", allow_pickle=False)
         chosen = TensorDict({name: loaded[key] for name, key in keys.items()}, [schema.samples])
-    except (RuntimeError, ValueError, KeyError, OSError) as error:
+    except (RuntimeError, ValueError, KeyError, OSError, TypeError) as error:
         raise corrupt(folder, "a TensorDict memmap directory", error) from error
     return sample_class(schema).from_tensordict(chosen)
 
@@ -174,7 +174,7 @@ def _tensors(path: Path) -> dict[str, dict[str, Any]]:
         if not isinstance(one, dict):
             continue
         dtype, shape = str(one.get("dtype")).removeprefix("torch."), one.get("shape")
-        if one.get("type") or one.get("is_nested") or not isinstance(shape, list):
+        if "type" in one or one.get("is_nested") or not isinstance(shape, list):
             raise CorruptArtifact(
                 f"{path}: {shortened(key)} is {shortened(str(one.get('type') or 'a nested tensor'))}, no "
                 "tensor of one shape; leave it out, or save td.flatten_keys() of nested ones"

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from tokenize import TokenError
 from typing import ClassVar
 
 import numpy as np
@@ -19,15 +18,11 @@ from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader
+from iobench.formats._npy import DAMAGE
 from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, field_name, raw_bytes
 from iobench.formats._text import reason
 
-# The header is Python source, and a damaged one fails in any way that source can.
-DAMAGE = (
-    *(OSError, ValueError, SyntaxError, TypeError, OverflowError, TokenError, KeyError),
-    *(RecursionError, MemoryError),
-)
 SINGLE = "x"  # the field of a single file
 
 

@@ -140,6 +140,9 @@ def _tensor(entry: Mapping[str, Any], base: int) -> Tensor:
     shape = tuple(entry["shape"])
     if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
         raise ValueError(f"{shape} at {begin} to {end} is no place of a tensor")
+    dtype = NAMES.get(entry["dtype"])
+    if dtype is not None and (Field("x", shape, dtype).sample_bytes if all(shape) else 0) != end - begin:
+        raise ValueError(f"{entry['dtype']} {shape} is not of {end - begin} bytes")
     return Tensor(shape, NAMES.get(entry["dtype"], str(entry["dtype"])), base + begin, end - begin)
 
 

@@ -174,6 +174,29 @@ NOWHERE = {
 }
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_truth_values_that_are_stored_as_larger_numbers_are_read_by_the_library(tmp_path, packed):
+    """As a program in C writes them; NumPy's have a byte."""
+    data, file = np.random.default_rng(0).random((10, 3)) > 0.5, tmp_path / "c.h5"
+    kind = h5py.h5t.enum_create(h5py.h5t.STD_I32LE)
+    for value, name in enumerate((b"FALSE", b"TRUE")):
+        kind.enum_insert(name, value)
+    with h5py.File(file, "w") as made:
+        space = h5py.h5s.create_simple((10, 3))
+        plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        if packed:
+            plist.set_chunk((4, 3))
+            plist.set_deflate(4)
+        made_id = h5py.h5d.create(made.id, b"x", kind, space, plist)
+        h5py.Dataset(made_id)[...] = data
+    hdf5 = formats.get("hdf5")
+    schema = hdf5.schema_of(file)
+    with hdf5.open(file, schema) as reader:
+        np.testing.assert_array_equal(reader.batch(slice(None))["x"], data)
+        assert reader.placement() == {}
+        assert list(reader.blocks()) == []
+
+
 @pytest.mark.parametrize("options", NOWHERE.values(), ids=NOWHERE)
 def test_what_only_the_library_can_read_has_neither_and_is_read_by_it(tmp_path, options):
     with stored(tmp_path, **options) as reader:

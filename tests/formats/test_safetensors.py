@@ -54,6 +54,14 @@ def test_some_of_the_tensors_can_be_told(tmp_path):
         assert_same(reader.batch(slice(None))["x"], np.arange(12.0).reshape(4, 3))
 
 
+@pytest.mark.parametrize("shape", [[1, 10**10], [3, 2], [0]])
+def test_a_tensor_that_is_not_of_its_bytes_is_damaged(tmp_path, shape):
+    file = tmp_path / "theirs.safetensors"
+    write_header(file, {"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}, bytes(4))
+    with pytest.raises(CorruptArtifact, match="is not of 4 bytes"):
+        formats.get("safetensors").schema_of(file)
+
+
 def write_header(file, described, data=b""):
     text = described if isinstance(described, bytes) else json.dumps(described).encode()
     file.write_bytes(struct.pack("<Q", len(text)) + text + data)

@@ -113,6 +113,32 @@ def test_every_kind_of_header_is_read(tmp_path, made):
     assert read_all(WEBDATASET, tmp_path / "a.tar", schema)["x"][:, 0].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("made", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_the_long_name_of_a_folder_is_no_file_s(tmp_path, made):
+    with tarfile.open(tmp_path / "a.tar", "w", format=made) as archive:
+        for number, (name, content) in enumerate(FILES.items()):
+            folder = tarfile.TarInfo("f" * 120 + str(number))
+            folder.type = tarfile.DIRTYPE
+            archive.addfile(folder)
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    schema = WEBDATASET.schema_of(tmp_path / "a.tar")
+    assert read_all(WEBDATASET, tmp_path / "a.tar", schema)["x"][:, 0].tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("length", [b"0", b"-7", b"99", b"9" * 5000])
+def test_a_pax_header_that_lies_about_its_length_is_damaged(tmp_path, length):
+    path, record = tmp_path / "a.tar", length + b" path=abcdef\n"
+    with tarfile.open(path, "w") as archive:
+        for kind, name, content in ((b"x", "header", record), (b"0", "000.x.npy", FILES["000.x.npy"])):
+            info = tarfile.TarInfo(name)
+            info.size, info.type = len(content), kind
+            archive.addfile(info, io.BytesIO(content))
+    with pytest.raises(CorruptArtifact, match="a pax header"):
+        WEBDATASET.schema_of(path)
+
+
 def named(name):
     return lambda info: setattr(info, "name", name)
 

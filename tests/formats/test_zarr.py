@@ -2,6 +2,7 @@
 
 import json
 import struct
+import warnings
 
 import numpy as np
 import pytest
@@ -104,6 +105,48 @@ def test_a_codec_that_runs_what_a_file_says_is_refused(tmp_path, version):
         described["filters"] = [{"id": "pickle", "protocol": 5}]
     file.write_text(json.dumps(described))
     with pytest.raises(CorruptArtifact, match="codec pickle is not one that is read"):
+        ZARR.schema_of(tmp_path / "t")
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_what_is_consolidated_is_not_believed(tmp_path, version):
+    """It may be older than the arrays, and names codecs of its own."""
+    data = np.arange(60.0).reshape(20, 3)
+    group = zarr.open_group(tmp_path / "t", mode="w", zarr_format=version)
+    group.create_array("x", data=data[:10], chunks=(5, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(tmp_path / "t")
+    array = zarr.open_array(tmp_path / "t/x", mode="r+")
+    array.append(data[10:])
+    schema = ZARR.schema_of(tmp_path / "t")
+    assert schema.samples == 20
+    with ZARR.open(tmp_path / "t", schema) as reader:
+        np.testing.assert_array_equal(reader.batch(slice(None))["x"], data)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_numbers_in_another_byte_order_are_this_machines_however_they_are_read(tmp_path, version):
+    data = np.arange(30.0).reshape(10, 3)
+    group = zarr.open_group(tmp_path / "t", mode="w", zarr_format=version)
+    group.create_array("x", data=data.astype(">f8"), chunks=(5, 3))
+    with ZARR.open(tmp_path / "t", ZARR.schema_of(tmp_path / "t")) as reader:
+        found = [reader.sample(4)["x"], reader.native(slice(4, 5))["x"][0], reader.batch(slice(4, 5))["x"][0]]
+    for one in found:
+        assert one.dtype == np.float64
+        assert one.dtype.isnative
+        np.testing.assert_array_equal(one, data[4])
+
+
+def test_an_array_that_next_to_nothing_is_stored_of_is_refused(tmp_path):
+    zarr.create_array(tmp_path / "t", shape=(10**9, 128), chunks=(1000, 128), dtype="f4")
+    with pytest.raises(CorruptArtifact, match=r"said to have 512,000,000,000 bytes, and .* are stored"):
+        ZARR.schema_of(tmp_path / "t")
+
+
+def test_a_sample_that_no_memory_holds_is_refused(tmp_path):
+    zarr.create_array(tmp_path / "t", shape=(1, 10**10), chunks=(1, 1000), dtype="f4")
+    with pytest.raises(CorruptArtifact, match="one sample is 38,147 MiB"):
         ZARR.schema_of(tmp_path / "t")
 
 
