@@ -10,7 +10,7 @@ import numpy as np
 
 from iobench.formats import Rows
 from iobench.loading.stream.places import MOST_LISTED, Index, Locate
-from iobench.loading.stream.views import begin_in, following
+from iobench.loading.stream.views import begin_in, rest_of
 
 PIECE_ROWS = 1 << 16  # found by one call: half a millisecond
 
@@ -23,14 +23,14 @@ class Located:
     """
 
     def __init__(self, locates: Mapping[str, Locate], batches: Sequence[Rows]) -> None:
-        parts = [rows for rows in batches if not isinstance(rows, slice)]
-        whole = following(parts) if parts else None
-        self._rows = whole if whole is not None and len(whole) <= MOST_LISTED else np.empty(0, np.int64)
+        first = batches[0] if batches and locates else slice(0)
+        rest = None if isinstance(first, slice) else rest_of(first)  # those that follow are parts of it, too
+        self._rows = rest if rest is not None and len(rest) <= MOST_LISTED else np.empty(0, np.int64)
         self._locates = dict(locates)
         self._found = {name: np.empty(len(self._rows), np.int64) for name in locates}
         self._reached, self._stopping = 0, False
         self._thread = threading.Thread(target=self._work, name="iobench-located", daemon=True)
-        if len(self._rows) and self._locates:
+        if len(self._rows):
             self._thread.start()
 
     def of(self, name: str, rows: Index) -> Index | None:

@@ -15,16 +15,23 @@ def following(parts: Sequence[Index]) -> Index | None:
 
     Joined by copies, each of them lets go of the interpreter's lock, which other threads wait for.
     """
-    base = parts[0].base
-    if not isinstance(base, np.ndarray) or base.shape != (base.size,) or base.dtype != parts[0].dtype:
+    rest, stop = rest_of(parts[0]), 0
+    if rest is None:
         return None
-    begin = stop = (_address(parts[0]) - _address(base)) // base.itemsize
     for part in parts:
-        follows = part.base is base and _address(part) == _address(base) + stop * base.itemsize
-        if not follows or part.strides != base.strides:
+        if begin_in(rest, part) != stop:
             return None
         stop += len(part)
-    return base[begin:stop]
+    return rest[:stop]
+
+
+def rest_of(part: Index) -> Index | None:
+    """The array that this is a part of, from there on; None where it is not in one piece of one."""
+    base = part.base
+    if not isinstance(base, np.ndarray) or base.shape != (base.size,) or base.dtype != part.dtype:
+        return None
+    begin = begin_in(base[:], part)
+    return None if begin is None else base[begin:]
 
 
 def begin_in(whole: Index, part: Index) -> int | None:
