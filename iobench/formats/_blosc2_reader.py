@@ -131,7 +131,7 @@ class Blosc2Reader(Reader):
         if (sizes[0], sizes[2]) != (full.nbytes, len(stored)):
             raise corrupt(file, f"{full.nbytes} bytes in chunk {number}", f"{sizes[0]} in {sizes[2]}")
         try:
-            blosc2.decompress2(stored, dst=full)
+            blosc2.decompress2(stored, dst=full, nthreads=1)  # each thread that asks is one
         except DAMAGE as error:
             raise corrupt(file, f"a readable chunk {number}", reason(error)) from error
 

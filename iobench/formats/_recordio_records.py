@@ -105,7 +105,7 @@ class Records:
         file = np.zeros(len(self.begin), np.int64)
         return Found({n: Listed((self.path,), file, self.begin, HEAD.size + at) for n, at in places.items()})
 
-    def _check_sizes(self, size: int | None, least: int) -> None:
+    def _check_sizes(self, size: int | None, least: int = IR_HEADER.size) -> None:
         """CorruptArtifact where a record has other than `size` bytes, or is too small for its labels."""
         lengths = self._length
         wrong = np.flatnonzero(lengths < least if size is None else lengths != size)

@@ -34,7 +34,7 @@ class Called:
         if name in self.given or name not in self.takes:
             return self.given.get(name)
         default = inspect.signature(self.function).parameters[name].default
-        return None if default is inspect.Parameter.empty else default  # type: ignore[no-any-return]
+        return None if default is inspect.Parameter.empty else default
 
     def made(self, **more: Any) -> Iterable[Any]:
         """The loader that it makes of what it is given, and of more."""

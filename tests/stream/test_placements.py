@@ -11,7 +11,7 @@ import torch
 from stream_cases import in_use
 
 from iobench.formats import Blocks, Chunked, CorruptArtifact, Field, Listed, Schema, Strided, corrupt
-from iobench.loading.stream import decoded, direct, files
+from iobench.loading.stream import blocks, decoded, direct, files
 from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
@@ -210,13 +210,55 @@ def test_several_threads_have_each_block_decoded_once(encoded):
     barrier = threading.Barrier(6)
     some = np.setdiff1d(np.arange(26), encoded.first)  # of no block all rows, which would not be kept
 
-    def read(seed):
+    def read(rows):
         barrier.wait()
-        encoded.check(reader, np.random.default_rng(seed).permutation(some))
+        encoded.check(reader, rows)
 
     with BlockReader(encoded.schema, [encoded.table], False) as reader, ThreadPoolExecutor(6) as pool:
-        list(pool.map(read, range(6)))
+        list(pool.map(read, np.array_split(np.random.default_rng(0).permutation(some), 6)))
     assert sorted(encoded.decoded) == [0, 2, 3, 4]
+
+
+def test_the_memory_of_a_block_whose_rows_were_all_taken_is_used_again(encoded, monkeypatch):
+    made, room = [], blocks.Room
+
+    def counting(arrays):
+        made.append(room(arrays))
+        return made[-1]
+
+    monkeypatch.setattr(blocks, "Room", counting)
+    with BlockReader(encoded.schema, [encoded.table], False) as reader:
+        for rows in np.array_split(np.random.default_rng(3).permutation(26), 26):
+            encoded.check(reader, rows)
+        assert len(encoded.decoded) == len(encoded.first)
+        first = len(made)
+        for rows in np.array_split(np.random.default_rng(4).permutation(26), 26):
+            encoded.check(reader, rows)
+        assert len(encoded.decoded) == 2 * len(encoded.first)
+    assert len(made) == first, "a second epoch needs no memory of its own"
+
+
+def test_memory_that_somebody_looks_at_is_not_used_again():
+    kept = decoded.DecodedBlocks()
+    first, mine = kept.take((0, 1), 2, 8)
+    assert mine
+    first.run(lambda: decoded.Room({"x": np.zeros((2, 4), np.uint8)}))
+    again, mine = kept.take((0, 1), 2, 8)
+    assert (again, mine) == (first, False)
+    kept.done(first, 2)  # all rows were taken, and the other one still looks
+    assert kept.room(0, 2) is None
+    kept.done(again, 0)
+    assert kept.room(0, 2) is first.result()
+    assert kept.room(0, 2) is None
+    assert kept.take((0, 1), 2, 8)[1], "it is to be decoded anew"
+
+
+def test_large_rows_are_right_whatever_is_wanted_of_their_blocks(encoded, monkeypatch):
+    monkeypatch.setattr(blocks, "LARGE_ROW_BYTES", 1)
+    monkeypatch.setattr(decoded, "LARGE_ROW_BYTES", 1)
+    with BlockReader(encoded.schema, [encoded.table], False) as reader:
+        for rows in (*ORDERS, slice(3, 19), np.array([5, 5, 0])):
+            encoded.check(reader, rows)
 
 
 def test_blocks_are_kept_as_long_as_there_is_room(encoded, monkeypatch):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from iobench.formats import (
     Array,
@@ -20,7 +22,8 @@ from iobench.formats import (
 )
 from iobench.host.maps import GuardedMap
 from iobench.loading.stream.ahead import AheadReader
-from iobench.loading.stream.decoded import DecodedBlocks
+from iobench.loading.stream.decoded import DecodedBlocks, Decoding, Room
+from iobench.loading.stream.gather import LARGE_ROW_BYTES, one_thread
 from iobench.loading.stream.places import NEAR_BYTES, Index, Laid, merged
 
 Bytes = npt.NDArray[np.uint8]
@@ -80,7 +83,9 @@ class BlockReader(AheadReader):
 
     def __init__(self, schema: Schema, tables: Sequence[Blocks], cold: bool) -> None:
         self._tables = tuple(tables)
+        self._counts = [np.diff(table.first, append=schema.samples) for table in tables]
         self._places = BlockPlaces(schema, tables)
+        self._begins = [self._places.low(table, np.arange(len(table.first))) for table in tables]
         super().__init__(schema, self._places, cold)
         mapped = GuardedMap(self._places.files, self._places.sizes)
         self._guard, self._memory = mapped.guard, mapped.bytes
@@ -118,44 +123,45 @@ class BlockReader(AheadReader):
 
     def _read_table(self, which: int, rows: Index, out: Batch) -> None:
         """Rows of the fields of a table, block by block; those that others are decoding come last."""
-        table, others = self._tables[which], []
-        numbers = table.number(rows)
-        order = np.argsort(numbers, kind="stable")
-        first = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-        for slots in np.split(order, first[1:]):
-            number = int(numbers[slots[0]])
-            begin, count = int(table.first[number]), self._rows_in(table, number)
-            at = rows[slots] - begin
-            if len(slots) == count and _in_order(at) and _in_order(slots):
-                whole = slice(int(slots[0]), int(slots[0]) + count)
-                self._decode(table, number, {name: array[whole] for name, array in out.items()})
-                continue
-            size = count * sum(self._places.widths[name] for name in table.fields if name in self._specs)
-            decoding, mine = self._decoded.take((which, number), size)
-            if not mine:
-                others.append((decoding, at, slots))
-                continue
-            decoding.run(partial(self._fresh, table, number, count))
-            _copy(decoding.result(), at, slots, out)
-        for decoding, at, slots in others:
-            _copy(decoding.result(), at, slots, out)
+        table, asked, others = self._tables[which], list[_Asked](), list[_Asked]()
+        size = sum(self._places.widths[name] for name in table.fields if name in self._specs)
+        small = {name: array for name, array in out.items() if self._places.widths[name] < LARGE_ROW_BYTES}
+        try:
+            for number, count, whole, at, slots in _by_block(table, self._counts[which], rows):
+                if whole:
+                    into = slice(int(slots[0]), int(slots[0]) + count)
+                    self._decode(which, number, {name: array[into] for name, array in out.items()})
+                    continue
+                decoding, mine = self._decoded.take((which, number), count, count * size)
+                asked.append(_Asked(decoding, at, slots))
+                if mine:
+                    decoding.run(partial(self._fresh, which, number, count))
+                    _copy(asked[-1], small)
+                else:
+                    others.append(asked[-1])
+            for one in others:
+                _copy(one, small)
+            for name in out.keys() - small.keys():
+                _join(asked, name, out[name])
+        finally:
+            for one in asked:
+                self._decoded.done(one.decoding, len(one.at))
 
-    def _rows_in(self, table: Blocks, number: int) -> int:
-        after = table.first[number + 1] if number + 1 < len(table.first) else len(self)
-        return int(after - table.first[number])
+    def _fresh(self, which: int, number: int, count: int) -> Room:
+        """All fields of a block of a table in memory of its own."""
+        table = self._tables[which]
+        room = self._decoded.room(which, count) or Room(
+            {
+                name: np.empty((count, *shape), dtype)
+                for name, (shape, dtype) in self._specs.items()
+                if name in table.fields
+            }
+        )
+        self._decode(which, number, room.arrays)
+        return room
 
-    def _fresh(self, table: Blocks, number: int, count: int) -> Batch:
-        """All fields of a block in memory of its own."""
-        out = {
-            name: np.empty((count, *shape), dtype)
-            for name, (shape, dtype) in self._specs.items()
-            if name in table.fields
-        }
-        self._decode(table, number, out)
-        return out
-
-    def _decode(self, table: Blocks, number: int, out: Batch) -> None:
-        low = int(self._places.low(table, np.array([number]))[0])
+    def _decode(self, which: int, number: int, out: Batch) -> None:
+        table, low = self._tables[which], int(self._begins[which][number])
         stored = self._memory[low : low + int(table.stored[number])].data.toreadonly()
         try:
             table.decode(number, stored, out)
@@ -168,13 +174,55 @@ class BlockReader(AheadReader):
         self._guard.check()
 
 
-def _in_order(numbers: Index) -> bool:
-    return bool((np.diff(numbers) == 1).all())
+@dataclass(frozen=True)
+class _Asked:
+    """Rows of a block, counted from its first, and the slots that they are for."""
+
+    decoding: Decoding
+    at: Index
+    slots: Index
 
 
-def _copy(found: Batch, at: Index, slots: Index, out: Batch) -> None:
-    """Copy these rows of a block into these slots."""
+def _by_block(table: Blocks, counts: Index, rows: Index) -> Iterator[tuple[int, int, bool, Index, Index]]:
+    """Each block's number and rows, whether these are wanted in their order, which are wanted, and slots.
+
+    By few calls for all of them: after each, a thread waits for the interpreter's lock.
+    """
+    numbers = table.number(rows)
+    slots = np.argsort(numbers, kind="stable")
+    numbers = numbers[slots]
+    at = rows[slots] - table.first[numbers]
+    breaks = np.cumsum((np.diff(at, prepend=-1) != 1) | (np.diff(slots, prepend=-1) != 1))
+    begins = np.flatnonzero(np.diff(numbers, prepend=-1))
+    ends = np.append(begins[1:], len(rows))
+    whole = (breaks[ends - 1] == breaks[begins]) & (ends - begins == counts[numbers[begins]])
+    known = (numbers[begins], counts[numbers[begins]], whole, begins, ends)
+    for number, count, is_whole, begin, end in zip(*(one.tolist() for one in known), strict=True):
+        yield number, count, is_whole, at[begin:end], slots[begin:end]
+
+
+def _copy(asked: _Asked, out: Batch) -> None:
+    """Copy the rows of a block into their slots."""
+    found = asked.decoding.result().arrays
     for name, target in out.items():
         rows = found[name]
         row = np.dtype((np.void, rows.nbytes // len(rows)))  # as one thing: three times as fast
-        np.frombuffer(raw_bytes(target), row)[slots] = np.frombuffer(raw_bytes(rows), row)[at]
+        np.frombuffer(raw_bytes(target), row)[asked.slots] = np.frombuffer(raw_bytes(rows), row)[asked.at]
+
+
+def _join(asked: Sequence[_Asked], name: str, target: Array) -> None:
+    """Copy the large rows of a field out of all blocks at once."""
+    rows: list[torch.Tensor | None] = [None] * len(target)
+    for one in asked:
+        views = one.decoding.result().views[name]
+        for slot, place in zip(one.slots.tolist(), one.at.tolist(), strict=True):
+            rows[slot] = views[place]
+    into = torch.from_numpy(target.reshape(-1).view(np.uint8))
+    wanted = [row for row in rows if row is not None]
+    with one_thread():
+        if len(wanted) == len(rows):
+            torch.cat(wanted, out=into)
+            return
+        for place, row in zip(into.chunk(len(rows)), rows, strict=True):  # others are in their place already
+            if row is not None:
+                place.copy_(row)

@@ -88,11 +88,7 @@ class CachedReader(AheadReader):
     def _gather(self, name: str, rows: Index, target: Array) -> None:
         if name not in self._gathers:
             raise ValueError("this reader is closed")
-        gather = self._gathers[name]
-        if gather.locate is not None:
-            known = self._located.of(name, rows)
-            rows = gather.locate(rows) if known is None else known
-        gather.copy(rows, target)
+        self._gathers[name](rows, self._located.of(name, rows), target)  # an error's frame must not keep it
         self._guard.check()
 
     def _read_each(self, name: str, rows: Index, target: Array) -> None:

@@ -35,7 +35,7 @@ class Located:
 
     def of(self, name: str, rows: Index) -> Index | None:
         """What is said of these rows of a field, None where that is not known."""
-        begin = begin_in(self._rows, rows)
+        begin = begin_in(self._rows, rows) if name in self._found else None
         if begin is None or begin + len(rows) > self._reached:
             return None
         return self._found[name][begin : begin + len(rows)]
