@@ -113,6 +113,8 @@ class DecodedBlocks:
     def clear(self) -> None:
         """Forget all."""
         with self._lock:
+            for decoding in self._kept.values():
+                decoding.kept = False  # somebody may be at it
             self._kept.clear()
             self._spare.clear()
             self._bytes = 0
