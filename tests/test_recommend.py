@@ -224,6 +224,12 @@ def test_loaders_are_raced_as_they_are_and_as_they_are_advised():
     assert len(words) == len(set(words))
 
 
+def test_why_a_loader_takes_no_part_is_said_once(manifest):
+    found = field_of(manifest, Needs(), "cpu", "warm")
+    assert len([one for one in found.not_tried if "huggingface" in one]) == 1
+    assert not any("loader" in one for one in field_of(manifest, Needs(only="core"), "cpu", "warm").not_tried)
+
+
 def test_a_loader_that_reads_nothing_of_it_says_so(manifest):
     with pytest.raises(InvalidSettings, match="no case to measure"):
         field_of(manifest, Needs(loaders=("stream",), order="random", formats=()), "cpu", "warm")

@@ -42,6 +42,8 @@ def loader_words(needs: Needs) -> list[str]:
     cores = len(os.sched_getaffinity(0))
     tuned = ["fetch=batch", f"num_workers={cores}", f"num_workers={cores},fetch=batch"]
     ours = [*OURS, *(f"{DEFAULT_LOADER}:{options}" for options in tuned)]
+    if needs.only == CORE:
+        return ours
     others = [name for name in loaders.names() if name not in OURS]
     return [*ours, *others, *filter(None, map(_advised, others))]
 
@@ -87,7 +89,7 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
         if word != "all":
             formats.parse(word)  # what is no format at all is said once, not for each loader
     too_large = _too_large(manifest, needs)
-    cases, not_tried = list[Case](), list(too_large.values())
+    not_tried = list(too_large.values())
     wanted = RunOptions(
         format=words,
         order=needs.orders,
@@ -95,16 +97,8 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
         cache=(cache,),
         seed=needs.seed,
     )
-    for word in loader_words(needs):
-        try:
-            found = cases_of(manifest, replace(wanted, loader=(word,)), [device])
-            cases += [case for case in found if case.variant not in too_large]
-        except (BenchError, FormatError) as error:
-            if "all" not in needs.loaders:
-                raise
-            not_tried.append(
-                str(error) if isinstance(error, MissingDependency) else f"loader {word}: {error}"
-            )
+    cases, reasons = _cases_by_loader(manifest, needs, wanted, device)
+    cases, not_tried = [case for case in cases if case.variant not in too_large], [*not_tried, *reasons]
     if needs.only == CORE:
         cases = [case for case in cases if not packages_of(case)]
         not_tried.insert(0, "what needs packages that iobench does not bring: --only core leaves it out")
@@ -120,6 +114,22 @@ def field_of(manifest: Manifest, needs: Needs, device: str, cache: str, added: S
     first = default_case(cases, *added[:1])  # what all others are held against
     ordered = [*([first] if first else []), *cases]
     return Field(list({case.key: case for case in ordered}.values()), not_tried)
+
+
+def _cases_by_loader(
+    manifest: Manifest, needs: Needs, wanted: RunOptions, device: str
+) -> tuple[list[Case], list[str]]:
+    """The cases of every loader that takes part, and why others do not, once for each."""
+    cases, reasons = list[Case](), dict[str, str]()
+    for word in loader_words(needs):
+        try:
+            cases += cases_of(manifest, replace(wanted, loader=(word,)), [device])
+        except (BenchError, FormatError) as error:
+            if "all" not in needs.loaders:
+                raise
+            missing = isinstance(error, MissingDependency)
+            reasons.setdefault(word.partition(":")[0], str(error) if missing else f"loader {word}: {error}")
+    return cases, list(reasons.values())
 
 
 def shuffle_of(manifest: Manifest, needs: Needs, order: str) -> float:
