@@ -249,6 +249,8 @@ def test_a_sample_has_some_batches_and_no_more_steps_than_there_is_time_for():
     small = iobench.Synthetic(10**8, (128,)).schema
     assert sample_count(small, Needs(), cold=False) * small.sample_bytes == 64 << 20
     assert sample_count(small, Needs(step_ms=10.0), cold=False) == 200 * 256
+    assert sample_count(small, Needs(step_ms=40.0), cold=False) == 75 * 256
+    assert sample_count(small, Needs(step_ms=40.0, max_time_s=60.0), cold=False) == 20 * 256
     large = iobench.Synthetic(10**8, (3, 224, 224)).schema
     assert sample_count(large, Needs(batch_size=4), cold=False) == (64 << 20) // large.sample_bytes
     assert sample_count(large, Needs(batch_size=64), cold=False) == min(large.samples, 20 * 64)

@@ -20,6 +20,7 @@ from iobench.recommendation.needs import Needs
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: enough for rounds that are not all overhead
 BATCHES = 20  # the fewest in a sample
 STEPS = 200  # the most in a sample where each takes as long as a training step
+STEPPING = 0.01  # of the time that there is, for an epoch of these: half a dozen cases need four each
 WRITING = 0.3  # of the time that there is
 
 
@@ -122,7 +123,8 @@ def sample_count(schema: Schema, needs: Needs, cold: bool) -> int:
     largest = max(needs.batch_sizes)
     count = (COLD_BYTES if cold else WARM_BYTES) // schema.sample_bytes
     if needs.step_ms:
-        count = min(count, STEPS * largest)
+        fitting = int(STEPPING * needs.max_time_s / needs.step_s(largest))
+        count = min(count, min(STEPS, fitting) * largest)
     return min(schema.samples, max(count, BATCHES * largest))
 
 
