@@ -26,6 +26,7 @@ from iobench.diagnose.profiling import Profiled
 from iobench.diagnose.seen import Seen
 from iobench.diagnose.watch import Watch
 from iobench.errors import TargetError
+from iobench.loading import target
 from iobench.loading.foreign import tensors_of
 from iobench.terminal.diagnosed import seen_table
 from iobench.tuning.own import Own, rebuilt
@@ -478,6 +479,17 @@ def test_a_loader_that_raises_is_told_with_its_traceback():
     with pytest.raises(TargetError, match="the loader raised KeyError after 1 batch: 'mine'") as caught:
         run_session(broken())
     assert "in broken" in caught.value.traceback
+
+
+def test_a_worker_s_error_is_said_with_its_own_words_and_place():
+    def broken():
+        raise KeyError("mine")
+
+    with pytest.raises(Exception, match="Original Traceback") as caught:
+        list(DataLoader(Rows(work=broken), batch_size=8, **FORK))
+    assert target.kind_of(caught.value) == "KeyError: 'mine'"
+    assert target.where(caught.value).startswith("test_diagnose.py:")
+    assert str(target.raised(caught.value)) == "the loader raised KeyError: 'mine'"
 
 
 def test_the_traceback_begins_with_the_user_s_own_code():

@@ -565,6 +565,31 @@ def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(manifest):
     assert {one.case["model"] for one in made.records} == {"mlp"}
 
 
+def test_of_batch_sizes_the_one_that_trains_fastest_is_used_however_well_another_is_fed(manifest):
+    options = [RunOptions(format=("npy",), loader=("stream",), batch_size=(size,)) for size in (32, 128)]
+    cases = [cases_of(manifest, one, ["cpu"])[0] for one in options]
+    found = SimpleNamespace(finalists=cases, data=SimpleNamespace(manifest=manifest))
+    fed = [
+        replace(finalist(case, rate, False), waits=0.01) for case, rate in zip(cases, (10, 40), strict=True)
+    ]
+    fed[0] = replace(fed[0], roles=[search.DEFAULT])
+    assert answer._choose(found, fed[::-1])[:2] == ("decided", fed[1])
+    found.finalists = [cases[0], replace(cases[1], batch_size=32)]
+    assert answer._choose(found, fed[::-1])[:2] == ("fed", fed[0])
+
+
+def test_what_a_step_takes_is_told_from_what_disturbs_it(manifest, tmp_path):
+    (tmp_path / "disturbed_train.py").write_text(
+        "import time\ntimes = iter([0.0] + [0.005] * 7 + [0.05] * 99)\n"
+        "def step(batch):\n    time.sleep(next(times))\n"
+    )
+    said, observer = [], Observer()
+    observer.status = said.append
+    needs = timed(manifest, Needs(step=f"{tmp_path}/disturbed_train.py:step"), observer)
+    assert 5 <= needs.step_ms < 40
+    assert said[-1].startswith("half of the steps took much longer")
+
+
 def test_a_step_may_take_something_out_of_its_batch(manifest, tmp_path):
     (tmp_path / "popping_train.py").write_text("def step(batch):\n    batch.pop('x').sum()\n")
     assert timed(manifest, Needs(step=f"{tmp_path}/popping_train.py:step"), Observer()).step_ms > 0

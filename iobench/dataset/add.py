@@ -194,7 +194,8 @@ def _extended(before: Manifest | None, made: Manifest, overwrite: bool) -> Manif
         return dataclasses.replace(before, artifacts={**before.artifacts, **made.artifacts})
     raise ArtifactExists(
         f"dataset {before.name} holds other data in {', '.join(before.artifacts)}; give another --name, or "
-        "--overwrite to forget them: folders that prepare wrote are removed, data that were added stay"
+        "'iobench add --overwrite' to forget them: folders that prepare wrote are removed, data that were "
+        "added stay"
     )
 
 

@@ -17,6 +17,9 @@ from iobench.errors import InvalidSettings, TargetError
 
 WORD = re.compile(r"(?P<place>[^:=,]+):(?P<function>[A-Za-z_]\w*)(?::(?P<given>.*))?", re.ASCII)
 
+# what torch writes into the message of an error that a worker raised
+WORKERS, PLACE = "Original Traceback (most recent call last)", re.compile(r'^ +File "(.+)", line (\d+)', re.M)
+
 Value = bool | int | float | str | None
 
 
@@ -147,8 +150,7 @@ def failed(message: str, error: BaseException) -> TargetError:
 
 def raised(error: BaseException, after: str = "") -> TargetError:
     """The TargetError of what somebody's loader raised, `after` so many batches, with their own traceback."""
-    *_, said = str(error).strip().splitlines() or [""]  # the last line, where a worker's traceback is in it
-    return failed(f"the loader raised {type(error).__name__}{after}: {said}", error)
+    return failed(f"the loader raised {type(error).__name__}{after}: {_said(error)}", error)
 
 
 def traceback_of(error: BaseException) -> str:
@@ -160,6 +162,8 @@ def traceback_of(error: BaseException) -> str:
 
 def where(error: BaseException) -> str:
     """The innermost line of the user's code that an error went through, `train.py:12`; or nothing."""
+    if places := [place for place in PLACE.findall(_text(error)) if "/site-packages/" not in place[0]]:
+        return f"{Path(places[-1][0]).name}:{places[-1][1]}"  # in a worker
     frames = _theirs(traceback.TracebackException.from_exception(error).stack)
     own = [frame for frame in frames if _is_own(frame)] or frames
     return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
@@ -181,9 +185,21 @@ def _theirs(stack: traceback.StackSummary) -> list[traceback.FrameSummary]:
 
 
 def kind_of(error: BaseException) -> str:
-    """An error in one line: its name, and what it says first."""
-    said = str(error).strip().partition("\n")[0]
+    """An error in one line: its name, and what it says."""
+    said = _said(error)
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
+
+
+def _said(error: BaseException) -> str:
+    """What an error says first, or last where it holds a worker's traceback, which ends with its name."""
+    text = _text(error)
+    if WORKERS not in text:
+        return text.partition("\n")[0]
+    return text.rpartition("\n")[2].removeprefix(f"{type(error).__name__}: ")
+
+
+def _text(error: BaseException) -> str:
+    return str(error).strip()
 
 
 def _pair(word: str, pair: str) -> tuple[str, Value]:

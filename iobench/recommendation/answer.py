@@ -67,10 +67,11 @@ def _warnings(found: Found) -> Iterator[str]:
 def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candidate, list[Candidate]]:
     """How sure the choice is, the choice, and who it is tied with; the first candidate is the fastest."""
     default = next((one for one in candidates if DEFAULT in one.roles), None)
-    if default is not None and default.waits is not None and default.waits < WORTH_IT:
+    alike = len({case.batch_size for case in found.finalists}) == 1  # or a larger batch trains faster yet
+    if alike and default is not None and default.waits is not None and default.waits < WORTH_IT:
         return "fed", default, []
     feeding = [one for one in candidates if one.waits is not None and one.waits < WORTH_IT]
-    if feeding:
+    if alike and feeding:
         return "decided", _cheapest(found, feeding), []
     fastest, *others = candidates
     tied = [other for other in others if other.tied]
@@ -142,8 +143,10 @@ def _feeding(
 ) -> Iterator[str]:
     if use.waits is None:
         return
-    step_ms = 1000 * needs.step_s(batch_size)
-    said = f"With a step of {step_ms:.3g} ms the device waits for data {use.waits:.1%} of the time"
+    step_ms, first = 1000 * needs.step_s(batch_size), needs.batch_sizes[0]
+    scaled = batch_size != first and not needs.measured_ms
+    like = f" (in proportion: {needs.step_ms:.3g} ms over {first} samples)" if scaled else ""
+    said = f"With a step of {step_ms:.3g} ms{like} the device waits for data {use.waits:.1%} of the time"
     if default is not None and default is not use and default.waits is not None:
         said += f" ({default.waits:.1%} with {default.label})"
     yield said + ("." if use.waits < WORTH_IT else ": nothing that was tried keeps it busy.")

@@ -23,6 +23,7 @@ from iobench.recommendation.needs import Needs
 from iobench.text import enumerated
 from iobench.units import three_digits
 
+UNEVEN = 2.0  # times as long as a quarter took, that half of them did
 STEPS, TIMED_S = 20, 2.0  # that are timed: no more than so many, none after so long
 
 Step = Callable[[DeviceBatch], object]
@@ -41,10 +42,11 @@ def timed(of: Manifest | Source, needs: Needs, observer: Observer) -> Needs:
     transfer = HostToDevice(pick_device(needs.device), non_blocking=False)
     step = _callable(needs.step) if needs.step else _model(needs, of, transfer)
     observer.status(f"timing the training step: {needs.step or needs.model}")
-    took_ms = [
-        1000 * _seconds(step, tensors_of(first_batch(of, size)), transfer) for size in needs.batch_sizes
-    ]
+    timed = [_seconds(step, tensors_of(first_batch(of, size)), transfer) for size in needs.batch_sizes]
+    took_ms = [1000 * _quick(seconds) for seconds in timed]
     observer.status(f"a step takes {enumerated([three_digits(one) for one in took_ms])} ms")
+    if any(statistics.median(seconds) > UNEVEN * _quick(seconds) for seconds in timed):
+        observer.status("half of the steps took much longer than that, as beside other work on this machine")
     return replace(needs, step_ms=took_ms[0], measured_ms=tuple(took_ms))
 
 
@@ -73,8 +75,13 @@ def _callable(word: str) -> Step:
     return step
 
 
-def _seconds(step: Step, batch: HostBatch, transfer: HostToDevice) -> float:
-    """The median of some steps over one batch that is on the device, after one that warms up."""
+def _quick(seconds: list[float]) -> float:
+    """What a step takes that nothing disturbs: of these a quarter took no longer."""
+    return sorted(seconds)[len(seconds) // 4]
+
+
+def _seconds(step: Step, batch: HostBatch, transfer: HostToDevice) -> list[float]:
+    """Seconds of some steps over one batch that is on the device, after one that warms up."""
     moved, taken = transfer.move(batch), list[float]()
     began = time.monotonic()
     while len(taken) < 2 or (len(taken) <= STEPS and time.monotonic() - began < TIMED_S):
@@ -82,4 +89,4 @@ def _seconds(step: Step, batch: HostBatch, transfer: HostToDevice) -> float:
         step(dict(moved))  # which may take something out of it
         transfer.synchronize()
         taken.append(time.perf_counter() - before)
-    return statistics.median(taken[1:])
+    return taken[1:]
