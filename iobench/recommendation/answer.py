@@ -201,6 +201,9 @@ def _rests_on(found: Found) -> Iterator[str]:
             f"Your own files were not timed: a sample of them was written anew, in {own} too, and yours may "
             f"be laid out otherwise. 'iobench run --name {name}' measures them as they are."
         )
+    if data.source is not None and data.source.description.get("kind") == "images":
+        shape = "x".join(map(str, schema.fields[0].shape))
+        yield f"Each image was scaled and cropped to {shape}, which --sample-shape changes."
     if data.scale >= 1.05:
         yield (
             f"All this was measured on {bytes_text(schema.logical_bytes)}, on the same disk with a "
