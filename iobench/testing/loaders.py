@@ -215,13 +215,17 @@ def left_open(folder: Path) -> set[str]:
     Arrow's own threads let go of a file a moment after the call that they worked for.
     """
     until = time.monotonic() + ENDING_S
-    while (found := _in_use(folder)) and time.monotonic() < until:
+    while (found := in_use(folder)) and time.monotonic() < until:
         time.sleep(0.01)
     return found
 
 
-def _in_use(folder: Path) -> set[str]:
-    links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+def in_use(folder: Path) -> set[str]:
+    """The files below a folder that this process has open or mapped now."""
+    links = []
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # another thread closes it meanwhile
+            links.append(os.readlink(link))
     lines = Path("/proc/self/maps").read_text().splitlines()
     mapped = [line.split(maxsplit=5)[-1] for line in lines]
     return {path for path in links + mapped if path.startswith(f"{folder.resolve()}/")}

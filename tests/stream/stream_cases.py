@@ -6,13 +6,13 @@ import signal
 import sys
 import threading
 import traceback
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from iobench import Manifest, StreamLoader
 from iobench.loading.order import ORDERS, Order
+from iobench.testing.loaders import in_use
 
 # one or two for each way in which samples lie: strided, chunked, listed, encoded
 PLACED = ("npy", "memmap", "hdf5:chunk_bytes=0", "hdf5", "lmdb")
@@ -79,13 +79,6 @@ def labels(batches, field="y"):
 def data_file(root, name):
     """The largest file of a variant."""
     return max(Manifest.load(root).files_of(name), key=lambda file: file.stat().st_size)
-
-
-def in_use(root):
-    """The files below a folder that this process has open or mapped."""
-    opened = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
-    mapped = [line.split(maxsplit=5)[-1] for line in Path("/proc/self/maps").read_text().splitlines()]
-    return {path for path in opened + mapped if path.startswith(f"{Path(root).resolve()}/")}
 
 
 def our_threads():
