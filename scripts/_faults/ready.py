@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import gc
 import importlib
@@ -33,6 +34,7 @@ def load() -> None:
     warnings.filterwarnings("ignore", "lance is not fork-safe")  # nor used before one: by trials alone
     gc.collect()
     gc.freeze()  # or each collection in a child copies the pages of whatever there is
+    atexit.register(gc.unfreeze)  # what is never collected, libraries in C++ complain of as they end
 
 
 def hasten() -> None:
