@@ -3,12 +3,14 @@
 import dataclasses
 import io
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 
 import h5py
 import lmdb
@@ -516,6 +518,19 @@ def test_a_loader_that_hangs_is_told_with_the_stacks_of_all_its_processes():
     assert "main process:" in caught.value.traceback
     assert "in wait_for_nothing" in caught.value.traceback
     assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_processes_without_a_handler_survive_a_loader_that_hangs():
+    bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    bystander.start()
+    try:
+        hanging = DataLoader(Rows(work=partial(time.sleep, 60)), batch_size=8, **FORK)
+        with pytest.raises(TargetError, match="no batch for 1 s"):
+            run_session(hanging, timeout_s=1.0)
+        assert bystander.is_alive()
+    finally:
+        bystander.kill()
+        bystander.join()
 
 
 def test_a_worker_that_is_killed_is_told():

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import faulthandler
-import os
 import signal
-import sys
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
 from typing import IO, TypeVar
 
@@ -77,13 +76,24 @@ class Watchdog:
         told = []
         for child in psutil.Process().children(recursive=True):
             try:
-                if child.exe() == os.path.realpath(sys.executable):  # others would die of the signal
+                if _catches(child.pid, signal.SIGUSR1):  # others would die of the signal
                     child.send_signal(signal.SIGUSR1)
                     told.append(child.pid)
-            except psutil.Error:
+            except (psutil.Error, OSError):
                 continue
         if not told:
             return ""
         time.sleep(WRITE_S)
         self._stacks.seek(0)
         return f"workers {', '.join(map(str, told))}:\n{self._stacks.read()}"
+
+
+def _catches(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal (proc(5), SigCgt); OSError where it has ended or there is no /proc.
+
+    A worker that was forked has this process's; one that was started anew has not, nor have
+    helpers like multiprocessing's resource tracker or another library's servers.
+    """
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
