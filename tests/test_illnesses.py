@@ -117,7 +117,7 @@ def test_workers_that_are_late_now_and_then():
 
 def test_many_small_tensors():
     sample = {f"f{number}": torch.zeros(1) for number in range(40)}
-    wide = Samples(512, lambda row: sample)
+    wide = Samples(4096, lambda row: sample)
     assert "collate" in kinds(alone(DataLoader(wide, batch_size=32), variants=False))
 
 
