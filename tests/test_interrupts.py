@@ -62,6 +62,23 @@ sys.meta_path.insert(0, Interrupt())
 from iobench.__main__ import main
 main()
 """
+INSIDE_IMPORT = """
+import os, signal, sys, time
+
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == "torch.nn":
+            sys.meta_path.remove(self)
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)
+            except KeyboardInterrupt:
+                os.abort()  # as libraries in C++ do
+
+sys.meta_path.insert(0, Interrupt())
+from iobench.__main__ import main
+main()
+"""
 AT_TABLE = """
 import os, signal
 from iobench.terminal import display
@@ -88,6 +105,12 @@ def interrupted_at(code, manifest, tmp_path):
 def test_an_interrupted_import_is_one_line(images, tmp_path, module):
     done = interrupted_at(AT_IMPORT.format(module=module), images, tmp_path)
     assert done.returncode == 130, done.stderr
+    assert complaint(done, 130) == "iobench: interrupted"
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_an_import_that_bears_no_interrupt_is_one_line(images, tmp_path):
+    done = interrupted_at(INSIDE_IMPORT, images, tmp_path)
     assert complaint(done, 130) == "iobench: interrupted"
     assert not (tmp_path / "out.jsonl").exists()
 

@@ -33,6 +33,7 @@ from iobench.text import printable, shortened
 app = typer.Typer(rich_markup_mode=None)
 
 LONGEST = 1500  # characters of an error: what was typed may be in it
+FRAGILE, AGAIN_S = ("torch", "tensordict", "triton"), 0.05
 USAGE_ERRORS = (InvalidSettings, InvalidOption, UnknownFormat)
 # typer exports BadParameter, but not the class that all complaints about usage share
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -56,13 +57,24 @@ COMMANDS = (
 
 
 class _Taken:
-    """Ctrl-C as Python has it, and whether it came: what an interrupted library raises may be anything."""
+    """Ctrl-C as Python has it, and whether it came: what an interrupted library raises may be anything.
+
+    While a library of FRAGILE is imported it waits: their C++ calls Python, and aborts where that raises.
+    """
 
     came = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         self.came = True
-        signal.default_int_handler(number, frame)
+        if any(map(_importing, FRAGILE)):
+            signal.signal(signal.SIGALRM, self)
+            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+        else:
+            signal.default_int_handler(number, frame)
+
+
+def _importing(module: str) -> bool:
+    return getattr(getattr(sys.modules.get(module), "__spec__", None), "_initializing", False)
 
 
 def main() -> None:
