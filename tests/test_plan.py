@@ -114,7 +114,7 @@ def test_a_grid_says_how_long_it_will_take_before_it_starts(images, tmp_path):
         format=("npy",), loader=("native",), device=("cpu",), rounds="500", max_time=1.0, limits=False
     )
     found = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=Saying())
-    assert said[-2].startswith("1 case × 500 rounds: at most about ")
+    assert said[-2].startswith("1 case × 500 rounds: roughly ")
     assert "no round begins that would end after 1.00 s" in said[-2]
     assert said[-1].startswith("after 1 of 500 rounds: about ")
     assert found.remarks == [f"{len(found.records)} of 500 rounds were made before --max-time was over"]

@@ -80,7 +80,7 @@ def contested(rates, **wrong):
 
 def said(rates, **wrong):
     over, trials = contested(rates, **wrong)
-    return answer(over, trials, trials, [], None, None)
+    return answer(over, trials, trials, [], None, False)
 
 
 def test_what_is_surely_better_is_advised_with_its_gain_and_its_code():
@@ -112,6 +112,14 @@ def test_a_setting_without_a_turn_has_no_row():
     ]
 
 
+@pytest.mark.parametrize(("rate", "beside"), [(150, ""), (200, ", where the step is faster as well")])
+def test_what_the_step_waits_and_what_it_would_gain_are_of_the_same_rounds(rate, beside):
+    over, trials = contested({AS_IT_IS: 100, HEADROOM: rate}, waited=[0.2, 1 / 3, 0.4])
+    *_, waits, best, _ = answer(over, trials, trials, [], None, True).sentences
+    assert waits == "As it is the step waits 33.3% of the time."
+    assert (", where the step is faster as well" in best) == bool(beside)
+
+
 def test_headroom_is_a_number_of_batches():
     with pytest.raises(InvalidSettings, match="headroom -3 is below 0"):
         iobench.watch([], headroom=-3)
@@ -129,13 +137,13 @@ def test_settings_that_do_not_fit_are_left_for_the_fastest_that_do():
 def test_what_failed_or_did_not_fit_in_the_fresh_rounds_is_none_to_choose():
     over, trials = contested({AS_IT_IS: 100, "1 worker": 130, "2 workers": 200})
     trials[2].failed = "took 9 GiB of memory, more than 8 GiB"
-    found = answer(over, trials, trials, [], None, None)
+    found = answer(over, trials, trials, [], None, False)
     assert (found.outcome, found.use.name) == (DECIDED, "1 worker")
     assert list(found.against) == ["1 worker"]
     trials[0].unfit = "took 10 GiB of memory, more than 8 GiB"
-    assert answer(over, trials, trials, [], None, None).outcome == LIMITED
+    assert answer(over, trials, trials, [], None, False).outcome == LIMITED
     with pytest.raises(InvalidSettings, match=r"nothing fits .* as it is it took 10 GiB.*; 2 workers took 9"):
-        answer(over, trials, [trials[0], trials[2]], [], None, None)
+        answer(over, trials, [trials[0], trials[2]], [], None, False)
 
 
 def test_what_cannot_be_told_from_the_best_possible_is_not_called_fed():
@@ -469,7 +477,7 @@ def test_rounds_that_are_too_few_name_nobody():
     over, trials = contested({AS_IT_IS: 100, "1 worker": 300})
     for trial in trials:
         trial.fresh = {1: trial.fresh[1]}
-    assert answer(over, trials, trials, [], None, None).outcome == LEAVE
+    assert answer(over, trials, trials, [], None, False).outcome == LEAVE
     assert contest.ROUNDS >= 10
 
 

@@ -224,7 +224,7 @@ class Measuring:
         there = sum(took.get(key, 0.0) for key, _ in self._done)
         expected_s = sum(took.values()) * self._plan.count - there
         what = f"{counted(len(took), 'case')} × {counted(self._plan.count, 'round')}"
-        said = f"{what}: at most about {seconds_text(expected_s)}, by how long the proofs took"
+        said = f"{what}: roughly {seconds_text(expected_s)}, going by the proofs"
         if self._plan.max_time_s is not None and expected_s > self._plan.max_time_s:
             said += f"; no round begins that would end after {seconds_text(self._plan.max_time_s)}"
         self._observer.status(said)

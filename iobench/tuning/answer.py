@@ -56,11 +56,11 @@ def answer(
     finalists: Sequence[Trial],
     not_tried: Sequence[str],
     records: str | None,
-    waits: float | None,
+    trains: bool,
 ) -> Tuned:
     """What the fresh rounds of the finalists support; the first of them is the loader as it is.
 
-    `waits` is the part of its time that a step waits with the loader as it is, where there is a step.
+    `trains` says that they had a training step.
     """
     base, against = finalists[0], compared(finalists)
     head = against.pop(HEADROOM, None)
@@ -71,7 +71,7 @@ def answer(
         _headline(outcome, use, against.get(use.name), trials),
         *_costs(contest, base, use),
         *_opening(base, use),
-        *_feeding(head, waits),
+        *(_feeding(base, head) if trains else ()),
         *_rests_on(base, whole),
     ]
     return Tuned(
@@ -151,14 +151,19 @@ def _opening(base: Trial, use: Trial) -> Iterator[str]:
         yield f"The first batch of an epoch comes after {first[0]}, as it is after {first[1]}."
 
 
-def _feeding(head: Comparison | None, waits: float | None) -> Iterator[str]:
+def _feeding(base: Trial, head: Comparison | None) -> Iterator[str]:
+    """What of its time a step waits, and what it would gain by never waiting."""
+    waits = statistics.median(base.waited) if base.waited else None
     if waits is not None:
         yield f"As it is the step waits {waits:.1%} of the time."
-    if head is not None:
-        yield (
-            f"The best possible loader would make the loop {ratio_text(head.ratio)} as fast as it is: "
-            "that of batches that are on the device already."
-        )
+    if head is None:
+        return
+    beside = (1 - waits) * head.ratio.median > 1 + stats.WORTH_NAMING if waits is not None else False
+    yield (
+        f"The best possible loader would make the loop {ratio_text(head.ratio)} as fast as it is: "
+        "that of batches that are on the device already"
+        + (", where the step is faster as well, since no loader works beside it." if beside else ".")
+    )
 
 
 def _rests_on(base: Trial, whole: bool) -> Iterator[str]:

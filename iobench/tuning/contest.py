@@ -152,7 +152,10 @@ class Contest:
         trial.batches = turn.batches
         trial.unending = trial.unending or (not turn.complete and turn.of is None)
         trial.epoch_s.append(turn.epoch_s)
-        trial.first_batch_s.append(turn.measured.timing.first_batch_s)
+        timing = turn.measured.timing
+        trial.first_batch_s.append(timing.first_batch_s)
+        if fresh:
+            trial.waited.append(timing.wait_s / timing.epochs_s)
         self.turns.append((trial, turn.rate))
         if turn.measured.others is not None:
             self.others.append(turn.measured.others)

@@ -31,6 +31,7 @@ class Trial:
     batches: int = 0  # of an epoch, or as many of it as were asked for
     first_batch_s: list[float] = field(default_factory=list)
     epoch_s: list[float] = field(default_factory=list)
+    waited: list[float] = field(default_factory=list)  # the part of each fresh turn that nothing came in
     took_s: float = 0.0  # the last turn
     unending: bool = False  # a turn was cut off, of batches that nobody can count
     memory_bytes: int | None = None  # the most of all its processes

@@ -119,8 +119,8 @@ class _Tuning:
                 f"two settings can be compared; see what it keeps from epoch to epoch. "
                 f"What was measured is in {records.path}"
             )
-        share = turn.measured.timing.wait_s / turn.measured.timing.epochs_s if self._use.trains else None
-        return answer(self._contest, [*trials, *more], chosen, not_tried, str(records.path), share)
+        tried, path = [*trials, *more], str(records.path)
+        return answer(self._contest, tried, chosen, not_tried, path, self._use.trains)
 
     def _check_time(self, turn: Turn, trials: Sequence[Trial]) -> None:
         """InvalidSettings where there is no time for a turn of each and three of the best."""
