@@ -230,6 +230,18 @@ class TestChanges:
         assert not copies.path_of("lmdb").exists()
         assert state(theirs) == before
 
+    def test_other_fields_are_refused_before_anything_is_hashed(self, theirs, monkeypatch):
+        manifest = added("npy", theirs)
+        np.save(theirs / "other.npy", np.zeros((5, 2)))
+        hashed = []
+        monkeypatch.setattr(apart, "checksum", lambda *of: hashed.append(of))
+        with pytest.raises(ArtifactExists, match="has npy already"):
+            add(theirs / "other.npy", name="d", data_dir=manifest.root.parent)
+        safe = write_lmdb(theirs / "t")
+        with pytest.raises(ArtifactExists, match="holds other data in npy; give another --name"):
+            add(safe, "lmdb", name="d", fields=[Field("z", (28,), "uint8")], data_dir=manifest.root.parent)
+        assert not hashed
+
     def test_the_same_data_in_another_format_join_the_dataset(self, theirs):
         manifest = added("npy", theirs)
         same = write_lmdb(theirs / "t")
@@ -430,6 +442,13 @@ def test_lmdb_with_another_key_among_those_of_samples(theirs):
     with lmdb_format.open(path, lmdb_format.schema_of(path, told)) as reader:
         np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["x"], X)
         assert_places(reader, {"x": X})
+
+
+def test_an_lmdb_that_was_cut_off_is_said_to_be_that(theirs):
+    path = write_lmdb(theirs / "l")
+    os.truncate(path / "data.mdb", 3 * 4096)
+    with pytest.raises(SourceError, match=r"data.mdb: expected at least \d+ bytes, found 12288 bytes"):
+        add(path, name="d", fields=TOLD, data_dir=theirs.parent / "data")
 
 
 def test_an_index_of_any_size_ends_nobody(theirs):

@@ -66,7 +66,7 @@ def add(
     added = Added(str(tree.path), tree.stamp, names, bool(fields))
     with os_errors(root), locked(root):
         before = swept(root, overwrite)
-        _check_free(before, form.variant, added, overwrite)
+        _check_free(before, form.variant, schema, added, overwrite)
         made = _hashed(root, schema, form, tree, added, progress)
         manifest = _extended(before, made, overwrite)
         manifest.save()
@@ -141,9 +141,15 @@ def _recognised(path: Path) -> str:
     )
 
 
-def _check_free(before: Manifest | None, variant: str, added: Added, overwrite: bool) -> None:
-    """ArtifactExists where the dataset has the variant from elsewhere."""
-    if before is None or overwrite or variant not in before.artifacts:
+def _check_free(
+    before: Manifest | None, variant: str, schema: Schema, added: Added, overwrite: bool
+) -> None:
+    """ArtifactExists where the dataset has the variant from elsewhere, or other data, as far as seen unread."""
+    if before is None or overwrite:
+        return
+    if before.schema != schema and set(before.artifacts) - {variant}:
+        raise _holds_others(before)
+    if variant not in before.artifacts:
         return
     there = before.added.get(variant)
     if there is None or (there.path, there.names) != (added.path, added.names):
@@ -192,7 +198,11 @@ def _extended(before: Manifest | None, made: Manifest, overwrite: bool) -> Manif
         return made
     if (before.schema, before.content, before.ordered) == (made.schema, made.content, made.ordered):
         return dataclasses.replace(before, artifacts={**before.artifacts, **made.artifacts})
-    raise ArtifactExists(
+    raise _holds_others(before)
+
+
+def _holds_others(before: Manifest) -> ArtifactExists:
+    return ArtifactExists(
         f"dataset {before.name} holds other data in {', '.join(before.artifacts)}; give another --name, or "
         "'iobench add --overwrite' to forget them: folders that prepare wrote are removed, data that were "
         "added stay"

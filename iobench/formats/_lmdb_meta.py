@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from iobench.formats._errors import corrupt
+from iobench.formats._errors import CorruptArtifact, corrupt
 
 META = 8
 MAGIC, VERSION = 0xBEEFC0DE, 1
@@ -58,6 +58,16 @@ class Meta:
     root: int
     depth: int
     entries: int
+
+
+def begins(path: Path) -> bool:
+    """Whether a file begins with LMDB's first meta page, whatever follows; OSError where it cannot be read."""
+    with open(path, "rb", buffering=0) as file:
+        try:
+            _one_meta(path, file.fileno(), 0, 0)
+        except CorruptArtifact:
+            return False
+    return True
 
 
 def read_meta(path: Path) -> Meta:

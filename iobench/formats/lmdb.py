@@ -20,10 +20,10 @@ import lmdb
 import lz4.frame
 
 from iobench.formats import _lmdb_keys, _lmdb_tree
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._lmdb_environments import Environments
-from iobench.formats._lmdb_meta import read_meta
+from iobench.formats._lmdb_meta import begins, read_meta
 from iobench.formats._lmdb_reader import LmdbReader
 from iobench.formats._lmdb_values import (
     CODECS,
@@ -83,10 +83,9 @@ class Lmdb(Format):
     def recognises(self, path: Path) -> bool:
         """Whether it is a file that begins as LMDB's do, or a folder with one."""
         try:
-            read_meta(data_file(path))
-        except (CorruptArtifact, OSError):
+            return begins(data_file(path))
+        except OSError:
             return False
-        return True
 
     def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
         """As it stands in what `write` wrote; else of as many values as keys, holding the fields told."""
