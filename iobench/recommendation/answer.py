@@ -116,13 +116,13 @@ def _headline(
         if use.decisive_rounds >= stats.ENOUGH and use.against_default.outcome not in ("faster", "slower"):
             told += ", which may be no difference at all"
     said = f"Use {use.label}{told}."
+    others = ", ".join(one.label for one in tied)
     if tied and use.decisive_rounds < stats.ENOUGH:
         said += (
-            f" That rests on {counted(use.decisive_rounds, 'round')}, too few to be sure: "
-            "give a longer --max-time."
+            f" That rests on {counted(use.decisive_rounds, 'round')}, too few to be sure, so it counts as "
+            f"tied with {others}: give a longer --max-time."
         )
     elif tied:
-        others = ", ".join(one.label for one in tied)
         said += (
             f" Its speed cannot be told from that of {others}; of what came within {WORTH_IT:.0%} of the "
             "fastest it costs least."

@@ -9,7 +9,7 @@ from iobench.errors import InvalidSettings
 from iobench.formats import FormatError
 from iobench.loading import loaders
 from iobench.report.across import choice_of
-from iobench.results import cases, verdict
+from iobench.results import cases, stats, verdict
 from iobench.results.metrics import NAMED
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.under_loader import step_share, times_text, told, under_loaders
@@ -48,11 +48,9 @@ def overall(contexts: Sequence[Context]) -> str:
         return answer(first)
     if all(map(verdict.nothing_matters, contexts)):
         return f"{NOTHING_MATTERS}: the training step takes nearly all of the time {_everywhere(contexts)}."
-    for case in first.cases:
-        places = [_position(case, context) for context in contexts]
-        if None not in places:
-            also = "" if set(places) == {"fastest"} else ", or not told apart from the fastest,"
-            return f"Use {_pair(case)}: fastest{also} {_everywhere(contexts)}."
+    ahead = [case for case in first.cases if all(_position(case, context) for context in contexts)]
+    if ahead:
+        return _ahead_of_all(ahead, contexts)
     if len(contexts) <= ENUMERATED:
         pairs = (f"{_pair(one.cases[0])}{_or_others(one)} for {one.title}" for one in contexts)
         return f"It depends: {'; '.join(pairs)}."
@@ -60,6 +58,17 @@ def overall(contexts: Sequence[Context]) -> str:
     usual = max(winners, key=winners.count)
     times = f"{winners.count(usual)} of {len(contexts)} contexts"
     return f"It depends: {usual} has the highest median in {times}, others elsewhere."
+
+
+def _ahead_of_all(ahead: Sequence[CaseSummary], contexts: Sequence[Context]) -> str:
+    """Of those that are fastest in each context, or may be, the first, and how many more there are."""
+    best, *others = ahead
+    more = f", or any of {counted(len(others), 'other')}" if others else ""
+    surely = all(_position(best, context) == "fastest" for context in contexts)
+    also = "" if surely else ", or not told apart from the fastest,"
+    few = any(context.verdict.ratio is not None and context.verdict.ratio.low is None for context in contexts)
+    why = f". That rests on too few rounds: give --rounds {stats.ENOUGH} or more" if few else ""
+    return f"Use {_pair(best)}{more}: fastest{also} {_everywhere(contexts)}{why}."
 
 
 def _or_others(context: Context) -> str:

@@ -10,7 +10,7 @@ from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.under_loader import HIDDEN, UnderLoader, most, step_share, told, under_loaders
 from iobench.text import enumerated
-from iobench.units import counted, seconds_text
+from iobench.units import counted, seconds_text, three_digits
 
 WHOLE = 2  # contexts that get a line for each loader; of more, all loaders share one
 BRIEF = 2  # cases that a few words name
@@ -117,10 +117,12 @@ def opening(context: Context) -> str | None:
 
 def ratio_text(ratio: Estimate, correction: str | None = None) -> str:
     """A ratio with its interval, and what was done about many comparisons."""
+    median = three_digits(ratio.median)
     if ratio.low is None or ratio.high is None:
-        return f"{ratio.median:.2f} × (too few rounds for an interval)"
+        return f"{median} × (too few rounds for an interval)"
+    low, high = three_digits(ratio.low), three_digits(ratio.high)
     corrected = f"; {correction}" if correction else ""
-    return f"{ratio.median:.2f} × (95 % interval {ratio.low:.2f} to {ratio.high:.2f}{corrected})"
+    return f"{median} × (95 % interval {low} to {high}{corrected})"
 
 
 def _below(context: Context, brief: bool) -> Iterator[str]:
