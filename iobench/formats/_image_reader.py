@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from iobench.formats._errors import corrupt
 from iobench.formats._files import regular
-from iobench.formats._pixels import decoded
+from iobench.formats._pixels import decoded, seen
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Timed, same
 from iobench.formats._schema import Array, Schema
@@ -69,7 +69,7 @@ class ImageReader(Reader):
 
         def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
             for target in out.values():
-                decoded(files[number], stored, target[0])
+                decoded(files[number], stored, seen(target[0]))
 
         return Blocks((name,), tuple(files), rows, rows, np.zeros(len(rows), np.int64), sizes, decode)
 
@@ -106,7 +106,7 @@ class ImageReader(Reader):
                 stored = regular(file).read_bytes()
             except OSError as error:
                 raise corrupt(file, "an image", error.strerror or str(error)) from error
-            decoded(file, stored, pixels)
+            decoded(file, stored, seen(pixels))
 
 
 def _size(file: Path) -> int:

@@ -30,6 +30,11 @@ warnings.filterwarnings("ignore", module=r"PIL\b")
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
+def seen(pixels: Array) -> Array:
+    """The same pixels as (H, W, 3) or (H, W): those with their channels first as a view."""
+    return pixels if pixels.ndim == 2 or pixels.shape[2] == 3 else np.moveaxis(pixels, 0, 2)
+
+
 def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "an image") -> None:
     """Fill `pixels`, uint8 (H, W, 3) or (H, W), from the bytes of an image file.
 

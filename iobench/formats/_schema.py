@@ -62,6 +62,12 @@ class Field:
         return self.dtype == "uint8" and axes and max(self.shape) <= MOST_PIXELS
 
     @property
+    def is_channels_first(self) -> bool:
+        """Whether it is an image as torch has them, uint8 (3, H, W), and no larger than JPEG can be."""
+        axes = len(self.shape) == 3 and self.shape[0] == 3 and not self.is_image
+        return self.dtype == "uint8" and axes and max(self.shape) <= MOST_PIXELS
+
+    @property
     def sample_bytes(self) -> int:
         """Logical bytes of one sample."""
         return self.elements * np.dtype(self.dtype).itemsize

@@ -31,6 +31,7 @@ from iobench.formats.npy import Npy
 if TYPE_CHECKING:
     from iobench.formats._image_reader import ImageReader
 
+HELD = "images, uint8 (height, width, 3), (3, height, width) or (height, width)"
 SUFFIXES = (".png", ".jpg", ".jpeg")
 A_FOLDER = 1000
 QUALITY = 90
@@ -65,21 +66,23 @@ class Images(Format):
         return batch if self.keeps else {name: self._kept(array) for name, array in batch.items()}
 
     def _kept(self, array: Array) -> Array:
-        from iobench.formats._pixels import decoded
+        from iobench.formats._pixels import decoded, seen
 
         if array.ndim == 1:
             return array
         found = np.empty_like(array)
         for image, pixels in zip(array, found, strict=True):
-            decoded(Path("image"), self.encoded(image), pixels)
+            decoded(Path("image"), self.encoded(image), seen(pixels))
         return found
 
     def encoded(self, pixels: Array) -> bytes:
-        """An image file of uint8 pixels (H, W, 3) or (H, W)."""
+        """An image file of uint8 pixels (H, W, 3), (3, H, W) or (H, W)."""
         from PIL import Image
 
+        from iobench.formats._pixels import seen
+
         file = BytesIO()
-        image = Image.fromarray(pixels)
+        image = Image.fromarray(np.ascontiguousarray(seen(pixels)))
         if self.keeps:
             image.save(file, "PNG")
         else:
@@ -90,16 +93,15 @@ class Images(Format):
         """UnsupportedSchema where a field is neither an image nor a scalar, or none is an image."""
         super().check_schema(schema)
         for field in schema.fields:
-            if field.shape and not field.is_image:
+            if field.shape and not _pictured(field):
                 raise UnsupportedSchema(
                     f"format {self.name} cannot hold field {field.name}, which is {field.dtype} "
-                    f"{field.shape}; it holds images, uint8 (height, width, 3) or (height, width), "
-                    "and scalars beside them"
+                    f"{field.shape}; it holds {HELD}, and scalars beside them"
                 )
         if not any(field.shape for field in schema.fields):
             raise UnsupportedSchema(
-                f"format {self.name} needs an image, uint8 (height, width, 3) or (height, width), "
-                f"among its fields; there are {', '.join(field.name for field in schema.fields)}"
+                f"format {self.name} holds {HELD}; none is "
+                f"among the fields {', '.join(field.name for field in schema.fields)}"
             )
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
@@ -141,7 +143,7 @@ class Images(Format):
         found = {}
         for field in schema.fields:
             if field.shape:
-                if not field.is_image:
+                if not _pictured(field):
                     raise corrupt(path, f"{field.name}: {field.dtype} {field.shape}", "images")
                 found[field.name] = [self.file_of(path, field.name, row) for row in range(schema.samples)]
                 self._check_ends(path, field, schema.samples)
@@ -184,6 +186,10 @@ class Images(Format):
         share = 0.02 if self.keeps else 2
         noise = int(share * sum(field.sample_bytes for field in images))
         return super().size_bound(schema) + schema.samples * (noise + (8 << 10) * len(images))
+
+
+def _pictured(field: Field) -> bool:
+    return field.is_image or field.is_channels_first
 
 
 def classes(path: Path) -> tuple[list[Path], Array]:
