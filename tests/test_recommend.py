@@ -23,7 +23,7 @@ from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.race import Race
 from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
-from iobench.errors import InvalidSettings, LoaderFailed, PrepareError, TargetError
+from iobench.errors import InvalidSettings, LoaderFailed, ManifestError, PrepareError, TargetError
 from iobench.formats import ArtifactExists
 from iobench.loading import loaders
 from iobench.recommendation import answer, finalists, others, search
@@ -539,6 +539,12 @@ def test_loaders_that_get_slower_with_each_call_or_raise_are_left_behind_and_nam
     assert any("no such step" in reason for reason in found.not_tried)
     with pytest.raises(LoaderFailed, match=r"no case could be measured: .*no such step"):
         iobench.recommend(manifest, Needs(formats=("npy",), loaders=(broken,), max_time_s=10.0))
+
+
+def test_a_format_that_is_not_prepared_is_refused_before_the_step_is_timed(manifest, monkeypatch):
+    monkeypatch.setattr("iobench.recommendation.recommend.timed", lambda *of: pytest.fail("it was timed"))
+    with pytest.raises(ManifestError, match="zarr is not prepared"):
+        iobench.recommend(manifest, Needs(formats=("zarr",), model="mlp"))
 
 
 def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_path):

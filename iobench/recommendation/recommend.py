@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from iobench import formats
 from iobench.bench.observer import Observer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import Source
@@ -36,12 +37,22 @@ def recommend(
     """
     needs, observer, began = needs or Needs(), observer or Observer(), time.monotonic()
     pick_device(needs.device)
-    for word in needs.loaders:
-        if word != "all":
-            loaders.parse(word)  # before anything is written
+    _check(of, needs)
     needs = timed(of, needs, observer)
     if isinstance(of, Manifest):
         data = datas.prepared(of, needs)
     else:
         data = datas.sampled(of, source_words, needs, data_dir, observer.status)
     return answer(search(data, needs, observer, began), needs)
+
+
+def _check(of: Manifest | Source, needs: Needs) -> None:
+    """InvalidSettings, or another complaint, about formats and loaders, before anything is timed or written."""
+    for word in needs.loaders:
+        if word != "all":
+            loaders.parse(word)
+    for word in needs.formats:
+        if word != "all":
+            variant = formats.parse(word).variant
+            if isinstance(of, Manifest):
+                of.opener(variant)
