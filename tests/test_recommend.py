@@ -415,6 +415,18 @@ def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):
     assert without.use.key == cases[0].key
 
 
+def test_of_finalists_the_fresh_rounds_speak_and_of_others_near_the_fastest_the_race(manifest):
+    words = ("native", "stream", "dataloader")
+    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in words]
+    raced = run(manifest, RunOptions(rounds="3", limits=False), observer=Observer(), cases=cases)
+    alike = [made.samples_per_s * made.timing.epochs_s / 1e4 for made in raced.records]
+    raced.records[:] = [taking(made, took_s, 0.0) for made, took_s in zip(raced.records, alike, strict=True)]
+    roles = {cases[0].key: [search.FASTEST], cases[1].key: [search.RUNNER_UP]}
+    found = search.Found(Data(manifest, 1, False), raced, raced, roles, [])
+    said = [one for one in answer.answer(found, Needs()).else_ if one.startswith("In the race")]
+    assert said == ["In the race these came within 10% of the fastest, too: npy · dataloader."]
+
+
 def test_who_fails_with_the_step_is_named_and_none_to_choose(manifest):
     (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
     final.records[:] = [taking(one, 1.0 + (key_of(one.case) == cases[1].key), 0.0) for one in final.records]

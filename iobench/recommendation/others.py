@@ -61,8 +61,9 @@ def otherwise(found: Found, use: Candidate) -> Iterator[str]:
     if used.order == "block" and shuffled:
         case, rate = max(shuffled, key=lambda one: one[1])
         yield f"If a full shuffle matters most: {named[case.key]}, at {rate / best:.0%} of the speed."
-    if others := [named[case.key] for case, _ in close if case is not used][:3]:
-        yield f"In the race these came within {1 - CLOSE:.0%} of the fastest: {'; '.join(others)}."
+    left = [named[case.key] for case, _ in close if found.again(case).key not in found.roles]
+    if left:  # of finalists the fresh rounds know better
+        yield f"In the race these came within {1 - CLOSE:.0%} of the fastest, too: {'; '.join(left[:3])}."
 
 
 def hurried(race: Run, max_time_s: float) -> Iterator[str]:
