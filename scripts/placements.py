@@ -1,10 +1,10 @@
 """Hold StreamLoader over every format against StreamLoader over npy, in one run, taking turns.
 
 Run:  .venv/bin/python scripts/placements.py [--data-dir data] [--rounds 5] [--scale 1.0]
-          [--sample rows images] [--order random block] [--cache warm cold] [--format VARIANT…]
+          [--sample rows images floats] [--order random block] [--cache warm cold] [--format VARIANT…]
 
-Prepares its datasets (0.6 GB each of 512-byte rows and of 150 KB images at scale 1) in the data
-folder. A format whose samples lie as they are in memory is held against npy (wanted: 0.8), one of
+Prepares its datasets (0.6 GB each of 512-byte rows, of 150 KB images of noise, which no codec shrinks, and
+of 150 KB images in floats from 0 to 1, as people normalise them, at scale 1) in the data folder. A format whose samples lie as they are in memory is held against npy (wanted: 0.8), one of
 encoded blocks against its own decoding of all blocks from memory, a thread for each processor
 (wanted: 0.8): not at random, where nearly every block is decoded for each group of batches, which takes
 minutes and says nothing of either. At random, warm, LMDB and chunked HDF5 are held against one sample at a
@@ -14,6 +14,7 @@ time by their own libraries as well (wanted: 10 and 20 times). Figures are media
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import random
 import statistics
@@ -33,13 +34,18 @@ import iobench
 import iobench.errors
 from iobench import formats
 from iobench.dataset.manifest import Manifest
+from iobench.dataset.sources import Source
 from iobench.formats import Blocks, FormatError
 from iobench.host import cache
 from iobench.loading.stream.choice import check_placed
 
 Rate = Callable[[int], float]
 
-SAMPLES = {"rows": ("float32", (128,), 1.5e8, 1024), "images": ("uint8", (3, 224, 224), 6e8, 128)}
+SAMPLES = {
+    "rows": ("float32", (128,), 1.5e8, 1024),
+    "images": ("uint8", (3, 224, 224), 6e8, 128),
+    "floats": ("float32", (3, 112, 112), 1.5e8, 128),
+}
 ALSO = ["hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
 PER_SAMPLE = 3000  # samples that a library reads one by one
 
@@ -47,7 +53,12 @@ PER_SAMPLE = 3000  # samples that a library reads one by one
 def dataset(options: argparse.Namespace, name: str) -> Manifest:
     """The dataset of that kind of sample, prepared in all that can be written here."""
     dtype, shape, size, _ = SAMPLES[name]
-    source = iobench.Synthetic(int(size * options.scale), shape, dtype=dtype)
+    elements = int(size * options.scale)
+    source = (
+        normalised(options.data_dir, elements, shape)
+        if name == "floats"
+        else iobench.Synthetic(elements, shape, dtype=dtype)
+    )
     usable = [found["name"] for found in formats.describe() if found["usable"] == "yes"]
     wanted = options.format or [*usable, *ALSO]
     manifest = None
@@ -60,6 +71,17 @@ def dataset(options: argparse.Namespace, name: str) -> Manifest:
             print(f"{name}: {variant} is left out: {error}")
     assert manifest is not None
     return manifest
+
+
+def normalised(folder: Path, elements: int, shape: tuple[int, ...]) -> Source:
+    """Pixels as floats, of which a codec finds three bytes in four by the first."""
+    file = folder / f"normalised-{elements}.npy"
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        samples = (elements // math.prod(shape), *shape)
+        pixels = np.random.default_rng(0).integers(0, 256, samples, np.uint8)
+        np.save(file, pixels / np.float32(255))
+    return iobench.open_source(file)
 
 
 def kinds(manifest: Manifest) -> tuple[list[str], dict[str, list[Blocks]]]:
