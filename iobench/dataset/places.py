@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
 
@@ -66,11 +67,10 @@ class PreparedFolder(Place):
         """
         self._check_inside()
         for name, stamp in self._artifact.files.items():
-            file = self.path / name
-            size = file.stat().st_size if file.is_file() else None
+            size = _size(os.path.join(self.path, name))  # of pathlib's ways each costs more than the look
             if size != stamp.bytes:
                 found = "no such file" if size is None else f"{size} bytes"
-                raise corrupt(file, f"{stamp.bytes} bytes", found)
+                raise corrupt(self.path / name, f"{stamp.bytes} bytes", found)
         self._check_seal()
 
     def unchanged(self) -> bool:
@@ -96,11 +96,13 @@ class PreparedFolder(Place):
         if os.path.dirname(here) != root:
             raise corrupt(folder, "a folder in its dataset", f"that it points outside, to {here}")
         inside = here + os.sep
-        parents = {(folder / name).parent for name in self._artifact.files}
-        linked = [file for file in self.files if file.is_symlink()]
-        for path in [*(parent for parent in parents if parent != folder), *linked]:
-            if not os.path.realpath(path).startswith(inside):
-                raise corrupt(path, f"a file in {folder.name}", "that it points outside")
+        names = set(self._artifact.files)
+        while names:  # files, then their folders, then the folders of these
+            for name in sorted(names):
+                path = os.path.join(self.path, name)
+                if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
+                    raise corrupt(Path(path), f"a file in {folder.name}", "that it points outside")
+            names = {os.path.dirname(name) for name in names} - {""}
 
     def _check_seal(self) -> None:
         if not self._artifact.sealed:
@@ -156,6 +158,15 @@ class AddedData(Place):
             raise CorruptArtifact(
                 f"{error}; it was added to dataset {self._dataset}: {self.repair}"
             ) from None
+
+
+def _size(file: str) -> int | None:
+    """The bytes of a regular file; None where there is none."""
+    try:
+        found = os.stat(file)
+    except (OSError, ValueError):
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _command(root: Path, schema: Schema, variant: str, added: Added) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.formats._files import regular
 
 META = 8
 MAGIC, VERSION = 0xBEEFC0DE, 1
@@ -62,7 +63,7 @@ class Meta:
 
 def begins(path: Path) -> bool:
     """Whether a file begins with LMDB's first meta page, whatever follows; OSError where it cannot be read."""
-    with open(path, "rb", buffering=0) as file:
+    with open(regular(path), "rb", buffering=0) as file:
         try:
             _one_meta(path, file.fileno(), 0, 0)
         except CorruptArtifact:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,4 +138,4 @@ def _files(array: zarr.Array[Any], folder: Path, rows: int) -> tuple[Path, ...] 
     zeros = (0,) * (len(array.shape) - 1)
     count = math.ceil(array.shape[0] / rows)
     files = tuple(folder / array.metadata.encode_chunk_key((number, *zeros)) for number in range(count))
-    return files if all(file.is_file() for file in files) else None
+    return files if all(map(os.path.isfile, files)) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -78,6 +79,7 @@ class ZarrReader(Reader):
             raise corrupt(path, f"arrays {', '.join(f.name for f in schema.fields)}", ", ".join(names))
         self._arrays: dict[str, zarr.Array[Any]] | None = {}
         self._folders: dict[str, Path] = {}
+        self._found: list[tuple[Field, Chunks | None]] | None = None  # a look at each of very many files
         for field in schema.fields:
             array = arrays.get(names.get(field.name, ""))
             expected = f"{field.name}: {field.dtype} {(schema.samples, *field.shape)}"
@@ -96,9 +98,9 @@ class ZarrReader(Reader):
         size = rows * field.sample_bytes
         for number in range(-(-len(self) // rows)):
             file = folder / array.metadata.encode_chunk_key((number,) + (0,) * len(field.shape))
-            if file.is_symlink() or not file.is_file():
+            found = _size(file)
+            if found is None:
                 raise corrupt(file, "a file with a chunk", "no such file")
-            found = file.stat().st_size
             if not found:  # which zarr takes for zeros
                 raise corrupt(file, "a chunk or shard", "an empty file")
             if plain and found != size:
@@ -125,8 +127,10 @@ class ZarrReader(Reader):
 
     def _chunks(self) -> list[tuple[Field, Chunks | None]]:
         arrays = self._opened()
-        fields = self.schema.fields
-        return [(f, chunks_of(arrays[f.name], self._folders[f.name], f)) for f in fields]
+        if self._found is None:
+            fields = self.schema.fields
+            self._found = [(f, chunks_of(arrays[f.name], self._folders[f.name], f)) for f in fields]
+        return self._found
 
     def folders(self) -> Mapping[str, tuple[Path, int]]:
         """Where the array of each field lies, and the version of Zarr that it is in, for other libraries."""
@@ -171,29 +175,40 @@ class ZarrReader(Reader):
         return native(np.asarray(found))
 
 
+def _size(file: Path) -> int | None:
+    """The bytes of a regular file; None where there is none, or a link."""
+    try:
+        found = os.lstat(file)
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
 def _array_folders(path: Path) -> list[str]:
     """Where arrays lie below `path`, relative to it; CorruptArtifact where a codec does more than unpack."""
-    folders = []
-    for file in _metadata(path):
-        if file.is_symlink():
-            raise corrupt(file, "metadata in this folder", "a link")
-        stored = regular(file).read_bytes()
-        if file.name not in ("zarr.json", ".zarray"):
-            continue
-        described = json.loads(stored)
-        named = [*(described.get("codecs") or ()), *(described.get("filters") or ())]
-        named += [described["compressor"]] if described.get("compressor") else []
-        for codec in named:
-            _refuse(file, codec)
-        if file.name == ".zarray" or described.get("node_type") == "array":
-            folders.append(str(file.parent.relative_to(path)))
-    return folders
+    found = []
+    for folder, below, names in os.walk(path):
+        described = [_described(Path(folder, name)) for name in sorted(METADATA.intersection(names))]
+        for one in described:
+            found += [os.path.relpath(folder, path)] if one else []
+        if any(described):
+            below.clear()  # chunks, of which there may be very many
+    return sorted(found)
 
 
-def _metadata(path: Path) -> list[Path]:
-    """All that zarr takes for metadata, in the order of their names."""
-    found = ((Path(folder), METADATA.intersection(names)) for folder, _, names in os.walk(path))
-    return sorted(folder / name for folder, names in found for name in names)
+def _described(file: Path) -> bool:
+    """Whether metadata are those of an array, whose codecs are looked at; CorruptArtifact as above."""
+    if file.is_symlink():
+        raise corrupt(file, "metadata in this folder", "a link")
+    stored = regular(file).read_bytes()
+    if file.name not in ("zarr.json", ".zarray"):
+        return False
+    described = json.loads(stored)
+    named = [*(described.get("codecs") or ()), *(described.get("filters") or ())]
+    named += [described["compressor"]] if described.get("compressor") else []
+    for codec in named:
+        _refuse(file, codec)
+    return file.name == ".zarray" or described.get("node_type") == "array"
 
 
 def _refuse(file: Path, codec: Mapping[str, Any]) -> None:

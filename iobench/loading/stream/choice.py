@@ -137,5 +137,9 @@ def _fits(files: Sequence[Path]) -> bool:
     return sum(file.stat().st_size for file in files) <= FITS * cache.free_memory()
 
 
-def _files(folder: Path) -> list[Path]:
-    return [path for path in [folder, *sorted(folder.rglob("*"))] if path.is_file()]
+def _files(path: Path) -> list[Path]:
+    """An artifact that is a file, or all files of one that is a folder; there may be very many."""
+    if not path.is_dir():
+        return [path]
+    found = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in sorted(names))
+    return [Path(file) for file in found if os.path.isfile(file)]
