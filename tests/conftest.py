@@ -125,6 +125,22 @@ def by_file(monkeypatch, tmp_path):
     monkeypatch.setattr(cache, "DROP_CACHES", tmp_path / "no-such-file")
 
 
+@pytest.fixture(scope="module")
+def cluster():
+    """Ray in this process, until the tests of a file are over; skips, with the reason, where it is not installed."""
+    ray = pytest.importorskip("ray", reason="Ray is not installed")
+    ray.init(
+        "local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=100 << 20,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
+    yield ray
+    ray.shutdown()
+
+
 def require_disk(path):
     """Skip where files live in memory: nothing makes them cold."""
     parts = [p for p in psutil.disk_partitions(all=True) if Path(path).is_relative_to(p.mountpoint)]
