@@ -4,11 +4,12 @@ Run:  .venv/bin/python scripts/placements.py [--data-dir data] [--rounds 5] [--s
           [--sample rows images floats] [--order random block] [--cache warm cold] [--format VARIANT…]
 
 Prepares its datasets (0.6 GB each of 512-byte rows, of 150 KB images of noise, which no codec shrinks, and
-of 150 KB images in floats from 0 to 1, as people normalise them, at scale 1) in the data folder. A format whose samples lie as they are in memory is held against npy (wanted: 0.8), one of
-encoded blocks against its own decoding of all blocks from memory, a thread for each processor
-(wanted: 0.8): not at random, where nearly every block is decoded for each group of batches, which takes
-minutes and says nothing of either. At random, warm, LMDB and chunked HDF5 are held against one sample at a
-time by their own libraries as well (wanted: 10 and 20 times). Figures are medians.
+of 150 KB images in floats from 0 to 1, as people normalise them, at scale 1) in the data folder. A format
+whose samples lie as they are in memory is held against npy (wanted: 0.8), one of encoded blocks against its
+own decoding of all blocks from memory, a thread for each processor (wanted: 0.8): not at random, where
+nearly every block is decoded for each group of batches, which takes minutes and says nothing of either. At
+random, warm, LMDB and chunked HDF5 are held against one sample at a time by their own libraries as well
+(wanted: 10 and 20 times). Figures are medians.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def by_file(monkeypatch, tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Ray in this process, until the tests of a file are over; skips, with the reason, where it is not installed."""
+    """Ray in this process, for the tests of a file; skips, with the reason, where it is not installed."""
     ray = pytest.importorskip("ray", reason="Ray is not installed")
     ray.init(
         "local",

@@ -141,10 +141,8 @@ def _recognised(path: Path) -> str:
     )
 
 
-def _check_free(
-    before: Manifest | None, variant: str, schema: Schema, added: Added, overwrite: bool
-) -> None:
-    """ArtifactExists where the dataset has the variant from elsewhere, or other data, as far as seen unread."""
+def _check_free(before: Manifest | None, variant: str, schema: Schema, added: Added, overwrite: bool) -> None:
+    """ArtifactExists where the dataset has the variant from elsewhere, or other fields."""
     if before is None or overwrite:
         return
     if before.schema != schema and set(before.artifacts) - {variant}:

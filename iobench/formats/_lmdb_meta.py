@@ -62,7 +62,7 @@ class Meta:
 
 
 def begins(path: Path) -> bool:
-    """Whether a file begins with LMDB's first meta page, whatever follows; OSError where it cannot be read."""
+    """Whether a file begins with LMDB's first meta page; OSError where it cannot be read."""
     with open(regular(path), "rb", buffering=0) as file:
         try:
             _one_meta(path, file.fileno(), 0, 0)

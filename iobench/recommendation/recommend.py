@@ -47,7 +47,7 @@ def recommend(
 
 
 def _check(of: Manifest | Source, needs: Needs) -> None:
-    """InvalidSettings, or another complaint, about formats and loaders, before anything is timed or written."""
+    """Complain about formats and loaders before anything is timed or written."""
     for word in needs.loaders:
         if word != "all":
             loaders.parse(word)

@@ -89,7 +89,7 @@ class Watchdog:
 
 
 def _catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal (proc(5), SigCgt); OSError where it has ended or there is no /proc.
+    """Whether a process has a handler for a signal (proc(5), SigCgt); OSError where that cannot be known.
 
     A worker that was forked has this process's; one that was started anew has not, nor have
     helpers like multiprocessing's resource tracker or another library's servers.

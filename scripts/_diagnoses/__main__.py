@@ -153,7 +153,7 @@ def summary(found: Sequence[dict[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """So many processes that each keep a core busy, and are nobody's children: those would be a loader's own."""
+    """So many processes that each keep a core busy: nobody's children, which would be a loader's own."""
     shell = '"$0" -c "$1" "$2" > /dev/null & echo $!'
     given = ["sh", "-c", shell, sys.executable, BURN, f"/proc/{os.getpid()}"]
     burning = [int(subprocess.run(given, check=True, stdout=subprocess.PIPE).stdout) for _ in range(count)]
