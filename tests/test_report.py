@@ -120,6 +120,19 @@ def test_what_wins_in_every_context_is_the_answer_and_else_it_depends():
     )
 
 
+def test_of_one_round_in_several_contexts_the_highest_medians_are_named_and_no_rival_is():
+    one = [record for record in run_of_all() + run_of_all(**COLD) if record.round == 1]
+    assert page.page(one).answer == (
+        "Too few rounds to tell: npy with stream has the highest median with cold cache and warm cache. "
+        "Give --rounds 5 or more."
+    )
+    alone = [record for record in run_of_all() if record.round == 1]
+    assert page.page(alone).answer == (
+        "Too few rounds to tell: npy with stream has the highest median, 5,000 MiB/s. "
+        "Give --rounds 5 or more."
+    )
+
+
 def test_each_loader_is_told_in_words_with_what_the_format_changes_under_it():
     (section,) = page.page(run_of_all()).sections
     told = {one.loader: one for one in section.loaders}

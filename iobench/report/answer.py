@@ -48,16 +48,30 @@ def overall(contexts: Sequence[Context]) -> str:
         return answer(first)
     if all(map(verdict.nothing_matters, contexts)):
         return f"{NOTHING_MATTERS}: the training step takes nearly all of the time {_everywhere(contexts)}."
+    if any(map(_has_few_rounds, contexts)):
+        return f"Too few rounds to tell: {_usual(contexts)}. Give --rounds {stats.ENOUGH} or more."
     ahead = [case for case in first.cases if all(_position(case, context) for context in contexts)]
     if ahead:
         return _ahead_of_all(ahead, contexts)
     if len(contexts) <= ENUMERATED:
         pairs = (f"{_pair(one.cases[0])}{_or_others(one)} for {one.title}" for one in contexts)
         return f"It depends: {'; '.join(pairs)}."
+    return f"It depends: {_usual(contexts)}."
+
+
+def _has_few_rounds(context: Context) -> bool:
+    """Whether there is no interval, so that everything else is a rival, however slow."""
+    return context.verdict.ratio is not None and context.verdict.ratio.low is None
+
+
+def _usual(contexts: Sequence[Context]) -> str:
+    """Which pair has the highest median most often, and how often."""
     winners = [_pair(context.cases[0]) for context in contexts]
     usual = max(winners, key=winners.count)
+    if winners.count(usual) == len(contexts):
+        return f"{usual} has the highest median {_everywhere(contexts)}"
     times = f"{winners.count(usual)} of {len(contexts)} contexts"
-    return f"It depends: {usual} has the highest median in {times}, others elsewhere."
+    return f"{usual} has the highest median in {times}, others elsewhere"
 
 
 def _ahead_of_all(ahead: Sequence[CaseSummary], contexts: Sequence[Context]) -> str:
@@ -66,9 +80,7 @@ def _ahead_of_all(ahead: Sequence[CaseSummary], contexts: Sequence[Context]) -> 
     more = f", or any of {counted(len(others), 'other')}" if others else ""
     surely = all(_position(best, context) == "fastest" for context in contexts)
     also = "" if surely else ", or not told apart from the fastest,"
-    few = any(context.verdict.ratio is not None and context.verdict.ratio.low is None for context in contexts)
-    why = f". That rests on too few rounds: give --rounds {stats.ENOUGH} or more" if few else ""
-    return f"Use {_pair(best)}{more}: fastest{also} {_everywhere(contexts)}{why}."
+    return f"Use {_pair(best)}{more}: fastest{also} {_everywhere(contexts)}."
 
 
 def _or_others(context: Context) -> str:
@@ -94,6 +106,11 @@ def answer(context: Context) -> str:
         return f"{NOTHING_MATTERS}: the training step takes {share:.0%} of the time or more with each."
     if found.outcome == "faster":
         return f"Use {_pair(best)}: {speed}, faster than everything else measured."
+    if _has_few_rounds(context):
+        return (
+            f"Too few rounds to tell: {_pair(best)} has the highest median, {speed}. "
+            f"Give --rounds {stats.ENOUGH} or more."
+        )
     rivals = [_pair(case) for case in context.cases if case.key in found.rivals]
     if found.outcome == "equivalent":
         return (
