@@ -21,6 +21,7 @@ from iobench.formats._schema import Array, Field
 MISSING = (1 << 64) - 1
 INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 CHECKSUM_BYTES = 4
+ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 # what codecs raise for damaged chunks, which may say that they would be of any size
 DAMAGE = (RuntimeError, ValueError, OSError, SystemError, MemoryError, OverflowError)
 
@@ -51,15 +52,18 @@ class Chunks:
 
         def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
             for target in out.values():
+                into = target.reshape(-1).view(np.uint8)
+                direct = len(into) == whole == _unpacked_bytes(self.codec, stored)
                 try:
-                    found = np.frombuffer(self.codec.decode(stored), np.uint8)
+                    found = np.frombuffer(self.codec.decode(stored, into if direct else None), np.uint8)
                 except DAMAGE as error:
                     file = self.files[int(self.file[number])]
                     raise corrupt(file, f"chunk {number} of {field.name}", error) from error
                 if len(found) != whole:
                     file = self.files[int(self.file[number])]
                     raise corrupt(file, f"{whole} bytes in chunk {number} of {field.name}", len(found))
-                target.reshape(-1).view(np.uint8)[:] = found[: target.nbytes]
+                if not direct:
+                    into[:] = found[: len(into)]
 
         return Blocks((field.name,), self.files, self.first, self.file, self.offset, self.stored, decode)
 
@@ -131,6 +135,23 @@ def _codec(codecs: list[dict[str, Any]], field: Field) -> tuple[Any, bool]:
     known = {"zstd": numcodecs.Zstd, "blosc": numcodecs.Blosc, "gzip": numcodecs.GZip}
     made = known.get(rest[0]["name"])
     return (made(), True) if made else (None, False)
+
+
+def _unpacked_bytes(codec: Any, stored: memoryview) -> int | None:
+    """How many bytes a packed chunk says that it unpacks to, by its header; None where it does not.
+
+    numcodecs does not tell when a chunk was shorter than what it was unpacked into.
+    """
+    if isinstance(codec, numcodecs.Blosc) and len(stored) >= 8:  # c-blosc's README_CHUNK_FORMAT
+        return int.from_bytes(stored[4:8], "little")
+    if isinstance(codec, numcodecs.Zstd) and stored[:4] == ZSTD_MAGIC and len(stored) > 4:  # RFC 8878, 3.1.1.1
+        described = stored[4]
+        single, size = described >> 5 & 1, (0, 2, 4, 8)[described >> 6]
+        begin = 5 + (1 - single) + (0, 1, 2, 4)[described & 3]
+        size = size or single
+        said = int.from_bytes(stored[begin : begin + size], "little") + (256 if size == 2 else 0)
+        return said if size else None
+    return None
 
 
 def _files(array: zarr.Array[Any], folder: Path, rows: int) -> tuple[Path, ...] | None:

@@ -47,10 +47,10 @@ def gather_of(places: Places, name: str, memory: Bytes) -> Gather:
     Where all positions are multiples of the width, but for one offset, NumPy's take knows rows as
     elements of an array. Else torch's index_select takes them out of a view whose elements begin at
     every byte and so overlap: rows of 512 bytes at 0.85 of take's speed. NumPy's take would copy
-    such a view as a whole first, and its indexing makes fresh memory: 0.7 of that speed. Large rows are
-    joined by torch.cat: 150 KB at 0.85 to 0.9 of take's speed with four threads, where index_select has
-    0.75 on one machine and 0.95 on another, and a call for each row, after which its thread waits for the
-    interpreter's lock, 0.41 and 0.7.
+    such a view as a whole first, and its indexing makes fresh memory: 0.7 of that speed. What makes an
+    object of each row keeps other threads from the interpreter's lock: torch.cat of views gave epochs of
+    150 KB rows 0.86 to 0.95 of the speed. The kernel's asynchronous reads, a hundred rows to a call, gave as
+    much as index_select, and less than take.
     """
     width, first = places.widths[name], places.dense(name)
     if first is not None:
@@ -59,8 +59,7 @@ def gather_of(places: Places, name: str, memory: Bytes) -> Gather:
     if over is not None:
         take = _Elements(memory[over:][: (len(memory) - over) // width * width].view(_row(width)))
         return Gather(places.elements(name, over), take)
-    copy = _Large(memory, width) if width >= LARGE_ROW_BYTES else _Overlapping(memory, width)
-    return Gather(partial(places.positions, name), copy)
+    return Gather(partial(places.positions, name), _Overlapping(memory, width))
 
 
 def _row(width: int) -> np.dtype[Any]:
@@ -77,30 +76,6 @@ class _Elements:
     def __call__(self, numbers: Index, out: Array) -> None:
         # "clip" never clips here, the rows were checked; with "raise", take copies twice
         np.take(self._array, numbers, out=np.frombuffer(raw_bytes(out), self._array.dtype), mode="clip")
-
-
-class _Large:
-    """Rows by their positions, as views that are joined."""
-
-    def __init__(self, memory: Bytes, width: int) -> None:
-        self._memory, self._width = _as_tensor(memory), width
-
-    def __call__(self, positions: Index, out: Array) -> None:
-        with one_thread():
-            torch.cat(self._views(positions), out=torch.from_numpy(np.frombuffer(raw_bytes(out), np.uint8)))
-
-    def _views(self, positions: Index) -> list[torch.Tensor]:
-        """A view of each row, cut by one call: made one by one, they keep other threads from the lock."""
-        memory, width = self._memory, self._width
-        order = np.argsort(positions)
-        between = np.diff(positions[order]) - width
-        if (between < 0).any():  # the same row twice
-            return [memory.narrow(0, position, width) for position in positions.tolist()]
-        first, last = int(positions[order[0]]), int(positions[order[-1]])
-        sizes = np.full(2 * len(order) + 1, width)
-        sizes[0], sizes[2:-1:2], sizes[-1] = first, between, len(memory) - last - width
-        pieces = memory.split_with_sizes(sizes.tolist())[1::2]
-        return [pieces[place] for place in np.argsort(order).tolist()]
 
 
 class _Overlapping:
