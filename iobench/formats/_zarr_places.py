@@ -144,7 +144,9 @@ def _unpacked_bytes(codec: Any, stored: memoryview) -> int | None:
     """
     if isinstance(codec, numcodecs.Blosc) and len(stored) >= 8:  # c-blosc's README_CHUNK_FORMAT
         return int.from_bytes(stored[4:8], "little")
-    if isinstance(codec, numcodecs.Zstd) and stored[:4] == ZSTD_MAGIC and len(stored) > 4:  # RFC 8878, 3.1.1.1
+    if (
+        isinstance(codec, numcodecs.Zstd) and stored[:4] == ZSTD_MAGIC and len(stored) > 4
+    ):  # RFC 8878, 3.1.1.1
         described = stored[4]
         single, size = described >> 5 & 1, (0, 2, 4, 8)[described >> 6]
         begin = 5 + (1 - single) + (0, 1, 2, 4)[described & 3]

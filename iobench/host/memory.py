@@ -15,6 +15,7 @@ import numpy.typing as npt
 PAGE = mmap.PAGESIZE
 HUGE_PAGE = 2 << 20
 
+_MAP_NORESERVE = 0x4000
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module has no name for it
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,6 +50,18 @@ def touched_array(count: int) -> npt.NDArray[np.uint8]:
     """`count` bytes of touched memory; the map goes when the array and its views do."""
     whole = -(-count // HUGE_PAGE) * HUGE_PAGE if count > HUGE_PAGE // 2 else count
     return np.frombuffer(touched_map(whole), np.uint8)[:count]
+
+
+def untouched_array(count: int) -> npt.NDArray[np.uint8]:
+    """`count` bytes of memory that the kernel gives, filled with zeros, page by page as it is touched.
+
+    It may be more than there is, as long as no more is touched.
+    """
+    memory = mmap.mmap(-1, max(count, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    if (huge := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
+        with suppress(OSError):  # a kernel without huge pages
+            memory.madvise(huge)
+    return np.frombuffer(memory, np.uint8)[:count]
 
 
 def copy_inherited() -> None:

@@ -1,8 +1,10 @@
 """Rows wherever they lie: in one file or very many, at any byte, plain or in blocks that are decoded once."""
 
 import os
+import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from iobench.loading.stream import blocks, decoded, direct, files
 from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.gather import LARGE_ROW_BYTES, one_thread
+from iobench.loading.stream.gather import one_thread
 from iobench.loading.stream.several import Several
 
 SHARDS, EACH = 40, 7
@@ -59,7 +61,7 @@ class Shards:
             np.testing.assert_array_equal(array, self.rows[name][rows])
 
 
-@pytest.fixture(params=[(5, 3), (512, 0), (LARGE_ROW_BYTES + 1, 11)], ids=["odd", "aligned", "large"])
+@pytest.fixture(params=[(5, 3), (512, 0), (32_769, 11)], ids=["odd", "aligned", "large"])
 def shards(request, tmp_path, monkeypatch):
     monkeypatch.setattr(files, "MOST_OPEN", 4)
     monkeypatch.setattr(direct, "MOST_OPEN", 4)
@@ -196,7 +198,7 @@ ORDERS = [slice(0, 26), slice(3, 17), np.random.default_rng(1).permutation(26), 
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_rows_of_blocks_are_right_in_any_order(encoded, cold):
-    with BlockReader(encoded.schema, [encoded.table], cold) as reader:
+    with BlockReader(encoded.schema, [encoded.table], cold, 2) as reader:
         reader.read_ahead([np.array([25]), *np.array_split(np.arange(25)[::-1], 4)])
         for rows in ORDERS:
             encoded.check(reader, rows)
@@ -214,70 +216,96 @@ def test_several_threads_have_each_block_decoded_once(encoded):
         barrier.wait()
         encoded.check(reader, rows)
 
-    with BlockReader(encoded.schema, [encoded.table], False) as reader, ThreadPoolExecutor(6) as pool:
+    with BlockReader(encoded.schema, [encoded.table], False, 2) as reader, ThreadPoolExecutor(6) as pool:
         list(pool.map(read, np.array_split(np.random.default_rng(0).permutation(some), 6)))
     assert sorted(encoded.decoded) == [0, 2, 3, 4]
 
 
-def test_the_memory_of_a_block_whose_rows_were_all_taken_is_used_again(encoded, monkeypatch):
-    made, room = [], blocks.Room
+def test_the_memory_of_a_block_whose_rows_were_all_taken_is_used_again(encoded):
+    used = []
 
-    def counting(arrays):
-        made.append(room(arrays))
-        return made[-1]
+    def noting(number, stored, out):
+        used.append(out["x"].ctypes.data)
+        encoded.decode(number, stored, out)
 
-    monkeypatch.setattr(blocks, "Room", counting)
-    with BlockReader(encoded.schema, [encoded.table], False) as reader:
-        for rows in np.array_split(np.random.default_rng(3).permutation(26), 26):
-            encoded.check(reader, rows)
-        assert len(encoded.decoded) == len(encoded.first)
-        first = len(made)
-        for rows in np.array_split(np.random.default_rng(4).permutation(26), 26):
-            encoded.check(reader, rows)
-        assert len(encoded.decoded) == 2 * len(encoded.first)
-    assert len(made) == first, "a second epoch needs no memory of its own"
-
-
-def test_memory_that_somebody_looks_at_is_not_used_again():
-    kept = decoded.DecodedBlocks()
-    first, mine = kept.take((0, 1), 2, 8)
-    assert mine
-    first.run(lambda: decoded.Room({"x": np.zeros((2, 4), np.uint8)}))
-    again, mine = kept.take((0, 1), 2, 8)
-    assert (again, mine) == (first, False)
-    kept.done(first, 2)  # all rows were taken, and the other one still looks
-    assert kept.room(0, 2) is None
-    kept.done(again, 0)
-    assert kept.room(0, 2) is first.result()
-    assert kept.room(0, 2) is None
-    last, mine = kept.take((0, 1), 2, 8)
-    assert mine, "it is to be decoded anew"
-    kept.clear()
-    kept.done(last, 2)
+    table = replace(encoded.table, decode=noting)
+    in_order = [part for low, count in zip(encoded.first, encoded.counts, strict=True)
+                for part in np.array_split(np.arange(low, low + count)[::-1], 2)]  # fmt: skip
+    with BlockReader(encoded.schema, [table], False, 2) as reader:
+        for rows in in_order * 2:
+            if len(rows):
+                encoded.check(reader, rows)
+    assert len(used) == 2 * len(encoded.first)
+    several = [place for place, count in zip(used, [*encoded.counts] * 2, strict=True) if count > 1]
+    assert len(set(several)) == 1
 
 
-def test_large_rows_are_right_whatever_is_wanted_of_their_blocks(encoded, monkeypatch):
-    monkeypatch.setattr(blocks, "LARGE_ROW_BYTES", 1)
-    monkeypatch.setattr(decoded, "LARGE_ROW_BYTES", 1)
-    with BlockReader(encoded.schema, [encoded.table], False) as reader:
-        for rows in (*ORDERS, slice(3, 19), np.array([5, 5, 0])):
-            encoded.check(reader, rows)
+class Slow:
+    """Blocks of 4 rows of 8 bytes, which are their numbers, decoded when they may be."""
+
+    def __init__(self, blocks, room_for, threads):
+        self.counts = np.full(blocks, 4)
+        self.held = {}  # number → event for which its decoding waits
+        self.begun = queue.SimpleQueue()
+        spec = {"x": ((), np.dtype(np.int64))}
+        self.decoded = decoded.DecodedBlocks(self.counts, spec, room_for * 32, threads)
+
+    def decode(self, number, out):
+        self.begun.put(number)
+        if number in self.held:
+            assert self.held[number].wait(10)
+        out["x"][:] = number * 4 + np.arange(4)
+
+    def take(self, rows):
+        out = {"x": np.full(len(rows), -1)}
+        self.decoded.take(rows // 4, rows % 4, out, self.decode)
+        np.testing.assert_array_equal(out["x"], rows)
+
+
+@pytest.mark.parametrize("room_for", [1, 4, 7, 100])
+def test_rows_of_more_blocks_than_there_is_room_for_are_right(room_for):
+    slow = Slow(50, room_for, 3)
+    with ThreadPoolExecutor(3) as pool:
+        parts = np.array_split(np.random.default_rng(0).permutation(200), 7)
+        for _ in range(3):
+            list(pool.map(slow.take, [*parts, np.array([5, 5, 199, 0, 5]), np.array([3])]))
+    arrays = slow.decoded._arrays["x"]
+    assert len(arrays) == 4 * max(6, min(room_for, 50))
+
+
+def test_a_block_that_somebody_uses_keeps_its_slot_while_others_wait_for_one():
+    slow = Slow(10, 2, 1)  # two slots
+    slow.held = {0: threading.Event(), 1: threading.Event()}
+    with ThreadPoolExecutor(4) as pool:
+        first = [pool.submit(slow.take, np.array([4 * number, 4 * number + 2])) for number in (0, 1)]
+        assert {slow.begun.get(timeout=10), slow.begun.get(timeout=10)} == {0, 1}
+        second = pool.submit(slow.take, np.array([3]))
+        third = pool.submit(slow.take, np.array([8, 9]))
+        with pytest.raises(queue.Empty):
+            slow.begun.get(timeout=0.2)
+        slow.held[1].set()
+        assert slow.begun.get(timeout=10) == 2, "in the slot of block 1"
+        third.result(10)
+        slow.held[0].set()
+        for one in (*first, second):
+            one.result(10)
+    slow.take(np.array([1]))
+    assert slow.begun.empty(), "block 0 was kept"
 
 
 def test_blocks_are_kept_as_long_as_there_is_room(encoded, monkeypatch):
-    with BlockReader(encoded.schema, [encoded.table], False) as reader:
-        for room, times in ((1 << 20, 1), (1, 5)):
-            monkeypatch.setattr(decoded, "CACHE_BYTES", room)
-            reader._decoded.clear()
-            encoded.decoded.clear()
-            for row in (0, 6, 1, 7, 2):
+    for room, times in ((1 << 20, 3), (1, 5)):
+        monkeypatch.setattr(blocks, "CACHE_BYTES", room)
+        encoded.decoded.clear()
+        with BlockReader(encoded.schema, [encoded.table], False, 1) as reader:
+            for row in (0, 6, 14, 1, 7):  # two slots at least
                 encoded.check(reader, np.array([row]))
-            assert len(encoded.decoded) == (2 if times == 1 else times)
+        assert len(encoded.decoded) == times
 
 
 def test_a_damaged_block_is_corrupt_for_all_who_want_it_and_no_other_is(encoded):
     encoded.harmed = {3}
-    with BlockReader(encoded.schema, [encoded.table], False) as reader:
+    with BlockReader(encoded.schema, [encoded.table], False, 2) as reader:
         for rows in (np.array([1, 15, 25]), slice(0, 26), np.array([16])):
             with pytest.raises(CorruptArtifact, match="expected a block"):
                 reader.batch(rows)
@@ -290,11 +318,11 @@ def test_a_damaged_block_is_corrupt_for_all_who_want_it_and_no_other_is(encoded)
 def test_a_table_that_leads_out_of_its_file_is_corrupt(encoded, wrong):
     getattr(encoded.table, wrong[0])[2] = wrong[1]
     with pytest.raises(CorruptArtifact):
-        BlockReader(encoded.schema, [encoded.table], False)
+        BlockReader(encoded.schema, [encoded.table], False, 2)
 
 
 def test_a_block_that_was_cut_off_is_an_error_and_no_bus_error(encoded):
-    with BlockReader(encoded.schema, [encoded.table], False) as reader:
+    with BlockReader(encoded.schema, [encoded.table], False, 2) as reader:
         os.truncate(encoded.path, 0)
         with pytest.raises(OSError, match="cannot be read"):
             reader.batch(slice(0, 26))
@@ -306,7 +334,7 @@ def test_fields_that_lie_plain_and_fields_in_blocks_are_read_together(encoded, t
     x, y = ((field,) for field in encoded.schema.fields)
     parts = (
         CachedReader(Schema(26, y), {"y": place}, False),
-        BlockReader(Schema(26, x), [encoded.table], False),
+        BlockReader(Schema(26, x), [encoded.table], False, 2),
     )
     with Several(encoded.schema, parts) as reader:
         for rows in ORDERS:

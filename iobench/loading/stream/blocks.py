@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from iobench.formats import (
     Array,
@@ -18,12 +16,10 @@ from iobench.formats import (
     FormatError,
     Schema,
     corrupt,
-    raw_bytes,
 )
 from iobench.host.maps import GuardedMap
 from iobench.loading.stream.ahead import AheadReader
-from iobench.loading.stream.decoded import DecodedBlocks, Decoding, Room
-from iobench.loading.stream.gather import LARGE_ROW_BYTES, one_thread
+from iobench.loading.stream.decoded import CACHE_BYTES, DecodedBlocks
 from iobench.loading.stream.places import NEAR_BYTES, Index, Laid, merged
 
 Bytes = npt.NDArray[np.uint8]
@@ -78,10 +74,11 @@ class BlockReader(AheadReader):
     """Decodes blocks out of maps; of cold files, `read_ahead` brings them into the cache before.
 
     CorruptArtifact where a block is damaged; OSError where the disk fails. Several threads that want
-    rows of one block have it decoded once, and blocks stay decoded as long as there is room.
+    rows of one block have it decoded once, and blocks stay decoded as long as there is room. `threads`: how
+    many read at a time.
     """
 
-    def __init__(self, schema: Schema, tables: Sequence[Blocks], cold: bool) -> None:
+    def __init__(self, schema: Schema, tables: Sequence[Blocks], cold: bool, threads: int) -> None:
         self._tables = tuple(tables)
         self._counts = [np.diff(table.first, append=schema.samples) for table in tables]
         self._places = BlockPlaces(schema, tables)
@@ -89,9 +86,16 @@ class BlockReader(AheadReader):
         super().__init__(schema, self._places, cold)
         mapped = GuardedMap(self._places.files, self._places.sizes)
         self._guard, self._memory = mapped.guard, mapped.bytes
-        self._decoded = DecodedBlocks()
+        self._decoded = [
+            self._room_for(table, counts, threads)
+            for table, counts in zip(self._tables, self._counts, strict=True)
+        ]
         if cold:
             mapped.advise_random()
+
+    def _room_for(self, table: Blocks, counts: Index, threads: int) -> DecodedBlocks:
+        specs = {name: spec for name, spec in self._specs.items() if name in table.fields}
+        return DecodedBlocks(counts, specs, CACHE_BYTES // len(self._tables), threads)
 
     def close(self) -> None:
         """End reading ahead, drop the maps and forget what was decoded."""
@@ -122,43 +126,17 @@ class BlockReader(AheadReader):
                 self._read_table(number, rows, wanted)
 
     def _read_table(self, which: int, rows: Index, out: Batch) -> None:
-        """Rows of the fields of a table, block by block; those that others are decoding come last."""
-        table, asked, others = self._tables[which], list[_Asked](), list[_Asked]()
-        size = sum(self._places.widths[name] for name in table.fields if name in self._specs)
-        small = {name: array for name, array in out.items() if self._places.widths[name] < LARGE_ROW_BYTES}
-        try:
-            for number, count, whole, at, slots in _by_block(table, self._counts[which], rows):
-                if whole:
-                    into = slice(int(slots[0]), int(slots[0]) + count)
-                    self._decode(which, number, {name: array[into] for name, array in out.items()})
-                    continue
-                decoding, mine = self._decoded.take((which, number), count, count * size)
-                asked.append(_Asked(decoding, at, slots))
-                if mine:
-                    decoding.run(partial(self._fresh, which, number, count))
-                    _copy(asked[-1], small)
-                else:
-                    others.append(asked[-1])
-            for one in others:
-                _copy(one, small)
-            for name in out.keys() - small.keys():
-                _join(asked, name, out[name])
-        finally:
-            for one in asked:
-                self._decoded.done(one.decoding, len(one.at))
-
-    def _fresh(self, which: int, number: int, count: int) -> Room:
-        """All fields of a block of a table in memory of its own."""
+        """Rows of the fields of a table: blocks of which all are wanted straight to where they belong."""
         table = self._tables[which]
-        room = self._decoded.room(which, count) or Room(
-            {
-                name: np.empty((count, *shape), dtype)
-                for name, (shape, dtype) in self._specs.items()
-                if name in table.fields
-            }
-        )
-        self._decode(which, number, room.arrays)
-        return room
+        numbers = table.number(rows)
+        at = rows - table.first[numbers]
+        for low, high, whole in _stretches(numbers, at, self._counts[which]):
+            part = {name: array[low:high] for name, array in out.items()}
+            if whole:
+                self._decode(which, int(numbers[low]), part)
+            else:
+                decode = partial(self._decode, which)
+                self._decoded[which].take(numbers[low:high], at[low:high], part, decode)
 
     def _decode(self, which: int, number: int, out: Batch) -> None:
         table, low = self._tables[which], int(self._begins[which][number])
@@ -174,55 +152,19 @@ class BlockReader(AheadReader):
         self._guard.check()
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """Rows of a block, counted from its first, and the slots that they are for."""
+def _stretches(numbers: Index, at: Index, counts: Index) -> Iterator[tuple[int, int, bool]]:
+    """From which to which of some rows it is a block as a whole, in its order, or rows of whatever blocks.
 
-    decoding: Decoding
-    at: Index
-    slots: Index
-
-
-def _by_block(table: Blocks, counts: Index, rows: Index) -> Iterator[tuple[int, int, bool, Index, Index]]:
-    """Each block's number and rows, whether these are wanted in their order, which are wanted, and slots.
-
-    By few calls for all of them: after each, a thread waits for the interpreter's lock.
+    `numbers`: each row's block, `at`: where it is in it, `counts`: how many a block has.
     """
-    numbers = table.number(rows)
-    slots = np.argsort(numbers, kind="stable")
-    numbers = numbers[slots]
-    at = rows[slots] - table.first[numbers]
-    breaks = np.cumsum((np.diff(at, prepend=-1) != 1) | (np.diff(slots, prepend=-1) != 1))
-    begins = np.flatnonzero(np.diff(numbers, prepend=-1))
-    ends = np.append(begins[1:], len(rows))
-    whole = (breaks[ends - 1] == breaks[begins]) & (ends - begins == counts[numbers[begins]])
-    known = (numbers[begins], counts[numbers[begins]], whole, begins, ends)
-    for number, count, is_whole, begin, end in zip(*(one.tolist() for one in known), strict=True):
-        yield number, count, is_whole, at[begin:end], slots[begin:end]
-
-
-def _copy(asked: _Asked, out: Batch) -> None:
-    """Copy the rows of a block into their slots."""
-    found = asked.decoding.result().arrays
-    for name, target in out.items():
-        rows = found[name]
-        row = np.dtype((np.void, rows.nbytes // len(rows)))  # as one thing: three times as fast
-        np.frombuffer(raw_bytes(target), row)[asked.slots] = np.frombuffer(raw_bytes(rows), row)[asked.at]
-
-
-def _join(asked: Sequence[_Asked], name: str, target: Array) -> None:
-    """Copy the large rows of a field out of all blocks at once."""
-    rows: list[torch.Tensor | None] = [None] * len(target)
-    for one in asked:
-        views = one.decoding.result().views[name]
-        for slot, place in zip(one.slots.tolist(), one.at.tolist(), strict=True):
-            rows[slot] = views[place]
-    into = torch.from_numpy(target.reshape(-1).view(np.uint8))
-    wanted = [row for row in rows if row is not None]
-    with one_thread():
-        if len(wanted) == len(rows):
-            torch.cat(wanted, out=into)
-            return
-        for place, row in zip(into.chunk(len(rows)), rows, strict=True):  # others are in their place already
-            if row is not None:
-                place.copy_(row)
+    breaks = np.flatnonzero((np.diff(numbers) != 0) | (np.diff(at) != 1)) + 1
+    begins, ends = np.append(0, breaks), np.append(breaks, len(numbers))
+    whole = np.flatnonzero(ends - begins == counts[numbers[begins]])
+    done = 0
+    for low, high in zip(begins[whole].tolist(), ends[whole].tolist(), strict=True):
+        if done < low:
+            yield done, low, False
+        yield low, high, True
+        done = high
+    if done < len(numbers):
+        yield done, len(numbers), False

@@ -56,8 +56,10 @@ def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bo
                 return Backend(opener.path, reader, threads or 1, unchanged, [guard])
         cores = len(os.sched_getaffinity(0))
         if encoded:
-            found = _decoding_reader(schema, places, blocks, cold)
-            return CachedBackend(opener.path, found, threads or cores, unchanged)
+            threads = threads or cores
+            return CachedBackend(
+                opener.path, _decoding_reader(schema, places, blocks, cold, threads), threads, unchanged
+            )
         placed = _placed_reader(schema, places, direct, cold)
         if isinstance(placed, CachedReader):
             return CachedBackend(opener.path, placed, threads or min(MOST_THREADS, cores), unchanged)
@@ -103,11 +105,11 @@ def _large_blocks(reader: Reader, schema: Schema) -> list[Blocks]:
 
 
 def _decoding_reader(
-    schema: Schema, places: Mapping[str, Placement], blocks: Sequence[Blocks], cold: bool
+    schema: Schema, places: Mapping[str, Placement], blocks: Sequence[Blocks], cold: bool, threads: int
 ) -> BlockReader | Several:
     plain = tuple(field for field in schema.fields if field.name in places)
     others = tuple(field for field in schema.fields if field.name not in places)
-    decoding = BlockReader(replace(schema, fields=others), blocks, cold)
+    decoding = BlockReader(replace(schema, fields=others), blocks, cold, threads)
     if not plain:
         return decoding
     return Several(schema, (CachedReader(replace(schema, fields=plain), places, cold), decoding))

@@ -1,130 +1,171 @@
-"""Decoded blocks, kept as long as there is room, each decoded by one thread while others wait for it."""
+"""Decoded blocks side by side in memory, each decoded by one thread while others wait for it."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import numpy as np
-import torch
 
-from iobench.formats import Batch
-from iobench.loading.stream.gather import LARGE_ROW_BYTES
+from iobench.formats import Array, Batch
+from iobench.host.memory import untouched_array
+from iobench.loading.stream.gather import Elements
+from iobench.loading.stream.places import Index
+from iobench.loading.stream.wanted import sorted_by
 
-CACHE_BYTES = 256 << 20  # several windows of block order
+CACHE_BYTES = 256 << 20  # of all tables: several windows of block order
 
-Key = tuple[int, int]  # of a table and a block
-
-
-class Room:
-    """Arrays for the rows of a block, and a view of each large row: to make these takes a while."""
-
-    def __init__(self, arrays: Batch) -> None:
-        self.arrays = arrays
-        self.views = {
-            name: torch.from_numpy(array.reshape(len(array), -1).view(np.uint8)).unbind()
-            for name, array in arrays.items()
-            if array.nbytes >= LARGE_ROW_BYTES * len(array)
-        }
+Decode = Callable[[int, Batch], None]  # a block's number, and where all its rows go
 
 
 class Decoding:
-    """A block of so many rows and bytes that some thread decodes, or has decoded."""
+    """A block in its slot, that some thread is to decode, decodes or has decoded."""
 
-    def __init__(self, key: Key, rows: int, size: int) -> None:
-        self.key, self.rows, self.size = key, rows, size
-        self.left, self.users, self.kept = rows, 0, True
-        self._done = threading.Event()
-        self._found: Room | BaseException | None = None
+    def __init__(self, slot: int, left: int) -> None:
+        self.slot, self.left, self.users = slot, left, 0
+        self.error: BaseException | None = None
+        self._begun, self._ended = threading.Lock(), threading.Lock()
+        self._ended.acquire()
 
-    def result(self) -> Room:
-        """What was decoded, as soon as it is there; the error that came instead is raised."""
-        self._done.wait()
-        if isinstance(self._found, BaseException):
-            raise self._found
-        assert self._found is not None
-        return self._found
-
-    def run(self, decode: Callable[[], Room]) -> None:
-        """Decode now."""
+    def run(self, decode: Callable[[], None]) -> None:
+        """Decode now, unless another thread does."""
+        if not self._begun.acquire(blocking=False):
+            return
         try:
-            self._found = decode()
+            decode()
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it
-            self._found = error
-        self._done.set()
+            self.error = error
+        self._ended.release()
 
-    @property
-    def failed(self) -> bool:
-        """Whether an error came of it."""
-        return isinstance(self._found, BaseException)
-
-    @property
-    def room(self) -> Room | None:
-        """What it was decoded into."""
-        return None if isinstance(self._found, BaseException) else self._found
+    def wait(self) -> None:
+        """Wait until it is decoded; the error that came instead is raised."""
+        with self._ended:
+            if self.error is not None:
+                raise self.error
 
 
 class DecodedBlocks:
-    """The blocks that were used last, `CACHE_BYTES` of them at most, and the memory of those before them.
+    """Rows of a table's blocks, which are decoded into slots and stay there as long as there is room.
 
-    A block whose rows were all taken is not wanted again in an epoch. Its memory is used again once
-    nobody looks at it: fresh memory, which the kernel fills with zeros, takes longer than some codecs.
+    `counts`: the rows of each block; `specs`: shape and dtype of each field; `room`: bytes of all slots,
+    of which there are two for each of `threads` at least. Rows of many blocks are copied by one call, after
+    which a thread waits for the interpreter's lock only once. A block whose rows were all taken is not wanted
+    again in an epoch: its slot is the next to be used, since memory that is used for the first time, which
+    the kernel fills with zeros, takes longer than some codecs.
     """
 
-    def __init__(self) -> None:
-        self._kept: OrderedDict[Key, Decoding] = OrderedDict()
-        self._spare: dict[Key, list[Room]] = {}  # by table and rows
-        self._bytes = 0
-        self._lock = threading.Lock()
+    def __init__(
+        self,
+        counts: Index,
+        specs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]],
+        room: int,
+        threads: int,
+    ) -> None:
+        self._counts, self._rows = counts.tolist(), int(counts.max())
+        width = sum(dtype.itemsize * math.prod(shape) for shape, dtype in specs.values())
+        slots = min(len(counts), max(room // (self._rows * width), 2 * threads))
+        # by one call: two windows of block order; more would keep other threads waiting for slots
+        self._most = slots if slots == len(counts) else -(-slots // 2)
+        self._each = max(1, slots // threads)  # blocks at a time, otherwise
+        self._arrays = {name: _array(slots * self._rows, *spec) for name, spec in specs.items()}
+        self._elements = {name: Elements(array) for name, array in self._arrays.items()}
+        self._begins = np.zeros(len(counts), np.int64)  # of blocks in a slot: which element is their first
+        self._blocks: dict[int, Decoding] = {}
+        self._unused: OrderedDict[int, None] = OrderedDict()  # but kept, those used last at the end
+        self._free = list(range(slots))
+        self._changed = threading.Condition()
 
-    def take(self, key: Key, rows: int, size: int) -> tuple[Decoding, bool]:
-        """A block, and whether whoever asks has to `run` it; to be given back by `done`."""
-        with self._lock:
-            found = self._kept.get(key)
-            mine = found is None or found.failed
-            if found is not None and found.failed:
-                self._drop(found)
-            if found is None or mine:
-                found = self._kept[key] = Decoding(key, rows, size)
-                self._bytes += size
-            self._kept.move_to_end(key)
-            found.users += 1
-            while self._bytes > CACHE_BYTES and len(self._kept) > 1:
-                self._drop(next(iter(self._kept.values())))
-            return found, mine
+    def take(self, numbers: Index, at: Index, out: Batch, decode: Decode) -> None:
+        """Copy rows to where they follow each other; of each its block's number, and where it is in it.
 
-    def done(self, decoding: Decoding, rows: int) -> None:
-        """So many rows were taken out of a block, by one of those who asked for it."""
-        with self._lock:
-            decoding.users -= 1
-            decoding.left -= rows
-            if decoding.kept and decoding.left <= 0:
-                self._drop(decoding)
-            elif not decoding.kept:
-                self._reuse(decoding)
+        By one call where there is room for all their blocks, else block by block.
+        """
+        found = _counted(numbers)
+        if len(found) <= self._most:
+            with self._using(found, decode):
+                for name, target in out.items():
+                    self._elements[name](self._begins[numbers] + at, target)
+            return
+        order, which = sorted_by(numbers), list(found)
+        ends = np.cumsum([0, *found.values()]).tolist()
+        for low in range(0, len(which), self._each):
+            some = which[low : low + self._each]
+            rows = order[ends[low] : ends[low + len(some)]]
+            with self._using({number: found[number] for number in some}, decode):
+                for name, target in out.items():
+                    self._elements[name].scatter(self._begins[numbers[rows]] + at[rows], target, rows)
 
-    def room(self, table: int, rows: int) -> Room | None:
-        """Room for a block of so many rows, where there is some that nobody uses any more."""
-        with self._lock:
-            spare = self._spare.get((table, rows))
-            return spare.pop() if spare else None
+    @contextmanager
+    def _using(self, wanted: Mapping[int, int], decode: Decode) -> Iterator[None]:
+        """Have blocks decoded, of each of which so many rows are taken, in slots that stay theirs meanwhile.
 
-    def clear(self) -> None:
-        """Forget all."""
-        with self._lock:
-            for decoding in self._kept.values():
-                decoding.kept = False  # somebody may be at it
-            self._kept.clear()
-            self._spare.clear()
-            self._bytes = 0
+        There are slots for all of them at once: nobody waits for slots who has some.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._fit(wanted))
+            blocks = self._placed(wanted)
+        try:
+            for number, block in blocks.items():
+                block.run(partial(self._decode, decode, number, block.slot))
+            for block in blocks.values():
+                block.wait()
+            yield
+        finally:
+            with self._changed:
+                for number, block in blocks.items():
+                    self._give_back(number, block, wanted[number])
+                self._changed.notify_all()
 
-    def _drop(self, decoding: Decoding) -> None:
-        del self._kept[decoding.key]
-        self._bytes -= decoding.size
-        decoding.kept = False
-        self._reuse(decoding)
+    def _decode(self, decode: Decode, number: int, slot: int) -> None:
+        rows = slice(slot * self._rows, slot * self._rows + self._counts[number])
+        decode(number, {name: array[rows] for name, array in self._arrays.items()})
 
-    def _reuse(self, decoding: Decoding) -> None:
-        if not decoding.users and (room := decoding.room) is not None:
-            self._spare.setdefault((decoding.key[0], decoding.rows), []).append(room)
+    def _fit(self, wanted: Collection[int]) -> bool:
+        missing = sum(number not in self._blocks for number in wanted)
+        unused = len(self._unused) - sum(number in self._unused for number in wanted)
+        return missing <= len(self._free) + unused
+
+    def _placed(self, wanted: Collection[int]) -> dict[int, Decoding]:
+        for number in wanted:
+            self._unused.pop(number, None)
+        for number in wanted:
+            if number not in self._blocks:
+                slot = self._free.pop() if self._free else self._evicted()
+                self._blocks[number] = Decoding(slot, self._counts[number])
+                self._begins[number] = slot * self._rows
+        blocks = {number: self._blocks[number] for number in wanted}
+        for block in blocks.values():
+            block.users += 1
+        return blocks
+
+    def _evicted(self) -> int:
+        number, _ = self._unused.popitem(last=False)
+        return self._blocks.pop(number).slot
+
+    def _give_back(self, number: int, block: Decoding, rows: int) -> None:
+        block.users -= 1
+        block.left -= rows
+        if block.users:
+            return
+        if block.left > 0 and block.error is None:
+            self._unused[number] = None
+            return
+        del self._blocks[number]
+        self._free.append(block.slot)
+
+
+def _array(rows: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
+    memory = untouched_array(rows * math.prod(shape) * dtype.itemsize)
+    return memory.view(dtype).reshape(rows, *shape)
+
+
+def _counted(numbers: Index) -> dict[int, int]:
+    """Each number that there is, in order, and how often: np.unique takes ten times as long."""
+    found = np.sort(numbers)
+    begins = np.flatnonzero(np.diff(found, prepend=-1))
+    return dict(zip(found[begins].tolist(), np.diff(begins, append=len(found)).tolist(), strict=True))

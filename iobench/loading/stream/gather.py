@@ -21,8 +21,6 @@ from iobench.loading.stream.places import Index, Locate, Places
 Bytes = npt.NDArray[np.uint8]
 Copy: TypeAlias = Callable[[Index, Array], None]
 
-LARGE_ROW_BYTES = 32 << 10  # of which a view for each costs little
-
 
 @dataclass(frozen=True)
 class Gather:
@@ -54,28 +52,28 @@ def gather_of(places: Places, name: str, memory: Bytes) -> Gather:
     """
     width, first = places.widths[name], places.dense(name)
     if first is not None:
-        return Gather(None, _Elements(memory[first:][: places.samples * width].view(_row(width))))
+        return Gather(None, Elements(memory[first:][: places.samples * width].reshape(-1, width)))
     over = places.lattice(name)
     if over is not None:
-        take = _Elements(memory[over:][: (len(memory) - over) // width * width].view(_row(width)))
+        take = Elements(memory[over:][: (len(memory) - over) // width * width].reshape(-1, width))
         return Gather(places.elements(name, over), take)
     return Gather(partial(places.positions, name), _Overlapping(memory, width))
 
 
-def _row(width: int) -> np.dtype[Any]:
-    """A row as one thing."""
-    return np.dtype((np.void, width))
-
-
-class _Elements:
+class Elements:
     """Rows by their numbers as elements of an array."""
 
     def __init__(self, array: Array) -> None:
-        self._array = array
+        self._array = np.frombuffer(raw_bytes(array), np.dtype((np.void, array.nbytes // len(array))))
 
     def __call__(self, numbers: Index, out: Array) -> None:
+        """Copy rows to where they follow each other."""
         # "clip" never clips here, the rows were checked; with "raise", take copies twice
         np.take(self._array, numbers, out=np.frombuffer(raw_bytes(out), self._array.dtype), mode="clip")
+
+    def scatter(self, numbers: Index, out: Array, slots: Index) -> None:
+        """Copy rows to these places, by way of fresh memory."""
+        np.frombuffer(raw_bytes(out), self._array.dtype)[slots] = self._array[numbers]
 
 
 class _Overlapping:
