@@ -53,7 +53,7 @@ class Chunks:
         def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
             for target in out.values():
                 into = target.reshape(-1).view(np.uint8)
-                direct = len(into) == whole == _unpacked_bytes(self.codec, stored)
+                direct = len(into) == whole == unpacked_bytes(self.codec, stored)
                 try:
                     found = np.frombuffer(self.codec.decode(stored, into if direct else None), np.uint8)
                 except DAMAGE as error:
@@ -137,7 +137,7 @@ def _codec(codecs: list[dict[str, Any]], field: Field) -> tuple[Any, bool]:
     return (made(), True) if made else (None, False)
 
 
-def _unpacked_bytes(codec: Any, stored: memoryview) -> int | None:
+def unpacked_bytes(codec: Any, stored: memoryview) -> int | None:
     """How many bytes a packed chunk says that it unpacks to, by its header; None where it does not.
 
     numcodecs does not tell when a chunk was shorter than what it was unpacked into.

@@ -13,6 +13,8 @@ from iobench.testing._cases import INDICES, SCHEMA, assert_rows, random_batch, s
 from iobench.testing._places import assert_places
 
 zarr = pytest.importorskip("zarr")
+numcodecs = pytest.importorskip("numcodecs")
+unpacked_bytes = pytest.importorskip("iobench.formats._zarr_places").unpacked_bytes
 
 ZARR = formats.get("zarr")
 
@@ -23,6 +25,33 @@ def test_its_own_library_reads_what_was_written(tmp_path, options):
     group = zarr.open_group(artifact.path, mode="r")
     assert set(group.array_keys()) == set(artifact.source)
     assert_rows({name: group[name][:] for name in artifact.source}, artifact.source, slice(None))
+
+
+@pytest.mark.parametrize("wrong", [-1, 1])
+@pytest.mark.parametrize("codec", ["zstd", "blosc", "gzip"])
+def test_a_chunk_that_unpacks_to_another_size_is_corrupt(tmp_path, codec, wrong):
+    """Nor is it taken for whole where it is unpacked straight to where it belongs."""
+    packer = {"zstd": numcodecs.Zstd(), "blosc": numcodecs.Blosc(), "gzip": numcodecs.GZip()}[codec]
+    compressor = {"name": codec, "configuration": {} if codec == "blosc" else {"level": 1}}
+    source, folder = np.arange(40, dtype=np.int16), tmp_path / "a"
+    zarr.open_group(folder, mode="w").create_array("x", data=source, chunks=(8,), compressors=compressor)
+    with ZARR.open(folder, ZARR.schema_of(folder)) as reader:
+        (table,) = reader.blocks()
+        out = {"x": np.zeros(8, np.int16)}
+        table.decode(1, memoryview(packer.encode(source[8:16])), out)
+        np.testing.assert_array_equal(out["x"], source[8:16])
+        with pytest.raises(CorruptArtifact, match="16 bytes in chunk 1 of x"):
+            table.decode(1, memoryview(packer.encode(source[8 : 16 + wrong])), out)
+
+
+@pytest.mark.parametrize("size", [1, 255, 256, 257, 65_791, 65_792, 1 << 20])
+def test_what_a_packed_chunk_says_of_its_size_is_what_it_unpacks_to(size):
+    content = np.random.default_rng(0).bytes(size)
+    for packer in (numcodecs.Zstd(), numcodecs.Zstd(checksum=True), numcodecs.Blosc()):
+        assert unpacked_bytes(packer, memoryview(bytes(packer.encode(content)))) == size
+    assert unpacked_bytes(numcodecs.Zstd(), memoryview(b"(\xb5/\xfd\0X")) is None, "a stream does not say"
+    for packer in (numcodecs.Zstd(), numcodecs.Blosc(), numcodecs.GZip()):
+        assert unpacked_bytes(packer, memoryview(b"")) is None
 
 
 def test_files_beside_the_arrays_are_passed_over_in_silence(tmp_path, recwarn):
