@@ -203,6 +203,7 @@ def test_rows_of_blocks_are_right_in_any_order(encoded, cold):
         for rows in ORDERS:
             encoded.check(reader, rows)
             encoded.check(reader, rows, ["y"])
+        assert reader.batch(np.empty(0, np.int64))["x"].shape == (0, 50)
     with pytest.raises(ValueError, match="closed"):
         reader.batch(slice(0, 3))
     assert in_use(encoded.path.parent) == set()

@@ -40,7 +40,8 @@ class Decoding:
             decode()
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it
             self.error = error
-        self._ended.release()
+        finally:
+            self._ended.release()
 
     def wait(self) -> None:
         """Wait until it is decoded; the error that came instead is raised."""
