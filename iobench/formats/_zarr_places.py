@@ -10,20 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import google_crc32c
-import numcodecs
 import numpy as np
 import zarr
 
-from iobench.formats._errors import corrupt
+from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._placement import Blocks, Chunked, Index
 from iobench.formats._schema import Array, Field
+from iobench.formats._zarr_codecs import DAMAGE, HEADER_BYTES, KNOWN, check_header, unpack
 
 MISSING = (1 << 64) - 1
 INDEX_CODECS = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}]
 CHECKSUM_BYTES = 4
-ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-# what codecs raise for damaged chunks, which may say that they would be of any size
-DAMAGE = (RuntimeError, ValueError, OSError, SystemError, MemoryError, OverflowError)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,20 +49,32 @@ class Chunks:
 
         def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
             for target in out.values():
-                into = target.reshape(-1).view(np.uint8)
-                direct = len(into) == whole == unpacked_bytes(self.codec, stored)
                 try:
-                    found = np.frombuffer(self.codec.decode(stored, into if direct else None), np.uint8)
+                    unpack(self.codec, stored, whole, target.reshape(-1).view(np.uint8))
                 except DAMAGE as error:
-                    file = self.files[int(self.file[number])]
-                    raise corrupt(file, f"chunk {number} of {field.name}", error) from error
-                if len(found) != whole:
-                    file = self.files[int(self.file[number])]
-                    raise corrupt(file, f"{whole} bytes in chunk {number} of {field.name}", len(found))
-                if not direct:
-                    into[:] = found[: len(into)]
+                    raise self._damaged(field, number, error) from error
 
         return Blocks((field.name,), self.files, self.first, self.file, self.offset, self.stored, decode)
+
+    def check(self, field: Field) -> None:
+        """CorruptArtifact where a packed chunk says that it has another size than it has, or should have.
+
+        That takes a look at each: libraries read beyond those that were cut off.
+        """
+        if self.codec is None:
+            return
+        whole = self.rows * field.sample_bytes
+        for number, (low, stored) in enumerate(zip(self.offset.tolist(), self.stored.tolist(), strict=True)):
+            with open(self.files[self.file[number]], "rb", buffering=0) as file:
+                header = os.pread(file.fileno(), min(HEADER_BYTES, stored), low)
+            try:
+                check_header(self.codec, memoryview(header), stored, whole)
+            except ValueError as error:
+                raise self._damaged(field, number, error) from error
+
+    def _damaged(self, field: Field, number: int, found: object) -> CorruptArtifact:
+        expected = f"{self.rows * field.sample_bytes} bytes in chunk {number} of {field.name}"
+        return corrupt(self.files[self.file[number]], expected, found)
 
 
 def chunks_of(array: zarr.Array[Any], folder: Path, field: Field) -> Chunks | None:
@@ -132,28 +141,8 @@ def _codec(codecs: list[dict[str, Any]], field: Field) -> tuple[Any, bool]:
         return None, False
     if not rest:
         return None, True
-    known = {"zstd": numcodecs.Zstd, "blosc": numcodecs.Blosc, "gzip": numcodecs.GZip}
-    made = known.get(rest[0]["name"])
+    made = KNOWN.get(rest[0]["name"])
     return (made(), True) if made else (None, False)
-
-
-def unpacked_bytes(codec: Any, stored: memoryview) -> int | None:
-    """How many bytes a packed chunk says that it unpacks to, by its header; None where it does not.
-
-    numcodecs does not tell when a chunk was shorter than what it was unpacked into.
-    """
-    if isinstance(codec, numcodecs.Blosc) and len(stored) >= 8:  # c-blosc's README_CHUNK_FORMAT
-        return int.from_bytes(stored[4:8], "little")
-    if (
-        isinstance(codec, numcodecs.Zstd) and stored[:4] == ZSTD_MAGIC and len(stored) > 4
-    ):  # RFC 8878, 3.1.1.1
-        described = stored[4]
-        single, size = described >> 5 & 1, (0, 2, 4, 8)[described >> 6]
-        begin = 5 + (1 - single) + (0, 1, 2, 4)[described & 3]
-        size = size or single
-        said = int.from_bytes(stored[begin : begin + size], "little") + (256 if size == 2 else 0)
-        return said if size else None
-    return None
 
 
 def _files(array: zarr.Array[Any], folder: Path, rows: int) -> tuple[Path, ...] | None:

@@ -59,12 +59,18 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
 
 
 def found_schema(path: Path, told: Sequence[Field]) -> Schema:
-    """The samples and fields of arrays that others wrote."""
+    """The samples and fields of arrays that others wrote; CorruptArtifact where chunks say wrong sizes."""
     arrays, _ = open_arrays(path)
     found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     stored = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
     stored_bytes = sum(file.lstat().st_size for file in stored)
-    return check_stored(path, schema_of_arrays(path, found, told), stored_bytes)
+    schema = check_stored(path, schema_of_arrays(path, found, told), stored_bytes)
+    names = fields_by_name(path, arrays)
+    for field in schema.fields:
+        array = arrays[names[field.name]]
+        if (chunks := chunks_of(array, path / array.path, field)) is not None:
+            chunks.check(field)
+    return schema
 
 
 class ZarrReader(Reader):

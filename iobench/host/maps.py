@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.host.bus_errors import Guard, map_memory, unmap_memory
-from iobench.host.memory import HUGE_PAGE, PAGE
+from iobench.host.memory import HUGE_PAGE, MAP_NORESERVE, PAGE
 
-_RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE
+_RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
 _SHARED_FIXED = mmap.MAP_SHARED | 0x10  # MAP_FIXED
 BETWEEN = 128 << 10  # bytes that are free between two files at least
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 PAGE = mmap.PAGESIZE
 HUGE_PAGE = 2 << 20
 
-_MAP_NORESERVE = 0x4000
+MAP_NORESERVE = 0x4000  # the mmap module has no name for it
 _MADV_POPULATE_WRITE = 23  # Linux 5.14; the mmap module has no name for it
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -57,7 +57,7 @@ def untouched_array(count: int) -> npt.NDArray[np.uint8]:
 
     It may be more than there is, as long as no more is touched.
     """
-    memory = mmap.mmap(-1, max(count, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
+    memory = mmap.mmap(-1, max(count, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     if (huge := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
         with suppress(OSError):  # a kernel without huge pages
             memory.madvise(huge)

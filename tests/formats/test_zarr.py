@@ -1,7 +1,9 @@
 """Zarr: its own library reads the same folders, whoever wrote them; only codecs that unpack are used."""
 
+import gzip
 import json
 import struct
+import tracemalloc
 import warnings
 
 import numpy as np
@@ -14,7 +16,7 @@ from iobench.testing._places import assert_places
 
 zarr = pytest.importorskip("zarr")
 numcodecs = pytest.importorskip("numcodecs")
-unpacked_bytes = pytest.importorskip("iobench.formats._zarr_places").unpacked_bytes
+codecs = pytest.importorskip("iobench.formats._zarr_codecs")
 
 ZARR = formats.get("zarr")
 
@@ -48,10 +50,67 @@ def test_a_chunk_that_unpacks_to_another_size_is_corrupt(tmp_path, codec, wrong)
 def test_what_a_packed_chunk_says_of_its_size_is_what_it_unpacks_to(size):
     content = np.random.default_rng(0).bytes(size)
     for packer in (numcodecs.Zstd(), numcodecs.Zstd(checksum=True), numcodecs.Blosc()):
-        assert unpacked_bytes(packer, memoryview(bytes(packer.encode(content)))) == size
-    assert unpacked_bytes(numcodecs.Zstd(), memoryview(b"(\xb5/\xfd\0X")) is None, "a stream does not say"
+        assert codecs.unpacked_bytes(packer, memoryview(bytes(packer.encode(content)))) == size
+    stream = memoryview(b"(\xb5/\xfd\0X")
+    assert codecs.unpacked_bytes(numcodecs.Zstd(), stream) is None, "it does not say"
     for packer in (numcodecs.Zstd(), numcodecs.Blosc(), numcodecs.GZip()):
-        assert unpacked_bytes(packer, memoryview(b"")) is None
+        assert codecs.unpacked_bytes(packer, memoryview(b"")) is None
+
+
+def chunk_in(folder, codec, source):
+    """An array of chunks of 4096 bytes, and the file of its second."""
+    compressor = {"name": codec, "configuration": {} if codec == "blosc" else {"level": 1}}
+    zarr.open_group(folder, mode="w").create_array("x", data=source, chunks=(4096,), compressors=compressor)
+    return folder / "x" / "c" / "1"
+
+
+@pytest.mark.parametrize("content", ["noise", "ones"])
+@pytest.mark.parametrize("harm", ["cut", "said"])
+def test_a_blosc_chunk_that_is_not_as_long_as_it_says_is_corrupt(tmp_path, content, harm):
+    """c-blosc would read beyond it: other people's memory, or the end of the process."""
+    source = np.ones(8192, np.uint8)
+    if content == "noise":
+        source[:] = np.random.default_rng(0).integers(0, 255, 8192)
+    chunk, schema = chunk_in(tmp_path, "blosc", source), Schema(8192, (Field("x", (), "uint8"),))
+    ZARR.schema_of(tmp_path)
+    stored = bytearray(chunk.read_bytes())
+    if harm == "cut":
+        del stored[len(stored) // 2 :]
+    else:
+        stored[15] = 0x30
+    chunk.write_bytes(stored)
+    with pytest.raises(CorruptArtifact, match="packed bytes instead of"):
+        ZARR.schema_of(tmp_path)
+    with ZARR.open(tmp_path, schema) as reader:
+        (table,) = reader.blocks()
+        with pytest.raises(CorruptArtifact, match=r"chunk 1 of x, found .* packed bytes instead"):
+            table.decode(1, memoryview(bytes(stored)), {"x": np.zeros(4096, np.uint8)})
+
+
+@pytest.mark.parametrize("codec", ["zstd", "blosc", "gzip"])
+def test_a_chunk_that_would_grow_beyond_its_size_is_not_unpacked(tmp_path, codec):
+    packer = {"zstd": numcodecs.Zstd(), "blosc": numcodecs.Blosc(), "gzip": numcodecs.GZip()}[codec]
+    chunk_in(tmp_path, codec, np.ones(8192, np.uint8))
+    bomb = memoryview(bytes(packer.encode(np.zeros(64 << 20, np.uint8))))
+    with ZARR.open(tmp_path, ZARR.schema_of(tmp_path)) as reader:
+        (table,) = reader.blocks()
+        tracemalloc.start()
+        with pytest.raises(CorruptArtifact, match="4096 bytes in chunk 1 of x"):
+            table.decode(1, bomb, {"x": np.zeros(4096, np.uint8)})
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        tracemalloc.stop()
+
+
+def test_a_gzip_chunk_may_have_several_members_but_must_end(tmp_path):
+    chunk_in(tmp_path, "gzip", np.ones(8192, np.uint8))
+    content = np.random.default_rng(0).bytes(4096)
+    members, out = gzip.compress(content[:1000]) + gzip.compress(content[1000:]), np.zeros(4096, np.uint8)
+    with ZARR.open(tmp_path, ZARR.schema_of(tmp_path)) as reader:
+        (table,) = reader.blocks()
+        table.decode(1, memoryview(members), {"x": out})
+        assert out.tobytes() == content
+        with pytest.raises(CorruptArtifact, match="4096 bytes in chunk 1 of x"):
+            table.decode(1, memoryview(members[:-400]), {"x": out})
 
 
 def test_files_beside_the_arrays_are_passed_over_in_silence(tmp_path, recwarn):

@@ -1,8 +1,10 @@
 """Rows wherever they lie: in one file or very many, at any byte, plain or in blocks that are decoded once."""
 
+import gc
 import os
 import queue
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +15,11 @@ import torch
 from stream_cases import in_use
 
 from iobench.formats import Blocks, Chunked, CorruptArtifact, Field, Listed, Schema, Strided, corrupt
-from iobench.loading.stream import blocks, decoded, direct, files
+from iobench.loading.stream import blocks, decoded, direct, files, gather
 from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.gather import one_thread
+from iobench.loading.stream.gather import Elements, one_thread
 from iobench.loading.stream.several import Several
 
 SHARDS, EACH = 40, 7
@@ -241,12 +243,25 @@ def test_the_memory_of_a_block_whose_rows_were_all_taken_is_used_again(encoded):
     assert len(set(several)) == 1
 
 
+@pytest.mark.parametrize("most", [8, gather.MOST_ITEM_BYTES])
+def test_rows_larger_than_an_item_of_numpys_may_be_are_copied_as_well(monkeypatch, most):
+    monkeypatch.setattr(gather, "MOST_ITEM_BYTES", most)
+    rows, numbers = np.random.default_rng(0).standard_normal((6, 5)), np.array([4, 0, 4])
+    out, scattered = np.zeros((3, 5)), np.zeros((5, 5))
+    Elements(rows)(numbers, out)
+    np.testing.assert_array_equal(out, rows[numbers])
+    Elements(rows).scatter(numbers, scattered, np.array([3, 1, 0]))
+    np.testing.assert_array_equal(scattered[[3, 1, 0]], rows[numbers])
+    assert not scattered[[2, 4]].any()
+
+
 class Slow:
     """Blocks of 4 rows of 8 bytes, which are their numbers, decoded when they may be."""
 
     def __init__(self, blocks, room_for, threads):
         self.counts = np.full(blocks, 4)
         self.held = {}  # number → event for which its decoding waits
+        self.harmed = set()
         self.begun = queue.SimpleQueue()
         spec = {"x": ((), np.dtype(np.int64))}
         self.decoded = decoded.DecodedBlocks(self.counts, spec, room_for * 32, threads)
@@ -255,6 +270,8 @@ class Slow:
         self.begun.put(number)
         if number in self.held:
             assert self.held[number].wait(10)
+        if number in self.harmed:
+            raise OSError("harmed")
         out["x"][:] = number * 4 + np.arange(4)
 
     def take(self, rows):
@@ -292,6 +309,60 @@ def test_a_block_that_somebody_uses_keeps_its_slot_while_others_wait_for_one():
             one.result(10)
     slow.take(np.array([1]))
     assert slow.begun.empty(), "block 0 was kept"
+
+
+def test_who_waits_for_slots_decodes_what_others_have_in_theirs():
+    slow = Slow(10, 4, 2)  # four slots, of which two are used at the same time
+    slow.held = {0: threading.Event(), 2: threading.Event()}
+    with ThreadPoolExecutor(3) as pool:
+        busy = [pool.submit(slow.take, np.array([0, 4])), pool.submit(slow.take, np.array([8, 12]))]
+        assert {slow.begun.get(timeout=10), slow.begun.get(timeout=10)} == {0, 2}
+        waits = pool.submit(slow.take, np.array([16, 20]))
+        assert {slow.begun.get(timeout=10), slow.begun.get(timeout=10)} == {1, 3}
+        with pytest.raises(queue.Empty):
+            slow.begun.get(timeout=0.1)
+        for event in slow.held.values():
+            event.set()
+        for one in (*busy, waits):
+            one.result(10)
+    assert [slow.begun.get(timeout=10) for _ in range(2)] == [4, 5]
+
+
+def test_a_block_that_a_helper_decodes_keeps_its_slot_when_who_wanted_it_fails():
+    slow = Slow(10, 4, 2)
+    slow.held, slow.harmed = {number: threading.Event() for number in (0, 1, 2)}, {0}
+    with ThreadPoolExecutor(4) as pool:
+        failing = pool.submit(slow.take, np.array([0, 4]))
+        assert slow.begun.get(timeout=10) == 0
+        busy = pool.submit(slow.take, np.array([8]))
+        assert slow.begun.get(timeout=10) == 2
+        helps = pool.submit(slow.take, np.array([16, 20]))
+        assert slow.begun.get(timeout=10) == 1
+        slow.held[0].set()
+        with pytest.raises(OSError, match="harmed"):
+            failing.result(10)
+        pool.submit(slow.take, np.array([24, 28])).result(10)
+        pool.submit(slow.take, np.array([32, 36])).result(10)
+        slow.held[1].set()
+        helps.result(10)
+        slow.held[2].set()
+        busy.result(10)
+    slow.harmed = set()
+    slow.take(np.arange(40))
+
+
+def test_a_failure_leaves_no_memory_behind():
+    slow = Slow(10, 4, 2)
+    slow.harmed = {1}
+    left = weakref.ref(slow.decoded)
+    gc.disable()
+    try:
+        with pytest.raises(OSError, match="harmed"):
+            slow.take(np.array([0, 4]))
+        slow.decoded = None
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_blocks_are_kept_as_long_as_there_is_room(encoded, monkeypatch):

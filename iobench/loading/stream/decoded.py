@@ -21,21 +21,20 @@ from iobench.loading.stream.wanted import sorted_by
 CACHE_BYTES = 256 << 20  # of all tables: several windows of block order
 
 Decode = Callable[[int, Batch], None]  # a block's number, and where all its rows go
+Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class Decoding:
-    """A block in its slot, that some thread is to decode, decodes or has decoded."""
+    """A block in its slot: how many of its rows are not yet taken, and how many threads use it now."""
 
     def __init__(self, slot: int, left: int) -> None:
         self.slot, self.left, self.users = slot, left, 0
         self.error: BaseException | None = None
-        self._begun, self._ended = threading.Lock(), threading.Lock()
+        self._ended = threading.Lock()
         self._ended.acquire()
 
     def run(self, decode: Callable[[], None]) -> None:
-        """Decode now, unless another thread does."""
-        if not self._begun.acquire(blocking=False):
-            return
+        """Decode, for all who wait."""
         try:
             decode()
         except BaseException as error:  # noqa: BLE001 - whoever waits gets it
@@ -60,23 +59,18 @@ class DecodedBlocks:
     the kernel fills with zeros, takes longer than some codecs.
     """
 
-    def __init__(
-        self,
-        counts: Index,
-        specs: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]],
-        room: int,
-        threads: int,
-    ) -> None:
+    def __init__(self, counts: Index, specs: Mapping[str, Spec], room: int, threads: int) -> None:
         self._counts, self._rows = counts.tolist(), int(counts.max())
         width = sum(dtype.itemsize * math.prod(shape) for shape, dtype in specs.values())
         slots = min(len(counts), max(room // (self._rows * width), 2 * threads))
-        # by one call: two windows of block order; more would keep other threads waiting for slots
-        self._most = slots if slots == len(counts) else -(-slots // 2)
-        self._each = max(1, slots // threads)  # blocks at a time, otherwise
+        # two windows of block order have room at the same time
+        self._most_at_once = slots if slots == len(counts) else -(-slots // 2)
+        self._at_a_time = max(1, slots // threads)  # of more than that
         self._arrays = {name: _array(slots * self._rows, *spec) for name, spec in specs.items()}
         self._elements = {name: Elements(array) for name, array in self._arrays.items()}
         self._begins = np.zeros(len(counts), np.int64)  # of blocks in a slot: which element is their first
         self._blocks: dict[int, Decoding] = {}
+        self._undecoded: dict[int, Decoding] = {}  # of these, and by nobody yet
         self._unused: OrderedDict[int, None] = OrderedDict()  # but kept, those used last at the end
         self._free = list(range(slots))
         self._changed = threading.Condition()
@@ -84,18 +78,19 @@ class DecodedBlocks:
     def take(self, numbers: Index, at: Index, out: Batch, decode: Decode) -> None:
         """Copy rows to where they follow each other; of each its block's number, and where it is in it.
 
-        By one call where there is room for all their blocks, else block by block.
+        By one call where there is room for all their blocks, else by some blocks at a time. What `decode`
+        raises is raised in every thread that wants the block.
         """
         found = _counted(numbers)
-        if len(found) <= self._most:
+        if len(found) <= self._most_at_once:
             with self._using(found, decode):
                 for name, target in out.items():
                     self._elements[name](self._begins[numbers] + at, target)
             return
         order, which = sorted_by(numbers), list(found)
         ends = np.cumsum([0, *found.values()]).tolist()
-        for low in range(0, len(which), self._each):
-            some = which[low : low + self._each]
+        for low in range(0, len(which), self._at_a_time):
+            some = which[low : low + self._at_a_time]
             rows = order[ends[low] : ends[low + len(some)]]
             with self._using({number: found[number] for number in some}, decode):
                 for name, target in out.items():
@@ -107,57 +102,83 @@ class DecodedBlocks:
 
         There are slots for all of them at once: nobody waits for slots who has some.
         """
-        with self._changed:
-            self._changed.wait_for(lambda: self._fit(wanted))
-            blocks = self._placed(wanted)
+        blocks = self._in_slots(wanted, decode)
         try:
-            for number, block in blocks.items():
-                block.run(partial(self._decode, decode, number, block.slot))
+            for number in blocks:
+                self._run(number, decode)
             for block in blocks.values():
                 block.wait()
             yield
         finally:
-            with self._changed:
-                for number, block in blocks.items():
-                    self._give_back(number, block, wanted[number])
-                self._changed.notify_all()
+            self._give_back(blocks, wanted)
 
-    def _decode(self, decode: Decode, number: int, slot: int) -> None:
-        rows = slice(slot * self._rows, slot * self._rows + self._counts[number])
-        decode(number, {name: array[rows] for name, array in self._arrays.items()})
+    def _in_slots(self, wanted: Mapping[int, int], decode: Decode) -> dict[int, Decoding]:
+        """Give each block a slot; whoever waits for slots decodes meanwhile what others have in theirs."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._undecoded or self._fit(wanted))
+                if self._fit(wanted):
+                    return self._placed(wanted)
+                number = next(reversed(self._undecoded))  # to which the thread that has it comes last
+                others = {number: self._undecoded[number]}
+                others[number].users += 1
+            self._run(number, decode)
+            self._give_back(others, {number: 0})
+
+    def _run(self, number: int, decode: Decode) -> None:
+        """Decode a block in its slot, unless another thread does or did."""
+        with self._changed:
+            block = self._undecoded.pop(number, None)
+        if block is not None:
+            low = block.slot * self._rows
+            rows = slice(low, low + self._counts[number])
+            block.run(partial(decode, number, {name: array[rows] for name, array in self._arrays.items()}))
 
     def _fit(self, wanted: Collection[int]) -> bool:
+        """Whether each block has a slot, or there is one that nobody uses."""
         missing = sum(number not in self._blocks for number in wanted)
         unused = len(self._unused) - sum(number in self._unused for number in wanted)
         return missing <= len(self._free) + unused
 
     def _placed(self, wanted: Collection[int]) -> dict[int, Decoding]:
+        """Use these blocks, of which those that have no slot get one."""
         for number in wanted:
             self._unused.pop(number, None)
         for number in wanted:
             if number not in self._blocks:
                 slot = self._free.pop() if self._free else self._evicted()
-                self._blocks[number] = Decoding(slot, self._counts[number])
+                block = Decoding(slot, self._counts[number])
+                self._blocks[number] = self._undecoded[number] = block
                 self._begins[number] = slot * self._rows
         blocks = {number: self._blocks[number] for number in wanted}
         for block in blocks.values():
             block.users += 1
+        self._changed.notify_all()  # there may be something to decode
         return blocks
 
     def _evicted(self) -> int:
+        """The slot of the block that was used longest ago, which has none any more."""
         number, _ = self._unused.popitem(last=False)
         return self._blocks.pop(number).slot
 
-    def _give_back(self, number: int, block: Decoding, rows: int) -> None:
-        block.users -= 1
-        block.left -= rows
-        if block.users:
-            return
-        if block.left > 0 and block.error is None:
-            self._unused[number] = None
-            return
-        del self._blocks[number]
-        self._free.append(block.slot)
+    def _give_back(self, blocks: Mapping[int, Decoding], taken: Mapping[int, int]) -> None:
+        """Use blocks no more, of each of which so many rows were taken.
+
+        One of which rows are left is kept; where some are taken twice, others may be decoded twice.
+        """
+        with self._changed:
+            for number, block in blocks.items():
+                block.users -= 1
+                block.left -= taken[number]
+                if block.users:
+                    continue
+                if block.left > 0 and block.error is None:
+                    self._unused[number] = None
+                    continue
+                block.error = None  # its traceback would keep the block, and so all slots
+                del self._blocks[number]
+                self._free.append(block.slot)
+            self._changed.notify_all()
 
 
 def _array(rows: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

@@ -20,6 +20,7 @@ from iobench.loading.stream.places import Index, Locate, Places
 
 Bytes = npt.NDArray[np.uint8]
 Copy: TypeAlias = Callable[[Index, Array], None]
+MOST_ITEM_BYTES = (1 << 31) - 1  # of one item of an array of NumPy's
 
 
 @dataclass(frozen=True)
@@ -64,16 +65,24 @@ class Elements:
     """Rows by their numbers as elements of an array."""
 
     def __init__(self, array: Array) -> None:
-        self._array = np.frombuffer(raw_bytes(array), np.dtype((np.void, array.nbytes // len(array))))
+        self._bytes = array.nbytes // len(array)
+        self._array = self._rows(array)
 
     def __call__(self, numbers: Index, out: Array) -> None:
-        """Copy rows to where they follow each other."""
+        """Copy rows to where they follow each other: `out` has as many, of any shape and dtype."""
         # "clip" never clips here, the rows were checked; with "raise", take copies twice
-        np.take(self._array, numbers, out=np.frombuffer(raw_bytes(out), self._array.dtype), mode="clip")
+        np.take(self._array, numbers, axis=0, out=self._rows(out), mode="clip")
 
     def scatter(self, numbers: Index, out: Array, slots: Index) -> None:
-        """Copy rows to these places, by way of fresh memory."""
-        np.frombuffer(raw_bytes(out), self._array.dtype)[slots] = self._array[numbers]
+        """Copy rows to these places in `out`, by way of fresh memory."""
+        self._rows(out)[slots] = self._array[numbers]
+
+    def _rows(self, array: Array) -> Array:
+        """Rows as items of their size, which NumPy assigns fastest, or else as bytes."""
+        held = np.frombuffer(raw_bytes(array), np.uint8)
+        if self._bytes > MOST_ITEM_BYTES:
+            return held.reshape(-1, self._bytes)
+        return held.view(np.dtype((np.void, self._bytes)))
 
 
 class _Overlapping:

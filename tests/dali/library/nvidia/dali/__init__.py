@@ -8,9 +8,9 @@ from collections import deque
 from types import SimpleNamespace
 
 import torch
-from nvidia.dali import fn
 
 from iobench.host.device import device_of
+from nvidia.dali import fn
 
 __all__ = ["Pipeline", "fn"]
 
