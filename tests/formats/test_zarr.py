@@ -109,8 +109,9 @@ def test_a_gzip_chunk_may_have_several_members_but_must_end(tmp_path):
         (table,) = reader.blocks()
         table.decode(1, memoryview(members), {"x": out})
         assert out.tobytes() == content
-        with pytest.raises(CorruptArtifact, match="4096 bytes in chunk 1 of x"):
-            table.decode(1, memoryview(members[:-400]), {"x": out})
+        for cut in (-400, -4):  # the latter of its checksum
+            with pytest.raises(CorruptArtifact, match=r"chunk 1 of x, found .* and no end"):
+                table.decode(1, memoryview(members[:cut]), {"x": out})
 
 
 def test_files_beside_the_arrays_are_passed_over_in_silence(tmp_path, recwarn):

@@ -15,6 +15,7 @@ import torch
 from stream_cases import in_use
 
 from iobench.formats import Blocks, Chunked, CorruptArtifact, Field, Listed, Schema, Strided, corrupt
+from iobench.host.memory import untouched_array
 from iobench.loading.stream import blocks, decoded, direct, files, gather
 from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
@@ -255,6 +256,11 @@ def test_rows_larger_than_an_item_of_numpys_may_be_are_copied_as_well(monkeypatc
     assert not scattered[[2, 4]].any()
 
 
+def test_rows_of_two_gibibytes_are_copied():
+    large = untouched_array(2 << 31).reshape(2, -1)
+    Elements(large)(np.zeros(0, np.int64), np.zeros((0, 1 << 31), np.uint8))
+
+
 class Slow:
     """Blocks of 4 rows of 8 bytes, which are their numbers, decoded when they may be."""
 
@@ -326,6 +332,23 @@ def test_who_waits_for_slots_decodes_what_others_have_in_theirs():
         for one in (*busy, waits):
             one.result(10)
     assert [slow.begun.get(timeout=10) for _ in range(2)] == [4, 5]
+
+
+def test_who_waits_for_many_slots_helps_who_gets_few_meanwhile():
+    slow = Slow(20, 8, 2)
+    slow.held = {number: threading.Event() for number in (*range(8), 12)}
+    with ThreadPoolExecutor(10) as pool:
+        busy = [pool.submit(slow.take, np.array([4 * number])) for number in range(8)]
+        assert {slow.begun.get(timeout=10) for _ in busy} == set(range(8))
+        many = pool.submit(slow.take, 4 * np.arange(8, 12))
+        few = pool.submit(slow.take, np.array([48, 52]))
+        for number in (0, 1):
+            slow.held[number].set()
+        assert {slow.begun.get(timeout=10), slow.begun.get(timeout=10)} == {12, 13}
+        for event in slow.held.values():
+            event.set()
+        for one in (*busy, many, few):
+            one.result(10)
 
 
 def test_a_block_that_a_helper_decodes_keeps_its_slot_when_who_wanted_it_fails():
