@@ -184,6 +184,22 @@ class TestChanges:
         assert iobench.verify(Manifest.load(manifest.root)) == {kind: None}
         assert Manifest.load(manifest.root).schema == manifest.schema
 
+    def test_data_that_have_gone_are_told_and_the_rest_is_measured(self, theirs, inside):
+        manifest = added("hdf5", theirs)
+        where = ("--name", "d", "--data-dir", manifest.root.parent)
+        assert inside("prepare", "--format", "npy", *where).returncode == 0
+        path = manifest.path_of("hdf5")
+        path.rename(path.with_name("moved.h5"))
+        for more in ((), ("--profile",)):
+            done = inside("run", "--loader", "native", "--rounds", "1", *more, *where)
+            assert done.returncode == 1
+            assert "Traceback" not in done.stderr
+            assert "hdf5 · native" in done.stderr
+            assert "it was added to dataset d" in done.stderr
+            assert "npy · native" not in done.stderr.partition("iobench:")[2]
+            assert "1 round" in done.stdout
+        assert inside("limits", *where).returncode == 0
+
     def test_every_kind_of_change_is_seen(self, theirs):
         manifest = added("npy", theirs)
         folder = theirs / "npy"

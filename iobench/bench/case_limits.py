@@ -135,7 +135,7 @@ class CaseLimits:
     def below(self) -> Below | None:
         """Whether a layer below this kernel caches; None where nobody can tell."""
         try:
-            return limits.below(_largest_file(self._manifest))
+            return limits.below(_largest_file(self._manifest, self._manifest.artifacts))
         except (DirectUnavailable, OSError, FormatError):
             return None
 
@@ -146,7 +146,9 @@ class CaseLimits:
 
     def _on_the_way(self, case: Case) -> list[_Passed]:
         if case.key not in self._ways:
-            with contextlib.suppress(OSError):  # its files have gone, which its rounds complain of
+            with contextlib.suppress(
+                OSError, FormatError
+            ):  # its files have gone, which its rounds complain of
                 self._ways[case.key] = list(self._passed(case))
         return self._ways.get(case.key, [])
 
@@ -173,9 +175,7 @@ class CaseLimits:
     @cached_property
     def _largest(self) -> Path:
         """The file that all limits are measured with: the largest of the cases'."""
-        variants = dict.fromkeys(case.variant for case in self._cases)
-        files = [file for variant in variants for file in self._manifest.files_of(variant) if file.exists()]
-        return max(files, key=_size)
+        return _largest_file(self._manifest, dict.fromkeys(case.variant for case in self._cases))
 
 
 def lowest(limits: Iterable[LimitPart]) -> LimitPart | None:
@@ -189,15 +189,22 @@ def _page_cache_ways(file: Path, slot_bytes: int, slots: int) -> Iterator[tuple[
         yield (slot_bytes, slots, threads), partial(limits.page_cache, file, slot_bytes, slots, threads)
 
 
-def _largest_file(manifest: Manifest) -> Path:
-    """The largest file of the dataset; ManifestError where it has none, CorruptArtifact where one is gone."""
-    for variant in manifest.artifacts:
-        manifest.opener(variant)
-    if not manifest.artifacts:
-        raise ManifestError(
-            f"dataset {manifest.name} has no artifact to read; add one with 'iobench prepare'"
-        )
-    return max((f for variant in manifest.artifacts for f in manifest.files_of(variant)), key=_size)
+def _largest_file(manifest: Manifest, variants: Iterable[str]) -> Path:
+    """The largest file of those variants that are there as they were; the error of one where none is."""
+    files: list[Path] = []
+    wrong: Exception = ManifestError(
+        f"dataset {manifest.name} has no artifact to read; add one with 'iobench prepare'"
+    )
+    for variant in variants:
+        try:
+            manifest.opener(variant)
+        except (FormatError, ManifestError) as error:  # which its own cases complain of
+            wrong = error
+        else:
+            files += manifest.files_of(variant)
+    if not files:
+        raise wrong
+    return max(files, key=_size)
 
 
 def _size(file: Path) -> int:
@@ -225,7 +232,7 @@ def survey(
 ) -> Survey:
     """Every limit that a case over this dataset can run into, each measured for `seconds` a way."""
     found, schema = Survey(), manifest.schema
-    file = _largest_file(manifest)
+    file = _largest_file(manifest, manifest.artifacts)
     slot_bytes = max(1, min(batch_size, schema.samples) * schema.sample_bytes)
     sizes = sorted({PAGE, schema.sample_bytes})
     disk: list[Measure] = [partial(limits.sequential_read, file)]

@@ -45,9 +45,10 @@ class Recorder:
         self._run, self._id = run, run.records[0].run if run.records else uuid.uuid4().hex[:12]
         first = run.cases[0]
         self._headroom = Headroom(run.manifest) if run.options.headroom else None
-        self._monitor = Monitor(_disk_of(run, first), first.device) if run.options.profile else None
+        self._disks = {case.variant: _disk_of(run, case) for case in run.cases}
+        self._monitor = Monitor(self._disks[first.variant], first.device) if run.options.profile else None
         libraries = _libraries(run.cases)
-        places = {(_disk_of(run, case), case.device) for case in run.cases}
+        places = {(self._disks[case.variant], case.device) for case in run.cases}
         self._machines = {place: machine_part(*place, libraries) for place in places}
         self._below_s: list[float] | None = None
         self._proofs: dict[str, ProofPart | None] = {}
@@ -77,7 +78,7 @@ class Recorder:
 
     def machine(self, case: Case) -> MachinePart:
         """The machine with the disk and the device of a case."""
-        return self._machines[_disk_of(self._run, case), case.device]
+        return self._machines[self._disks[case.variant], case.device]
 
     def proved(self, case: Case, found: ProofPart | None) -> None:
         """Keep what the proof of a case found, for its records."""
@@ -147,7 +148,9 @@ class Recorder:
 
 def _disk_of(run: Run, case: Case) -> Path:
     """A path on the disk that the case reads: what was added may lie on another than the dataset."""
-    return run.manifest.path_of(case.variant) if case.variant in run.manifest.added else run.manifest.root
+    path = run.manifest.path_of(case.variant)
+    there = case.variant in run.manifest.added and path.exists()  # if not, that case fails
+    return path if there else run.manifest.root
 
 
 def _libraries(cases: Iterable[Case]) -> set[str]:

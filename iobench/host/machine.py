@@ -73,12 +73,12 @@ class DiskAccount:
 
 
 def disk_account(path: Path) -> DiskAccount | None:
-    """The kernel's account of the disk under a path; None where it lies on none.
+    """The kernel's account of the disk under a path; None where it lies on none, or nothing is there.
 
     Fields as in the kernel's Documentation/block/stat.rst.
     """
-    number = os.stat(path).st_dev
     try:
+        number = os.stat(path).st_dev
         fields = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text().split()
     except OSError:
         return None
