@@ -93,6 +93,20 @@ from iobench.__main__ import main
 main()
 """
 
+AT_PROOF = """
+import os, signal
+from iobench.bench.executor import InProcess
+proved = InProcess.prove
+
+def interrupted(*arguments):
+    os.kill(os.getpid(), signal.SIGINT)
+    return proved(*arguments)
+
+InProcess.prove = interrupted
+from iobench.__main__ import main
+main()
+"""
+
 
 def interrupted_at(code, manifest, tmp_path):
     where = ("--data-dir", manifest.root.parent, "--name", manifest.name, "--out", tmp_path / "out.jsonl")
@@ -121,6 +135,12 @@ def test_an_interrupted_table_is_shown(images, tmp_path):
     assert "native" in done.stdout
     assert "iobench: interrupted; what had been measured is kept" in done.stderr.splitlines()[-1]
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_run_that_is_interrupted_in_its_proofs_has_kept_nothing(images, tmp_path):
+    done = interrupted_at(AT_PROOF, images, tmp_path)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == "iobench: interrupted; nothing had been measured yet"
 
 
 def test_where_ctrl_c_is_ignored_it_stays_ignored(images, tmp_path):

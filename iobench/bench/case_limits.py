@@ -146,9 +146,7 @@ class CaseLimits:
 
     def _on_the_way(self, case: Case) -> list[_Passed]:
         if case.key not in self._ways:
-            with contextlib.suppress(
-                OSError, FormatError
-            ):  # its files have gone, which its rounds complain of
+            with contextlib.suppress(OSError, FormatError):  # files that have gone, of which rounds complain
                 self._ways[case.key] = list(self._passed(case))
         return self._ways.get(case.key, [])
 

@@ -83,7 +83,8 @@ def run(
     max_time: Annotated[
         float | None,
         typer.Option(
-            help=f"Seconds after which no round begins. [default: {MAX_TIME_S:g} with --rounds auto]",
+            help="Seconds after which no round begins but the first, before which each case is proved. "
+            f"[default: {MAX_TIME_S:g} with --rounds auto]",
             show_default=False,
         ),
     ] = None,
@@ -228,8 +229,7 @@ def run(
     except KeyboardInterrupt:
         found.interrupted = True
     if found.interrupted:
-        go_on = _go_on(context, found, data_dir)
-        display.note(f"iobench: interrupted; what had been measured is kept{go_on}")
+        display.note(f"iobench: interrupted; {_kept(context, found, data_dir)}")
         sys.exit(INTERRUPTED)
     raise typer.Exit(1 if found.failures or found.stopped else 0)
 
@@ -250,15 +250,15 @@ def _over(
     return over
 
 
-def _go_on(context: typer.Context, found: Run, data_dir: Path) -> str:
-    """What to type to go on with a run, where any of it is there."""
+def _kept(context: typer.Context, found: Run, data_dir: Path) -> str:
+    """What is left of an interrupted run, and what to type to go on with it."""
     if not found.records:
-        return ""
+        return "nothing had been measured yet"
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
     named = found.path.parent.resolve() == (data_dir / "results").resolve()
     name = found.path.stem if named else str(found.path)
     starts = "iobench" if context.obj is None else "torchrun … -m iobench"
-    return f"; go on with: {starts} {shlex.join(['run', *where, '--resume', name])}"
+    return f"what had been measured is kept; go on with: {starts} {shlex.join(['run', *where, '--resume', name])}"
 
 
 def _check_alone(context: typer.Context, what: str, advice: str, beside: Collection[str]) -> None:
