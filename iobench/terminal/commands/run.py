@@ -258,7 +258,8 @@ def _kept(context: typer.Context, found: Run, data_dir: Path) -> str:
     named = found.path.parent.resolve() == (data_dir / "results").resolve()
     name = found.path.stem if named else str(found.path)
     starts = "iobench" if context.obj is None else "torchrun … -m iobench"
-    return f"what had been measured is kept; go on with: {starts} {shlex.join(['run', *where, '--resume', name])}"
+    command = shlex.join(["run", *where, "--resume", name])
+    return f"what had been measured is kept; go on with: {starts} {command}"
 
 
 def _check_alone(context: typer.Context, what: str, advice: str, beside: Collection[str]) -> None:
