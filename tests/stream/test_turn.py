@@ -7,13 +7,15 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from conftest import prepared
 from hypothesis import given
 from hypothesis import strategies as st
 
+import iobench
 from iobench.formats import Blocks, Field, Schema, Strided
 from iobench.host import cache
-from iobench.loading.stream import ahead, turn
-from iobench.loading.stream.blocks import BlockPlaces
+from iobench.loading.stream import ahead, choice, turn
+from iobench.loading.stream.blocks import BlockPlaces, BlockReader
 from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.places import Places
 from iobench.loading.stream.turn import Turn
@@ -162,3 +164,50 @@ def test_rows_are_taken_only_after_they_were_asked_for(images, asked, monkeypatc
         for number, batch in enumerate(batches):
             reader.batch(batch)
             assert seen[-1] >= 10 * number * 100_000 * 0.9  # neighbours are asked for once
+
+
+@pytest.mark.parametrize("read_ahead", [None, 64, 512])
+def test_no_request_is_larger_than_what_the_kernel_reads_of_one(images, monkeypatch, read_ahead):
+    monkeypatch.setattr(ahead, "read_ahead_kib", lambda path: read_ahead)
+    counts = []
+    monkeypatch.setattr(os, "posix_fadvise", lambda file, offset, count, advice: counts.append(count))
+    schema, found, _ = images
+    with closing(CachedReader(schema, found, True)) as reader:
+        reader.read_ahead([np.arange(199, -1, -1), np.arange(200)])
+        reader.batch(np.arange(199, -1, -1))
+    assert max(counts) == max(128, read_ahead or 0) << 10
+    assert sum(counts) >= 200 * 100_000
+
+
+def test_all_that_is_asked_for_comes_into_the_cache(tmp_path, monkeypatch):
+    """However far it stretches: of one request, the kernel reads no more than its read-ahead."""
+    monkeypatch.setattr(turn, "PIECE_BYTES", 40_000_000)
+    schema, found = places(tmp_path, 2000, x=40_000)
+    (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(80_000_000))
+    cache.evict([tmp_path / "x"])
+    batches = [np.array([3, 1]), np.random.default_rng(1).permutation(1000) + 500]
+    with closing(CachedReader(schema, found, True)) as reader:
+        reader.read_ahead(batches)
+        reader.batch(batches[0])
+        end = time.monotonic() + 10
+        while cache.residency([tmp_path / "x"]) < 0.49 and time.monotonic() < end:
+            time.sleep(0.01)
+        assert cache.residency([tmp_path / "x"]) >= 0.49
+
+
+def test_blocks_of_the_first_batch_are_decoded_by_several_threads(tmp_path, monkeypatch):
+    variant, array = "hdf5:compression=gzip,chunk_bytes=65536", np.arange(1 << 20).reshape(512, 2048)
+    manifest = prepared(tmp_path, {"x": array}, [variant])
+    monkeypatch.setattr(choice, "_residency", lambda files: 0.0)
+    decode, threads, two = BlockReader._decode, set(), threading.Event()
+
+    def together(self, *arguments):
+        threads.add(threading.get_ident())
+        if len(threads) > 1:
+            two.set()
+        assert two.wait(10), "the first batch's blocks wait for one thread"
+        decode(self, *arguments)
+
+    monkeypatch.setattr(BlockReader, "_decode", together)
+    batches = iobench.StreamLoader(manifest.root, format=variant, batch_size=256, order="random", threads=2)
+    assert len(list(batches)) == 2

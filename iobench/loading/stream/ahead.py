@@ -7,6 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats import Convert, Reader, Rows, Schema, same
+from iobench.host.cache import read_ahead_kib
 from iobench.host.memory import touched_array
 from iobench.loading.stream.files import Files, open_plain, read_into
 from iobench.loading.stream.places import Laid
@@ -24,6 +26,7 @@ from iobench.loading.stream.workers import Pending, Workers
 # read-ahead is short, and with large folios, which are fast to copy from afterwards.
 PIECE_BYTES = 8 << 20
 ASKED_BYTES = 128 << 20  # of rows that nobody has taken yet
+REQUEST_BYTES = 128 << 10  # or the disk's read-ahead, where that is more: of one request Linux reads no more
 READERS = 2  # threads: one leaves the disk idle while it copies, and between files
 
 Index = npt.NDArray[np.int64]
@@ -59,6 +62,7 @@ class ReadAhead:
             self.begin()
         self._stopping = self.finished = False
         self._changed = threading.Condition()
+        self._request_bytes = max(REQUEST_BYTES, (read_ahead_kib(Path(places.files[0])) or 0) << 10)
         self._files = Files(places.files, open_plain)
         self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
         self._thread.start()
@@ -195,8 +199,11 @@ class ReadAhead:
         """Have the kernel fetch the pages of these rows, all at once and without waiting."""
         for low, high in zip(*(ends.tolist() for ends in self._places.pages(rows, names)), strict=True):
             number, offset = self._places.within(low)
+            end = offset + high - low
             with self._files.using(number) as file:
-                os.posix_fadvise(file, offset, high - low, os.POSIX_FADV_WILLNEED)
+                for begin in range(offset, end, self._request_bytes):
+                    length = min(self._request_bytes, end - begin)
+                    os.posix_fadvise(file, begin, length, os.POSIX_FADV_WILLNEED)
 
 
 class AheadReader(Reader):

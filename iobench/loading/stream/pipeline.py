@@ -51,6 +51,8 @@ class Pipeline:
         group_bytes = GROUP_BYTES * (DECODED_GROUPS if backend.decodes and order.kind == "random" else 1)
         self._most = self._window or max(1, group_bytes // batch_bytes)
         self._ahead = 1 if self._window else backend.threads + 1
+        # the first batch has the disk to itself, but not its decoding
+        self._first_alone = backend.cold and not backend.decodes and not self._window
         samples = min(self._most * order.batch_size, schema.samples)
         self._fields = schema.fields
         self._rings: dict[str, Ring] = {}  # one per field, so that a label that is kept keeps no image
@@ -78,8 +80,8 @@ class Pipeline:
             self._backend.start(batches[start:])
             for group in _grouped(batches, start, self._sizes(start)):
                 pending.append(workers.give(group))
-                if group[0] is batches[start] and self._backend.cold and not self._window:
-                    pending[0].wait()  # the first batch has the disk to itself
+                if group[0] is batches[start] and self._first_alone:
+                    pending[0].wait()
                 if len(pending) > self._ahead:
                     yield from self._hand_over(pending.popleft(), process)
             while pending:
