@@ -191,10 +191,11 @@ class TestChanges:
         path = manifest.path_of("hdf5")
         path.rename(path.with_name("moved.h5"))
         for more in ((), ("--profile",)):
-            done = inside("run", "--loader", "native", "--rounds", "1", *more, *where)
+            loaders = ("--loader", "native", "--loader", "stream")
+            done = inside("run", *loaders, "--rounds", "1", *more, *where)
             assert done.returncode == 1
             assert "Traceback" not in done.stderr
-            assert "hdf5 · native" in done.stderr
+            assert "iobench: hdf5 · native; hdf5 · stream: " in done.stderr
             assert "it was added to dataset d" in done.stderr
             assert "npy · native" not in done.stderr.partition("iobench:")[2]
             assert "1 round" in done.stdout

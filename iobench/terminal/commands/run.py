@@ -293,7 +293,10 @@ def _show(found: Run, smallest: float, as_json: bool, wide: bool) -> None:
     else:
         display.run(found, smallest, wide)
     labels = found.labels
+    by_reason: dict[str, list[str]] = {}
     for key, reason in found.failures.items():
-        display.note(f"iobench: {labels[key]}: {reason}")
+        by_reason.setdefault(reason, []).append(str(labels[key]))
+    for reason, cases in by_reason.items():
+        display.note(f"iobench: {'; '.join(cases)}: {reason}")
     if found.stopped:
         display.note(f"iobench: {found.stopped}")
