@@ -108,15 +108,23 @@ def limits_table(found: Sequence[Limit]) -> Table:
 
 
 def kinds_table(kind: str, rows: Sequence[dict[str, Any]]) -> Table:
-    """The formats, or the loaders: whether they can be used here, and their options."""
-    table = plain_table(kind, "what it is", "usable here", "option", "default", "meaning", left=6)
-    for text in (1, 2, 5):
-        table.columns[text].no_wrap = False
+    """The formats, or the loaders, and whether they can be used here."""
+    table = plain_table(kind, "what it is", "usable here", left=3)
+    for text in table.columns[1:]:
+        text.no_wrap = False
     for row in rows:
-        options = row["options"] or [{"name": "", "default": "", "help": ""}]
-        for number, option in enumerate(options):
-            head = [row["name"], row["summary"], row["usable"]] if number == 0 else ["", "", ""]
-            table.add_row(*head, option["name"], str(option["default"]), option["help"])
+        table.add_row(row["name"], row["summary"], row["usable"])
+    return table
+
+
+def kind_options_table(kind: str, rows: Sequence[dict[str, Any]]) -> Table:
+    """The options of the formats, or of the loaders, as they are typed behind their names."""
+    table = plain_table(kind, "option", "default", "meaning", left=4)
+    table.columns[-1].no_wrap = False
+    for row in rows:
+        for number, option in enumerate(row["options"]):
+            name = "" if number else row["name"]
+            table.add_row(name, option["name"], str(option["default"]), option["help"])
     return table
 
 

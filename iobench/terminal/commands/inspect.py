@@ -32,7 +32,7 @@ def _describe(kind: str, described: list[dict[str, Any]], as_json: bool) -> None
     if as_json:
         display.as_json(described)
     else:
-        display.result(tables.kinds_table(kind, described))
+        display.result(tables.kinds_table(kind, described), "", tables.kind_options_table(kind, described))
 
 
 def verify(
