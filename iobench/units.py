@@ -78,8 +78,8 @@ def bytes_text(count: float) -> str:
     """A number of bytes with the IEC unit that suits it: `512 B`, `38.1 MiB`."""
     if count < 1024:
         return f"{count:.0f} B"
-    power = min(4, int(math.log(count, 1024)))
-    return f"{three_digits(count / 1024**power)} {'KMGT'[power - 1]}iB"
+    power = min(5, int(math.log(count, 1024)))
+    return f"{three_digits(count / 1024**power)} {'KMGTP'[power - 1]}iB"
 
 
 def seconds_text(seconds: float) -> str:

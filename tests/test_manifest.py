@@ -11,7 +11,7 @@ from manifest_cases import refusal
 
 import iobench
 from iobench.dataset.manifest import Manifest, check_name, find_dataset
-from iobench.errors import ManifestError
+from iobench.errors import InvalidSettings, ManifestError
 from iobench.formats import CorruptArtifact
 
 pytest_plugins = ("manifest_fixtures",)
@@ -226,10 +226,10 @@ class TestFindDataset:
     "name", ["", "..", ".hidden", "a/b", "/tmp", "results", "-x", "a b", "a\n", "a:b", "é"]
 )
 def test_a_name_that_is_no_folder_inside_is_refused(tmp_path, name):
-    with pytest.raises(ManifestError, match="dataset name"):
+    with pytest.raises(InvalidSettings, match="dataset name"):
         check_name(name)
-    with pytest.raises(ManifestError, match="dataset name"):
+    with pytest.raises(InvalidSettings, match="dataset name"):
         find_dataset(tmp_path, name)
-    with pytest.raises(ManifestError, match="dataset name"):
+    with pytest.raises(InvalidSettings, match="dataset name"):
         iobench.prepare(Arrays(x=numbers().arrays["x"]), data_dir=tmp_path, name=name)
     assert not list(tmp_path.iterdir())

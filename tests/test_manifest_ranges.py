@@ -9,7 +9,7 @@ from manifest_cases import refusal
 
 import iobench
 from iobench.dataset.manifest import Manifest
-from iobench.errors import ManifestError, SourceError
+from iobench.errors import InvalidSettings, ManifestError, SourceError
 
 pytest_plugins = ("manifest_fixtures",)
 DEEP = [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]
@@ -116,7 +116,7 @@ def test_a_name_that_is_too_long_is_refused(tmp_path):
         lambda name: iobench.prepare(numbers(), ["npy"], data_dir=tmp_path, name=name),
         lambda name: iobench.find_dataset(tmp_path, name),
     ):
-        with pytest.raises(ManifestError, match=r"dataset name .* has 256 characters; at most 255"):
+        with pytest.raises(InvalidSettings, match=r"dataset name .* has 256 characters; at most 255"):
             ask("x" * 256)
     assert iobench.prepare(numbers(), ["npy"], data_dir=tmp_path, name="x" * 255)[0].name == "x" * 255
 

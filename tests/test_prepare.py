@@ -378,7 +378,7 @@ class TestFolderAndDisk:
     def test_too_little_space_is_said_before_anything_is_written(self, tmp_path, monkeypatch):
         monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 0, 100_000))
         with pytest.raises(
-            PrepareError, match=r"npy, lmdb may need .* GiB, .* GiB are free; use a smaller --size"
+            PrepareError, match=r"npy, lmdb may need .*iB, .*iB are free; use a smaller --size"
         ):
             prepare(tmp_path)
         assert_tidy(tmp_path / "d")

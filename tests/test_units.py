@@ -116,7 +116,14 @@ def test_odd_numbers_are_refused_at_once(text):
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.00 KiB"), (40_000_000, "38.1 MiB"), (5 << 40, "5.00 TiB")],
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.00 KiB"),
+        (40_000_000, "38.1 MiB"),
+        (5 << 50, "5.00 PiB"),
+        (5 << 60, "5,120 PiB"),
+    ],
 )
 def test_bytes_have_iec_units(count, text):
     assert bytes_text(count) == text

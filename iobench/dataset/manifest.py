@@ -32,7 +32,7 @@ from iobench.dataset.manifest_body import NAME_BYTES, Added, Artifact, Body, Che
 from iobench.dataset.manifest_file import FILE_NAME, VERSION
 from iobench.dataset.places import AddedData, Place, PreparedFolder
 from iobench.dataset.seal import Seal
-from iobench.errors import ManifestError
+from iobench.errors import InvalidSettings, ManifestError
 from iobench.formats import Format, MissingDependency, Reader, Schema
 from iobench.host.bus_errors import guarded
 
@@ -218,14 +218,14 @@ def find_dataset(data_dir: Path, name: str | None = None) -> Manifest:
 
 
 def check_name(name: str) -> str:
-    """The name itself, if it can be a folder inside the data folder; else ManifestError."""
+    """The name itself, if it can be a folder inside the data folder; else InvalidSettings."""
     if not DATASET_NAME.fullmatch(name) or name == "results":
-        raise ManifestError(
+        raise InvalidSettings(
             f"dataset name {name!r} must start with a letter or digit, hold only those and . _ - = , "
             "and not be 'results'"
         )
     if len(name) > NAME_BYTES:
-        raise ManifestError(
+        raise InvalidSettings(
             f"dataset name {name[:20]}… has {len(name)} characters; "
             f"at most {NAME_BYTES} fit into a folder's name"
         )

@@ -22,6 +22,7 @@ from iobench.dataset.staging import new_generation, sync, sync_directory, tempor
 from iobench.dataset.verify import Progress, compare, content_of, read_back, verify_artifact
 from iobench.errors import BenchError, PrepareError, WrongContent
 from iobench.formats import Batch, Format, FormatError, same
+from iobench.units import bytes_text
 
 CLOCK_S = time.get_clock_info("perf_counter").resolution  # no duration is shorter
 
@@ -238,6 +239,6 @@ def _check_space(manifest: Manifest, source: Source, missing: list[str]) -> None
     free = shutil.disk_usage(manifest.root).free
     if needed > free:
         raise PrepareError(
-            f"{manifest.root}: {', '.join(missing)} may need {needed / 2**30:.2f} GiB, "
-            f"{free / 2**30:.2f} GiB are free; use a smaller --size, fewer formats or another --data-dir"
+            f"{manifest.root}: {', '.join(missing)} may need {bytes_text(needed)}, "
+            f"{bytes_text(free)} are free; use a smaller --size, fewer formats or another --data-dir"
         )
