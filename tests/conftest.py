@@ -8,9 +8,11 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 import gc
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import traceback
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -139,6 +141,14 @@ def cluster():
     )
     yield ray
     ray.shutdown()
+
+
+def enlarge(png):
+    """Have a PNG file say that it has 30,000 x 30,000 pixels."""
+    stored = bytearray(png.read_bytes())
+    stored[16:24] = struct.pack(">2I", 30_000, 30_000)
+    stored[29:33] = struct.pack(">I", zlib.crc32(stored[12:29]))
+    png.write_bytes(stored)
 
 
 def require_disk(path):

@@ -8,6 +8,7 @@ import h5py
 import lz4.frame
 import numpy as np
 import pytest
+from conftest import enlarge
 from PIL import Image
 
 from iobench import Synthetic, open_source
@@ -387,6 +388,15 @@ class TestImages:
     def test_an_unreadable_image_is_named(self, folder, content):
         (folder / "dog/2.png").write_bytes(content)
         assert str(folder / "dog/2.png") in complaint(folder, (8, 8))
+
+    def test_an_image_of_too_many_pixels_is_told_how_many_there_may_be(self, folder):
+        Image.new("RGB", (9, 9)).save(folder / "dog/2.png")
+        enlarge(folder / "dog/2.png")
+        said = complaint(folder, (8, 8))
+        assert said.endswith(
+            "2.png cannot be decoded: it has more than 178,956,970 pixels, the most that are "
+            "decoded: make it smaller first"
+        )
 
     def test_a_truncated_image_is_named(self, folder):
         whole = (folder / "cat/1.jpg").read_bytes()

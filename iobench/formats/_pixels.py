@@ -23,6 +23,7 @@ except ImportError as error:
 
 KINDS = ("PNG", "JPEG")
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
+MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)  # beyond which Pillow raises DecompressionBombError
 TAIL_BYTES = 64  # of a file, in which its end stands
 
 # What is wrong with an image is said once, as an error.
@@ -53,6 +54,8 @@ def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "
             found = np.asarray(image)
     except CorruptArtifact:
         raise
+    except Image.DecompressionBombError as error:
+        raise corrupt(file, expected, f"more than {MOST_PIXELS:,} pixels") from error
     except Exception as error:  # decoders fail in any way on damaged files; whichever it is, name the file
         raise corrupt(file, expected, reason(error)) from error
     if found.shape != pixels.shape or found.dtype != np.uint8:
@@ -68,6 +71,11 @@ def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "
     try:
         with Image.open(regular(file) if stored is None else BytesIO(stored), formats=KINDS) as image:
             (width, height), mode = image.size, image.mode
+    except Image.DecompressionBombError as error:
+        raise CorruptArtifact(
+            f"{file}: {what + ': ' if what else ''}it has more than {MOST_PIXELS:,} pixels, the most that "
+            "are decoded: make it smaller first"
+        ) from error
     except Exception as error:  # as above
         said = reason(error) if stored is None else "other bytes"
         raise corrupt(file, f"{what or 'a PNG or JPEG file'}", said) from error

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from conftest import enlarge
 
 import iobench
 from iobench import formats
@@ -119,6 +120,23 @@ def test_pixels_of_another_kind_and_links_are_refused_by_name(tmp_path):
     (tmp_path / "train/cat/0.png").symlink_to(tmp_path / "train/cat/1.png")
     with pytest.raises(CorruptArtifact, match="found a link"):
         IMAGES.schema_of(tmp_path / "train")
+
+
+def test_an_image_of_too_many_pixels_is_told_how_many_there_may_be(tmp_path):
+    people(tmp_path / "train")
+    file = tmp_path / "train/cat/0.png"
+    enlarge(file)
+    with pytest.raises(CorruptArtifact) as error:
+        IMAGES.schema_of(tmp_path / "train")
+    assert str(error.value).startswith(
+        f"{file}: it has more than 178,956,970 pixels, the most that are decod"
+    )
+    schema = Schema(6, (Field("image", (6, 4, 3), "uint8"), Field("label", (), "int64")))
+    with (
+        IMAGES.open(tmp_path / "train", schema) as reader,
+        pytest.raises(CorruptArtifact, match=r"found more than 178,956,970 pixels"),
+    ):
+        reader.sample(0)
 
 
 def test_an_image_of_another_size_is_not_decoded(tmp_path):

@@ -29,6 +29,8 @@ except ImportError as error:
 
 # By content, whatever the suffix says. Others call programs (EPS: Ghostscript), are seldom, or no pictures.
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)  # beyond which Pillow raises DecompressionBombError
+MORE_PIXELS = f"it has more than {MOST_PIXELS:,} pixels, the most that are decoded: make it smaller first"
 MAX_FILE_BYTES = 192 << 20
 MAX_SCANS = 100  # of a progressive JPEG, which has about ten; each goes over all pixels again
 MEMORY_BYTES = 512 << 20  # that images being decoded may take together
@@ -105,8 +107,8 @@ class Decoder:
             raise
         except UnidentifiedImageError as error:
             raise _undecodable(path, f"not an image of a kind that is read ({', '.join(KINDS)})") from error
-        except Image.DecompressionBombError as error:  # beyond 178 million pixels, whatever its kind
-            raise _too_large(path, "it has more pixels than any image of that kind may") from error
+        except Image.DecompressionBombError as error:
+            raise _undecodable(path, MORE_PIXELS) from error
         except Exception as error:  # decoders fail on damaged files in ways of their own: name the file
             raise _undecodable(path, reason(error)) from error
 
@@ -145,8 +147,10 @@ def _memory(path: Path, image: Image.Image, layout: Layout) -> int:
     if (width, height) != image.size:
         needed += width * height * PIXEL_BYTES
     if needed > MEMORY_BYTES:
-        raise _too_large(
-            path, f"its {image.width:,} x {image.height:,} pixels would take {bytes_text(needed)}"
+        raise _undecodable(
+            path,
+            f"its {image.width:,} x {image.height:,} pixels would take {bytes_text(needed)} of memory, and "
+            f"at most {bytes_text(MEMORY_BYTES)} may be taken: make it smaller first",
         )
     return needed
 
@@ -180,12 +184,6 @@ def _scans(file: BinaryIO) -> int:
         last = piece[-1:]
     file.seek(position)
     return count
-
-
-def _too_large(path: Path, found: str) -> SourceError:
-    return _undecodable(
-        path, f"{found}, and at most {bytes_text(MEMORY_BYTES)} may be taken: make it smaller first"
-    )
 
 
 def _undecodable(path: Path, why: str) -> SourceError:
