@@ -380,7 +380,7 @@ class TestHostile:
     def test_values_that_say_nothing_or_are_told_wrongly(self, theirs):
         path = write_lmdb(theirs / "l")
         self.refused(path, "28 bytes do not say", "--field", format="lmdb")
-        self.refused(path, "28 bytes", "make 20", format="lmdb", fields=TOLD[:1])
+        self.refused(path, "make 20: tell all that is in a value", format="lmdb", fields=TOLD[:1])
 
     def test_keys_that_are_no_numbers_or_not_all(self, theirs):
         named = write_lmdb(theirs / "k", key=lambda row: f"img{row:09}".encode())

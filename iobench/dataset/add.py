@@ -18,7 +18,6 @@ from iobench.dataset import apart, seal
 from iobench.dataset.apart import Data
 from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
 from iobench.dataset.manifest_body import Added, storable
-from iobench.dataset.places import field_text
 from iobench.dataset.prepare import swept
 from iobench.dataset.sources import Source, default_name
 from iobench.dataset.staging import locked, os_errors
@@ -208,4 +207,4 @@ def _holds_others(before: Manifest) -> ArtifactExists:
 
 
 def _text(schema: Schema) -> str:
-    return shortened(" ".join(map(field_text, schema.fields)), 300)
+    return shortened(" ".join(field.typed for field in schema.fields), 300)

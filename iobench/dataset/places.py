@@ -19,7 +19,7 @@ from iobench.dataset.manifest_body import Added, Artifact, FileStamp
 from iobench.dataset.seal import Seal
 from iobench.dataset.tree import Tree, differences
 from iobench.errors import SourceError
-from iobench.formats import REPAIR, CorruptArtifact, Field, Schema, corrupt
+from iobench.formats import REPAIR, CorruptArtifact, Schema, corrupt
 
 
 class Place(ABC):
@@ -173,14 +173,8 @@ def _command(root: Path, schema: Schema, variant: str, added: Added) -> str:
     """What to type to have the same data hashed again."""
     chosen = f"::{','.join(added.names)}" if added.names else ""
     words = ["iobench", "add", added.path + chosen, "--name", root.name, "--format", variant]
-    words += [f"--field={field_text(field)}" for field in schema.fields if added.told]
+    words += [f"--field={field.typed}" for field in schema.fields if added.told]
     return shlex.join(words if root.parent == Path("data") else [*words, "--data-dir", str(root.parent)])
-
-
-def field_text(field: Field) -> str:
-    """A field as it is typed: `x=float32[3,224,224]`."""
-    shape = f"[{','.join(map(str, field.shape))}]" if field.shape else ""
-    return f"{field.name}={field.dtype}{shape}"
 
 
 def stamps(folder: Path) -> dict[str, FileStamp]:

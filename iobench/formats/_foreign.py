@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -59,6 +60,11 @@ def fields_by_name(path: Path, names: Iterable[str]) -> dict[str, str]:
             raise CorruptArtifact(f"{path}: {found[field]} and {name} would both be the field {field}")
         found[field] = name
     return found
+
+
+def as_options(fields: Iterable[Field]) -> str:
+    """What to type to have these fields taken."""
+    return " ".join(f"--field {shlex.quote(field.typed)}" for field in fields)
 
 
 def not_fixed(path: Path, name: str, found: str) -> CorruptArtifact:

@@ -110,7 +110,8 @@ def _told(path: Path, samples: int, value_bytes: int, fields: tuple[Field, ...])
     if schema.sample_bytes != value_bytes:
         raise CorruptArtifact(
             f"{path}: its values have {value_bytes:,} bytes, and the fields that were told make "
-            f"{schema.sample_bytes:,}"
+            f"{schema.sample_bytes:,}: tell all that is in a value, in the order in which it lies, and its "
+            "dtypes and shapes as they were written"
         )
     check_sample(f"{path}", (), schema.sample_bytes)
     return schema

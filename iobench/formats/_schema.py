@@ -51,6 +51,12 @@ class Field:
             raise ValueError(f"field {self.name}: shape {self.shape} holds no element")
 
     @property
+    def typed(self) -> str:
+        """The field as it is typed: `x=float32[3,224,224]`."""
+        shape = f"[{','.join(map(str, self.shape))}]" if self.shape else ""
+        return f"{self.name}={self.dtype}{shape}"
+
+    @property
     def elements(self) -> int:
         """Scalar elements in one sample."""
         return math.prod(self.shape)

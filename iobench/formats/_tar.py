@@ -16,6 +16,7 @@ from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._placed import runs
 from iobench.formats._placement import Index
 from iobench.formats._schema import Array
+from iobench.formats._text import shortened
 
 BLOCK = tarfile.BLOCKSIZE
 MAGIC_AT, MAGIC = 257, b"ustar"
@@ -65,7 +66,9 @@ def members(stored: Array, path: Path) -> Iterator[Member]:
         kind, size, begin = header[156:157], _size(header, path, place), place + BLOCK
         place = begin + -(-size // BLOCK) * BLOCK
         if place > len(data):
-            raise corrupt(path, f"{size} bytes of a file in the archive", f"{max(0, len(data) - begin)}")
+            _check_sums(stored, np.array(headers, np.int64), path)  # else the header lies about its size
+            whole = f"{size:,} bytes of {shortened(long.name or _name(header))}"
+            raise _cut_off(path, whole, f"{max(0, len(data) - begin):,}")
         if kind in (b"0", b"\0", b"7"):
             size = size if long.size is None else long.size
             name = long.name or _name(header)
@@ -81,11 +84,21 @@ def members(stored: Array, path: Path) -> Iterator[Member]:
             what = LINKS.get(kind, f"a member of type {kind!r}")
             raise CorruptArtifact(f"{path}: {_name(header)} is {what}; only regular files hold samples")
     if bytes(data[place : place + len(END)]) != END:
-        raise corrupt(path, "a tar archive with two empty blocks at its end", "no such end")
+        raise corrupt(
+            path, "a tar archive with two empty blocks at its end", "no such end; it may be cut off"
+        )
     _check_sums(stored, np.array(headers, np.int64), path)
 
 
+def _cut_off(path: Path, expected: str, found: str) -> CorruptArtifact:
+    """The CorruptArtifact for an archive that ends too soon; not prepare's own: their size is looked at."""
+    said = "the archive is cut off, copy it again from where it came"
+    return CorruptArtifact(f"{path}: expected {expected}, found {found}: {said}")
+
+
 def _size(header: bytes, path: Path, place: int) -> int:
+    if 0 < len(header) < BLOCK:
+        raise _cut_off(path, f"the header of a file at byte {place}", "a part of it")
     if len(header) < BLOCK or not is_tar(header):
         raise corrupt(path, f"the header of a file at byte {place}", "none")
     try:

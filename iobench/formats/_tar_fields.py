@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from iobench.formats._errors import CorruptArtifact, corrupt
-from iobench.formats._foreign import FIXED
+from iobench.formats._foreign import FIXED, as_options
 from iobench.formats._npy import LONGEST, header_of, read_header
 from iobench.formats._packed_images import PackedImages
 from iobench.formats._placed import Found, Maps, runs
@@ -21,8 +22,57 @@ IMAGES = {"png", "jpg", "jpeg"}
 OTHER_IMAGES = {"ppm", "pgm", "pbm", "webp", "bmp", "tif", "tiff"}
 
 
-def field_of(suffix: str, column: Column, maps: Maps) -> Field:
-    """What a column's first file says of itself; CorruptArtifact where it says nothing."""
+def fields_of(columns: Mapping[str, Column], maps: Maps) -> tuple[Field, ...]:
+    """The field of each column; CorruptArtifact says what can be taken where the files of one say nothing."""
+    found = {suffix: field_of(suffix, column, maps) for suffix, column in columns.items()}
+    known = [field for field in found.values() if field is not None]
+    for suffix, column in columns.items():
+        if found[suffix] is None:
+            what = "images of a kind that is not decoded here; convert them to PNG or JPEG, or"
+            if _kind(suffix) not in OTHER_IMAGES:
+                what = "nothing that says its dtype and shape;"
+            how = _instead(suffix, column, known)
+            raise CorruptArtifact(f"{column.path(maps, 0)}: files .{suffix} hold {what} {how}")
+    return tuple(known)
+
+
+def _instead(suffix: str, column: Column, known: Sequence[Field]) -> str:
+    """What to type where the files of a column do not say what they hold."""
+    ways = [f"take the others: {as_options(known)}"] if known else []
+    if len(set(column.size)) == 1:
+        ways.append(
+            f"tell what is in their {column.size[0]:,} bytes: --field '{_name_of(suffix)}=DTYPE[SHAPE]'"
+        )
+    return ", or ".join(ways) or f"pack .npy files in place of them, for they are not of one size: {FIXED}"
+
+
+def check_told(columns: Mapping[str, Column], maps: Maps, told: Sequence[Field]) -> None:
+    """CorruptArtifact where the files of the first sample are other than the fields that were told."""
+    for field in told:
+        suffix = suffix_of(columns, field)
+        if suffix is None:
+            continue
+        column, found = columns[suffix], field_of(suffix, columns[suffix], maps)
+        if _kind(suffix) in IMAGES and not field.is_image:
+            found = None  # as the bytes that they are
+        if found is not None and (found.dtype, found.shape) != (field.dtype, field.shape):
+            right = as_options([replace(found, name=field.name)])
+            said = f"is {found.dtype} {found.shape}: write {right}"
+        elif found is None and column.size[0] != field.sample_bytes:
+            said = f"has {column.size[0]:,} bytes, and that makes {field.sample_bytes:,}"
+        else:
+            continue
+        differs = f"{as_options([field])} differs from the data: the first .{suffix} {said}"
+        raise CorruptArtifact(f"{column.path(maps, 0)}: {differs}")
+
+
+def suffix_of(columns: Mapping[str, Column], field: Field) -> str | None:
+    """The suffix of the files that hold a field; None where there are none."""
+    return next((s for s in (f"{field.name.lower()}.npy", *columns) if s in columns and _is(s, field)), None)
+
+
+def field_of(suffix: str, column: Column, maps: Maps) -> Field | None:
+    """What a column's first file says of itself; None where it says nothing."""
     kind, path = _kind(suffix), column.path(maps, 0)
     if kind == "npy":
         _, shape, dtype = read_header(_start(maps, column, 0), f"the first .{suffix}", path)
@@ -35,12 +85,7 @@ def field_of(suffix: str, column: Column, maps: Maps) -> Field:
         return Field(_name_of(suffix), (), "int64")
     if kind in IMAGES:
         return Field(_name_of(suffix), _images(suffix, column).shape(maps, 0), "uint8")
-    what = "images of a kind that is not decoded here; convert them to PNG or JPEG, or"
-    if kind not in OTHER_IMAGES:
-        what = "nothing that says its dtype and shape;"
-    raise CorruptArtifact(
-        f"{path}: files .{suffix} hold {what} name the fields to take, with dtype and shape"
-    )
+    return None
 
 
 def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> dict[str, Array]:
@@ -55,9 +100,7 @@ def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> dict[str, Ar
         raise corrupt(folder, f"{schema.samples} samples", samples)
     lists: dict[str, Array] = {}
     for number, field in enumerate(schema.fields):
-        suffix = next(
-            (s for s in (f"{field.name.lower()}.npy", *columns) if s in columns and _is(s, field)), None
-        )
+        suffix = suffix_of(columns, field)
         if suffix is None:
             raise corrupt(folder, f"files of field {field.name} in every sample", ", ".join(columns))
         column = columns[suffix]

@@ -10,7 +10,7 @@ import numpy as np
 from iobench.formats import _example
 from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._example import BYTES, FLOATS, INTS, Layout, Span
-from iobench.formats._foreign import FIXED, fields_by_name, not_fixed
+from iobench.formats._foreign import FIXED, as_options, fields_by_name, not_fixed
 from iobench.formats._placed import Found, runs
 from iobench.formats._placement import Blocks, Decode, Index, Listed, Placement
 from iobench.formats._schema import Array, Field, Schema
@@ -24,9 +24,12 @@ def fields_of(path: Path, records: Records) -> tuple[Field, ...]:
     layout = records.layout(0)
     names = fields_by_name(path, sorted(layout.spans))
     if unknown := [key for key in names.values() if layout.spans[key].kind == BYTES]:
+        known = [_field(records, n, layout.spans[key]) for n, key in names.items() if key not in unknown]
+        told = [as_options(known)] if known else []
+        told += [f"--field '{name}=DTYPE[SHAPE]'" for name, key in names.items() if key in unknown]
         raise CorruptArtifact(
-            f"{path}: {', '.join(unknown)}: values of bytes do not say what they are; "
-            "name the fields to take, with dtype and shape"
+            f"{path}: {', '.join(unknown)}: values of bytes do not say what they are; tell the fields to "
+            f"take: {' '.join(told)}"
         )
     return tuple(_field(records, name, layout.spans[key]) for name, key in names.items())
 

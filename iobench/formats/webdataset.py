@@ -26,7 +26,7 @@ from iobench.formats._records import Record, ShardWriter, rows_within
 from iobench.formats._schema import Array, Batch, Field, Schema
 from iobench.formats._tar import BLOCK, DIGIT, END, Headers, is_tar
 from iobench.formats._tar_columns import columns_of
-from iobench.formats._tar_fields import field_of, found_of, lists_of
+from iobench.formats._tar_fields import check_told, fields_of, found_of, lists_of
 
 DIGITS = 9  # of a sample's number, as WebDataset's own examples have them
 
@@ -86,8 +86,8 @@ class WebDataset(Format):
         try:
             samples, columns = columns_of(maps)
             fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
-            fields = told or tuple(field_of(suffix, columns[suffix], maps) for suffix in columns)
-            schema = Schema(samples, tuple(fields))
+            check_told(columns, maps, told)
+            schema = Schema(samples, tuple(told) or fields_of(columns, maps))
             lists_of(maps, schema, thorough=True)
             return schema
         finally:

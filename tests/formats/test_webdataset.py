@@ -231,6 +231,53 @@ def test_images_that_are_no_samples_of_one_kind_are_refused_by_name(tmp_path, si
         WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
 
 
+def test_what_to_type_is_said_where_files_do_not_say_what_they_hold(tmp_path):
+    files = pictures("png")[0] | {f"{row:06d}.json": b"{}" + b" " * row for row in range(4)}
+    path = pack(tmp_path / "a.tar", dict(sorted(files.items())))
+    with pytest.raises(CorruptArtifact) as error:
+        WEBDATASET.schema_of(path)
+    said = "; take the others: --field cls=int64 --field 'png=uint8[4,5,3]'"
+    assert str(error.value) == f"{path}: files .json hold nothing that says its dtype and shape{said}"
+    path = pack(
+        tmp_path / "b.tar", {f"{row}.{name}": bytes(8) for row in range(3) for name in ("raw", "npz")}
+    )
+    with pytest.raises(
+        CorruptArtifact, match=r"; tell what is in their 8 bytes: --field 'raw=DTYPE\[SHAPE\]'$"
+    ):
+        WEBDATASET.schema_of(path)
+    path = pack(tmp_path / "c.tar", {f"{row}.txt": bytes(row + 1) for row in range(3)})
+    with pytest.raises(
+        CorruptArtifact, match=r"shape; pack \.npy files in place of them, for they are not of"
+    ):
+        WEBDATASET.schema_of(path)
+
+
+@pytest.mark.parametrize(
+    ("told", "complaint"),
+    [
+        (
+            Field("png", (5, 5, 3), "uint8"),
+            r"--field 'png=uint8\[5,5,3\]' differs from the data: the first "
+            r"\.png is uint8 \(4, 5, 3\): write --field 'png=uint8\[4,5,3\]'$",
+        ),
+        (Field("cls", (), "float32"), r"the first \.cls is int64 \(\): write --field cls=int64$"),
+        (Field("x", (4,), "int16"), r"the first \.x\.npy is int16 \(3,\): write --field 'x=int16\[3\]'$"),
+        (
+            Field("raw", (2,), "int16"),
+            r"differs from the data: the first \.raw has 3 bytes, and that makes 4$",
+        ),
+    ],
+    ids=["image", "number", "npy", "raw"],
+)
+def test_an_option_that_differs_from_the_data_is_said_to(tmp_path, told, complaint):
+    files = pictures("png")[0] | {f"000{name}": content for name, content in FILES.items()}
+    files |= {f"{row:06d}.raw": bytes(3) for row in range(4)}
+    path = pack(tmp_path / "a.tar", dict(sorted(files.items())))
+    with pytest.raises(CorruptArtifact, match=complaint):
+        WEBDATASET.schema_of(path, (told,))
+    WEBDATASET.schema_of(path, (Field("raw", (3,), "uint8"),))
+
+
 def test_an_image_that_is_damaged_or_replaced_is_corrupt(tmp_path):
     files, _ = pictures("jpg")
     schema = WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
@@ -283,7 +330,26 @@ def test_a_header_that_claims_too_much_is_corrupt(tmp_path):
     stored = bytearray(path.read_bytes())
     stored[124:136] = b"\x80" + (1 << 60).to_bytes(11, "big")
     path.write_bytes(stored)
-    with pytest.raises(CorruptArtifact, match="bytes of a file in the archive"):
+    with pytest.raises(CorruptArtifact, match="a header at byte 0 with the checksum"):
+        WEBDATASET.schema_of(path)
+
+
+@pytest.mark.parametrize(
+    ("left", "complaint"),
+    [
+        (512 + 100, r"expected 134 bytes of 000\.x\.npy, found 100: the archive is cut off, copy it again"),
+        (
+            1024 + 100,
+            "the header of a file at byte 1024, found a part of it: the archive is cut off, copy it",
+        ),
+        (1024, "found no such end; it may be cut off"),
+    ],
+    ids=["member", "header", "end"],
+)
+def test_an_archive_that_is_cut_off_is_said_to_be_that(tmp_path, left, complaint):
+    path = pack(tmp_path / "a.tar", FILES)
+    os.truncate(path, left)
+    with pytest.raises(CorruptArtifact, match=complaint):
         WEBDATASET.schema_of(path)
 
 

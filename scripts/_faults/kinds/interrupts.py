@@ -18,7 +18,6 @@ from _faults.commands import Ended, Ready, Start, command, new
 from _faults.others import Others, others
 from _faults.prepares import NAME, Call
 from _faults.registry import Outcome, Trials, kind
-from iobench.dataset.places import field_text
 from iobench.formats import Field, Schema
 
 AT_ONCE, ELEMENTS = 3, 1 << 14
@@ -49,7 +48,7 @@ class _Commands:
         if what == "add":
             theirs = self.others[number % len(self.others)]
             line = ["add", str(theirs.path), "--format", theirs.variant, "--data-dir", data_dir]
-            return [*line, "--name", f"a{number}", *(f"--field={field_text(one)}" for one in theirs.told)]
+            return [*line, "--name", f"a{number}", *(f"--field={one.typed}" for one in theirs.told)]
         line = ["run", "--data-dir", str(self.folder / form), "--name", NAME, "--format", form, "--no-limits"]
         line += ["--out", str(self.out(number))]
         if what == "run":
