@@ -178,7 +178,7 @@ class TestChanges:
             done = inside(*command, "--name", "d", "--data-dir", manifest.root.parent)
             said = complaint(done, 1)
             assert "it changed since it was added to dataset d" in said
-        help = said.partition("hash it again: ")[2]
+        help = said.partition("or hash them again: ")[2]
         done = inside(*shlex.split(help)[1:])
         assert done.returncode == 0, done.stderr
         assert iobench.verify(Manifest.load(manifest.root)) == {kind: None}
@@ -200,6 +200,30 @@ class TestChanges:
             assert "npy · native" not in done.stderr.partition("iobench:")[2]
             assert "1 round" in done.stdout
         assert inside("limits", *where).returncode == 0
+
+    @pytest.mark.parametrize(
+        ("stored", "words"),
+        [(X[5].tobytes(), "content"), (b"\x78\x5e", "expected ")],
+        ids=["a value", "a packed chunk"],
+    )
+    def test_damage_that_no_stamp_shows_is_told_with_what_helps(self, theirs, stored, words):
+        manifest, file = added("hdf5", theirs), theirs / "hdf5.h5"
+        whole, stat = file.read_bytes(), file.stat()
+        file.write_bytes(whole.replace(stored, b"damaged!"[: len(stored)] + stored[8:], 1))
+        os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        options = iobench.RunOptions(loader=("native", "stream", "dataloader"), rounds="1", limits=False)
+        said = [*iobench.run(manifest, options).failures.values(), iobench.verify(manifest)["hdf5"]]
+        assert len(said) == 4
+        if words == "expected ":
+            with pytest.raises(CorruptArtifact) as error:
+                list(iobench.StreamLoader(manifest.root, format="hdf5", batch_size=50))
+            with pytest.raises(CorruptArtifact) as other:
+                list(iobench.batches(manifest.root, format="hdf5", loader="native"))
+            said += [str(error.value), str(other.value)]
+        for line in said:
+            assert words in line
+            assert "; restore the files from where they came, or hash them again: iobench add" in line
+            assert "prepare it again" not in line
 
     def test_every_kind_of_change_is_seen(self, theirs):
         manifest = added("npy", theirs)

@@ -155,7 +155,7 @@ def test_without_a_dataset_the_command_to_make_one_is_named(tmp_path, inside):
     assert "run 'iobench prepare --size 1e7' first" in complaint(done, 1)
     assert not (tmp_path / "nothing").exists()
     assert "no dataset there" in complaint(inside("run", "--data-dir", tmp_path, "--name", "other"), 1)
-    assert "dataset name '../x'" in complaint(inside("run", "--data-dir", tmp_path, "--name", "../x"), 1)
+    assert "dataset name '../x'" in complaint(inside("run", "--data-dir", tmp_path, "--name", "../x"), 2)
 
 
 @pytest.mark.parametrize(

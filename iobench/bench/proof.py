@@ -69,11 +69,14 @@ class Proof:
         ordered = self._compare(self._sum(self._check.content))
         if self._sum(self._check.ordered) != ordered:
             raise WrongContent(
-                "samples in another order than was asked for reached the device; prepare it again, "
-                "as it was first prepared, to repair it"
+                f"samples in another order than was asked for reached the device; {self._repair}"
             )
         again = sum(self._peers.gathered(self._again))
         return ProofPart(repeated=again) if again else None
+
+    @property
+    def _repair(self) -> str:
+        return self._manifest.place_of(self._job.opener.format.variant).repair
 
     def _sum(self, own: int) -> int:
         """Of all ranks, modulo 2^64."""
@@ -99,8 +102,8 @@ class Proof:
             stored = self._check.hashes(reader.batch(rows[own:]))
         if not np.array_equal(stored, self._check.hashes(again).cpu().numpy()):
             raise WrongContent(
-                f"wrong content on the device: row {rows[own]} came otherwise than it is stored; prepare it "
-                "again, as it was first prepared, to repair it"
+                f"wrong content on the device: row {rows[own]} came otherwise than it is stored; "
+                f"{self._repair}"
             )
         return rows[:own], {name: tensor[:own] for name, tensor in batch.items()}
 
@@ -110,7 +113,7 @@ class Proof:
         if found != expected:
             raise WrongContent(
                 f"wrong content on the device: expected checksum {expected:016x}, found {found:016x}; "
-                "prepare it again, as it was first prepared, to repair it"
+                f"{self._repair}"
             )
         return ordered
 

@@ -202,7 +202,8 @@ class Measuring:
         except ENDING:
             raise
         except (BenchError, FormatError) as error:
-            self._run.failures[case.key] = str(error)
+            place = self._run.manifest.place_of(case.variant)
+            self._run.failures[case.key] = place.advised(str(error))
 
     def _say_what_is_there(self) -> None:
         there, whole = len(self._done), len(self._run.cases) * (self._plan.count or 0)

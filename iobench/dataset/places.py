@@ -10,6 +10,8 @@ import os
 import shlex
 import stat
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -18,8 +20,8 @@ from iobench.dataset import seal
 from iobench.dataset.manifest_body import Added, Artifact, FileStamp
 from iobench.dataset.seal import Seal
 from iobench.dataset.tree import Tree, differences
-from iobench.errors import SourceError
-from iobench.formats import REPAIR, CorruptArtifact, Schema, corrupt
+from iobench.errors import BenchError, SourceError
+from iobench.formats import REPAIR, CorruptArtifact, FormatError, Schema, corrupt
 
 
 class Place(ABC):
@@ -27,6 +29,19 @@ class Place(ABC):
 
     path: Path  # what its format opens
     repair: str  # what to do where they hold something else than when they were verified
+
+    def advised(self, said: str) -> str:
+        """What a format says of damage, with this place's remedy in place of that for what prepare wrote."""
+        return said.replace(REPAIR, self.repair)
+
+    @contextmanager
+    def advising(self) -> Iterator[None]:
+        """Have errors that leave it say this place's remedy."""
+        try:
+            yield
+        except (FormatError, BenchError) as error:
+            error.args = (self.advised(str(error)),)
+            raise
 
     @property
     @abstractmethod
@@ -126,7 +141,8 @@ class AddedData(Place):
     def __init__(self, root: Path, schema: Schema, artifact: Artifact, added: Added) -> None:
         self.path, self._dataset = Path(added.path), root.name
         self._artifact, self._added = artifact, added
-        self.repair = f"hash it again: {_command(root, schema, artifact.variant, added)}"
+        again = _command(root, schema, artifact.variant, added)
+        self.repair = f"restore the files from where they came, or hash them again: {again}"
 
     @property
     def files(self) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import itertools
 import multiprocessing
@@ -62,18 +63,25 @@ def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silen
     Files touched since they were verified are read by a child process, because a library may
     abort on what it finds in a damaged page.
     """
-    opener = manifest.opener(variant)
+    opener, place = manifest.opener(variant), manifest.place_of(variant)
     # a library that must not be forked is not one that aborts
     here = manifest.unchanged(variant) or not opener.format.forkable
     read = content_of if here else _content_in_child
-    try:
+    with place.advising(), _readable(opener.path):
         found = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
+    compare(manifest.checksums_of(variant), opener.path, found, place.repair)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn an OSError of the disk under an artifact into CorruptArtifact."""
+    try:
+        yield
     except (FormatError, BenchError):  # some of which are an OSError, too
         raise
     except OSError as error:
-        file = Path(str(error.filename or opener.path))
+        file = Path(str(error.filename or path))
         raise corrupt(file, "a file that can be read", error.strerror or reason(error)) from error
-    compare(manifest.checksums_of(variant), opener.path, found, manifest.place_of(variant).repair)
 
 
 def content_of(opener: Opener, report: Report = lambda done, total: None) -> Checksum:

@@ -45,10 +45,15 @@ def batches(
     check_setting("epoch", epoch)
     chosen = str(pick_device(device))
     used = loaders.parse(loader).on(chosen)
-    opener = Manifest.load(Path(dataset)).opener(format)
+    manifest = Manifest.load(Path(dataset))
+    opener = manifest.opener(format)
     drawn = Batching(order, batch_size, seed, block_bytes, window_bytes).row_order(opener.schema)
     transfer = HostToDevice(torch.device(chosen), used.copies_without_blocking)
     asked = epoch if used.own_order else drawn.batches(opener.schema.samples, epoch)
     job = Job(opener, drawn, chosen)
-    with closing(used.open(job)) as epochs, closing(epochs.epoch(asked)) as running:
+    with (
+        manifest.place_of(format).advising(),
+        closing(used.open(job)) as epochs,
+        closing(epochs.epoch(asked)) as running,
+    ):
         yield from map(transfer.move, running)

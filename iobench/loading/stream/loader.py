@@ -12,6 +12,7 @@ import torch
 
 from iobench import formats
 from iobench.dataset.manifest import Manifest
+from iobench.dataset.places import Place
 from iobench.errors import BenchError, InvalidSettings
 from iobench.formats import FormatError, Schema
 from iobench.host.device import pick_device
@@ -72,10 +73,10 @@ class StreamLoader:
         self._manifest = Manifest.load(Path(dataset))
         self._variant = formats.parse(format).variant
         opener = self._manifest.opener(self._variant)  # says now what would be wrong later
-        with failures_of(opener.path):
+        with self._place.advising(), failures_of(opener.path):
             opener.check()
         if direct:
-            with failures_of(opener.path), opener() as reader:
+            with self._place.advising(), failures_of(opener.path), opener() as reader:
                 check_placed(reader.placement(), _chosen(opener.schema, fields), self._variant)
         self._device = pick_device(str(device))
         self._fields = _chosen(self._manifest.schema, fields)
@@ -99,7 +100,7 @@ class StreamLoader:
                     self._position += 1
                     yield batch
             except (FormatError, BenchError) as error:
-                failed: Exception = type(error)(str(error))
+                failed: Exception = type(error)(self._place.advised(str(error)))
             else:
                 self._epoch, self._position = self._epoch + 1, 0
                 return
@@ -133,9 +134,14 @@ class StreamLoader:
     def _samples(self) -> int:
         return self._manifest.schema.samples
 
+    @property
+    def _place(self) -> Place:
+        return self._manifest.place_of(self._variant)
+
     def _open(self) -> Pipeline:
         ordered = replace(self._manifest.opener(self._variant), random=self._order.kind != "sequential")
-        backend = open_backend(ordered, self._fields, self._threads, self._direct)
+        with self._place.advising():
+            backend = open_backend(ordered, self._fields, self._threads, self._direct)
         return Pipeline(backend, self._fields, self._order, transfer_to(self._device), self._transform)
 
     def _identity(self) -> dict[str, Any]:
