@@ -117,7 +117,7 @@ class ZarrReader(Reader):
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         arrays = self._opened()
-        return {name: convert(self._read(array, row)) for name, array in arrays.items()}
+        return {name: convert(self._read(name, row)) for name in arrays}
 
     def placement(self) -> Mapping[str, Placement]:
         """Fields in plain chunks."""
@@ -146,7 +146,7 @@ class ZarrReader(Reader):
     def native(self, rows: Rows) -> Batch:
         """A slice, or orthogonal indexing."""
         checked, _ = self._checked(rows)
-        return {name: self._read(array, checked) for name, array in self._opened().items()}
+        return {name: self._read(name, checked) for name in self._opened()}
 
     def close(self) -> None:
         """Let go of the arrays; no file stays open between reads."""
@@ -164,21 +164,39 @@ class ZarrReader(Reader):
         self._fill_out(rows, out)
 
     def _fill_out(self, rows: Rows, out: Mapping[str, Array]) -> None:
-        arrays = self._opened()
         for name, target in out.items():
-            target[...] = self._read(arrays[name], rows)
+            target[...] = self._read(name, rows)
 
-    def _read(self, array: zarr.Array[Any], rows: Rows | int) -> Array:
+    def _read(self, name: str, rows: Rows | int) -> Array:
+        array = self._opened()[name]
         read: Callable[[], Any] = partial(array.__getitem__, rows)
         if isinstance(rows, np.ndarray):
             read = partial(array.get_orthogonal_selection, (rows,))
         try:
             found = read()
         except DAMAGE as error:
-            raise corrupt(self._path, f"readable chunks in {array.path}", reason(error)) from error
+            where, folder = _damaged_rows(array, rows), self._folders[name]
+            raise corrupt(folder, f"readable chunks of {name}{where}", reason(error)) from error
         if not self._path.exists():  # zarr takes missing chunks for zeros
             raise corrupt(self._path, "a Zarr group", "no such folder")
         return native(np.asarray(found))
+
+
+def _damaged_rows(array: zarr.Array[Any], rows: Rows | int) -> str:
+    """Which rows share the first chunk, or shard, that cannot be read, among those of `rows`."""
+    length, samples = (array.shards or array.chunks)[0], array.shape[0]
+    if isinstance(rows, slice):
+        low, high, _ = rows.indices(samples)
+        numbers: Sequence[int] = range(low // length, -(-high // length))
+    else:
+        numbers = np.unique(np.atleast_1d(rows) // length).tolist()
+    for number in numbers:
+        first = number * length
+        try:
+            array[first]  # of all chunks beside each other
+        except DAMAGE:
+            return f", in rows {first} to {min(first + length, samples) - 1}"
+    return ""
 
 
 def _size(file: Path) -> int | None:

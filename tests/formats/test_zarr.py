@@ -163,6 +163,29 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path, options, pla
         assert_places(reader, source)
 
 
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_chunk_that_cannot_be_read_is_said_by_its_array_and_rows(tmp_path, alone):
+    path, data = tmp_path / "z.zarr", np.random.default_rng(0).integers(0, 9, (50, 6))
+    if alone:
+        zarr.create_array(path, data=data, chunks=(10, 3))
+    else:
+        zarr.open_group(path, mode="w").create_array("z/x", data=data, chunks=(10, 3))
+    schema = ZARR.schema_of(path)
+    (name,) = (field.name for field in schema.fields)
+    assert name == ("z" if alone else "z_x")
+    folder = path if alone else path / "z/x"
+    (folder / "c/2/1").write_bytes(b"damaged")
+    said = f"{folder}: expected readable chunks of {name}, in rows 20 to 29, found "
+    with ZARR.open(path, schema) as reader:
+        for rows in (slice(0, 50), slice(25, 26), np.array([3, 49, 21])):
+            with pytest.raises(CorruptArtifact) as error:
+                reader.batch(rows)
+            assert str(error.value).startswith(said)
+        with pytest.raises(CorruptArtifact, match="in rows 20 to 29, found"):
+            reader.sample(29)
+        reader.batch(slice(0, 20))
+
+
 def test_an_array_by_itself_is_a_field_by_its_name(tmp_path):
     zarr.create_array(tmp_path / "images.zarr", data=np.arange(60, dtype="uint16").reshape(10, 6))
     schema = ZARR.schema_of(tmp_path / "images.zarr")
