@@ -168,6 +168,17 @@ def test_all_commands_work_on_it(theirs, inside):
     assert not Manifest.load(data / "mine").added
 
 
+def test_what_should_be_known_of_data_is_said_before_they_are_hashed(theirs, inside):
+    zarr = pytest.importorskip("zarr")
+    zarr.create_array(theirs / "z.zarr", data=X, chunks=(50, 5))
+    (theirs / "z.zarr/c/1/0").unlink()
+    done = inside("add", theirs / "z.zarr", "--data-dir", theirs.parent / "data")
+    assert done.returncode == 0, done.stderr
+    warning, hashing = done.stderr.splitlines()[:2]
+    assert warning == "warning: z: 1 of 5 chunks is not stored and reads as the fill value 0.0"
+    assert hashing == "hashing zarr"
+
+
 class TestChanges:
     @pytest.mark.parametrize("kind", ["hdf5", "lmdb"])
     def test_a_file_that_was_touched_is_told_with_the_command_that_helps(self, kind, theirs, inside):

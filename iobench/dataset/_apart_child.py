@@ -69,9 +69,11 @@ def _describe(asked: dict[str, Any]) -> None:
     form = _format(asked)
     _limit(asked["memory_bytes"])
     _alarm(asked)
-    schema = form.schema_of(Path(asked["path"]), _fields(asked["told"]))
+    path = Path(asked["path"])
+    schema = form.schema_of(path, _fields(asked["told"]))
+    remarks = [] if asked["kind"] in KINDS else form.remarks(path, schema)
     fields = [[field.name, list(field.shape), field.dtype] for field in schema.fields]
-    _tell(DONE, {"samples": schema.samples, "fields": fields})
+    _tell(DONE, {"samples": schema.samples, "fields": fields, "remarks": remarks})
 
 
 def _hash(asked: dict[str, Any]) -> None:

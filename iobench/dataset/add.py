@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,15 @@ def add(
     data_dir: Path = Path("data"),
     overwrite: bool = False,
     progress: Progress = silent,
+    warn: Callable[[str], None] = lambda sentence: None,
 ) -> tuple[Manifest, Prepared]:
     """List data that others wrote in a dataset, after each sample was hashed once; manifest and its new row.
 
     `path` is a file or folder, and may end in `::NAME,NAME` where the format can tell arrays apart.
     `format` is a word, by default the one that recognises them; `fields` are what data hold that do not
-    say it themselves. SourceError where they cannot be read, or change meanwhile; ArtifactExists where
-    the dataset has other data and `overwrite` is not given, which forgets what it has.
+    say it themselves; `warn` is told what should be known of them. SourceError where they cannot be read,
+    or change meanwhile; ArtifactExists where the dataset has other data and `overwrite` is not given, which
+    forgets what it has.
     """
     path, names = formats.choice(Path(path))
     tree = Tree.of(_resolved(path))
@@ -59,7 +61,10 @@ def add(
             f"{path}: format {form.name} cannot take arrays by name; leave out ::{','.join(names)} to add all"
         )
     whole = f"{tree.path}::{','.join(names)}" if names else tree.path
-    schema = apart.describe(Data(Path(whole), form.variant, tree.stamp.bytes), fields)
+    described = apart.describe(Data(Path(whole), form.variant, tree.stamp.bytes), fields)
+    schema = described.schema
+    for remark in described.remarks:
+        warn(remark)
     if fields and schema.fields != tuple(fields):
         raise SourceError(f"{path}: it has other fields than --field says: {_text(schema)}")
     added = Added(str(tree.path), tree.stamp, names, bool(fields))

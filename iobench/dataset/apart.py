@@ -91,12 +91,20 @@ def recognise(path: Path) -> Recognised:
         return Recognised(tuple(found["formats"]), found["missing"])
 
 
-def describe(data: Data, told: Sequence[Field] = ()) -> Schema:
+@dataclass(frozen=True)
+class Described:
+    """What is in data, and what should be known of them, a sentence each."""
+
+    schema: Schema
+    remarks: tuple[str, ...]
+
+
+def describe(data: Data, told: Sequence[Field] = ()) -> Described:
     """What is in data; SourceError where it cannot be told, or is not to be read."""
     with _child(data, "describe", told=_plain(told)) as child:
         found = child.done()
         fields = tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in found["fields"])
-        return Schema(found["samples"], fields)
+        return Described(Schema(found["samples"], fields), tuple(found["remarks"]))
 
 
 def batches(data: Data, schema: Schema) -> Iterator[Batch]:

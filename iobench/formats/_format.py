@@ -86,6 +86,10 @@ class Format(Options, ABC):
         """
         raise CorruptArtifact(f"{path}: data in {self.name} cannot be added where they lie")
 
+    def remarks(self, path: Path, schema: Schema) -> list[str]:
+        """What should be known of data that others wrote at `path` and that can be read; a sentence each."""
+        return []
+
     @abstractmethod
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write all batches, in order, into the new directory `path`.

@@ -108,7 +108,7 @@ def chunks_of(array: zarr.Array[Any], folder: Path, field: Field) -> Chunks | No
 
 
 def _in_shards(files: tuple[Path, ...], rows: int, per_shard: int, chunks: int, codec: Any) -> Chunks | None:
-    entries = np.concatenate([_index(file, per_shard) for file in files])[:chunks]
+    entries = np.concatenate([read_index(file, per_shard) for file in files])[:chunks]
     if (entries == MISSING).any():
         return None
     file = np.repeat(np.arange(len(files)), per_shard)[:chunks]
@@ -116,7 +116,7 @@ def _in_shards(files: tuple[Path, ...], rows: int, per_shard: int, chunks: int, 
     return Chunks(rows, codec, files, file, offset.copy(), stored.copy())
 
 
-def _index(file: Path, chunks: int) -> Any:
+def read_index(file: Path, chunks: int) -> Any:
     """The index at a shard's end, (chunks, 2) u64: where each chunk begins, and its bytes."""
     length = 16 * chunks
     with open(file, "rb") as opened:

@@ -22,6 +22,7 @@ from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Rows, same
 from iobench.formats._schema import Array, Batch, Field, Schema
 from iobench.formats._text import reason
+from iobench.formats._zarr_missing import missing_chunks
 from iobench.formats._zarr_places import Chunks, chunks_of
 
 OURS = "iobench"
@@ -71,6 +72,20 @@ def found_schema(path: Path, told: Sequence[Field]) -> Schema:
         if (chunks := chunks_of(array, path / array.path, field)) is not None:
             chunks.check(field)
     return schema
+
+
+def not_stored(path: Path, schema: Schema) -> list[str]:
+    """A sentence for each field that has chunks which nobody stored."""
+    arrays, _ = open_arrays(path)
+    names, said = fields_by_name(path, arrays), []
+    for field in schema.fields:
+        array = arrays[names[field.name]]
+        missing, total = missing_chunks(array, path / array.path)
+        if missing:
+            fill = 0 if array.fill_value is None else array.fill_value
+            are = "is not stored and reads" if missing == 1 else "are not stored and read"
+            said.append(f"{field.name}: {missing:,} of {total:,} chunks {are} as the fill value {fill}")
+    return said
 
 
 class ZarrReader(Reader):

@@ -89,6 +89,12 @@ class Zarr(Format):
 
         return found_schema(path, told)
 
+    def remarks(self, path: Path, schema: Schema) -> list[str]:
+        """How many chunks nobody stored, whether that was meant or they were lost."""
+        from iobench.formats._zarr_reader import not_stored
+
+        return not_stored(path, schema)
+
     def size_bound(self, schema: Schema) -> int:
         """Logical bytes, the last shard and chunk of each field whole, and what every chunk adds."""
         bound = super().size_bound(schema)

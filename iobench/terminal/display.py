@@ -49,6 +49,11 @@ def note(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+def warning(text: str) -> None:
+    """Print a line to stderr that says what it is."""
+    note(f"warning: {text}")
+
+
 def result(*parts: RenderableType) -> None:
     """Print lines and tables to stdout; what a terminal would obey in a line is written out."""
     console = _console()
@@ -71,8 +76,8 @@ def diagnosis(found: Diagnosis) -> None:
         result("", trials_table(found.trials, compared(found.trials)))
     for profiled in found.profiles:
         result("", profile_table(profiled))
-    for warning in found.warnings:
-        note(f"warning: {warning}")
+    for one in found.warnings:
+        warning(one)
     result("", found.verdict, *(f"- {one.said}" for one in found.advice))
     if found.bottleneck is not False and not found.advice:
         result("- Nothing stands out that would make it faster.")
@@ -107,8 +112,8 @@ def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING, wide:
                 result(table, "")
     for table in run_tables.stages_tables(described):
         result(table, "")
-    for warning in described.warnings:
-        note(f"warning: {warning.sentence}")
+    for one in described.warnings:
+        warning(one.sentence)
     result(*sentences(described.contexts))
 
 

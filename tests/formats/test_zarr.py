@@ -186,6 +186,31 @@ def test_a_chunk_that_cannot_be_read_is_said_by_its_array_and_rows(tmp_path, alo
         reader.batch(slice(0, 20))
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_chunks_that_are_not_stored_are_counted_and_said(tmp_path, version):
+    group = zarr.open_group(tmp_path / "t", mode="w", zarr_format=version)
+    array = group.create_array("x", data=np.ones((50, 6)), chunks=(10, 4), fill_value=7)
+    group.create_array("y", data=np.ones(50), chunks=(10,))
+    schema = ZARR.schema_of(tmp_path / "t")
+    assert ZARR.remarks(tmp_path / "t", schema) == []
+    for place in ((1, 1), (4, 0)):
+        (tmp_path / "t/x" / array.metadata.encode_chunk_key(place)).unlink()
+    said = "x: 2 of 10 chunks are not stored and read as the fill value 7.0"
+    assert ZARR.remarks(tmp_path / "t", schema) == [said]
+    assert ZARR.remarks(tmp_path / "t", Schema(50, (schema.field("y"),))) == []
+
+
+def test_chunks_that_are_not_stored_in_shards_are_counted_within_the_array(tmp_path):
+    array = zarr.create_array(tmp_path / "t", shape=(45, 7), shards=(20, 8), chunks=(5, 4), dtype="i4")
+    array[:5] = 1
+    array[40:] = 2
+    schema = ZARR.schema_of(tmp_path / "t")
+    said = "t: 14 of 18 chunks are not stored and read as the fill value 0"
+    assert ZARR.remarks(tmp_path / "t", schema) == [said]
+    array[:] = 1
+    assert ZARR.remarks(tmp_path / "t", schema) == []
+
+
 def test_an_array_by_itself_is_a_field_by_its_name(tmp_path):
     zarr.create_array(tmp_path / "images.zarr", data=np.arange(60, dtype="uint16").reshape(10, 6))
     schema = ZARR.schema_of(tmp_path / "images.zarr")

@@ -23,7 +23,7 @@ class OthersFile(FileSource):
         self.kind = kind
         whole = f"{self.path}::{','.join(chosen)}" if chosen else self.path
         with _refusals(), self.opened() as file:
-            self.schema = apart.describe(Data(Path(whole), kind, self._stamp.bytes, file.fileno()))
+            self.schema = apart.describe(Data(Path(whole), kind, self._stamp.bytes, file.fileno())).schema
 
     def batches(self) -> Iterator[Batch]:
         """Slices along the leading axis."""
@@ -39,7 +39,7 @@ class OthersData(Source):
         self.path, self._stamp, self.kind = tree.path, tree.stamp, kind
         self.name = default_name(self.path.stem)
         with _refusals():
-            self.schema = apart.describe(Data(self.path, kind, self._stamp.bytes))
+            self.schema = apart.describe(Data(self.path, kind, self._stamp.bytes)).schema
 
     @property
     def description(self) -> dict[str, Any]:

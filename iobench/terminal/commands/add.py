@@ -51,6 +51,7 @@ def add(
             data_dir=data_dir,
             overwrite=overwrite,
             progress=progress,
+            warn=display.warning,
         )
     display.result(tables.dataset_line(manifest), tables.prepared_table([row]))
     where = "" if data_dir == Path("data") else f" --data-dir {shlex.quote(str(data_dir))}"

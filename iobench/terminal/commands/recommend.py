@@ -172,5 +172,5 @@ def _added(path: Path, name: str | None, data_dir: Path) -> Source:
     from iobench.terminal import display
 
     with display.progress() as progress:
-        manifest, _ = add(path, name=name, data_dir=data_dir, progress=progress)
+        manifest, _ = add(path, name=name, data_dir=data_dir, progress=progress, warn=display.warning)
     return AddedSource(manifest)
