@@ -386,6 +386,55 @@ class TestHostile:
         (theirs / "a/readme.txt").write_text("hello")
         self.refused(theirs / "a", "no format recognises it", "hdf5", "lmdb", "memmap", "npy", format=None)
 
+    def test_a_folder_in_which_several_data_lie_is_not_guessed(self, theirs, inside):
+        parquet = pytest.importorskip("pyarrow.parquet")
+        table = pytest.importorskip("pyarrow").table({"x": X[:, 0]})
+        (theirs / "a").mkdir()
+        parquet.write_table(table, theirs / "a/t.parquet")
+        assert apart.recognise(theirs / "a").mixed == ""
+        write_npy(theirs / "a/npy")
+        write_hdf5(theirs / "a/g")
+        (theirs / "a/readme.txt").write_text("hello")
+        said = "parquet recognises it, and in it lie g.h5 (hdf5), npy (npy), too; name the one to take"
+        self.refused(theirs / "a", said, "or say with --format what all of it is", format=None)
+        with pytest.raises(SourceError, match="parquet recognises it, and in it lie"):
+            iobench.open_source(theirs / "a")
+        (theirs / "a/t.parquet").write_bytes(b"hello")
+        said = "as a whole; it holds g.h5 (hdf5), npy (npy), t.parquet (parquet): name the one to take"
+        self.refused(theirs / "a", said, format=None)
+        parquet.write_table(table, theirs / "a/t.parquet")
+        added = add(theirs / "a", "parquet", name="p", data_dir=theirs.parent / "data")[0]
+        assert added.schema.samples == SAMPLES
+
+    def test_of_very_many_files_alike_some_are_looked_at_and_each_other_kind(self, theirs):
+        write_npy(theirs / "a")
+        for number in range(150):
+            (theirs / f"a/{number:03}.npy").symlink_to("x.npy")
+        write_hdf5(theirs / "a/z")
+        assert apart.recognise(theirs / "a").beside["z.h5"] == "hdf5"
+
+    def test_what_prepare_reads_is_said_to_be_and_other_data_not(self, theirs):
+        (theirs / "a.csv").write_text("x\n1\n")
+        self.refused(theirs / "a.csv", f"; 'iobench prepare --source {theirs}/a.csv' reads it", format=None)
+        (theirs / "a.tar").write_text("hello")
+        with pytest.raises(SourceError) as error:
+            add(theirs / "a.tar", data_dir=theirs.parent / "data")
+        assert str(error.value).endswith("say so with --format, else write it in one of them first")
+        pictures = pytest.importorskip("PIL.Image")
+        (theirs / "p").mkdir()
+        pictures.new("L", (4, 4)).save(theirs / "p/1.png")
+        self.refused(theirs / "p", f"; 'iobench prepare --source {theirs}/p' reads it", format=None)
+
+    def test_another_format_than_the_data_are_in_is_told_which_they_are_in(self, theirs):
+        write_npy(theirs / "a")
+        said = "; npy recognises it: give --format npy, or none"
+        self.refused(
+            theirs / "a", "a: it is a folder without data.h5, and no HDF5 file" + said, format="hdf5"
+        )
+        np.save(theirs / "f.npy", np.asfortranarray(X))
+        with pytest.raises(SourceError, match=r"Fortran order(?!.*recognises)"):
+            add(theirs / "f.npy", "npy", data_dir=theirs.parent / "data")
+
     def test_nothing_at_all(self, theirs):
         self.refused(theirs / "a", "No such file")
         (theirs / "a").mkdir()

@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from iobench.text import reason
 
 # what can be read, beside formats: a module among the sources, and its class
 KINDS = {"torch": ("torch_file", "Torch"), "csv": ("csv_file", "Csv")}
+
+LOOKED_AT = 100  # of what lies in a folder: there may be very many alike
 
 _answers = sys.stdout.buffer
 
@@ -55,7 +58,7 @@ def _recognise(asked: dict[str, Any]) -> None:
             missing[name] = str(error)
     _limit(asked["memory_bytes"])  # libraries, which count, are loaded now
     found = [form.name for form in known if _recognises(form, path)]
-    _tell(DONE, {"formats": found, "missing": missing})
+    _tell(DONE, {"formats": found, "missing": missing, "beside": _beside(known, path, found)})
 
 
 def _recognises(form: Format, path: Path) -> bool:
@@ -63,6 +66,26 @@ def _recognises(form: Format, path: Path) -> bool:
         return form.recognises(path)
     except (FormatError, MemoryError):
         return False
+
+
+def _beside(known: list[Format], path: Path, found: list[str]) -> dict[str, str]:
+    """What lies in a folder by itself, and is not of the only format that recognises the folder."""
+    inside = {}
+    for entry in _looked_at(path) if path.is_dir() else ():
+        words = [form.name for form in known if _recognises(form, entry)]
+        if words and (len(found) != 1 or found[0] not in words):
+            inside[entry.name] = " or ".join(words)
+    return inside
+
+
+def _looked_at(folder: Path) -> list[Path]:
+    """Some of what lies in a folder, of each suffix the first by name, then the second, and so on."""
+    seen: Counter[str] = Counter()
+    order: list[tuple[int, Path]] = []
+    for entry in sorted(one for one in folder.iterdir() if not one.name.startswith(".")):
+        order.append((seen[entry.suffix], entry))
+        seen[entry.suffix] += 1
+    return [entry for _, entry in sorted(order)[:LOOKED_AT]]
 
 
 def _describe(asked: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timezone
@@ -19,7 +20,7 @@ from iobench.dataset.apart import Data
 from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
 from iobench.dataset.manifest_body import Added, storable
 from iobench.dataset.prepare import swept
-from iobench.dataset.sources import Source, default_name
+from iobench.dataset.sources import Source, default_name, read_by_prepare
 from iobench.dataset.staging import locked, os_errors
 from iobench.dataset.tree import Tree
 from iobench.dataset.verify import Progress, silent
@@ -61,7 +62,7 @@ def add(
             f"{path}: format {form.name} cannot take arrays by name; leave out ::{','.join(names)} to add all"
         )
     whole = f"{tree.path}::{','.join(names)}" if names else tree.path
-    described = apart.describe(Data(Path(whole), form.variant, tree.stamp.bytes), fields)
+    described = _described(Data(Path(whole), form.variant, tree.stamp.bytes), fields, format)
     schema = described.schema
     for remark in described.remarks:
         warn(remark)
@@ -130,6 +131,8 @@ def _check_apart(path: Path, root: Path) -> None:
 def _recognised(path: Path) -> str:
     """The word of the only format that recognises data; SourceError where none does, or several do."""
     found = apart.recognise(path)
+    if found.mixed:
+        raise SourceError(f"{path}: {found.mixed}, or say with --format what all of it is")
     if len(found.formats) == 1:
         return found.formats[0]
     if found.formats:
@@ -141,8 +144,26 @@ def _recognised(path: Path) -> str:
     missing = f"; not asked, as their libraries are missing: {listed(found.missing)}" if found.missing else ""
     raise SourceError(
         f"{path}: no format recognises it, by its name and first bytes ({', '.join(asked)}){missing}; "
-        "if it is one of these, say so with --format, else convert it with 'iobench prepare --source'"
+        f"{_what_else(path)}"
     )
+
+
+def _what_else(path: Path) -> str:
+    """What to do with data that no format recognises."""
+    if read_by_prepare(path):
+        return f"'iobench prepare --source {shlex.quote(str(path))}' reads it"
+    return "if it is one of these, say so with --format, else write it in one of them first"
+
+
+def _described(data: Data, fields: Sequence[Field], format: str | None) -> apart.Described:
+    """What is in data; SourceError names the format that recognises them where another was asked for."""
+    try:
+        return apart.describe(data, fields)
+    except SourceError as error:
+        found = apart.recognise(data.file).formats if format else ()
+        if len(found) != 1 or found[0] == formats.parse(data.kind).name:
+            raise
+        raise SourceError(f"{error}; {found[0]} recognises it: give --format {found[0]}, or none") from None
 
 
 def _check_free(before: Manifest | None, variant: str, schema: Schema, added: Added, overwrite: bool) -> None:

@@ -17,13 +17,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from iobench.dataset.sources._base import BATCH_BYTES
 from iobench.errors import SourceError
 from iobench.formats import Batch, Field, Schema, raw_bytes
+from iobench.text import listed
 
 LIMIT_S = 120.0  # for finding out what data are, and for reading one batch of them; and for each of
 BYTES_PER_S = 50e6  # these bytes a second
@@ -78,17 +79,32 @@ class Data:
 
 @dataclass(frozen=True)
 class Recognised:
-    """Which formats say that data are theirs, and why others could not be asked."""
+    """Which formats say that data are theirs, and why others could not be asked.
+
+    `beside`: what lies in a folder by itself, and is not of the only format that says so: name and format.
+    """
 
     formats: tuple[str, ...]
     missing: dict[str, str]
+    beside: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def mixed(self) -> str:
+        """What lies in a folder of which it is unclear what to take; empty where that is clear."""
+        held = listed([f"{name} ({word})" for name, word in self.beside.items()])
+        if held and self.formats:
+            several = "recognises" if len(self.formats) == 1 else "both recognise"
+            return (
+                f"{' and '.join(self.formats)} {several} it, and in it lie {held}, too; name the one to take"
+            )
+        return f"no format recognises it as a whole; it holds {held}: name the one to take" if held else ""
 
 
 def recognise(path: Path) -> Recognised:
     """Which formats recognise data; SourceError where looking at them ends the process that does."""
     with _child(Data(path, "", 0), "recognise") as child:
         found = child.done()
-        return Recognised(tuple(found["formats"]), found["missing"])
+        return Recognised(tuple(found["formats"]), found["missing"], found["beside"])
 
 
 @dataclass(frozen=True)

@@ -121,6 +121,8 @@ class Hdf5(Format):
         """
         path, chosen = choice(path)
         file = path / FILE_NAME if path.is_dir() else path
+        if path.is_dir() and not file.exists():
+            raise CorruptArtifact(f"{path}: it is a folder without {FILE_NAME}, and no HDF5 file")
         found = _described(file)
         keys = choose(file, found, chosen)
         for key in keys:

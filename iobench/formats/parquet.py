@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from iobench.formats._errors import corrupt
+from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option
 from iobench.formats._schema import COMPLEX, NUMPY_DTYPES, Batch, Field, Schema
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DATA_FILE = "data.parquet"
 PATTERN = "*.parquet"
+MAGIC = b"PAR1"
 BYTES = ("uint8", "int8")
 WIDENED = ("uint16", "int16")  # to four bytes
 
@@ -61,9 +63,9 @@ class Parquet(Format):
         return ParquetReader(files_of(path), schema)
 
     def recognises(self, path: Path) -> bool:
-        """A file whose name ends in .parquet, or a folder with some."""
+        """A file whose name ends in .parquet, or a folder with some that begin as Parquet does."""
         if path.is_dir():
-            return any(path.glob(PATTERN))
+            return any(map(_begins, path.glob(PATTERN)))
         return path.suffix == ".parquet" and path.is_file()
 
     def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
@@ -79,6 +81,14 @@ class Parquet(Format):
         groups = schema.samples // schema.batch_rows(self.row_group_bytes) + 1
         bound = super().size_bound(schema) + values // 2 + groups * 2048 * len(schema.fields)
         return bound + schema.logical_bytes // 50
+
+
+def _begins(file: Path) -> bool:
+    try:
+        with open(regular(file), "rb") as opened:
+            return opened.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def files_of(path: Path) -> list[Path]:

@@ -21,10 +21,12 @@ __all__ = [
     "checked",
     "default_name",
     "open_source",
+    "read_by_prepare",
 ]
 
 # single files that a process apart reads: a format, or what is as good as one
 READ_APART = {".h5": "hdf5", ".hdf5": "hdf5", ".pt": "torch", ".pth": "torch", ".csv": "csv"}
+CONVERTED = (".npz", ".pt", ".pth", ".csv")  # that no format reads where they lie
 
 
 def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Source:
@@ -36,6 +38,11 @@ def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Sour
     """
     with reading(path):
         return _open(path, sample_shape)
+
+
+def read_by_prepare(path: Path) -> bool:
+    """Whether data that no format recognises are of a kind that `open_source` reads."""
+    return holds_images(path) if path.is_dir() else path.suffix.lower() in CONVERTED
 
 
 def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
@@ -69,7 +76,10 @@ def _recognised(path: Path) -> str:
     """The only format that recognises data; SourceError where none does, or several do."""
     from iobench.dataset import apart
 
-    found = apart.recognise(path.resolve()).formats
+    recognised = apart.recognise(path.resolve())
+    if recognised.mixed:
+        raise SourceError(f"--source {path}: {recognised.mixed}")
+    found = recognised.formats
     if len(found) == 1:
         return found[0]
     if found:
