@@ -179,6 +179,18 @@ def test_what_should_be_known_of_data_is_said_before_they_are_hashed(theirs, ins
     assert hashing == "hashing zarr"
 
 
+def test_no_ratio_is_given_of_a_part_of_a_file(theirs, inside):
+    def shown(path):
+        done = inside("add", path, "--data-dir", theirs.parent / "data")
+        assert done.returncode == 0, done.stderr
+        words = done.stdout.splitlines()[-1].split()
+        assert words[1:4] == ["as", "it", "lies"]
+        return len(words), "stored counts all bytes of the files" in done.stderr
+
+    assert shown(write_npy(theirs / "n")) == (13, False)
+    assert shown(write_hdf5(theirs / "g")) == (12, True)
+
+
 class TestChanges:
     @pytest.mark.parametrize("kind", ["hdf5", "lmdb"])
     def test_a_file_that_was_touched_is_told_with_the_command_that_helps(self, kind, theirs, inside):

@@ -70,6 +70,11 @@ class Added(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names: tuple[Text, ...] = ()
     told: bool = False
 
+    @property
+    def part(self) -> bool:
+        """Whether the fields may be a part only of what the files hold."""
+        return bool(self.names) or self.told
+
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What prepare left on disk for one variant, or what was added; times are those of that session."""

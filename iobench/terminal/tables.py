@@ -44,12 +44,13 @@ def prepared_table(rows: Sequence[Prepared]) -> Table:
     )
     for row in rows:
         name, _, options = row.variant.partition(":")
-        artifact, lies = row.artifact, row.artifact.added is not None
+        artifact, added = row.artifact, row.artifact.added
+        lies = added is not None
         table.add_row(
             name,
-            options or "default",
+            options or ("as it lies" if lies else "default"),
             bytes_text(artifact.stored_bytes),
-            f"{row.ratio:.2f}",
+            "" if added is not None and added.part else f"{row.ratio:.2f}",
             "" if lies else seconds_text(artifact.write_s),
             "" if lies else three_digits(row.write_bytes_per_s / MIB),
             seconds_text(artifact.verify_s),

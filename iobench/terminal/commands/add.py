@@ -54,6 +54,11 @@ def add(
             warn=display.warning,
         )
     display.result(tables.dataset_line(manifest), tables.prepared_table([row]))
+    if row.artifact.added is not None and row.artifact.added.part:
+        display.note(
+            "stored counts all bytes of the files, of which the fields that were named may be a part, and is "
+            "shown without a ratio"
+        )
     where = "" if data_dir == Path("data") else f" --data-dir {shlex.quote(str(data_dir))}"
     display.note(
         f"the data stay where they lie, {manifest.path_of(row.variant)}; next: iobench run{where} "
