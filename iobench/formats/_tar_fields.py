@@ -43,7 +43,7 @@ def _instead(suffix: str, column: Column, known: Sequence[Field]) -> str:
         ways.append(
             f"tell what is in their {column.size[0]:,} bytes: --field '{_name_of(suffix)}=DTYPE[SHAPE]'"
         )
-    return ", or ".join(ways) or f"pack .npy files in place of them, for they are not of one size: {FIXED}"
+    return ", or ".join(ways) or "pack .npy files of one shape in their place, as they are not of one size"
 
 
 def check_told(columns: Mapping[str, Column], maps: Maps, told: Sequence[Field]) -> None:

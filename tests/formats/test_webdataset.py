@@ -247,7 +247,7 @@ def test_what_to_type_is_said_where_files_do_not_say_what_they_hold(tmp_path):
         WEBDATASET.schema_of(path)
     path = pack(tmp_path / "c.tar", {f"{row}.txt": bytes(row + 1) for row in range(3)})
     with pytest.raises(
-        CorruptArtifact, match=r"shape; pack \.npy files in place of them, for they are not of"
+        CorruptArtifact, match=r"shape; pack \.npy files of one shape in their place, as they are"
     ):
         WEBDATASET.schema_of(path)
 
