@@ -123,6 +123,18 @@ def test_every_field_of_a_case_is_a_facet_of_its_key():
     assert len(keys) > len(PAIRS)
 
 
+def test_a_process_of_its_own_is_named_only_where_a_loader_is_measured_in_both_ways():
+    def named(*made):
+        return [str(label) for label in cases.labels({case.key: case.facets for case in made}).values()]
+
+    assert named(a_case(), a_case("hdf5", isolated=True, loader="webdataset")) == [
+        "npy · native",
+        "hdf5 · webdataset",
+    ]
+    both = named(a_case(), a_case(isolated=True))
+    assert both == ["npy · native, in iobench's process", "npy · native, in a process of its own"]
+
+
 def test_a_summary_has_two_with_labels_of_their_own_in_a_table_of_two_lines(pair):
     summary = summarise(pair)
     found = summary.cases

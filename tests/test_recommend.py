@@ -13,6 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from conftest import call
+from record_cases import rounds_of
+from test_warnings import changed
 
 import iobench
 from iobench import formats, thresholds
@@ -263,7 +265,8 @@ def snippet(manifest, loader, order):
         source = iobench.Synthetic(100_000, (32,))
         manifest = iobench.prepare(source, [variant], data_dir=manifest.root.parent, name=variant)[0]
     case = Case(manifest.name, "", variant, loader.on("cpu"), order=order)
-    code = loader_code(Data(manifest, 1, False), case)
+    code = loader_code(Data(manifest, 1, False), case, epochs=2)
+    assert code.count("for epoch in range(2):") == 1
     return re.sub(r"pass  # x", "assert batch['x'].shape[1:] == (32,)  # x", code)
 
 
@@ -320,6 +323,8 @@ def answered(tmp_path_factory):
         "12",
         "--step-ms",
         "0.5",
+        "--epochs",
+        "2",
         "--format",
         "npy",
         "--format",
@@ -339,6 +344,7 @@ def test_an_answer_with_code_for_ones_own_file(answered):
     assert found["prepare"].startswith("iobench prepare --source own.npy")
     prepared = call(*found["prepare"].split()[1:], cwd=folder)
     assert prepared.returncode == 0, prepared.stderr
+    assert "for epoch in range(2):" in found["code"]
     (folder / "train.py").write_text(found["code"])
     ran = subprocess.run(
         [sys.executable, "train.py"], cwd=folder, capture_output=True, text=True, timeout=120
@@ -483,6 +489,17 @@ def test_the_figures_of_the_answer_are_of_fresh_rounds(answered):
     use = found["use"]["samples_per_s"]["median"]
     rates = [one["timing"]["samples"] / one["timing"]["epochs_s"] for one in final]
     assert min(rates) <= use <= max(rates)
+
+
+def test_a_warning_advises_no_option_that_recommend_has_not():
+    paces = [100, 80, 101, 99, 60, 100, 70, 100, 99, 100]
+    records = changed(rounds_of([1000] * 10), "processor", steal_s=1e3)
+    records = [
+        changed([one], "processor", pace_per_s=pace)[0] for one, pace in zip(records, paces, strict=True)
+    ]
+    said = list(answer._warnings(SimpleNamespace(final=SimpleNamespace(sound=records), stepped=None)))
+    assert len(said) == 2
+    assert all(one.endswith("or give a longer --max-time") for one in said)
 
 
 def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):

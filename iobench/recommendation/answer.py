@@ -20,6 +20,7 @@ from iobench.text import enumerated
 from iobench.units import MIB, bytes_text, counted, percent_text, seconds_text, three_digits
 
 SPEAKS_AGAINST = (*OF_THE_MACHINE, "residency", "reclaimed", "opening")  # rounds are few: the answer says so
+LONGER = "give a longer --max-time"  # which has rounds for as long as that
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 
 
@@ -47,7 +48,7 @@ def answer(found: Found, needs: Needs) -> Recommendation:
         list(otherwise(found, use)),
         [*found.not_tried, *untried(found.race, needs.max_time_s), *failed_with_step(found)],
         prepare_code(found.data, case),
-        loader_code(found.data, case),
+        loader_code(found.data, case, needs.epochs),
         records,
         found.data.manifest.name,
         raced(found),
@@ -59,7 +60,7 @@ def answer(found: Found, needs: Needs) -> Recommendation:
 def _warnings(found: Found) -> Iterator[str]:
     """What speaks against the fresh rounds: other work on the machine, and caches in another state."""
     records = [made for run in (found.final, found.stepped) if run for made in run.sound]
-    for warning in warnings_of(records):
+    for warning in warnings_of(records, more_rounds=LONGER):
         if warning.kind in SPEAKS_AGAINST:
             yield warning.sentence
 
@@ -120,7 +121,7 @@ def _headline(
     if tied and use.decisive_rounds < stats.ENOUGH:
         said += (
             f" That rests on {counted(use.decisive_rounds, 'round')}, too few to be sure, so it counts as "
-            f"tied with {others}: give a longer --max-time."
+            f"tied with {others}: {LONGER}."
         )
     elif tied:
         said += (

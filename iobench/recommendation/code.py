@@ -13,7 +13,7 @@ STREAM = """\
 from iobench import StreamLoader
 
 loader = StreamLoader({settings})
-for epoch in range(1):
+for epoch in range({epochs}):
     for batch in loader:
         pass  # {fields}: tensors on {device}
 """
@@ -48,7 +48,7 @@ class Samples(Dataset):
 
 if __name__ == "__main__":
     loader = DataLoader(Samples(), {settings})
-    for epoch in range(1):
+    for epoch in range({epochs}):
         for batch in loader:
             batch = {{name: tensor.to({device!r}) for name, tensor in batch.items()}}  # {fields}
 '''
@@ -62,7 +62,7 @@ ANY = """\
 from iobench import batches
 
 if __name__ == "__main__":
-    for epoch in range(1):
+    for epoch in range({epochs}):
         loader = batches(
             {settings},
             epoch=epoch,
@@ -88,12 +88,13 @@ def name_of(data: Data) -> str:
     return data.manifest.name if data.source is None else data.source.name
 
 
-def loader_code(data: Data, case: Case) -> str:
-    """A script that loops over the data as the case did; it runs once they are prepared."""
+def loader_code(data: Data, case: Case, epochs: int) -> str:
+    """A script that loops over the data as the case did, so often; it runs once they are prepared."""
     if case.loader.foreign:
         return f"# your own loader is as good as any: keep {case.loader.variant}\n"
     root = str(data.manifest.root.parent / name_of(data))
-    about = {"fields": ", ".join(f.name for f in data.manifest.schema.fields), "device": case.device}
+    fields = ", ".join(f.name for f in data.manifest.schema.fields)
+    about = {"fields": fields, "device": case.device, "epochs": str(epochs)}
     options = {name: value for name, value in case.loader.options.items() if value is not None}
     if case.loader.name == "stream":
         settings = {"format": case.variant, **_batching(case), "device": case.device, **options}

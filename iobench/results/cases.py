@@ -60,7 +60,9 @@ FACETS: dict[str, Facet] = {
     "seed": Facet("seed", lambda value: f"seed {value}"),
     "strict": Facet("step", lambda value: "synchronised steps" if value else "steps as in training"),
     "profile": Facet("profile", lambda value: "profiled" if value else "not profiled"),
-    "isolated": Facet("process", lambda value: "own process" if value else "shared process"),
+    "isolated": Facet(
+        "process", lambda value: "in a process of its own" if value else "in iobench's process"
+    ),
 }
 # told apart by the label itself, always
 NAMED = ("format", "loader", "options")
@@ -136,7 +138,7 @@ def context_title(facets: Facets, among: Sequence[Facets]) -> str:
 
 def labels(cases: Mapping[str, Facets]) -> dict[str, Label]:
     """The label of each case among these: whatever differs between them is in it."""
-    shown = varying(list(cases.values()))
+    shown = [name for name in varying(list(cases.values())) if name != "isolated" or _chosen(cases)]
     options = _varying_options(list(cases.values()))
     return {
         key: Label(
@@ -146,6 +148,12 @@ def labels(cases: Mapping[str, Facets]) -> dict[str, Label]:
         )
         for key, facets in cases.items()
     }
+
+
+def _chosen(cases: Mapping[str, Facets]) -> bool:
+    """Whether a loader is measured in a process of its own and in iobench's: else it follows from it."""
+    loaders = {str(facets["loader"]) for facets in cases.values()}
+    return len({(str(f["loader"]), f.get("isolated")) for f in cases.values()}) > len(loaders)
 
 
 def labels_of(records: Iterable[Record]) -> dict[str, Label]:

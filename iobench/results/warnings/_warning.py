@@ -9,6 +9,7 @@ from typing import TypeAlias
 from iobench.results.record import Record
 
 MOST_NAMED = 3
+MORE_ROUNDS = "give more --rounds"  # `warnings_of` says it otherwise for commands that have no such option
 
 Cases: TypeAlias = Mapping[str, Sequence[Record]]  # by key
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from iobench.results import limits, others, stats
 from iobench.results.record import Record
-from iobench.results.warnings._warning import Cases, Check, RunWarning
+from iobench.results.warnings._warning import MORE_ROUNDS, Cases, Check, RunWarning
 from iobench.thresholds import STEAL
 from iobench.units import rate_text
 
@@ -28,7 +28,7 @@ def _steal(groups: Cases) -> RunWarning | None:
     if not robbed:
         return None
     took = f"the hypervisor gave {max(parts.values()):.0%} of the processors' time to others"
-    return RunWarning("steal", f"{took}; run again at another hour, or give more --rounds", robbed)
+    return RunWarning("steal", f"{took}; run again at another hour, or {MORE_ROUNDS}", robbed)
 
 
 def _neighbours(groups: Cases) -> RunWarning | None:
@@ -106,7 +106,7 @@ def _unsteady_pace(groups: Cases) -> RunWarning | None:
         "processors",
         f"the processors ran unevenly: plain Python took {fast / slow:.1f} times as long beside some rounds "
         "as beside others, because of heat or of neighbours behind a hypervisor; measure again at another "
-        "hour, or give more --rounds",
+        f"hour, or {MORE_ROUNDS}",
     )
 
 

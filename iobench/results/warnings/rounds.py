@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from iobench import thresholds
 from iobench.results import cases, stats
 from iobench.results.record import Record
-from iobench.results.warnings._warning import Cases, Check, RunWarning, warm
+from iobench.results.warnings._warning import MORE_ROUNDS, Cases, Check, RunWarning, warm
 from iobench.units import seconds_text
 
 SPREAD = 0.10  # robust standard deviation over median
@@ -47,7 +47,7 @@ def _spread(groups: Cases) -> RunWarning | None:
     if not wide:
         return None
     most = f"rounds differ by up to {max(spreads.values()):.0%} (robust standard deviation)"
-    return RunWarning("spread", f"{most}; stop other work, prepare more data, or give more --rounds", wide)
+    return RunWarning("spread", f"{most}; stop other work, prepare more data, or {MORE_ROUNDS}", wide)
 
 
 def _by_context(check: Check) -> Check:

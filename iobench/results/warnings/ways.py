@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from iobench.results.warnings._warning import Cases, Check, RunWarning
+from iobench.results.warnings._warning import MORE_ROUNDS, Cases, Check, RunWarning
 
 SHUFFLED = 0.5  # of what a full shuffle is
 SPANS = 0.01  # of an epoch
@@ -17,7 +17,7 @@ def _beaten_limit(groups: Cases) -> RunWarning | None:
         if (limits := [r.limit.bytes_per_s for r in rounds if r.limit])
         and statistics.median(r.bytes_per_s for r in rounds) > max(limits)
     ]
-    said = "faster than the limit that was measured for it, even when measured again; give more --rounds"
+    said = f"faster than the limit that was measured for it, even when measured again; {MORE_ROUNDS}"
     return RunWarning("limit", said, beaten) if beaten else None
 
 
