@@ -37,12 +37,14 @@ from iobench.recommendation.candidates import (
     packages_of,
     worth_writing,
 )
+from iobench.recommendation.choice import Choice, choose
 from iobench.recommendation.code import loader_code
 from iobench.recommendation.data import Data, sample_count, sampled
 from iobench.recommendation.needs import Needs
 from iobench.recommendation.result import Candidate
 from iobench.recommendation.search import runners_up
 from iobench.recommendation.step import timed
+from iobench.report import recommended
 from iobench.results import stats
 from iobench.results.cases import key_of
 
@@ -378,8 +380,72 @@ def test_of_those_that_are_tied_the_cheapest_is_used_only_if_it_came_near_the_fa
     found = SimpleNamespace(finalists=list(cases.values()), data=SimpleNamespace(manifest=manifest))
     rates = {"dear": 100.0, "cheap": rate}
     candidates = [finalist(cases[name], rates[name], tied=name == "cheap") for name in words]
-    outcome, use, tied = answer._choose(found, candidates)
-    assert (outcome, use.key, len(tied)) == ("tied", cases[used].key, 1)
+    chosen = choose(found, candidates)
+    assert (chosen.outcome, chosen.use.key, len(chosen.tied)) == ("tied", cases[used].key, 1)
+    assert chosen.instead_of is None
+
+
+def against(candidate, median, low, high):
+    """The finalist, so many times as fast as the default."""
+    ratio = stats.Estimate(median, low, high)
+    outcome = "faster" if low > 1 else "inconclusive"
+    return replace(candidate, against_default=stats.Comparison(ratio, outcome))
+
+
+def test_a_sure_gain_is_worth_more_than_a_higher_median_that_may_be_none(manifest):
+    words = ("stream", "native", "dataloader:fetch=batch", "dataloader")
+    cases = [cases_of(manifest, options(word), ["cpu"])[0] for word in words]
+    found = SimpleNamespace(finalists=cases, data=SimpleNamespace(manifest=manifest))
+    rates = zip(cases, words, (142.0, 134.0, 132.0, 100.0), strict=True)
+    made = [replace(finalist(case, rate, tied=rate < 142), label=word) for case, word, rate in rates]
+    fastest, *sure, default = made
+    default = replace(default, roles=[search.DEFAULT])
+    fastest = against(fastest, 1.42, 0.89, 1.74)
+    sure = [against(sure[0], 1.37, 1.31, 1.52), against(sure[1], 1.32, 1.24, 1.44)]
+    chosen = choose(found, [fastest, *sure, default])
+    assert (chosen.outcome, chosen.use, chosen.instead_of) == ("tied", sure[0], fastest)
+    assert chosen.tied == [fastest, sure[1], default]
+    said = answer._headline(chosen, default, alone=False, anew=False)
+    assert said.startswith(
+        "Use native: 1.37 × (95 % interval 1.31 to 1.52) as fast as dataloader, the default."
+    )
+    assert "surely faster than the default, which cannot be said of stream" in said
+    assert "no difference" not in said
+    surely = against(fastest, 1.42, 1.2, 1.7)
+    assert choose(found, [surely, *sure, default]).instead_of is None
+    unsure = [against(one, 1.1, 0.9, 1.3) for one in (fastest, *sure)]
+    assert choose(found, [*unsure, default]).instead_of is None
+
+
+def test_where_decoding_takes_the_processors_no_limit_is_blamed(tmp_path):
+    source = iobench.Synthetic(20_000, (32,))
+    folder = tmp_path / "data"
+    made = iobench.prepare(source, ["npy", "parquet", "hdf5:compression=gzip"], data_dir=folder, name="x")[0]
+    cases = [replace(cases_of(made, options("native"), ["cpu"])[0], variant=one) for one in made.artifacts]
+    found = SimpleNamespace(data=SimpleNamespace(manifest=made))
+    assert {one.variant: finalists._decodes(found, one) for one in cases} == {
+        "npy": False,
+        "parquet": True,
+        "hdf5:compression=gzip": True,
+    }
+    slow = replace(
+        finalist(cases[0], 10.0, False), limit="page cache", limit_bytes_per_s=5000.0, decoding=3.9
+    )
+    (said,) = answer._why(slow)
+    assert "decoding takes the processors, 3.9 of which it kept busy" in said
+    for other in (replace(slow, decoding=None), replace(slow, decoding=0.3)):
+        (said,) = answer._why(other)
+        assert said.endswith("<1% of what this machine can do here (limit: page cache).")
+
+
+def test_the_figure_says_what_tells_finalists_apart(manifest):
+    case = cases_of(manifest, options("native"), ["cpu"])[0]
+    alone, tied = finalist(case, 10.0, False), finalist(case, 9.0, True)
+    told = [
+        recommended.figures(SimpleNamespace(candidates=made, raced=[]))[0].says
+        for made in ([alone], [alone, tied])
+    ]
+    assert ["round by round" in one for one in told] == [False, True]
 
 
 def test_with_a_step_loaders_that_may_read_beside_it_are_measured_with_it(manifest):
@@ -608,9 +674,9 @@ def test_of_batch_sizes_the_one_that_trains_fastest_is_used_however_well_another
         replace(finalist(case, rate, False), waits=0.01) for case, rate in zip(cases, (10, 40), strict=True)
     ]
     fed[0] = replace(fed[0], roles=[search.DEFAULT])
-    assert answer._choose(found, fed[::-1])[:2] == ("decided", fed[1])
+    assert choose(found, fed[::-1]) == Choice("decided", fed[1])
     found.finalists = [cases[0], replace(cases[1], batch_size=32)]
-    assert answer._choose(found, fed[::-1])[:2] == ("fed", fed[0])
+    assert choose(found, fed[::-1]) == Choice("fed", fed[0])
 
 
 def test_what_a_step_takes_is_told_from_what_disturbs_it(manifest, tmp_path):

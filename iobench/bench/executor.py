@@ -25,6 +25,10 @@ from iobench.loading.transfer import DeviceBatch, HostToDevice
 from iobench.results.parts import Measured, ProofPart
 
 
+class TookTooLong(Exception):
+    """A case is given up in the middle of what it does, since others need the time, too."""
+
+
 @dataclass
 class Tick:
     """What happens beside each batch: an interrupt is taken, and whoever watches is told."""

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
+from typing import Any
 
 from iobench import thresholds
 from iobench.bench import plan
 from iobench.bench.case import Case
 from iobench.bench.crew import Alone, Crew
 from iobench.bench.epoch import disk_errors, heap_restored
-from iobench.bench.executor import Executor, Step, Tick
+from iobench.bench.executor import Executor, Step, Tick, TookTooLong
 from iobench.bench.losses import odd_losses
 from iobench.bench.observer import Observer
 from iobench.bench.outcome import Run
 from iobench.bench.race import COMPARED, Race
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
-from iobench.errors import BenchError, ColdCacheUnavailable, InvalidSettings, RankLost, RecordError
-from iobench.formats import FormatError
+from iobench.dataset.verify import problem_of
+from iobench.errors import (
+    BenchError,
+    ColdCacheUnavailable,
+    InvalidSettings,
+    RankLost,
+    RecordError,
+    WrongContent,
+)
+from iobench.formats import CorruptArtifact, FormatError
 from iobench.host import interrupts
 from iobench.results import record, stats
 from iobench.results.cases import key_of
@@ -48,6 +58,9 @@ class Measuring:
             self._say_what_is_there()
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}  # the last time that a case was run
+        self._began = time.monotonic()  # to prove them
+        self._wrong = set[str]()  # cases whose data, or what they made of them, were
+        self._vouched = set[str]()  # variants whose files hold what they should
         self._late_s = 0.0  # that proofs took beyond a race's time for them, and rounds have less
         for case in {case.model: case for case in run.cases}.values():
             Step.of(
@@ -79,19 +92,46 @@ class Measuring:
             least = seconds_text(cases * count * thresholds.ROUND_S)
             what = f"{counted(cases, 'case')} × {counted(count, 'round')}"
             self._observer.status(f"{what}: at least {least}, after a proof of each")
-        began = time.monotonic()
+        began = self._began = time.monotonic()
         for case in self._run.cases:
-            if self._race and self._took_s and time.monotonic() - began > self._race.proofs_s:
+            if case.key in self._run.failures:
+                continue
+            if self._race and not self._race.proves(time.monotonic() - began, [*self._took_s.values()]):
                 self._run.untried.append(case.key)
                 continue
             self._observer.status(f"checking {self._labels[case.key]}")
-            with self._collecting_failures(case):
-                before = time.monotonic()
-                found = self._executor(case).prove(case, self._options.warmup, self._tick(case, 0))
-                self._recorder.proved(case, found)
-                self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
+            try:
+                with self._collecting_failures(case):
+                    self._prove(case)
+            except TookTooLong:
+                self._run.untried.append(case.key)
+            if self._race and case.key in self._wrong and case.variant not in self._vouched:
+                self._look_at_data(case.variant)
         if self._race:
             self._late_s = max(0.0, time.monotonic() - began - self._race.proofs_s)
+
+    def _prove(self, case: Case) -> None:
+        """Prove it and note how long that took; TookTooLong where a race has no more time for it."""
+        before, progress = time.monotonic(), self._observer.begins(case.key, 0)
+        known = [*self._took_s.values()]
+        until = self._began + (self._race.gives_up_s(known) if self._race else math.inf)
+
+        def check() -> None:
+            self._check_interrupt()
+            if time.monotonic() > until:
+                raise TookTooLong
+
+        found = self._executor(case).prove(case, self._options.warmup, Tick(check, progress))
+        self._recorder.proved(case, found)
+        self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
+        self._vouched.add(case.variant)
+
+    def _look_at_data(self, variant: str) -> None:
+        """Where the stored data themselves are wrong, no loader over them can be right: none is proved."""
+        self._vouched.add(variant)
+        if (problem := problem_of(self._run.manifest, variant)) is not None:
+            same = [case.key for case in self._run.cases if case.variant == variant]
+            self._run.failures |= dict.fromkeys(same, problem)
 
     def _trace_all(self) -> None:
         for case in self._live() if self._options.trace else ():
@@ -120,24 +160,29 @@ class Measuring:
         for number, case in plan.interleaved(self._run.cases, go_on, self._options.seed, first):
             if case.key in {live.key for live in self._live()} and (case.key, number) not in self._done:
                 before = time.monotonic()
-                if number == 1 and self._is_late(before - began):
-                    self._run.untried.append(case.key)
-                    self._executor(case).end(case)
+                if self._is_late(number, before - began):
+                    if number == 1:
+                        self._run.untried.append(case.key)
+                        self._executor(case).end(case)
                     continue
                 with self._collecting_failures(case):
                     self._time(case, number)
                 self._took_s[case.key] = time.monotonic() - before
         self._say_how_sure(done, time.monotonic() - began)
 
-    def _first(self, case: Case) -> tuple[bool, float]:
-        """What the first round of a race is sorted by: what others are held against, then who is quick."""
-        return case is not self._run.cases[0], self._took_s.get(case.key, 0.0)
+    def _first(self, case: Case) -> Any:
+        """What the first round of a race is sorted by."""
+        place = self._run.cases.index(case)
+        return self._race.first(place, self._took_s.get(case.key, 0.0)) if self._race else place
 
-    def _is_late(self, elapsed_s: float) -> bool:
-        """Whether a race's time is over in its first round, with somebody to compare."""
-        if self._race is None or len(self._run.sound) < COMPARED:
+    def _is_late(self, number: int, elapsed_s: float) -> bool:
+        """Whether a race has no time for a turn in this round; the first has two if it can, to compare."""
+        if self._race is None or not self._run.sound:
             return False
-        return elapsed_s + self._late_s > self._race.max_time_s
+        if time.monotonic() - self._began > self._race.end_s:
+            return True
+        enough = number == 1 and len(self._run.sound) >= COMPARED
+        return enough and elapsed_s + self._late_s > self._race.max_time_s
 
     def _race_goes_on(self, race: Race, done: int, elapsed_s: float) -> bool:
         """Drop who is clearly behind after `done` rounds, and say whether there is another one."""
@@ -204,6 +249,8 @@ class Measuring:
         except (BenchError, FormatError) as error:
             place = self._run.manifest.place_of(case.variant)
             self._run.failures[case.key] = place.advised(str(error))
+            if isinstance(error, WrongContent | CorruptArtifact):
+                self._wrong.add(case.key)
 
     def _say_what_is_there(self) -> None:
         there, whole = len(self._done), len(self._run.cases) * (self._plan.count or 0)

@@ -49,12 +49,17 @@ def verify(
         leave_out(str(error))
     named = [formats.parse(v).variant for v in variants] or list(manifest.artifacts)
     for variant in (one for one in named if one not in missing):
-        try:
-            verify_artifact(manifest, variant, progress)
-            found[variant] = None
-        except (FormatError, BenchError) as error:
-            found[variant] = str(error)
+        found[variant] = problem_of(manifest, variant, progress)
     return found
+
+
+def problem_of(manifest: Manifest, variant: str, progress: Progress = silent) -> str | None:
+    """What is wrong with an artifact that is reread in order; None where it is intact."""
+    try:
+        verify_artifact(manifest, variant, progress)
+    except (FormatError, BenchError) as error:
+        return str(error)
+    return None
 
 
 def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silent) -> None:

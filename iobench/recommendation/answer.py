@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 
+from iobench.dataset.manifest import Manifest
+from iobench.recommendation.choice import Choice, choose
 from iobench.recommendation.code import loader_code, prepare_code
+from iobench.recommendation.data import Data, other_samples
 from iobench.recommendation.finalists import WORTH_IT, measured, rounds_of
 from iobench.recommendation.needs import Needs
-from iobench.recommendation.others import case_labels, failed_with_step, hurried, otherwise, raced, untried
+from iobench.recommendation.others import (
+    case_labels,
+    failed_later,
+    hurried,
+    otherwise,
+    raced,
+    untried,
+    without_default,
+)
 from iobench.recommendation.result import Candidate, Recommendation, now
-from iobench.recommendation.search import DEFAULT, FASTEST, Found, cost_of
+from iobench.recommendation.search import DEFAULT, FASTEST, Found
 from iobench.results import stats
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
@@ -21,17 +31,20 @@ from iobench.units import MIB, bytes_text, counted, percent_text, seconds_text, 
 
 SPEAKS_AGAINST = (*OF_THE_MACHINE, "residency", "reclaimed", "opening")  # rounds are few: the answer says so
 LONGER = "give a longer --max-time"  # which has rounds for as long as that
+BUSY, LITTLE = 0.8, 0.5  # processors, and how much of a limit: so decoding is what a case waits for
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 
 
 def answer(found: Found, needs: Needs) -> Recommendation:
     """The recommendation that the finalists' fresh rounds support."""
     candidates = measured(found)
-    outcome, use, tied = _choose(found, candidates)
+    choice = choose(found, candidates)
+    use = choice.use
     case = next(case for case in found.finalists if case.key == use.key)
     default = next((one for one in candidates if DEFAULT in one.roles), None)
     sentences = [
-        _headline(outcome, use, default, tied, len(candidates) == 1, bool(found.data.added)),
+        _headline(choice, default, len(candidates) == 1, bool(found.data.added)),
+        *([] if default else without_default(found)),
         *hurried(found.race, needs.max_time_s),
         *found.remarks,
         *_why(use),
@@ -41,12 +54,12 @@ def answer(found: Found, needs: Needs) -> Recommendation:
     ]
     records = [str(run.path) for run in (found.race, found.final, found.stepped, found.halved) if run]
     return Recommendation(
-        outcome,
+        choice.outcome,
         use,
         candidates,
         sentences,
         list(otherwise(found, use)),
-        [*found.not_tried, *untried(found.race, needs.max_time_s), *failed_with_step(found)],
+        [*found.not_tried, *untried(found.race, needs.max_time_s), *failed_later(found)],
         prepare_code(found.data, case),
         loader_code(found.data, case, needs.epochs),
         records,
@@ -65,44 +78,10 @@ def _warnings(found: Found) -> Iterator[str]:
             yield warning.sentence
 
 
-def _choose(found: Found, candidates: Sequence[Candidate]) -> tuple[str, Candidate, list[Candidate]]:
-    """How sure the choice is, the choice, and who it is tied with; the first candidate is the fastest."""
-    default = next((one for one in candidates if DEFAULT in one.roles), None)
-    alike = len({case.batch_size for case in found.finalists}) == 1  # or a larger batch trains faster yet
-    if alike and default is not None and default.waits is not None and default.waits < WORTH_IT:
-        return "fed", default, []
-    feeding = [one for one in candidates if one.waits is not None and one.waits < WORTH_IT]
-    if alike and feeding:
-        return "decided", _cheapest(found, feeding), []
-    fastest, *others = candidates
-    tied = [other for other in others if other.tied]
-    if not tied:
-        return "decided", fastest, []
-    few = min(one.decisive_rounds for one in (fastest, *tied)) < stats.ENOUGH
-    use = fastest if few else _cheapest(found, [fastest, *filter(partial(_as_fast, fastest), tied)])
-    return "tied", use, [one for one in (fastest, *tied) if one is not use]
-
-
-def _as_fast(fastest: Candidate, other: Candidate) -> bool:
-    """Whether it is as fast by what is known best: rounds that scatter much tell hardly anyone apart."""
-    return other.decisive_per_s.median * (1 + WORTH_IT) >= fastest.decisive_per_s.median
-
-
-def _cheapest(found: Found, among: Sequence[Candidate]) -> Candidate:
-    cases = {case.key: case for case in found.finalists}
-    return min(among, key=lambda one: cost_of(cases[one.key], found.data.manifest))
-
-
-def _headline(
-    outcome: str,
-    use: Candidate,
-    default: Candidate | None,
-    tied: Sequence[Candidate],
-    alone: bool,
-    anew: bool,
-) -> str:
+def _headline(choice: Choice, default: Candidate | None, alone: bool, anew: bool) -> str:
     """What to use, by how much, and how sure that is; `anew` where the default read no file of the user's."""
-    if outcome == "fed":
+    use = choice.use
+    if choice.outcome == "fed":
         return (
             f"Loading is not your problem: with {use.label}, which people use by default, the device waits "
             f"{use.waits:.1%} of the time, and no loader can bring more than that."
@@ -116,27 +95,42 @@ def _headline(
         told += ", over a sample written anew" if anew else ""
         if use.decisive_rounds >= stats.ENOUGH and use.against_default.outcome not in ("faster", "slower"):
             told += ", which may be no difference at all"
-    said = f"Use {use.label}{told}."
-    others = ", ".join(one.label for one in tied)
-    if tied and use.decisive_rounds < stats.ENOUGH:
-        said += (
+    return f"Use {use.label}{told}.{_how_sure(choice)}"
+
+
+def _how_sure(choice: Choice) -> str:
+    """What else might be as fast, and why this one was taken; nothing where it is surely the fastest."""
+    use, others = choice.use, ", ".join(one.label for one in choice.tied)
+    if choice.instead_of is not None:
+        return (
+            f" It is surely faster than the default, which cannot be said of {choice.instead_of.label} "
+            f"({three_digits(choice.instead_of.decisive_per_s.median / use.decisive_per_s.median)} times its "
+            f"median samples/s): that varied too much. Not told from the fastest: {others}."
+        )
+    if choice.tied and use.decisive_rounds < stats.ENOUGH:
+        return (
             f" That rests on {counted(use.decisive_rounds, 'round')}, too few to be sure, so it counts as "
             f"tied with {others}: {LONGER}."
         )
-    elif tied:
-        said += (
+    if choice.tied:
+        return (
             f" Its speed cannot be told from that of {others}; of what came within {WORTH_IT:.0%} of the "
             "fastest it costs least."
         )
-    return said
+    return ""
 
 
 def _why(use: Candidate) -> Iterator[str]:
-    if use.reached is not None:
+    if use.reached is None:
+        return
+    speed, share = f"Why: it delivers {three_digits(use.bytes_per_s / MIB)} MiB/s", percent_text(use.reached)
+    if use.decoding is not None and use.decoding >= BUSY and use.reached < LITTLE:
         yield (
-            f"Why: it delivers {three_digits(use.bytes_per_s / MIB)} MiB/s, {percent_text(use.reached)} of "
-            f"what this machine can do here (limit: {use.limit})."
+            f"{speed}: decoding takes the processors, {use.decoding:.1f} of which it kept busy. The lowest "
+            f"limit of this machine on its way ({use.limit}) is far off: that is {share} of it."
         )
+    else:
+        yield f"{speed}, {share} of what this machine can do here (limit: {use.limit})."
 
 
 def _feeding(
@@ -212,11 +206,7 @@ def _rests_on(found: Found) -> Iterator[str]:
             f"{three_digits(data.scale)} times as much."
         )
     if data.source is not None:
-        stored = sum(one.stored_bytes for one in data.manifest.artifacts.values() if not one.added)
-        yield (
-            f"The sample takes {bytes_text(stored)} in {counted(len(data.manifest.artifacts), 'format')} and "
-            f"stays in {data.manifest.root} for the next time: delete that folder when you need it no longer."
-        )
+        yield _stays(data)
     key = next(key for key, roles in found.roles.items() if FASTEST in roles)
     rates = [made.samples_per_s for made in found.halved.sound] if found.halved is not None else []
     whole = list(rounds_of(found.final, key).values())
@@ -230,3 +220,19 @@ def _rests_on(found: Found) -> Iterator[str]:
         )
         label = case_labels(found.finalists)[key]
         yield f"On half as many samples {label} is {ratio_text(ratio)} as fast, {verdict}."
+
+
+def _stays(data: Data) -> str:
+    """What the sample takes and where, and what others of the same name lie beside it."""
+    stored, root = _stored(data.manifest), data.manifest.root
+    said = (
+        f"The sample takes {bytes_text(stored)} in {counted(len(data.manifest.artifacts), 'format')} and "
+        f"stays in {root} for the next time: delete that folder when you need it no longer."
+    )
+    if left := [f"{one.root} ({bytes_text(_stored(one))})" for one in other_samples(data)]:
+        said += f" Other samples of it, which iobench wrote, lie in {enumerated(left)}: delete them likewise."
+    return said
+
+
+def _stored(manifest: Manifest) -> int:
+    return sum(one.stored_bytes for one in manifest.artifacts.values() if not one.added)

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import glob
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
+from iobench import formats
 from iobench.dataset.add import AddedSource
-from iobench.dataset.manifest import Manifest
+from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import FirstSamples, Source
+from iobench.dataset.verify import read_back
 from iobench.errors import BenchError, InvalidSettings
-from iobench.formats import ArtifactExists, FormatError, Schema, UnsupportedSchema
+from iobench.formats import ArtifactExists, Batch, FormatError, Schema, UnsupportedSchema
 from iobench.host import cache
-from iobench.recommendation.candidates import worth_writing
+from iobench.recommendation.candidates import USUAL, worth_writing
 from iobench.recommendation.needs import Needs
+from iobench.units import bytes_text, counted, seconds_text
 
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: enough for rounds that are not all overhead
 BATCHES = 20  # the fewest in a sample
 STEPS = 200  # the most in a sample where each takes as long as a training step
 STEPPING = 0.01  # of the time that there is, for an epoch of these: half a dozen cases need four each
-WRITING = 0.3  # of the time that there is
+RUSHED = 0.1  # of that time: in the last of it nothing more is begun
+WRITING, ALONE = 0.3, 0.5  # at most, of the time that there is; while there is nothing else yet
 
 
 @dataclass
@@ -44,7 +51,7 @@ class Data:
     @property
     def usual(self) -> str:
         """The variant that people read by default: npy, or what they have."""
-        return self.added[0] if self.added else "npy"
+        return self.added[0] if self.added else USUAL
 
     def lies_there(self, variant: str) -> bool:
         """Whether the user's own files are in that variant, so that nothing has to be written."""
@@ -80,42 +87,121 @@ def sampled(
     first = FirstSamples(source, sample_count(source.schema, needs, cold))
     added = tuple(source.manifest.added) if isinstance(source, AddedSource) else ()
     worth, left_out = worth_writing(first.schema, replace(needs, real_bytes=real_bytes))
-    variants = list(dict.fromkeys([*added, *worth]))
+    variants = list(dict.fromkeys([*added, *(one for one in worth if one == USUAL), *worth]))
+    _say_how_much(first, [one for one in variants if one not in added], data_dir, status)
     manifest, began = None, time.monotonic()
     for number, variant in enumerate(variants):
-        if manifest is not None and time.monotonic() - began > WRITING * needs.max_time_s:
+        share = ALONE if manifest is None else WRITING  # something has to be there
+        left_s = share * needs.max_time_s - (time.monotonic() - began)
+        if left_s <= RUSHED * share * needs.max_time_s:
             left_out += [f"{one}: no time was left to write it" for one in variants[number:]]
             break
+        last = manifest is None or number + 1 == len(variants)
+        turn_s = left_s if last else left_s / 2  # what takes long leaves time for others
         status(f"writing {first.schema.samples:,} samples in {variant}")
         try:
-            manifest = _written(first, [variant], data_dir)
+            manifest = _written(_once_decoded(first, manifest), [variant], data_dir, turn_s)
         except ArtifactExists:
             raise
         except (BenchError, FormatError) as error:
-            left_out.append(
-                str(error) if isinstance(error, UnsupportedSchema) else f"format {variant}: {error}"
-            )
+            plain = isinstance(error, UnsupportedSchema | OutOfTime)
+            left_out.append(str(error) if plain else f"format {variant}: {error}")
     if manifest is None:
         raise InvalidSettings(f"no format can hold {source.name}: {'; '.join(left_out)}")
     return Data(manifest, real_bytes, cold, source, tuple(words), left_out, added)
 
 
-def half(data: Data, variants: list[str]) -> Manifest | None:
-    """Half as many samples of the same source in some variants; None where there is no source, or too few."""
+def _say_how_much(first: Source, variants: list[str], data_dir: Path, status: Callable[[str], None]) -> None:
+    """Before anything is written, how much that may be, and where."""
+    if not variants:
+        return
+    bound = sum(formats.parse(variant).size_bound(first.schema) for variant in variants)
+    status(
+        f"a sample of {bytes_text(first.schema.logical_bytes)} is written in "
+        f"{counted(len(variants), 'format')}: up to {bytes_text(bound)} in {data_dir / first.name}"
+    )
+
+
+def other_samples(data: Data) -> list[Manifest]:
+    """What else was written of the first samples of a source of this name: before, or half as many now."""
+    found = []
+    for path in sorted(
+        data.manifest.root.parent.glob(f"{glob.escape(data.source.name)}-first-*" if data.source else "")
+    ):
+        with contextlib.suppress(BenchError):  # it is no dataset
+            found.append(Manifest.load(path))
+    return [one for one in found if "first" in one.source and one.root != data.manifest.root]
+
+
+def half(data: Data, variants: list[str], end: float) -> Manifest | None:
+    """Half as many samples of the same source in some variants; None where there is no source, or too few.
+
+    OutOfTime where they are not written when the clock says `end`.
+    """
     count = data.manifest.schema.samples // 2
     if data.source is None or not count:
         return None
-    return _written(FirstSamples(data.source, count), variants, data.manifest.root.parent)
+    first = FirstSamples(data.source, count)
+    return _written(first, variants, data.manifest.root.parent, end - time.monotonic())
 
 
-def _written(first: FirstSamples, variants: list[str], data_dir: Path) -> Manifest:
-    """The sample in these variants; one that was written of other data, or in another shape, gives way."""
+class OutOfTime(BenchError):
+    """There was no time left to write all of it."""
+
+
+class _Decoded(Source):
+    """The samples of a source that takes long to decode, out of what was written of them already."""
+
+    def __init__(self, whole: Source, opener: Opener) -> None:
+        self.schema, self.name, self._whole, self._opener = whole.schema, whole.name, whole, opener
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """The whole's: these are the same data."""
+        return self._whole.description
+
+    def batches(self) -> Iterator[Batch]:
+        """As they were written, and verified then."""
+        return read_back(self._opener)
+
+
+def _once_decoded(first: Source, manifest: Manifest | None) -> Source:
+    """The same samples, which need no decoding where they are written as they are in memory."""
+    if not first.decodes or manifest is None or USUAL not in manifest.artifacts:
+        return first
+    return _Decoded(first, manifest.opener(USUAL))
+
+
+def _written(first: Source, variants: list[str], data_dir: Path, left_s: float) -> Manifest:
+    """The sample in these variants; one that was written of other data, or in another shape, gives way.
+
+    OutOfTime where that takes longer than `left_s`.
+    """
+    end = time.monotonic() + left_s
+    late = OutOfTime(
+        f"{', '.join(variants)}: writing the sample takes longer than the {seconds_text(left_s)} that there "
+        "were; give a longer --max-time"
+    )
+
+    def in_time(what: str, done: int, total: int) -> None:
+        if time.monotonic() > end:
+            raise late
+
+    def write(overwrite: bool) -> Manifest:
+        return prepare(
+            first, variants, data_dir=data_dir, name=first.name, overwrite=overwrite, progress=in_time
+        )[0]
+
     try:
-        return prepare(first, variants, data_dir=data_dir, name=first.name)[0]
+        return write(overwrite=False)
     except ArtifactExists:
         if "first" not in Manifest.load(data_dir / first.name).source:
             raise  # it is no sample of ours
-        return prepare(first, variants, data_dir=data_dir, name=first.name, overwrite=True)[0]
+        return write(overwrite=True)
+    except (BenchError, FormatError) as error:
+        if time.monotonic() > end:  # some libraries wrap what they are given
+            raise late from error
+        raise
 
 
 def sample_count(schema: Schema, needs: Needs, cold: bool) -> int:

@@ -14,6 +14,7 @@ from iobench.recommendation.result import Candidate
 from iobench.recommendation.search import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, Found
 from iobench.results import stats
 from iobench.results.cases import key_of
+from iobench.results.record import Record
 
 ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key and the round's number
 
@@ -72,9 +73,8 @@ def _candidate(
     speed = statistics.median(made.bytes_per_s for made in own)
     against = None
     if default is not None and default != case.key:
-        against = stats.compare_paired(
-            rounds[case.key], rounds[default], comparisons=max(1, len(found.roles) - 1)
-        )
+        others = sum(map(bool, rounds.values())) - 1  # as where the fastest is held against each
+        against = stats.compare_paired(rounds[case.key], rounds[default], comparisons=others)
     return Candidate(
         key=case.key,
         label=label,
@@ -93,7 +93,23 @@ def _candidate(
         write_s=artifact.write_s * scale,
         trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
         trained_rounds=0 if rounds is plain else len(rounds[case.key]),
+        decoding=_busy(own) if _decodes(found, case) else None,
     )
+
+
+def _busy(rounds: Sequence[Record]) -> float:
+    """How many processors were at work for a case."""
+    return statistics.median(made.processor.cpu_s / made.timing.epochs_s for made in rounds)
+
+
+def _decodes(found: Found, case: Case) -> bool:
+    """Whether most of its bytes are stored otherwise than they are in memory, as far as its reader knows."""
+    if case.loader.foreign:
+        return False
+    with found.data.manifest.opener(case.variant)() as reader:
+        as_stored = reader.placement().keys()
+        encoded = sum(field.sample_bytes for field in reader.schema.fields if field.name not in as_stored)
+        return encoded > reader.schema.sample_bytes / 2
 
 
 def _feeds(waits: float | None) -> bool:

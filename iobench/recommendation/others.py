@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
+from iobench.recommendation.candidates import default_case
 from iobench.recommendation.result import Candidate, Raced
 from iobench.recommendation.search import Found, cost_of, rate_of
-from iobench.results.cases import labels
+from iobench.results.cases import key_of, labels
 
 CLOSE = 0.9  # of the fastest: what else is worth naming
 SMALLER = 0.95  # of the bytes: what is worth naming
@@ -78,21 +79,46 @@ def hurried(race: Run, max_time_s: float) -> Iterator[str]:
 
 def untried(race: Run, max_time_s: float) -> Iterator[str]:
     """What took no part in the race, or failed in it, and what that would have needed."""
-    named = case_labels(race.cases)
-    for key, reason in race.failures.items():
-        yield f"{named[key]}: {reason}"
+    yield from _failed(race, "")
     if race.untried:
-        shown = "; ".join(named[key] for key in race.untried[:MOST_NAMED])
-        more = f" and {len(race.untried) - MOST_NAMED} more" if len(race.untried) > MOST_NAMED else ""
-        yield f"no time was left for {shown}{more}: give about --max-time {_enough_s(race, max_time_s)}"
+        named = case_labels(race.cases)
+        called = _some([named[key] for key in race.untried])
+        yield f"no time was left for {called}: give about --max-time {_enough_s(race, max_time_s)}"
 
 
-def failed_with_step(found: Found) -> Iterator[str]:
-    """Finalists that failed with the training step, and why."""
+def failed_later(found: Found) -> Iterator[str]:
+    """Finalists that failed when they were measured again, or with the training step, and why."""
+    yield from _failed(found.final, ", measured again")
     if found.stepped is not None:
-        named = case_labels(found.stepped.cases)
-        for key, reason in found.stepped.failures.items():
-            yield f"{named[key]}, with the step: {reason}"
+        yield from _failed(found.stepped, ", with the step")
+
+
+def without_default(found: Found) -> Iterator[str]:
+    """Why nothing is held against what people use by default; nothing where it is."""
+    default = default_case(found.race.cases, found.data.usual)
+    said = "Nothing is held against what people use by default: DataLoader, sample by sample,"
+    if default is None:
+        yield f"{said} took no part."
+        return
+    again = found.again(default).key
+    failures = {**found.race.failures, **found.final.failures}
+    if (reason := failures.get(default.key) or failures.get(again)) is not None:
+        yield f"{said} failed ({reason})."
+    elif not any(key_of(made.case) == again for made in found.final.sound):
+        yield f"{said} had no time: give a longer --max-time."
+
+
+def _failed(run: Run, how: str) -> Iterator[str]:
+    """The cases of a run that failed, those for the same reason together."""
+    named, alike = case_labels(run.cases), dict[str, list[str]]()
+    for key, reason in run.failures.items():
+        alike.setdefault(reason, []).append(named[key])
+    yield from (f"{_some(names)}{how}: {reason}" for reason, names in alike.items())
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return "; ".join(names[:MOST_NAMED]) + more
 
 
 def _enough_s(race: Run, max_time_s: float) -> int:

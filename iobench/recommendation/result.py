@@ -43,6 +43,7 @@ class Candidate:
     write_s: float
     trained_per_s: Estimate | None = None
     trained_rounds: int = 0
+    decoding: float | None = None  # processors that it kept busy; None where nothing has to be decoded
 
     @property
     def decisive_per_s(self) -> Estimate:
@@ -53,6 +54,11 @@ class Candidate:
     def decisive_rounds(self) -> int:
         """The rounds behind that."""
         return self.trained_rounds if self.trained_per_s else self.rounds
+
+    @property
+    def surely_better(self) -> bool:
+        """Whether it is surely faster than the default."""
+        return self.against_default is not None and self.against_default.outcome == "faster"
 
     @property
     def reached(self) -> float | None:

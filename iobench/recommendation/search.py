@@ -13,23 +13,23 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.bench.plan import AUTO
-from iobench.bench.race import COMPARED, Race
+from iobench.bench.race import COMPARED, MANY, Again, Race
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.errors import BenchError, LoaderFailed
+from iobench.errors import BenchError
 from iobench.formats import FormatError
 from iobench.host.device import pick_device
 from iobench.recommendation import data as datas
 from iobench.recommendation.candidates import asked_word, default_case, field_of, packages_of
 from iobench.recommendation.data import Data
 from iobench.recommendation.needs import Needs
+from iobench.recommendation.unmeasured import left_out, nothing, too_late
 from iobench.results.cases import key_of
 from iobench.units import counted, seconds_text
 
 PROVING, RACING = 0.35, 0.3  # at most, of the time that is left after writing
-AGAIN, AGAIN_STEPPED = 0.6, 0.25  # at most, of what is left then, without and with rounds with the step
+AGAIN, AGAIN_STEPPED = 0.6, 0.5  # at most, of what is left then, without and with rounds with the step
 STEPPED = 0.8  # at most, of what is left for rounds with the step
-LATE = 0.5  # of all the time, that rounds with the step may end after it
 HALF_ROUNDS = 7
 RUNNERS_UP, NEAR = 3, 0.8  # at most, and how fast all but the first are: few rounds say little of order
 LEAST_S = 3.0  # that rounds over half as many samples need
@@ -77,22 +77,27 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     end = began + needs.max_time_s
     left_s = end - time.monotonic()
     options = RunOptions(cache=(data.cache,), seed=needs.seed, limits=False)
-    race = Race(RACING * left_s, proofs_s=PROVING * left_s)
+    race = Race(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s)
     raced = run(data.manifest, options, observer=observer, cases=field_.cases, race=race)
     if raced.interrupted:
         raise KeyboardInterrupt
     roles = _roles(raced, data, needs, end - time.monotonic())
     if not roles:
-        raise _nothing(raced)
+        raise nothing(raced, needs)
+    if time.monotonic() > end:
+        raise too_late(raced, needs)
     chosen, roles = _alike([case for case in raced.cases if case.key in roles], roles)
     fresh = replace(options, limits=True)
     again_s = (AGAIN_STEPPED if needs.step_ms else AGAIN) * (end - time.monotonic())
-    final = _again(data.manifest, chosen, fresh, AUTO, again_s, observer)
+    final = _again(data.manifest, chosen, fresh, AUTO, (again_s, end), observer)
     if not final.sound:
-        raise _nothing(final)
+        raise nothing(final, needs)
     found = Found(data, raced, final, roles, [*data.left_out, *field_.not_tried])
+    found.remarks += left_out(final, "again", needs)
     stepping = _steppable(found, chosen, needs, end - time.monotonic())
     found.stepped = _with_step(data.manifest, stepping, needs, end, options, observer)
+    if found.stepped is not None:
+        found.remarks += left_out(found.stepped, "with the step", needs)
     fastest = next(case for case in chosen if FASTEST in roles[case.key])
     try:
         found.halved = _on_half(data, fastest, options, end, observer)
@@ -101,14 +106,10 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     return found
 
 
-def _nothing(run: Run) -> LoaderFailed:
-    reasons = "; ".join(dict.fromkeys(run.failures.values())) or "no time was left; give a longer --max-time"
-    return LoaderFailed(f"no case could be measured: {reasons} (records: {run.path})")
-
-
 def _alike(cases: Sequence[Case], roles: dict[str, list[str]]) -> tuple[list[Case], dict[str, list[str]]]:
-    """The finalists, all in processes of their own where one needs it, and their roles by their new keys."""
+    """The finalists, who matters most first, in processes of their own if one needs it, and their roles."""
     apart = any(case.isolated for case in cases)
+    cases = sorted(cases, key=lambda case: _rank(roles[case.key]))
     alike = [replace(case, isolated=apart) for case in cases]
     return alike, {new.key: roles[old.key] for old, new in zip(cases, alike, strict=True)}
 
@@ -192,12 +193,17 @@ def _again(
     cases: Sequence[Case],
     options: RunOptions,
     rounds: int | str,
-    max_time_s: float,
+    times: tuple[float, float],
     observer: Observer,
 ) -> Run:
-    """Fresh rounds: a winner that was picked from noise must not keep its lucky figure."""
+    """Fresh rounds: a winner that was picked from noise must not keep its lucky figure.
+
+    `times` are the seconds that they may take, and when nothing may begin any more.
+    """
+    max_time_s, end = times
     again = replace(options, rounds=str(rounds), max_time=max(1.0, round(max_time_s)))
-    made = run(manifest, again, observer=observer, cases=cases)
+    race = Again(max_time_s, MANY if rounds == AUTO else int(rounds), end_s=end - time.monotonic())
+    made = run(manifest, again, observer=observer, cases=cases, race=race)
     if made.interrupted:
         raise KeyboardInterrupt
     return made
@@ -210,7 +216,6 @@ def _steppable(found: Found, cases: Sequence[Case], needs: Needs, left_s: float)
     """
     if not needs.step_ms:
         return []
-    left_s = max(left_s, LATE * needs.max_time_s)
     samples, taken, needed_s = found.data.manifest.schema.samples, list[Case](), 0.0
     for case in sorted(cases, key=lambda case: _rank(found.roles[case.key])):
         needed_s += 2 * math.ceil(samples / case.batch_size) * needs.step_s(case.batch_size)
@@ -247,7 +252,8 @@ def _with_step(
         else replace(case, step_s=needs.step_s(case.batch_size))
         for case in cases
     ]
-    return _again(manifest, stepping, options, AUTO, STEPPED * (end - time.monotonic()), observer)
+    times = (STEPPED * (end - time.monotonic()), end)
+    return _again(manifest, stepping, options, AUTO, times, observer)
 
 
 def _on_half(data: Data, fastest: Case, options: RunOptions, end: float, observer: Observer) -> Run | None:
@@ -257,8 +263,8 @@ def _on_half(data: Data, fastest: Case, options: RunOptions, end: float, observe
     """
     if end - time.monotonic() < LEAST_S:
         return None
-    manifest = datas.half(data, [fastest.variant])
+    manifest = datas.half(data, [fastest.variant], end - LEAST_S)
     if manifest is None:
         return None
     smaller = replace(fastest, dataset=manifest.name, content=f"{manifest.content or 0:016x}")
-    return _again(manifest, [smaller], options, HALF_ROUNDS, end - time.monotonic(), observer)
+    return _again(manifest, [smaller], options, HALF_ROUNDS, (end - time.monotonic(), end), observer)

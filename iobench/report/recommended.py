@@ -36,6 +36,11 @@ def figures(found: Recommendation, prefix: str = "") -> list[Figure]:
         title, says = f"{title} with the training step", f"{says}with the training step."
     else:
         says += "and the lowest limit on the way of each."
+    if any(one.tied for one in found.candidates):
+        says += (
+            " Who is told apart from the fastest is judged by their ratio round by round, all comparisons "
+            "together: intervals of medians may lie apart where some rounds went the other way."
+        )
     drawn = [Figure(f"{prefix}speed", title, says, speeds, charts.speeds(speeds, [], notes))]
     if len(found.raced) > 1:
         says = (
