@@ -13,7 +13,7 @@ from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.race import Again, Race
 from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
-from iobench.errors import CaseDied, LoaderFailed, WrongContent
+from iobench.errors import CaseDied, InvalidSettings, LoaderFailed, WrongContent
 from iobench.recommendation import data as datas
 from iobench.recommendation import others, search
 from iobench.recommendation.data import Data, OutOfTime, other_samples, sampled
@@ -189,6 +189,8 @@ def test_a_format_that_takes_too_long_to_write_is_left_out_and_leaves_nothing(tm
     assert reason.startswith("hdf5: writing the sample takes longer than")
     assert not list(made.manifest.root.glob("*hdf5*"))
     assert not list(made.manifest.root.glob(".tmp*"))
+    with pytest.raises(InvalidSettings, match=r"no time was left to write mine: hdf5: writing .*--max-time$"):
+        sampled(source_of(50), [], replace(needs, formats=("hdf5",)), tmp_path, lambda text: None)
 
 
 @pytest.mark.parametrize("variant", ["npy", "lance", "parquet"])

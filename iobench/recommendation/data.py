@@ -89,7 +89,7 @@ def sampled(
     worth, left_out = worth_writing(first.schema, replace(needs, real_bytes=real_bytes))
     variants = list(dict.fromkeys([*added, *(one for one in worth if one == USUAL), *worth]))
     _say_how_much(first, [one for one in variants if one not in added], data_dir, status)
-    manifest, began = None, time.monotonic()
+    manifest, why, began = None, "no format can hold", time.monotonic()
     for number, variant in enumerate(variants):
         share = ALONE if manifest is None else WRITING  # something has to be there
         left_s = share * needs.max_time_s - (time.monotonic() - began)
@@ -104,10 +104,11 @@ def sampled(
         except ArtifactExists:
             raise
         except (BenchError, FormatError) as error:
+            why = "no time was left to write" if isinstance(error, OutOfTime) else why
             plain = isinstance(error, UnsupportedSchema | OutOfTime)
             left_out.append(str(error) if plain else f"format {variant}: {error}")
     if manifest is None:
-        raise InvalidSettings(f"no format can hold {source.name}: {'; '.join(left_out)}")
+        raise InvalidSettings(f"{why} {source.name}: {'; '.join(left_out)}")
     return Data(manifest, real_bytes, cold, source, tuple(words), left_out, added)
 
 
