@@ -8,10 +8,10 @@ from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
-from iobench import thresholds
 from iobench.bench import plan
 from iobench.bench.case import Case
 from iobench.bench.crew import Alone, Crew
+from iobench.bench.duration import Duration
 from iobench.bench.epoch import disk_errors, heap_restored
 from iobench.bench.executor import Executor, Step, Tick, TookTooLong
 from iobench.bench.losses import odd_losses
@@ -21,20 +21,13 @@ from iobench.bench.race import COMPARED, Race
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
 from iobench.dataset.verify import problem_of
-from iobench.errors import (
-    BenchError,
-    ColdCacheUnavailable,
-    InvalidSettings,
-    RankLost,
-    RecordError,
-    WrongContent,
-)
+from iobench.errors import BenchError, ColdCacheUnavailable, RankLost, RecordError, WrongContent
 from iobench.formats import CorruptArtifact, FormatError
 from iobench.host import interrupts
-from iobench.results import record, stats
+from iobench.results import record
 from iobench.results.cases import key_of
 from iobench.results.ranks import together
-from iobench.units import counted, seconds_text
+from iobench.units import counted
 
 ENDING = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
 
@@ -48,6 +41,7 @@ class Measuring:
         self._run, self._options, self._observer, self._race = run, run.options, observer, race
         self._labels = run.labels
         self._plan = run.options.plan
+        self._duration = Duration(self._plan, observer.status)
         self._crew = crew or Alone()
         run.remarks += self._crew.begin(run.manifest, run.options, run.cases)
         self._recorder = Recorder(run, self._crew.hosts)
@@ -55,7 +49,7 @@ class Measuring:
         if run.records:
             check_same(run.records, run.cases, self._recorder.machine)
             observer.went_before(run.records)
-            self._say_what_is_there()
+            self._duration.going_on(run, len(self._done))
         self._check_interrupt: interrupts.Check = lambda: None
         self._took_s: dict[str, float] = {}  # the last time that a case was run
         self._began = time.monotonic()  # to prove them
@@ -87,11 +81,8 @@ class Measuring:
             self._run.stopped = str(error)  # what was measured is worth showing
 
     def _prove_all(self) -> None:
-        if self._plan.count is not None and self._race is None:
-            cases, count = len(self._run.cases), self._plan.count
-            least = seconds_text(cases * count * thresholds.ROUND_S)
-            what = f"{counted(cases, 'case')} × {counted(count, 'round')}"
-            self._observer.status(f"{what}: at least {least}, after a proof of each")
+        if self._race is None:
+            self._duration.before_proofs(len(self._run.cases))
         began = self._began = time.monotonic()
         for case in self._run.cases:
             if case.key in self._run.failures:
@@ -143,15 +134,17 @@ class Measuring:
 
     def _time_all(self) -> None:
         self._recorder.probe_below()
-        self._say_how_long()
+        if self._race is None:  # nobody knows how many will be left of one
+            took_s = {case.key: self._took_s.get(case.key, 0.0) for case in self._live()}
+            self._duration.after_proofs(took_s, [key for key, _ in self._done])
         began, done = time.monotonic(), 0
 
         def go_on(rounds: int) -> bool:
             nonlocal done
             done = rounds
             elapsed_s = time.monotonic() - began
-            if rounds == 1 and not self._done:
-                self._say_how_long_still(elapsed_s)
+            if rounds == 1 and not self._done and self._race is None:
+                self._duration.after_first_round(elapsed_s)
             if self._race is not None:
                 return self._race_goes_on(self._race, rounds, elapsed_s + self._late_s)
             return bool(self._live()) and self._plan.go_on(rounds, elapsed_s, self._rates())
@@ -168,7 +161,10 @@ class Measuring:
                 with self._collecting_failures(case):
                     self._time(case, number)
                 self._took_s[case.key] = time.monotonic() - before
-        self._say_how_sure(done, time.monotonic() - began)
+        if self._race is None and self._live():
+            self._run.remarks += self._duration.after_rounds(
+                done, time.monotonic() - began, self._rates(), self._labels
+            )
 
     def _first(self, case: Case) -> Any:
         """What the first round of a race is sorted by."""
@@ -251,55 +247,3 @@ class Measuring:
             self._run.failures[case.key] = place.advised(str(error))
             if isinstance(error, WrongContent | CorruptArtifact):
                 self._wrong.add(case.key)
-
-    def _say_what_is_there(self) -> None:
-        there, whole = len(self._done), len(self._run.cases) * (self._plan.count or 0)
-        if there == whole:
-            raise InvalidSettings(
-                f"--resume {self._run.path}: all {counted(there, 'round')} are there; "
-                "'iobench runs show' shows them"
-            )
-        total = f" of {whole}" if whole else ""
-        self._observer.status(f"going on with {self._run.path}: {there}{total} rounds are there")
-
-    def _say_how_long(self) -> None:
-        """Before the first round, how long the rounds will take, from what the proofs took."""
-        if self._race is not None:
-            return  # nobody knows how many will be left
-        took = {case.key: max(thresholds.ROUND_S, self._took_s.get(case.key, 0.0)) for case in self._live()}
-        if self._plan.count is None or not took:
-            return
-        there = sum(took.get(key, 0.0) for key, _ in self._done)
-        expected_s = sum(took.values()) * self._plan.count - there
-        what = f"{counted(len(took), 'case')} × {counted(self._plan.count, 'round')}"
-        said = f"{what}: roughly {seconds_text(expected_s)}, going by the proofs"
-        if self._plan.max_time_s is not None and expected_s > self._plan.max_time_s:
-            said += f"; no round begins that would end after {seconds_text(self._plan.max_time_s)}"
-        self._observer.status(said)
-
-    def _say_how_long_still(self, took_s: float) -> None:
-        """How long the other rounds will take, by the first."""
-        if self._race is None and self._plan.count is not None and self._plan.count > 1:
-            left_s, most = took_s * (self._plan.count - 1), self._plan.max_time_s
-            if most is not None:
-                left_s = max(0.0, min(left_s, most - took_s))
-            self._observer.status(f"after 1 of {self._plan.count} rounds: about {seconds_text(left_s)} left")
-
-    def _say_how_sure(self, rounds: int, elapsed_s: float) -> None:
-        """What became of `--rounds auto`, or of rounds that `--max-time` cut short."""
-        if self._plan.count is not None or self._race is not None:
-            if self._race is None and rounds < (self._plan.count or 0) and self._live():
-                made = f"{rounds} of {self._plan.count} rounds"
-                self._run.remarks.append(f"{made} were made before --max-time was over")
-            return
-        key, reach = plan.worst(self._rates())
-        said = f"{counted(rounds, 'round')} in {elapsed_s:.0f} s"
-        if rounds < stats.FEWEST:
-            said += ", too few for an interval; give a longer --max-time"
-        elif reach > plan.PRECISION:
-            label = self._labels[key]
-            said += f", until --max-time: the interval of {label} still reaches {reach:.1%} from its median"
-            said += "; give a longer --max-time"
-        else:
-            said += f": every interval is within {plan.PRECISION:.0%} of its median"
-        self._run.remarks.append(said)
