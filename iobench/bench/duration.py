@@ -39,7 +39,7 @@ class Duration:
             self.status(f"{self._rounds_of(cases)}: at least {least}, after a proof of each")
 
     def after_proofs(self, took_s: Mapping[str, float], done: Collection[str]) -> None:
-        """What the rounds will take, by what the proofs took; `done`: of each round that is there, its case."""
+        """What the rounds will take, by what proofs took; `done`: of each round that is there, its case."""
         if self.plan.count is None or not took_s:
             return
         each_s = {key: max(thresholds.ROUND_S, seconds) for key, seconds in took_s.items()}
