@@ -331,6 +331,8 @@ def answered(tmp_path_factory):
         "npy",
         "--format",
         "hdf5",
+        "--only",
+        "core",
     )
     return folder, call("recommend", *args, "--json", cwd=folder)
 

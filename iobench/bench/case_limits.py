@@ -228,7 +228,12 @@ def survey(
     seconds: float,
     on_status: Callable[[str], None] = lambda text: None,
 ) -> Survey:
-    """Every limit that a case over this dataset can run into, each measured for `seconds` a way."""
+    """Every limit that a case over this dataset can run into, each measured for `seconds` a way.
+
+    CorruptArtifact where anything of it is not there as it was.
+    """
+    for variant in manifest.artifacts:
+        manifest.opener(variant)
     found, schema = Survey(), manifest.schema
     file = _largest_file(manifest, manifest.artifacts)
     slot_bytes = max(1, min(batch_size, schema.samples) * schema.sample_bytes)
