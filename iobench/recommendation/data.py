@@ -125,10 +125,10 @@ def _say_how_much(first: Source, variants: list[str], data_dir: Path, status: Ca
 
 def other_samples(data: Data) -> list[Manifest]:
     """What else was written of the first samples of a source of this name: before, or half as many now."""
+    if data.source is None:
+        return []
     found = []
-    for path in sorted(
-        data.manifest.root.parent.glob(f"{glob.escape(data.source.name)}-first-*" if data.source else "")
-    ):
+    for path in sorted(data.manifest.root.parent.glob(f"{glob.escape(data.source.name)}-first-*")):
         with contextlib.suppress(BenchError):  # it is no dataset
             found.append(Manifest.load(path))
     return [one for one in found if "first" in one.source and one.root != data.manifest.root]
