@@ -227,6 +227,26 @@ def test_a_plan_that_is_none_is_one_line(images, inside, tmp_path, text, said):
     assert said in complaint(done, 2)
 
 
+def test_an_option_that_counts_once_is_said_to(images, inside):
+    where = ("--data-dir", images.root.parent, "--name", images.name, "--no-limits")
+    twice = (
+        "--format",
+        "npy",
+        "--format",
+        "memmap",
+        "--no-limits",
+        "--order",
+        "random",
+        "--order",
+        "sequential",
+    )
+    done = inside("run", *where, "--loader", "native", "--rounds", "1", *twice)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stderr.splitlines() if "times" in line]
+    assert len(said) == 1
+    assert said[0].startswith("--order was given 2 times, of which only the last counts")
+
+
 def test_loaders_are_listed_with_their_options(inside):
     shown = inside("loaders").stdout
     listed = {one["name"]: one for one in json.loads(inside("loaders", "--json").stdout)}

@@ -27,6 +27,7 @@ from iobench.terminal.commands import (
     study,
     tune,
 )
+from iobench.terminal.commands._command import Command
 from iobench.terminal.ranked import run_as_rank
 from iobench.text import printable, shortened
 
@@ -143,7 +144,7 @@ def _iobench(
 
 
 for command in COMMANDS:
-    app.command()(command)
+    app.command(cls=Command)(command)
 app.add_typer(history.app, name="runs")
 
 

@@ -10,6 +10,7 @@ import typer
 
 from iobench.errors import InvalidSettings
 from iobench.results.trend import FEWEST_RUNS
+from iobench.terminal.commands._command import Command
 from iobench.terminal.commands._options import AsJson, DataDir
 from iobench.terminal.commands._records import records_of
 from iobench.text import printable
@@ -51,7 +52,7 @@ def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJs
         display.note(f"no runs in {data_dir / 'results'}; make one with 'iobench run'")
 
 
-@app.command()
+@app.command(cls=Command)
 def show(
     context: typer.Context,
     name: RunName,
@@ -71,7 +72,7 @@ def show(
         display.records(records, wide=wide)
 
 
-@app.command()
+@app.command(cls=Command)
 def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False) -> None:
     """Show each case from run to run, and the steps in it."""
     from iobench.results import history
@@ -88,7 +89,7 @@ def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False
     display.result(tables.trends_table(found), "", *(f"{one.sentence}." for one in found))
 
 
-@app.command()
+@app.command(cls=Command)
 def delete(
     context: typer.Context,
     name: RunName,
@@ -110,7 +111,7 @@ def delete(
         display.note(f"deleted {gone}")
 
 
-@app.command()
+@app.command(cls=Command)
 def export(
     context: typer.Context,
     out: Annotated[Path, typer.Option("--out", "-o", help="A new .csv or .parquet file.")],
