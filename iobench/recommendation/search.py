@@ -96,7 +96,7 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     found.remarks += left_out(final, "again", needs)
     stepping = _steppable(found, chosen, needs, end - time.monotonic())
     found.stepped = _with_step(data.manifest, stepping, needs, end, options, observer)
-    if found.stepped is not None:
+    if found.stepped is not None and not final.untried:  # or it was said of them already
         found.remarks += left_out(found.stepped, "with the step", needs)
     fastest = next(case for case in chosen if FASTEST in roles[case.key])
     try:

@@ -37,4 +37,4 @@ def left_out(again: Run, how: str, needs: Needs) -> list[str]:
     named = again.labels
     called = "; ".join(str(named[key]) for key in again.untried)
     longer = f"give a longer --max-time than {needs.max_time_s:g}"
-    return [f"No time was left to measure {called} {how}, of which nothing is said therefore: {longer}."]
+    return [f"There was no time to measure {called} {how}, and nothing is said of it: {longer}."]
