@@ -159,7 +159,7 @@ WORKERS = [
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("word", WORKERS)
-def test_workers_give_every_sample_and_end(word, tmp_path, capfd):
+def test_workers_give_every_sample_and_end(word, tmp_path):
     usable = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
     if usable != "yes":
         pytest.skip(usable)
@@ -177,7 +177,6 @@ def test_workers_give_every_sample_and_end(word, tmp_path, capfd):
     assert (check.content, check.samples) == (whole.content, SCHEMA.samples)
     left = [p for p in set(psutil.Process().children()) - set(before) if not helper(p)]
     assert not psutil.wait_procs(left, timeout=10)[1]
-    assert "jax" not in capfd.readouterr().err, "Grain warns of it in each worker"
 
 
 FAILING = [

@@ -24,6 +24,7 @@ except ImportError as error:
 KINDS = ("PNG", "JPEG")
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
 MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)  # beyond which Pillow raises DecompressionBombError
+MORE_PIXELS = f"it has more than {MOST_PIXELS:,} pixels, the most that are decoded: make it smaller first"
 TAIL_BYTES = 64  # of a file, in which its end stands
 
 # What is wrong with an image is said once, as an error.
@@ -72,10 +73,7 @@ def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "
         with Image.open(regular(file) if stored is None else BytesIO(stored), formats=KINDS) as image:
             (width, height), mode = image.size, image.mode
     except Image.DecompressionBombError as error:
-        raise CorruptArtifact(
-            f"{file}: {what + ': ' if what else ''}it has more than {MOST_PIXELS:,} pixels, the most that "
-            "are decoded: make it smaller first"
-        ) from error
+        raise CorruptArtifact(f"{file}: {what + ': ' if what else ''}{MORE_PIXELS}") from error
     except Exception as error:  # as above
         said = reason(error) if stored is None else "other bytes"
         raise corrupt(file, f"{what or 'a PNG or JPEG file'}", said) from error

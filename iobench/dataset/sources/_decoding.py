@@ -27,10 +27,10 @@ except ImportError as error:
         "a folder of images needs Pillow, which is not installed: pip install pillow"
     ) from error
 
+from iobench.formats._pixels import MORE_PIXELS
+
 # By content, whatever the suffix says. Others call programs (EPS: Ghostscript), are seldom, or no pictures.
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)  # beyond which Pillow raises DecompressionBombError
-MORE_PIXELS = f"it has more than {MOST_PIXELS:,} pixels, the most that are decoded: make it smaller first"
 MAX_FILE_BYTES = 192 << 20
 MAX_SCANS = 100  # of a progressive JPEG, which has about ten; each goes over all pixels again
 MEMORY_BYTES = 512 << 20  # that images being decoded may take together

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import multiprocessing
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch
 
 THREADS, ENDING_S = "grain-prefetch", 10.0
-QUIET = "iobench: quiet"
-NO_JAX = "Failed to load jax profiler"  # which Grain warns of in each process that imports it
 
 
 @dataclass(frozen=True)
@@ -99,24 +96,6 @@ class Source:
             self._reader = None
 
 
-class Quiet:
-    """Where it is unpickled, Grain does not warn that there is no JAX: workers import it before our code."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _quiet, ()
-
-
-def _quiet() -> Quiet:
-    logging.getLogger("absl").addFilter(lambda record: not str(record.msg).startswith(NO_JAX))
-    return Quiet()
-
-
-def _configuration() -> dict[str, Any]:
-    """What processes that this one starts are configured by, like their authkey."""
-    found: dict[str, Any] = multiprocessing.current_process()._config  # type: ignore[attr-defined]
-    return found
-
-
 class GrainEpochs(Epochs):
     """A dataset for each epoch, shuffled by another seed."""
 
@@ -127,8 +106,6 @@ class GrainEpochs(Epochs):
         if not loader.num_workers:
             self._source.open()
         logging.getLogger("absl").setLevel(logging.ERROR)  # it tells of each process that ends
-        if loader.num_workers:  # what a process is configured by is unpickled before what it is to do
-            _configuration()[QUIET] = Quiet()
 
     @property
     def ahead(self) -> bool:
@@ -164,6 +141,5 @@ class GrainEpochs(Epochs):
         for thread in threading.enumerate():
             if thread.name.startswith(THREADS):
                 thread.join(ENDING_S)
-        _configuration().pop(QUIET, None)
         self._source.close()
         gc.collect()  # Grain's iterators refer to each other, and with that to views of the files
