@@ -5,7 +5,9 @@ import signal
 import sys
 from types import FrameType
 
-from iobench.errors import INTERRUPTED
+from iobench.base.errors import (
+    INTERRUPTED,
+)
 
 SAID = b"iobench: interrupted\n"
 

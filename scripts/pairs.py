@@ -24,6 +24,7 @@ from pathlib import Path
 from time import perf_counter
 
 import iobench
+from iobench.base.thresholds import OTHERS_PROCESSORS
 from iobench.bench.options import RunOptions
 from iobench.formats import Rows
 from iobench.host.others import OtherWork
@@ -32,7 +33,6 @@ from iobench.loading.transfer import HostBatch
 from iobench.results import others, record, stats
 from iobench.results.compare import compare
 from iobench.results.record import Record
-from iobench.thresholds import OTHERS_PROCESSORS
 
 SLOWED_BY = 0.1
 FORMAT, LOADER, DATASET = "npy", "dataloader", "pairs"

@@ -32,11 +32,14 @@ import numpy as np
 from stream_speed import epoch_rate
 
 import iobench
-import iobench.errors
+import iobench.base.errors
 from iobench import formats
+from iobench.base.errors import (
+    IobenchError,
+)
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import Source
-from iobench.formats import Blocks, FormatError
+from iobench.formats import Blocks
 from iobench.host import cache
 from iobench.loading.stream.choice import check_placed
 
@@ -68,7 +71,7 @@ def dataset(options: argparse.Namespace, name: str) -> Manifest:
             manifest, _ = iobench.prepare(
                 source, [variant], data_dir=options.data_dir, name=f"placements-{name}-{options.scale}"
             )
-        except (FormatError, iobench.errors.BenchError) as error:
+        except (IobenchError, iobench.base.errors.IobenchError) as error:
             print(f"{name}: {variant} is left out: {error}")
     assert manifest is not None
     return manifest
@@ -93,7 +96,7 @@ def kinds(manifest: Manifest) -> tuple[list[str], dict[str, list[Blocks]]]:
             try:
                 check_placed(reader.placement(), manifest.schema, variant)
                 placed.append(variant)
-            except iobench.errors.InvalidSettings:
+            except iobench.base.errors.InvalidSettings:
                 if blocks := list(reader.blocks()):
                     encoded[variant] = blocks
     return placed, encoded

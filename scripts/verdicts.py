@@ -21,6 +21,7 @@ from time import perf_counter
 import torch
 
 import iobench
+from iobench.base.thresholds import WARM_LIMIT
 from iobench.bench import plan
 from iobench.bench.epoch import Round, measure
 from iobench.dataset.manifest import Manifest
@@ -31,7 +32,6 @@ from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.loading.order import Order
 from iobench.loading.transfer import HostBatch, HostToDevice
 from iobench.results import stats
-from iobench.thresholds import WARM_LIMIT
 
 SLOWED_BY = 0.1
 WANTED_SAME, WANTED_SLOWER = 0.05, 0.95  # called different at most, called slower at least

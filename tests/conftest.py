@@ -20,7 +20,8 @@ import psutil
 import pytest
 
 import iobench
-from iobench import formats, thresholds
+from iobench import formats
+from iobench.base import thresholds
 from iobench.bench import case_limits
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES

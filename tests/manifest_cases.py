@@ -2,8 +2,10 @@
 
 import pytest
 
+from iobench.base.errors import (
+    ManifestError,
+)
 from iobench.dataset.manifest import Manifest
-from iobench.errors import ManifestError
 
 
 def refusal(manifest):

@@ -16,13 +16,17 @@ from tensordict import TensorDict, tensorclass
 
 import iobench
 from iobench import formats
+from iobench.base.errors import (
+    ArtifactExists,
+    CorruptArtifact,
+    SourceError,
+)
 from iobench.dataset import apart
 from iobench.dataset.add import add
 from iobench.dataset.apart import Recognised
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
-from iobench.errors import SourceError
-from iobench.formats import ArtifactExists, CorruptArtifact, Field
+from iobench.formats import Field
 from iobench.testing._places import assert_places
 
 SAMPLES = 203

@@ -8,7 +8,7 @@ import statistics
 import pytest
 from record_cases import MIB, rounds_of
 
-from iobench import thresholds
+from iobench.base import thresholds
 from iobench.results.between import CANNOT_TELL, compare_runs, over_runs
 from iobench.results.following import following as find_following
 from iobench.results.parts import LimitPart, OthersPart

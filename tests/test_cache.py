@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from conftest import require_disk
 
-from iobench.errors import ColdCacheUnavailable
+from iobench.base.errors import (
+    ColdCacheUnavailable,
+)
 from iobench.host import cache
 
 MIB = 1 << 20

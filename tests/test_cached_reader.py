@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from conftest import SAMPLES, image_arrays, prepared
 
-from iobench.errors import InvalidSettings
-from iobench.formats import CorruptArtifact, Field, Schema, Strided
+from iobench.base.errors import (
+    CorruptArtifact,
+    InvalidSettings,
+)
+from iobench.formats import Field, Schema, Strided
 from iobench.host import cache, counters
 from iobench.host.aio import DirectUnavailable
 from iobench.loading.stream import ahead, cached, direct, turn

@@ -6,7 +6,9 @@ import json
 import pytest
 from record_cases import MACHINE, a_record, rounds_of
 
-from iobench.errors import NotComparable
+from iobench.base.errors import (
+    NotComparable,
+)
 from iobench.results import record
 from iobench.results.compare import compare
 from iobench.results.parts import FieldSpec, LimitPart, MachineGpu

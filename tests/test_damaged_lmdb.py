@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import iobench
-from iobench.formats import CorruptArtifact, _lmdb_meta
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import _lmdb_meta
 
 
 def kind(page):

@@ -21,13 +21,15 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
+from iobench.base.errors import (
+    TargetError,
+)
 from iobench.diagnose import session
 from iobench.diagnose.advice import BOTTLENECK, diagnose
 from iobench.diagnose.facts import Facts, facts_of
 from iobench.diagnose.profiling import Profiled
 from iobench.diagnose.seen import Seen
 from iobench.diagnose.watch import Watch
-from iobench.errors import TargetError
 from iobench.loading import target
 from iobench.loading.foreign import tensors_of
 from iobench.terminal.diagnosed import seen_table

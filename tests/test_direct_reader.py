@@ -12,7 +12,10 @@ from conftest import require_disk
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from iobench.formats import DTYPES, CorruptArtifact, Field, Schema, Strided
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import DTYPES, Field, Schema, Strided
 from iobench.host import aio, flight
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.stream import direct

@@ -3,7 +3,9 @@ import os
 import pytest
 
 from iobench import studies
-from iobench.errors import RecordError
+from iobench.base.errors import (
+    RecordError,
+)
 from iobench.recommendation import result as recommendations
 from iobench.studies import Measurements
 

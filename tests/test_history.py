@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 from record_cases import a_record, profiled, rounds_of
 
-from iobench.errors import MissingExtra, RecordError
+from iobench.base.errors import (
+    MissingDependency,
+    RecordError,
+)
 from iobench.results import history, record
 
 STEADY = [1000, 1010, 990, 1005, 995]
@@ -121,7 +124,7 @@ def test_a_table_that_cannot_be_is_refused(tmp_path, name, said):
 
 def test_a_missing_library_is_named_with_the_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'iobench\[parquet\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install 'iobench\[parquet\]'"):
         history.export(rounds_of(STEADY), tmp_path / "t.parquet")
 
 

@@ -17,10 +17,12 @@ from PIL import Image
 
 import iobench
 from iobench import open_source
+from iobench.base.errors import (
+    SourceError,
+)
 from iobench.dataset import apart
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.sources import checked
-from iobench.errors import SourceError
 from iobench.formats import _hdf5_datasets
 
 PEAK = """

@@ -13,12 +13,15 @@ import pytest
 from conftest import damage
 
 import iobench
+from iobench.base.errors import (
+    CaseDied,
+    WrongContent,
+)
 from iobench.bench import isolated
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.isolated import Isolated
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of
-from iobench.errors import CaseDied, WrongContent
 
 
 def options(*loaders, **more):

@@ -14,6 +14,7 @@ from record_cases import a_case
 
 import iobench
 from iobench import RunOptions
+from iobench.base.thresholds import CACHED_BELOW
 from iobench.bench import case_limits
 from iobench.bench.case_limits import CaseLimits
 from iobench.host import cache, limits
@@ -25,7 +26,6 @@ from iobench.loading.stream.pipeline import GROUP_BYTES
 from iobench.results import record, summary
 from iobench.results.parts import LimitPart
 from iobench.results.warnings import warnings_of
-from iobench.thresholds import CACHED_BELOW
 
 SECONDS = 0.01
 LOADERS, SLOTS = known_loaders.DEFAULT_LOADERS, 5

@@ -12,10 +12,14 @@ import psutil
 import pytest
 
 from iobench import formats
+from iobench.base.errors import (
+    CorruptArtifact,
+    LoaderFailed,
+    corrupt,
+)
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
-from iobench.errors import LoaderFailed
-from iobench.formats import CorruptArtifact, corrupt, read_word
+from iobench.formats import read_word
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order

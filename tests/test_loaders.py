@@ -8,11 +8,14 @@ import pytest
 import torch
 from conftest import SAMPLES, every_dtype_arrays, image_arrays
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    LoaderFailed,
+    corrupt,
+)
 from iobench.bench.epoch import opened
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.errors import LoaderFailed
-from iobench.formats import CorruptArtifact, corrupt
 from iobench.host import cache
 from iobench.host.counters import Counters
 from iobench.loading import loaders, order

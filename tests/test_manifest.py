@@ -10,9 +10,12 @@ from conftest import Arrays, numbers
 from manifest_cases import refusal
 
 import iobench
+from iobench.base.errors import (
+    CorruptArtifact,
+    InvalidSettings,
+    ManifestError,
+)
 from iobench.dataset.manifest import Manifest, check_name, find_dataset
-from iobench.errors import InvalidSettings, ManifestError
-from iobench.formats import CorruptArtifact
 
 pytest_plugins = ("manifest_fixtures",)
 

@@ -8,8 +8,12 @@ from conftest import numbers
 from manifest_cases import refusal
 
 import iobench
+from iobench.base.errors import (
+    InvalidSettings,
+    ManifestError,
+    SourceError,
+)
 from iobench.dataset.manifest import Manifest
-from iobench.errors import InvalidSettings, ManifestError, SourceError
 
 pytest_plugins = ("manifest_fixtures",)
 DEEP = [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]

@@ -5,8 +5,10 @@ import sys
 import pytest
 from conftest import complaint
 
+from iobench.base.errors import (
+    MissingDependency,
+)
 from iobench.bench.options import RunOptions, cases_of, left_out
-from iobench.formats import MissingDependency
 
 
 @pytest.fixture

@@ -9,10 +9,13 @@ import pytest
 from nbclient import NotebookClient
 from record_cases import rounds_of
 
+from iobench.base.errors import (
+    MissingDependency,
+    RecordError,
+)
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
 from iobench.diagnose.watch import Watch
-from iobench.errors import MissingExtra, RecordError
 from iobench.notebook.recommend import ShownRecommendation
 from iobench.notebook.run import ShownRun
 from iobench.notebook.watch import ShownWatch
@@ -22,7 +25,7 @@ from iobench.terminal.watch import watch
 
 EXAMPLE = Path(__file__).parent.parent / "data" / "reference" / "results.ipynb"
 QUICK = """
-from iobench import thresholds
+from iobench.base import thresholds
 from iobench.bench import case_limits
 from iobench.host import pace
 thresholds.ROUND_S, case_limits.SECONDS, pace.SECONDS = 0.01, 0.002, 0.0003
@@ -113,7 +116,7 @@ def test_what_is_missing_is_named_with_the_command(run, missing, call, monkeypat
         assert said.replace("'", "&#x27;") in run._repr_html_()
         assert "<table>" in run._repr_html_()
     else:
-        with pytest.raises(MissingExtra) as raised:
+        with pytest.raises(MissingDependency) as raised:
             getattr(run, call)()
         assert said in str(raised.value)
 

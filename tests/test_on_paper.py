@@ -7,11 +7,14 @@ from dataclasses import replace
 import pytest
 from record_cases import MIB, a_record, rounds_of
 
-from iobench.errors import InvalidSettings, RecordError
+from iobench.base.errors import (
+    InvalidSettings,
+    RecordError,
+)
+from iobench.base.units import parse_rate
 from iobench.results import record
 from iobench.results.on_paper import Cluster, outlook
 from iobench.results.parts import LimitPart
-from iobench.units import parse_rate
 
 STEADY = [1000.0] * 5  # MiB/s of one rank over samples of 1 MiB, batches of 256
 STEP_S = 0.512  # which asks for 500 MiB/s

@@ -5,8 +5,10 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.bench.options import RunOptions
-from iobench.errors import InvalidSettings
 from iobench.formats import Field, Schema
 from iobench.loading.order import (
     LIMITS,

@@ -9,12 +9,14 @@ import torch
 from conftest import damage
 from faults import hostile_sources as hostile
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    SourceError,
+)
 from iobench.dataset import apart
 from iobench.dataset.apart import Recognised
 from iobench.dataset.sources import checked, open_source
 from iobench.dataset.sources.torch_file import Torch
-from iobench.errors import SourceError
-from iobench.formats import CorruptArtifact
 
 
 def everything(source):

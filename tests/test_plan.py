@@ -3,9 +3,11 @@
 import pytest
 
 import iobench
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.bench.observer import Observer
 from iobench.bench.plan import RoundPlan, interleaved, worst
-from iobench.errors import InvalidSettings
 from iobench.results import stats
 
 SURE, UNSURE = {"a": [100.0] * 5}, {"a": [100.0] * 5, "b": [80.0, 90.0, 100.0, 110.0, 120.0]}

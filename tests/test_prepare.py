@@ -15,12 +15,18 @@ from PIL import Image
 
 import iobench
 from iobench import formats
+from iobench.base.errors import (
+    ArtifactExists,
+    CorruptArtifact,
+    ManifestError,
+    PrepareError,
+    SourceError,
+    WrongContent,
+)
 from iobench.dataset import writer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.verify import read_back
-from iobench.errors import ManifestError, PrepareError, SourceError, WrongContent
-from iobench.formats import ArtifactExists, CorruptArtifact
 from iobench.terminal.cli import main
 
 VARIANTS = [*DEFAULT_FORMATS, "hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]

@@ -17,7 +17,16 @@ from record_cases import rounds_of
 from test_warnings import changed
 
 import iobench
-from iobench import formats, thresholds
+from iobench import formats
+from iobench.base import thresholds
+from iobench.base.errors import (
+    ArtifactExists,
+    InvalidSettings,
+    LoaderFailed,
+    ManifestError,
+    PrepareError,
+    TargetError,
+)
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess
 from iobench.bench.observer import Observer
@@ -25,8 +34,6 @@ from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.race import Race
 from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
-from iobench.errors import InvalidSettings, LoaderFailed, ManifestError, PrepareError, TargetError
-from iobench.formats import ArtifactExists
 from iobench.loading import loaders
 from iobench.recommendation import answer, finalists, others, search
 from iobench.recommendation.candidates import (

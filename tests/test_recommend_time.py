@@ -7,13 +7,18 @@ from types import SimpleNamespace
 import pytest
 
 import iobench
+from iobench.base.errors import (
+    CaseDied,
+    InvalidSettings,
+    LoaderFailed,
+    WrongContent,
+)
 from iobench.bench import rounds
 from iobench.bench.executor import InProcess
 from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.race import Again, Race
 from iobench.bench.run import run
 from iobench.dataset.sources import FirstSamples
-from iobench.errors import CaseDied, InvalidSettings, LoaderFailed, WrongContent
 from iobench.recommendation import data as datas
 from iobench.recommendation import others, search
 from iobench.recommendation.data import Data, OutOfTime, other_samples, sampled

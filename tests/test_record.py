@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from record_cases import SAMPLES, a_record
 
-from iobench.errors import RecordError
+from iobench.base.errors import (
+    RecordError,
+)
 from iobench.results import record
 from iobench.results.summary import summarise
 

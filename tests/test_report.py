@@ -17,7 +17,11 @@ import pytest
 from record_cases import MIB, a_record, profiled, rounds_of
 
 from iobench import report
-from iobench.errors import MissingExtra, RecordError, ReportError
+from iobench.base.errors import (
+    MissingDependency,
+    RecordError,
+    ReportError,
+)
 from iobench.report import across, conversion, figure, machine, page
 from iobench.results import parts, record
 from iobench.results.metrics import METRICS
@@ -491,7 +495,7 @@ def test_a_missing_library_is_named_with_the_command(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
         monkeypatch.delattr(report, name.rpartition(".")[2], raising=False)
     monkeypatch.setitem(sys.modules, "altair", None)
-    with pytest.raises(MissingExtra, match=r"needs altair: pip install 'iobench\[report\]'"):
+    with pytest.raises(MissingDependency, match=r"needs altair: pip install 'iobench\[report\]'"):
         report.write(rounds_of(STEADY), tmp_path / "r.html")
 
 

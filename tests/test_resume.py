@@ -9,11 +9,14 @@ import pytest
 from conftest import complaint, image_arrays, numbers, prepared
 
 import iobench
+from iobench.base.errors import (
+    InvalidSettings,
+    RecordError,
+)
 from iobench.bench import recorder
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.resume import earlier
-from iobench.errors import InvalidSettings, RecordError
 from iobench.results import history, record
 from iobench.results.cases import key_of
 

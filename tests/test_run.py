@@ -9,23 +9,26 @@ import pytest
 from conftest import damage
 
 import iobench
-from iobench import RunOptions, formats, thresholds
+from iobench import RunOptions
+from iobench.base import thresholds
+from iobench.base.errors import (
+    ColdCacheUnavailable,
+    DeviceUnavailable,
+    InvalidOption,
+    InvalidSettings,
+    ManifestError,
+    RecordError,
+    UnknownFormat,
+)
+from iobench.base.thresholds import COLD_LIMIT, WARM_LIMIT
 from iobench.bench import executor
 from iobench.bench.observer import Observer
 from iobench.bench.options import cases_of
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.errors import (
-    ColdCacheUnavailable,
-    DeviceUnavailable,
-    InvalidSettings,
-    ManifestError,
-    RecordError,
-)
 from iobench.host import cache, counters, machine
 from iobench.loading import loaders
 from iobench.recommendation.candidates import asked_word
 from iobench.results import record
-from iobench.thresholds import COLD_LIMIT, WARM_LIMIT
 
 FORKED = "num_workers=2,start_method=fork"
 LOADERS = loaders.DEFAULT_LOADERS
@@ -298,7 +301,7 @@ def test_processor_time_of_workers_counts(images):
     ],
 )
 def test_options_of_a_loader_that_cannot_be_are_refused(word):
-    with pytest.raises((InvalidSettings, formats.InvalidOption)) as caught:
+    with pytest.raises((InvalidSettings, InvalidOption)) as caught:
         loaders.parse(word)
     assert "\n" not in str(caught.value)
 
@@ -322,8 +325,8 @@ def test_options_of_a_loader_that_cannot_be_are_refused(word):
         ({"loaders": ["fast"]}, InvalidSettings),
         ({"loaders": []}, InvalidSettings),
         ({"variants": []}, InvalidSettings),
-        ({"variants": ["csv"]}, formats.UnknownFormat),
-        ({"variants": ["npy:speed=high"]}, formats.InvalidOption),
+        ({"variants": ["csv"]}, UnknownFormat),
+        ({"variants": ["npy:speed=high"]}, InvalidOption),
         ({"variants": ["hdf5:chunk_bytes=0"]}, ManifestError),
         ({"loaders": ["native:pin_memory=yes"]}, InvalidSettings),
         ({"loaders": ["native:non_blocking=yes"]}, InvalidSettings),

@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 from record_cases import MIB, a_record, rounds_of
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.ranks import launch
 from iobench.report import page
 from iobench.results import ranks

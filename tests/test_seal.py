@@ -12,11 +12,14 @@ from conftest import numbers, tree
 from manifest_cases import refusal
 
 import iobench
+from iobench.base.errors import (
+    CorruptArtifact,
+    SourceError,
+    WrongContent,
+)
 from iobench.dataset import seal
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import content_of
-from iobench.errors import SourceError, WrongContent
-from iobench.formats import CorruptArtifact
 
 pytest_plugins = ("manifest_fixtures",)
 

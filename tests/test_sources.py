@@ -12,8 +12,10 @@ from conftest import enlarge
 from PIL import Image
 
 from iobench import Synthetic, open_source
+from iobench.base.errors import (
+    SourceError,
+)
 from iobench.dataset.sources import BATCH_BYTES, ahead, checked
-from iobench.errors import SourceError
 from iobench.formats import DTYPES, NUMPY_DTYPES
 
 

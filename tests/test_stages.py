@@ -7,8 +7,10 @@ import pytest
 import torch
 
 import iobench
+from iobench.base.errors import (
+    RecordError,
+)
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.errors import RecordError
 from iobench.loading import loaders as known_loaders
 from iobench.loading.stages import STAGES, TRIAL, UNTIMED, Profile, nothing
 from iobench.results.record import Record

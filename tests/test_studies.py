@@ -13,7 +13,11 @@ from record_cases import rounds_of
 
 import iobench
 from iobench import studies
-from iobench.errors import ColdCacheUnavailable, InvalidSettings, RecordError
+from iobench.base.errors import (
+    ColdCacheUnavailable,
+    InvalidSettings,
+    RecordError,
+)
 from iobench.results import record
 from iobench.results.parts import OthersPart
 from iobench.studies import (

@@ -9,10 +9,12 @@ import torch
 from conftest import image_arrays
 
 import iobench
+from iobench.base.errors import (
+    MissingDependency,
+)
 from iobench.bench.epoch import Round, asked_of, measure
 from iobench.bench.proof import Proof
 from iobench.dataset.manifest import Opener
-from iobench.errors import MissingExtra
 from iobench.formats import Field, Schema
 from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader
@@ -110,5 +112,5 @@ def test_a_study_without_its_extra_names_the_pip_command(monkeypatch, tmp_path, 
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(settings, "QUICK", 100)
     monkeypatch.setattr(_patches, "QUICK", 16)
-    with pytest.raises(MissingExtra, match=r"pip install 'iobench\[studies\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install 'iobench\[studies\]'"):
         study.STUDY.measure(StudyOptions(tmp_path, quick=True, device="cpu"))

@@ -10,9 +10,12 @@ import torch
 from conftest import complaint
 
 from iobench import formats
+from iobench.base.errors import (
+    InvalidSettings,
+    TargetError,
+)
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.options import RunOptions, cases_of, left_out
-from iobench.errors import InvalidSettings, TargetError
 from iobench.host.memory import file_behind
 from iobench.loading import loaders
 from iobench.loading.loaders import _target

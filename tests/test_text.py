@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iobench.text import listed, printable, reason, shortened
+from iobench.base.text import listed, printable, reason, shortened
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,11 @@ import torch
 from conftest import every_dtype_arrays, prepared
 
 import iobench
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.bench.training import Trainer
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.errors import InvalidSettings
 from iobench.formats import DTYPES, Field, Schema
 from iobench.loading import loaders
 from iobench.loading.tensors import tensors_of

@@ -12,10 +12,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
+from iobench.base.errors import (
+    InvalidSettings,
+    TargetError,
+)
 from iobench.diagnose.advice import diagnose
 from iobench.diagnose.padding import padding_of
 from iobench.diagnose.watch import Watch
-from iobench.errors import InvalidSettings, TargetError
 from iobench.results import record
 from iobench.terminal.tuned import trials_table
 from iobench.tuning import contest, settings

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iobench.units import (
+from iobench.base.units import (
     bytes_text,
     counted,
     parse_elements,

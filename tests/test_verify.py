@@ -8,10 +8,12 @@ import pytest
 from conftest import Arrays, damage, image_arrays
 
 import iobench
-from iobench import formats
+from iobench.base.errors import (
+    UnknownFormat,
+    WrongContent,
+)
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.verify import verify_artifact
-from iobench.errors import WrongContent
 
 
 def only_problem(manifest, variant):
@@ -111,7 +113,7 @@ def test_a_variant_that_is_not_prepared_is_named(own_images):
 
 
 def test_an_unknown_format_is_an_error(own_images):
-    with pytest.raises(formats.UnknownFormat):
+    with pytest.raises(UnknownFormat):
         iobench.verify(own_images, ["csv"])
 
 

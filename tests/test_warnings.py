@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from record_cases import MIB, SAMPLES, rounds_of
 
-from iobench import thresholds
+from iobench.base import thresholds
 from iobench.results.parts import LimitPart, OthersPart
 from iobench.results.warnings import RunWarning, warnings_of
 

@@ -17,10 +17,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from iobench.base.errors import (
+    IobenchError,
+    LoaderFailed,
+    ManifestError,
+)
 from iobench.bench.case import Case
 from iobench.dataset.manifest import Manifest
-from iobench.errors import LoaderFailed, ManifestError
-from iobench.formats import FormatError
 from iobench.host import cache, limits
 from iobench.host.aio import DirectUnavailable
 from iobench.host.device import pick_device
@@ -136,7 +139,7 @@ class CaseLimits:
         """Whether a layer below this kernel caches; None where nobody can tell."""
         try:
             return limits.below(_largest_file(self._manifest, self._manifest.artifacts))
-        except (DirectUnavailable, OSError, FormatError):
+        except (DirectUnavailable, OSError, IobenchError):
             return None
 
     def _find_resources(self) -> None:
@@ -146,7 +149,7 @@ class CaseLimits:
 
     def _on_the_way(self, case: Case) -> list[_Passed]:
         if case.key not in self._ways:
-            with contextlib.suppress(OSError, FormatError):  # files that have gone, of which rounds complain
+            with contextlib.suppress(OSError, IobenchError):  # files that have gone, of which rounds complain
                 self._ways[case.key] = list(self._passed(case))
         return self._ways.get(case.key, [])
 
@@ -196,7 +199,7 @@ def _largest_file(manifest: Manifest, variants: Iterable[str]) -> Path:
     for variant in variants:
         try:
             manifest.opener(variant)
-        except (FormatError, ManifestError) as error:  # which its own cases complain of
+        except (IobenchError, ManifestError) as error:  # which its own cases complain of
             wrong = error
         else:
             files += manifest.files_of(variant)

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from iobench import thresholds
+from iobench.base import thresholds
+from iobench.base.errors import (
+    InvalidSettings,
+)
+from iobench.base.units import counted, seconds_text
 from iobench.bench.outcome import Run
 from iobench.bench.plan import PRECISION, RoundPlan, worst
-from iobench.errors import InvalidSettings
 from iobench.results import stats
 from iobench.results.cases import Label
-from iobench.units import counted, seconds_text
 
 
 @dataclass(frozen=True)

@@ -11,11 +11,15 @@ from typing import Any
 
 import torch
 
+from iobench.base.errors import (
+    IobenchError,
+    LoaderFailed,
+    WrongContent,
+)
+from iobench.base.text import reason
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Durations, Meter
 from iobench.bench.peers import Nobody, Peers
-from iobench.errors import BenchError, LoaderFailed, WrongContent
-from iobench.formats import FormatError
 from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
 from iobench.host.pace import PaceWatch
@@ -24,7 +28,6 @@ from iobench.loading.order import row_count
 from iobench.loading.stages import UNTIMED, Profile
 from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
 from iobench.results.parts import DiskPart, Measured, MemoryPart, OthersPart, ProcessorPart, TimingPart
-from iobench.text import reason
 
 Consumer = Callable[[DeviceBatch], None]
 
@@ -102,7 +105,7 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Turn an OSError of the disk under an artifact, or of files that have gone, into LoaderFailed."""
     try:
         yield
-    except (BenchError, FormatError):  # some of which are an OSError, too
+    except IobenchError:  # some of which are an OSError, too
         raise
     except OSError as error:
         raise LoaderFailed(f"reading {error.filename or path}: {error.strerror or reason(error)}") from error
@@ -123,7 +126,7 @@ def opened(loader: Loader, job: Job) -> Epochs:
     told = replace(job.opener, random=job.order.kind != "sequential")
     try:
         return loader.open(replace(job, opener=told))
-    except (BenchError, FormatError, torch.OutOfMemoryError, torch.AcceleratorError):
+    except (IobenchError, torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except Exception as error:  # a loader of another package may fail in any way
         raise failure(loader, told, error) from error

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
-from iobench import thresholds
+from iobench.base import thresholds
 from iobench.bench import trace
 from iobench.bench.case import Case
 from iobench.bench.epoch import Round, asked_of, measure
@@ -43,7 +43,7 @@ class Tick:
 
 
 class Executor(Protocol):
-    """Runs cases; what is wrong with one is a BenchError or a FormatError."""
+    """Runs cases; what is wrong with one is a IobenchError or a IobenchError."""
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
         """Run a case once, every sample hashed on the device, and then the other warm-up rounds.

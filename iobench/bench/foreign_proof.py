@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.errors import (
+    TargetError,
+)
 from iobench.bench.case import Case
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import read_back
-from iobench.errors import TargetError
 from iobench.formats import Schema
 from iobench.loading.transfer import DeviceBatch
 from iobench.results.cases import trains

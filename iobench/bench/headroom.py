@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from iobench import thresholds
+from iobench.base import thresholds
 from iobench.bench.case import Case
 from iobench.bench.executor import Step
 from iobench.dataset.manifest import Manifest

@@ -16,12 +16,14 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from iobench.base.errors import (
+    CaseDied,
+    IobenchError,
+)
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress
 from iobench.dataset.manifest import Manifest
-from iobench.errors import BenchError, CaseDied
-from iobench.formats import FormatError
 from iobench.host import cache
 from iobench.host.forkserver import ForkServer
 from iobench.host.process import START_S, KillableProcess
@@ -86,7 +88,7 @@ class Isolated:
         try:
             return self._processes[case.key].ask(what, argument, tick, self._timeout_s)
         except BaseException as error:  # an interrupt, too: what it was doing is not known any more
-            if not isinstance(error, (BenchError, FormatError)) or isinstance(error, CaseDied):
+            if not isinstance(error, IobenchError) or isinstance(error, CaseDied):
                 self._processes.pop(case.key).end()
             raise
 
@@ -210,5 +212,5 @@ def serve(connection: Connection, descriptor: int) -> None:
 def _outcome(call: Callable[[Any], Any], argument: object) -> Any:
     try:
         return call(argument)
-    except (BenchError, FormatError) as error:
-        return type(error)(str(error))  # without the frames behind it
+    except IobenchError as error:
+        return error.changed()  # without the frames behind it

@@ -8,18 +8,20 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from iobench import formats
+from iobench.base.errors import (
+    InvalidOption,
+    InvalidSettings,
+)
+from iobench.base.text import enumerated
+from iobench.base.units import counted
 from iobench.bench.case import Case
 from iobench.bench.over_ranks import alone, over_ranks
 from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
 from iobench.dataset.manifest import Manifest, unusable
-from iobench.errors import InvalidSettings
-from iobench.formats import InvalidOption
 from iobench.host import cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
 from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setting
-from iobench.text import enumerated
-from iobench.units import counted
 
 MODELS = ("none", "mlp", "cnn")
 TIMEOUT_S = 120.0

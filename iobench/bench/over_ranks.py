@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
+from iobench.base.units import counted
 from iobench.bench.case import Case
-from iobench.errors import InvalidSettings
 from iobench.loading.loaders import Loader
-from iobench.units import counted
 
 
 def alone(loader: Loader, isolate: bool | None) -> str | None:

@@ -10,7 +10,7 @@ T = TypeVar("T")
 class Peers(Protocol):
     """Whoever proves and measures the same case at the same time, each its share of the samples.
 
-    Every rank makes the same calls in the same order. A BenchError where one of them has failed meanwhile.
+    Every rank makes the same calls in the same order. A IobenchError where one of them has failed meanwhile.
     """
 
     rank: int

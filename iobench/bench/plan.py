@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.results import stats
 
 T = TypeVar("T")

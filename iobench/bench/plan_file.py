@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.bench.options import RunOptions
-from iobench.errors import InvalidSettings
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.errors import (
+    WrongContent,
+)
 from iobench.bench.coverage import Coverage
 from iobench.bench.peers import Nobody, Peers
 from iobench.dataset.checksum import MASK, Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import read_back
-from iobench.errors import WrongContent
 from iobench.formats import Rows
 from iobench.loading.loaders import Asked, Job, Loader
 from iobench.loading.order import row_count

@@ -9,15 +9,18 @@ from typing import Any
 
 import msgspec
 
+from iobench.base.errors import (
+    InvalidSettings,
+    RecordError,
+)
+from iobench.base.text import listed
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.plan_file import Planned
-from iobench.errors import InvalidSettings, RecordError
 from iobench.results import record
 from iobench.results.cases import key_of, labels, labels_of
 from iobench.results.parts import MachinePart
 from iobench.results.record import Record
-from iobench.text import listed
 
 
 def plan_of_run(options: RunOptions, cases: Sequence[Case]) -> dict[str, Any]:

@@ -8,6 +8,15 @@ from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager
 from typing import Any
 
+from iobench.base.errors import (
+    ColdCacheUnavailable,
+    CorruptArtifact,
+    IobenchError,
+    RankLost,
+    RecordError,
+    WrongContent,
+)
+from iobench.base.units import counted
 from iobench.bench import plan
 from iobench.bench.case import Case
 from iobench.bench.crew import Alone, Crew
@@ -21,13 +30,10 @@ from iobench.bench.race import COMPARED, Race
 from iobench.bench.recorder import Recorder
 from iobench.bench.resume import check_same
 from iobench.dataset.verify import problem_of
-from iobench.errors import BenchError, ColdCacheUnavailable, RankLost, RecordError, WrongContent
-from iobench.formats import CorruptArtifact, FormatError
 from iobench.host import interrupts
 from iobench.results import record
 from iobench.results.cases import key_of
 from iobench.results.ranks import together
-from iobench.units import counted
 
 ENDING = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
 
@@ -242,8 +248,8 @@ class Measuring:
                 yield
         except ENDING:
             raise
-        except (BenchError, FormatError) as error:
+        except IobenchError as error:
             place = self._run.manifest.place_of(case.variant)
-            self._run.failures[case.key] = place.advised(str(error))
+            self._run.failures[case.key] = str(place.with_hint(error))
             if isinstance(error, WrongContent | CorruptArtifact):
                 self._wrong.add(case.key)

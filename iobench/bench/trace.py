@@ -11,11 +11,13 @@ from typing import TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from iobench.base.errors import (
+    RecordError,
+)
+from iobench.base.text import reason
 from iobench.bench.epoch import asked_of, opened
-from iobench.errors import RecordError
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.transfer import DeviceBatch, HostToDevice
-from iobench.text import reason
 
 T = TypeVar("T")
 BATCHES = 64  # a trace of many thousand opens slowly, if at all

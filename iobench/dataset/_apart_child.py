@@ -15,14 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
+from iobench.base.errors import (
+    REPREPARE,
+    CorruptArtifact,
+    IobenchError,
+)
+from iobench.base.text import reason
 from iobench.dataset.apart import BATCH, DONE, FAILED, PROGRESS
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.dataset.verify import read_back
-from iobench.errors import BenchError
-from iobench.formats import Batch, CorruptArtifact, Field, Format, FormatError, Schema, plain_bools
-from iobench.text import reason
+from iobench.formats import Batch, Field, Format, Schema, plain_bools
 
 # what can be read, beside formats: a module among the sources, and its class
 KINDS = {"torch": ("torch_file", "Torch"), "csv": ("csv_file", "Csv")}
@@ -42,10 +46,10 @@ def main() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # whoever started this may have ignored it
     try:
         _JOBS[asked["do"]](asked)
-    except (FormatError, BenchError) as error:
-        _tell(FAILED, {"why": str(error).replace(f"; {formats.REPAIR}", "")})
+    except IobenchError as error:
+        _tell(FAILED, error.changed(hint=None if error.hint == REPREPARE else error.hint).fields())
     except Exception as error:  # noqa: BLE001 - libraries fail in any way on damaged files
-        _tell(FAILED, {"why": reason(error)})
+        _tell(FAILED, {"problem": reason(error)})
 
 
 def _recognise(asked: dict[str, Any]) -> None:
@@ -54,7 +58,7 @@ def _recognise(asked: dict[str, Any]) -> None:
     for name in formats.names():
         try:
             known.append(formats.get(name))
-        except FormatError as error:
+        except IobenchError as error:
             missing[name] = str(error)
     _limit(asked["memory_bytes"])  # libraries, which count, are loaded now
     found = [form.name for form in known if _recognises(form, path)]
@@ -64,7 +68,7 @@ def _recognise(asked: dict[str, Any]) -> None:
 def _recognises(form: Format, path: Path) -> bool:
     try:
         return form.recognises(path)
-    except (FormatError, MemoryError):
+    except (IobenchError, MemoryError):
         return False
 
 

@@ -15,6 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
+from iobench.base.errors import (
+    ArtifactExists,
+    SourceError,
+)
+from iobench.base.text import listed, printable, shortened
 from iobench.dataset import apart, seal
 from iobench.dataset.apart import Data
 from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
@@ -25,9 +30,7 @@ from iobench.dataset.staging import locked, os_errors
 from iobench.dataset.tree import Tree
 from iobench.dataset.verify import Progress, silent
 from iobench.dataset.writer import CLOCK_S, Prepared, library_of
-from iobench.errors import SourceError
-from iobench.formats import ArtifactExists, Batch, Field, Schema
-from iobench.text import listed, printable, shortened
+from iobench.formats import Batch, Field, Schema
 
 __all__ = ["AddedSource", "add"]
 

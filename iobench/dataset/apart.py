@@ -21,10 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from iobench.base.errors import (
+    SourceError,
+)
+from iobench.base.text import listed
 from iobench.dataset.sources._base import BATCH_BYTES
-from iobench.errors import SourceError
 from iobench.formats import Batch, Field, Schema, raw_bytes
-from iobench.text import listed
 
 LIMIT_S = 120.0  # for finding out what data are, and for reading one batch of them; and for each of
 BYTES_PER_S = 50e6  # these bytes a second
@@ -173,7 +175,7 @@ class _Child:
     def checked(self, kind: int, said: dict[str, Any]) -> dict[str, Any]:
         """What an answer that is not FAILED says."""
         if kind == FAILED:
-            raise self._refused(str(said["why"]))
+            raise self._refused(said)
         return said
 
     def batch(self, schema: Schema, count: int) -> Batch:
@@ -191,13 +193,11 @@ class _Child:
                 raise self._unreadable(_end(self._process.wait(), self._data.asked["limit_s"]))
             view = view[count:]
 
-    def _refused(self, why: str) -> SourceError:
-        """What a format says, about the user's path in place of the descriptor that it saw."""
-        file = self._data.file
-        if self._data.opened is not None:
-            own = f"/proc/self/fd/{self._data.opened}"
-            why = why.replace(own, str(file)).replace(f"'{Path(own).name}::", f"'{file.name}::")
-        return SourceError(why if str(file) in why else f"{file}: {why}")
+    def _refused(self, fields: dict[str, Any]) -> SourceError:
+        """Return the child's error, about the user's path in place of the descriptor that it opened."""
+        path = fields.get("path") or ""
+        inside = Path(path).is_relative_to(self._data.file)
+        return SourceError(**fields | {"path": path if inside else str(self._data.file)})
 
     def _unreadable(self, why: str) -> SourceError:
         return SourceError(f"{self._data.file}: cannot be read as {self._data.kind or 'any format'}: {why}")

@@ -26,14 +26,18 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
+from iobench.base.errors import (
+    InvalidSettings,
+    ManifestError,
+    MissingDependency,
+)
 from iobench.dataset import kept, manifest_file
 from iobench.dataset.kept import Kept
 from iobench.dataset.manifest_body import NAME_BYTES, Added, Artifact, Body, Checksums, FileStamp
 from iobench.dataset.manifest_file import FILE_NAME, VERSION
 from iobench.dataset.places import AddedData, Place, PreparedFolder
 from iobench.dataset.seal import Seal
-from iobench.errors import InvalidSettings, ManifestError
-from iobench.formats import Format, MissingDependency, Reader, Schema
+from iobench.formats import Format, Reader, Schema
 from iobench.host.bus_errors import guarded
 
 __all__ = [

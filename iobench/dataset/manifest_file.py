@@ -11,9 +11,11 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from iobench.base.errors import (
+    ManifestError,
+)
 from iobench.dataset.manifest_body import NAME_BYTES, Body, check
 from iobench.dataset.staging import TEMPORARY, sync_directory
-from iobench.errors import ManifestError
 
 VERSION = 3
 FILE_NAME = "manifest.json"

@@ -16,12 +16,18 @@ from pathlib import Path
 
 import msgspec
 
+from iobench.base.errors import (
+    REPREPARE,
+    CorruptArtifact,
+    IobenchError,
+    SourceError,
+    corrupt,
+)
 from iobench.dataset import seal
 from iobench.dataset.manifest_body import Added, Artifact, FileStamp
 from iobench.dataset.seal import Seal
 from iobench.dataset.tree import Tree, differences
-from iobench.errors import BenchError, SourceError
-from iobench.formats import REPAIR, CorruptArtifact, FormatError, Schema, corrupt
+from iobench.formats import Schema
 
 
 class Place(ABC):
@@ -30,17 +36,19 @@ class Place(ABC):
     path: Path  # what its format opens
     repair: str  # what to do where they hold something else than when they were verified
 
-    def advised(self, said: str) -> str:
-        """What a format says of damage, with this place's remedy in place of that for what prepare wrote."""
-        return said.replace(REPAIR, self.repair)
+    def with_hint(self, error: IobenchError) -> IobenchError:
+        """Put this location's remedy in the place of that for artifacts that prepare wrote."""
+        if error.hint == REPREPARE:
+            error.hint = self.repair
+        return error
 
     @contextmanager
     def advising(self) -> Iterator[None]:
         """Have errors that leave it say this place's remedy."""
         try:
             yield
-        except (FormatError, BenchError) as error:
-            error.args = (self.advised(str(error)),)
+        except IobenchError as error:
+            self.with_hint(error)
             raise
 
     @property
@@ -64,7 +72,7 @@ class Place(ABC):
 class PreparedFolder(Place):
     """A folder of the dataset that holds what prepare wrote, sealed since version 2 of the manifest."""
 
-    repair = REPAIR
+    repair = REPREPARE
 
     def __init__(self, root: Path, artifact: Artifact, expected: Seal) -> None:
         self.path = root / artifact.folder_name

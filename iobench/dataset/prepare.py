@@ -13,6 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
+from iobench.base.errors import (
+    ArtifactExists,
+    IobenchError,
+    SourceError,
+)
+from iobench.base.units import bytes_text, counted
 from iobench.dataset import seal
 from iobench.dataset.manifest import FILE_NAME, Manifest, check_name, check_readable
 from iobench.dataset.manifest_body import storable
@@ -20,9 +26,7 @@ from iobench.dataset.sources import Source
 from iobench.dataset.staging import locked, os_errors, remove_temporary
 from iobench.dataset.verify import Progress, silent
 from iobench.dataset.writer import Prepared, Writer
-from iobench.errors import BenchError, SourceError
-from iobench.formats import ArtifactExists, FormatError, Schema
-from iobench.units import bytes_text, counted
+from iobench.formats import Schema
 
 __all__ = ["DEFAULT_FORMATS", "Prepared", "prepare", "writable"]
 
@@ -65,7 +69,7 @@ def writable(schema: Schema) -> tuple[list[str], list[str]]:
     for name in formats.names():
         try:
             formats.parse(name).check_schema(schema)
-        except FormatError as error:
+        except IobenchError as error:
             left_out.append(str(error))
         else:
             found.append(name)
@@ -92,7 +96,7 @@ def swept(root: Path, overwrite: bool) -> Manifest | None:
         return None
     try:
         before = Manifest.load(root)
-    except BenchError:
+    except IobenchError:
         if overwrite:
             return None
         raise

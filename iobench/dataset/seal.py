@@ -18,8 +18,11 @@ import msgspec
 from msgspec import Meta
 
 from iobench import formats
+from iobench.base.errors import (
+    IobenchError,
+)
 from iobench.dataset.staging import sync_directory
-from iobench.formats import Field, FormatError
+from iobench.formats import Field
 
 GENERATION = re.compile(r"-[0-9a-f]{8}$")  # at the end of every folder's name
 FILE_NAME = ".iobench-seal.json"
@@ -106,7 +109,7 @@ def _named_by_us(name: str) -> bool:
     variant = GENERATION.sub("", name)
     try:
         return formats.parse(variant).variant == variant
-    except FormatError:
+    except IobenchError:
         return False
 
 

@@ -33,8 +33,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from iobench.errors import BenchError, PrepareError
-from iobench.formats import FormatError
+from iobench.base.errors import (
+    IobenchError,
+    PrepareError,
+)
 
 LOCK, TEMPORARY = ".lock", ".tmp-"
 LOCK_TRIES = 100
@@ -159,7 +161,7 @@ def os_errors(root: Path) -> Iterator[None]:
     """Whatever the operating system refuses, as one line about the folder it happened in."""
     try:
         yield
-    except (BenchError, FormatError):
+    except IobenchError:
         raise
     except OSError as error:  # libraries put several lines into strerror
         reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]

@@ -14,10 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from iobench.base.errors import (
+    SourceError,
+)
+from iobench.base.units import bytes_text, counted
 from iobench.dataset.manifest_body import Stamp
 from iobench.dataset.sources._files import kind_of
-from iobench.errors import SourceError
-from iobench.units import bytes_text, counted
 
 
 @dataclass(frozen=True)

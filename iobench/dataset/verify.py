@@ -13,13 +13,18 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from iobench import formats
+from iobench.base.errors import (
+    REPREPARE,
+    IobenchError,
+    WrongContent,
+    corrupt,
+)
+from iobench.base.text import reason
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest, Opener, unusable
 from iobench.dataset.sources import BATCH_BYTES
-from iobench.errors import BenchError, WrongContent
-from iobench.formats import REPAIR, Batch, FormatError, corrupt
+from iobench.formats import Batch
 from iobench.host.bus_errors import guarded
-from iobench.text import reason
 
 READER_BYTES = 256 << 20  # read through one reader: its mapped pages count as memory until it closes
 
@@ -57,7 +62,7 @@ def problem_of(manifest: Manifest, variant: str, progress: Progress = silent) ->
     """What is wrong with an artifact that is reread in order; None where it is intact."""
     try:
         verify_artifact(manifest, variant, progress)
-    except (FormatError, BenchError) as error:
+    except IobenchError as error:
         return str(error)
     return None
 
@@ -82,7 +87,7 @@ def _readable(path: Path) -> Iterator[None]:
     """Turn an OSError of the disk under an artifact into CorruptArtifact."""
     try:
         yield
-    except (FormatError, BenchError):  # some of which are an OSError, too
+    except IobenchError:  # some of which are an OSError, too
         raise
     except OSError as error:
         file = Path(str(error.filename or path))
@@ -122,7 +127,7 @@ def _discard_stderr() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def compare(expected: tuple[int, int], folder: Path, found: Checksum, repair: str = REPAIR) -> None:
+def compare(expected: tuple[int, int], folder: Path, found: Checksum, repair: str = REPREPARE) -> None:
     """Raise WrongContent where the checksums, that in order too, of what is in a folder are others."""
     if (found.content, found.ordered) == expected:
         return

@@ -11,6 +11,12 @@ from importlib import metadata
 from pathlib import Path
 
 from iobench import formats
+from iobench.base.errors import (
+    IobenchError,
+    PrepareError,
+    WrongContent,
+)
+from iobench.base.units import bytes_text
 from iobench.dataset import kept, seal
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Artifact, Manifest, Opener
@@ -20,9 +26,7 @@ from iobench.dataset.seal import Seal
 from iobench.dataset.sources import Source, ahead, checked
 from iobench.dataset.staging import new_generation, sync, sync_directory, temporary, writing_back
 from iobench.dataset.verify import Progress, compare, content_of, read_back, verify_artifact
-from iobench.errors import BenchError, PrepareError, WrongContent
-from iobench.formats import Batch, Format, FormatError, same
-from iobench.units import bytes_text
+from iobench.formats import Batch, Format, same
 
 CLOCK_S = time.get_clock_info("perf_counter").resolution  # no duration is shorter
 
@@ -90,7 +94,7 @@ class Writer:
             return "present"
         try:  # touched since it was verified: only its content can tell
             verify_artifact(self.manifest, variant, self.progress)
-        except (FormatError, BenchError):
+        except IobenchError:
             return "repaired"
         self.manifest.artifacts[variant] = self.manifest.place_of(variant).restamped()
         self.manifest.save()
@@ -165,7 +169,7 @@ class Writer:
         """Remove what was finished but is not listed, as the manifest on disk says."""
         try:
             listed = Manifest.load(self.manifest.root).folders
-        except BenchError:
+        except IobenchError:
             if self.listing:  # it may be listed
                 return
             listed = set()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.diagnose.evidence import Advice, Evidence
 from iobench.diagnose.illnesses import CHECKS
 from iobench.diagnose.seen import Seen
@@ -13,7 +14,6 @@ from iobench.diagnose.work import growth
 from iobench.results import others, stats
 from iobench.results.parts import OthersPart
 from iobench.tuning.trial import compared
-from iobench.units import bytes_text, counted, rate_text, seconds_text
 
 if TYPE_CHECKING:
     from iobench.diagnose.profiling import Profiled

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.diagnose import work
 from iobench.diagnose.evidence import Advice, Evidence
 from iobench.diagnose.seen import Seen
 from iobench.diagnose.work import SHARE
-from iobench.units import bytes_text, counted, seconds_text
 
 QUICK_SAMPLE_S = 100e-6  # a sample that takes less is mostly Python's own overhead
 BUSY, IDLE = 0.8, 0.5  # of a worker's time

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from iobench.base.thresholds import CROWDED
 from iobench.diagnose.facts import Facts
 from iobench.results.parts import OthersPart
-from iobench.thresholds import CROWDED
 
 QUEUE_THREADS = 2  # of a worker: its own, and that which feeds its queue
 IDLE = 0.5  # of the time on a processor

@@ -10,6 +10,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from iobench.base.errors import (
+    TargetError,
+)
+from iobench.base.units import counted
 from iobench.diagnose import advice, profiling
 from iobench.diagnose.advice import Diagnosis
 from iobench.diagnose.cached import kept_trial
@@ -17,7 +21,6 @@ from iobench.diagnose.padding import MOST_BYTES, padding_of
 from iobench.diagnose.profiling import Profiled
 from iobench.diagnose.seen import Seen
 from iobench.diagnose.watch import Watch
-from iobench.errors import TargetError
 from iobench.host.others import OtherWork
 from iobench.loading.foreign import tensors_of
 from iobench.loading.target import raised
@@ -28,7 +31,6 @@ from iobench.tuning.own import Own, iter_is_itself
 from iobench.tuning.trial import Trial, slowing
 from iobench.tuning.turn import Wanted
 from iobench.tuning.watchdog import Watchdog
-from iobench.units import counted
 
 WATCHED, PROFILED, RACED = 0.2, 0.15, 0.3  # of the time; the rest is for fresh rounds
 FINALISTS = 3  # beside the loader as it is, each of another kind

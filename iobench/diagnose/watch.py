@@ -9,12 +9,14 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.bench.device_clock import DeviceClock
 from iobench.diagnose.facts import facts_of
 from iobench.diagnose.processes import Processes
 from iobench.diagnose.replay import Replay
 from iobench.diagnose.seen import Seen
-from iobench.errors import InvalidSettings
 from iobench.host.device import Device, device_of, pick_device
 from iobench.loading.foreign import length_of, samples_in, tensors_of
 

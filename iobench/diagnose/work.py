@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from iobench.base.units import bytes_text
 from iobench.diagnose.evidence import Advice, Evidence
 from iobench.diagnose.seen import Seen
 from iobench.host import cache
-from iobench.units import bytes_text
 
 SHARE = 0.3  # of the time, from which on something is worth a word
 IOWAIT = 0.25

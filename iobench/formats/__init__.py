@@ -6,6 +6,7 @@ see `iobench.formats._registry`; `iobench.testing` tests what they promise.
 
 from __future__ import annotations
 
+from iobench.base.errors import UnknownFormat
 from iobench.formats._arrays import (
     NO_NUMBER,
     Shaped,
@@ -16,18 +17,6 @@ from iobench.formats._arrays import (
     native_dtype,
 )
 from iobench.formats._arrays import schema_of as arrays_schema
-from iobench.formats._errors import (
-    REPAIR,
-    ArtifactExists,
-    BrokenPlugin,
-    CorruptArtifact,
-    FormatError,
-    InvalidOption,
-    MissingDependency,
-    UnknownFormat,
-    UnsupportedSchema,
-    corrupt,
-)
 from iobench.formats._format import Format
 from iobench.formats._options import Option, Options, build, declared, option, read_word, word
 from iobench.formats._placement import Blocks, Chunked, Listed, Placement, Strided
@@ -51,24 +40,17 @@ __all__ = [
     "DTYPES",
     "NO_NUMBER",
     "NUMPY_DTYPES",
-    "REPAIR",
     "RESERVED_NAMES",
     "Array",
-    "ArtifactExists",
     "Batch",
     "Blocks",
-    "BrokenPlugin",
     "Chunked",
     "Convert",
-    "CorruptArtifact",
     "Field",
     "Find",
     "Format",
-    "FormatError",
-    "InvalidOption",
     "Keep",
     "Listed",
-    "MissingDependency",
     "Option",
     "Options",
     "Placement",
@@ -79,15 +61,12 @@ __all__ = [
     "Shaped",
     "Strided",
     "Timed",
-    "UnknownFormat",
-    "UnsupportedSchema",
     "array_of",
     "arrays_schema",
     "build",
     "check_sample",
     "choice",
     "choose",
-    "corrupt",
     "declared",
     "describe",
     "field_name",

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact
+from iobench.base.errors import (
+    CorruptArtifact,
+)
 from iobench.formats._schema import DTYPES, Array, Field, Schema, field_name
 from iobench.formats._text import listed, shortened
 

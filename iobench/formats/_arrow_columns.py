@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iobench.formats._errors import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats._foreign import not_fixed
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 

@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._arrow_columns import (
     DAMAGE,
     arrays,
@@ -18,7 +22,6 @@ from iobench.formats._arrow_columns import (
     values,
 )
 from iobench.formats._chunked import ChunkedReader, Index
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._placement import Chunked, Placement

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._foreign import fields_by_name
 from iobench.formats._placed import Maps
 from iobench.formats._placement import Index, Listed, Placement, Strided

@@ -12,8 +12,11 @@ import blosc2
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._arrays import native
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
 from iobench.formats._foreign import check_stored, schema_of_arrays
 from iobench.formats._placement import Blocks

@@ -15,7 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._files import regular
 from iobench.formats._foreign import FIXED
 from iobench.formats._packed_images import PackedImages

@@ -6,7 +6,9 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from iobench.formats._errors import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats._files import regular
 from iobench.formats._schema import Schema
 

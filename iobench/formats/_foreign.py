@@ -6,8 +6,10 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from iobench.base.errors import (
+    CorruptArtifact,
+)
 from iobench.formats._arrays import check_sample
-from iobench.formats._errors import CorruptArtifact
 from iobench.formats._schema import DTYPES, Field, Schema, field_name
 
 # what was never written is filled up as it is read, without end: more than a codec packs is no data

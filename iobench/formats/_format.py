@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from iobench.formats._errors import CorruptArtifact, UnsupportedSchema
+from iobench.base.errors import (
+    CorruptArtifact,
+    UnsupportedSchema,
+)
 from iobench.formats._options import Options
 from iobench.formats._reader import Reader
 from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema

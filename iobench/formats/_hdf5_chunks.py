@@ -12,7 +12,10 @@ from typing import Any
 import h5py
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._placement import Blocks, Chunked, Index, Placement, Strided
 from iobench.formats._schema import Array, raw_bytes
 from iobench.formats._text import reason

@@ -10,8 +10,10 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats._arrays import native_dtype
-from iobench.formats._errors import corrupt
 from iobench.formats._hdf5_chunks import encoded, placed
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, Rows, same

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._errors import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats._files import regular
 from iobench.formats._pixels import decoded, seen
 from iobench.formats._placement import Blocks, Placement

@@ -11,8 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._lance_library import is_panic, lance, without_panics

@@ -7,7 +7,10 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._foreign import FIXED, not_fixed
 from iobench.formats._schema import DTYPES, Field
 from iobench.formats._text import reason

@@ -9,7 +9,9 @@ from typing import ClassVar
 
 import lmdb
 
-from iobench.formats._errors import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats._lmdb_meta import read_meta
 
 

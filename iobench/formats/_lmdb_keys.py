@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from iobench.base.errors import (
+    CorruptArtifact,
+)
 from iobench.formats._arrays import check_sample
-from iobench.formats._errors import CorruptArtifact
 from iobench.formats._schema import Field, Schema
 from iobench.formats._text import listed, shortened
 

@@ -13,7 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._files import regular
 
 META = 8

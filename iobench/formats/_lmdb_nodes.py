@@ -17,7 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._errors import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 
 HEADER_BYTES, NODE_BYTES, NUMBER_BYTES = 16, 8, 8
 BRANCH, LEAF = 1, 2

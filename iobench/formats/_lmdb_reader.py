@@ -13,8 +13,10 @@ import lz4.frame
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats import _lmdb_keys, _lmdb_tree
-from iobench.formats._errors import corrupt
 from iobench.formats._lmdb_environments import Environments
 from iobench.formats._lmdb_values import HEADER, KEY, LAYOUT, MAGIC, SCHEMA_KEY, data_file, described
 from iobench.formats._placement import Blocks, Index, Listed, Placement

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._errors import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats._lmdb_meta import Meta, read_meta
 from iobench.formats._lmdb_nodes import BEHIND, BRANCH, LEAF, NODE_BYTES, Nodes, Numbers
 

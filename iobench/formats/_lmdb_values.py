@@ -7,7 +7,9 @@ import struct
 from dataclasses import asdict
 from pathlib import Path
 
-from iobench.formats._errors import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats._schema import Field, Schema
 from iobench.formats._text import shortened
 

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._chunks import Column, Items, inside, listed, packed_images, read_index
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._foreign import FIXED, fields_by_name
 from iobench.formats._placed import Maps
 from iobench.formats._schema import Field

@@ -8,7 +8,10 @@ from tokenize import TokenError
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._schema import Field
 from iobench.formats._text import reason
 

@@ -17,7 +17,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from iobench.formats._errors import InvalidOption
+from iobench.base.errors import (
+    InvalidOption,
+)
 
 T = TypeVar("T", bound="Options")
 

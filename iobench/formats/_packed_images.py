@@ -8,7 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact
+from iobench.base.errors import (
+    CorruptArtifact,
+)
 from iobench.formats._foreign import FIXED
 from iobench.formats._placed import Maps
 from iobench.formats._placement import Blocks, Index

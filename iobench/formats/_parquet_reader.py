@@ -11,9 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.formats._chunked import ChunkedReader, Index
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._reader import Timed, same

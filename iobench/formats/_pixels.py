@@ -9,7 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, MissingDependency, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    MissingDependency,
+    corrupt,
+)
 from iobench.formats._files import regular
 from iobench.formats._schema import Array
 from iobench.formats._text import reason

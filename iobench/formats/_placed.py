@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._errors import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats._placement import Blocks, Index, Placement
 from iobench.formats._reader import Convert, Keep, Reader, same
 from iobench.formats._schema import Array, Schema

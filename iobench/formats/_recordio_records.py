@@ -9,7 +9,10 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._foreign import FIXED
 from iobench.formats._placed import Found, Maps, runs
 from iobench.formats._placement import Blocks, Index, Listed

@@ -19,7 +19,11 @@ from dataclasses import asdict
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from iobench.formats._errors import BrokenPlugin, FormatError, MissingDependency
+from iobench.base.errors import (
+    BrokenPlugin,
+    IobenchError,
+    MissingDependency,
+)
 from iobench.formats._options import Option, Options, build, declared, read_word, word
 from iobench.formats._text import reason
 
@@ -80,7 +84,7 @@ class Registry(Generic[T]):
     def _description(self, name: str) -> dict[str, Any]:
         try:
             cls = self.class_of(name)
-        except FormatError as error:
+        except IobenchError as error:
             return {"name": name, "summary": "", "usable": str(error), "options": []}
         try:
             _require(cls)

@@ -12,7 +12,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._placed import runs
 from iobench.formats._placement import Index
 from iobench.formats._schema import Array

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._foreign import FIXED, as_options
 from iobench.formats._npy import LONGEST, header_of, read_header
 from iobench.formats._packed_images import PackedImages

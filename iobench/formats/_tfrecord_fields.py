@@ -7,8 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats import _example
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._example import BYTES, FLOATS, INTS, Layout, Span
 from iobench.formats._foreign import FIXED, as_options, fields_by_name, not_fixed
 from iobench.formats._placed import Found, runs

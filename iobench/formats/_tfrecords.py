@@ -9,9 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats import _example
 from iobench.formats._crc import masked, masked_rows
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._example import BadExample, Layout
 from iobench.formats._placed import Maps, runs
 from iobench.formats._placement import Index

@@ -13,7 +13,10 @@ import google_crc32c
 import numpy as np
 import zarr
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._placement import Blocks, Chunked, Index
 from iobench.formats._schema import Array, Field
 from iobench.formats._zarr_codecs import DAMAGE, HEADER_BYTES, KNOWN, check_header, unpack

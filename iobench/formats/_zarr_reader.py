@@ -14,8 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import zarr
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._arrays import native
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
 from iobench.formats._foreign import check_stored, fields_by_name, schema_of_arrays
 from iobench.formats._placement import Blocks, Placement

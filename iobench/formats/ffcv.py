@@ -15,6 +15,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from iobench.base.errors import (
+    UnsupportedSchema,
+    corrupt,
+)
 from iobench.formats._beton import (
     DESCRIPTION,
     ENTRY,
@@ -27,7 +31,6 @@ from iobench.formats._beton import (
     Beton,
     is_word,
 )
-from iobench.formats._errors import UnsupportedSchema, corrupt
 from iobench.formats._format import Format
 from iobench.formats._placed import Found, Maps, PlacedReader
 from iobench.formats._placement import Index

@@ -11,10 +11,14 @@ from typing import Any, ClassVar
 import h5py
 import numpy as np
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    InvalidOption,
+    corrupt,
+)
 from iobench.formats import _hdf5_datasets
 from iobench.formats._arrays import NO_NUMBER, choice, choose, how_to_choose, native_dtype
 from iobench.formats._arrays import schema_of as arrays_schema
-from iobench.formats._errors import CorruptArtifact, InvalidOption, corrupt
 from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._hdf5_reader import Hdf5Reader

@@ -21,7 +21,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    InvalidOption,
+    UnsupportedSchema,
+    corrupt,
+)
 from iobench.formats._foreign import FIXED
 from iobench.formats._format import Format
 from iobench.formats._options import option

@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats import _litdata_leaves
 from iobench.formats._chunks import (
     MOST_SAMPLE_BYTES,
@@ -26,7 +30,6 @@ from iobench.formats._chunks import (
     rows_in_shard,
     table,
 )
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._foreign import fields_by_name
 from iobench.formats._format import Format
 from iobench.formats._litdata_leaves import NUMPY, header_of, leaf_names

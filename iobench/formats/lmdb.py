@@ -19,8 +19,10 @@ from typing import ClassVar
 import lmdb
 import lz4.frame
 
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats import _lmdb_keys, _lmdb_tree
-from iobench.formats._errors import corrupt
 from iobench.formats._format import Format
 from iobench.formats._lmdb_environments import Environments
 from iobench.formats._lmdb_meta import begins, read_meta

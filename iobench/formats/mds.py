@@ -14,6 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._chunks import (
     MOST_SAMPLE_BYTES,
     found_in,
@@ -23,7 +27,6 @@ from iobench.formats._chunks import (
     rows_in_shard,
     table,
 )
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._format import Format
 from iobench.formats._mds_index import INDEX, NUMBERS, VERSION, MdsIndex, get
 from iobench.formats._options import option

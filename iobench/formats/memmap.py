@@ -16,8 +16,11 @@ import numpy as np
 import torch
 from tensordict import TensorDict, tensorclass
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._arrays import schema_of as arrays_schema
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader
 from iobench.formats._placement import Strided

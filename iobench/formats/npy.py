@@ -13,8 +13,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._arrays import schema_of as arrays_schema
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._mapped import MappedReader

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from iobench.formats._errors import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option

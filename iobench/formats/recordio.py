@@ -19,8 +19,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from iobench.base.errors import (
+    CorruptArtifact,
+)
 from iobench.formats._described import check_described, describe
-from iobench.formats._errors import CorruptArtifact
 from iobench.formats._format import Format
 from iobench.formats._placed import Found, Maps, PlacedReader
 from iobench.formats._reader import Keep, find_now

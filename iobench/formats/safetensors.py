@@ -16,7 +16,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name, schema_of_arrays
 from iobench.formats._format import Format

@@ -15,10 +15,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
 from iobench.formats import _example
 from iobench.formats._crc import masked, masked_rows
 from iobench.formats._described import check_described, describe
-from iobench.formats._errors import CorruptArtifact, corrupt
 from iobench.formats._files import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option

@@ -15,7 +15,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.formats._errors import CorruptArtifact, UnsupportedSchema, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    UnsupportedSchema,
+    corrupt,
+)
 from iobench.formats._files import regular
 from iobench.formats._foreign import fields_by_name
 from iobench.formats._format import Format

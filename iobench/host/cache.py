@@ -18,9 +18,11 @@ from typing import Any
 
 import psutil
 
-from iobench.errors import ColdCacheUnavailable
+from iobench.base.errors import (
+    ColdCacheUnavailable,
+)
+from iobench.base.thresholds import BACKED_BYTES_PER_S, COLD_LIMIT, WARM_LIMIT
 from iobench.host.memory import PAGE, touched_map
-from iobench.thresholds import BACKED_BYTES_PER_S, COLD_LIMIT, WARM_LIMIT
 
 MODES = ("warm", "cold")
 PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # before each attempt to empty the cache

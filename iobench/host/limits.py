@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.thresholds import CACHED_BELOW
+from iobench.base.units import bytes_text, counted
 from iobench.host import cache
 from iobench.host.aio import Queue, open_direct
 from iobench.host.memory import PAGE, touched_array
-from iobench.thresholds import CACHED_BELOW
-from iobench.units import bytes_text, counted
 
 if TYPE_CHECKING:
     import torch

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.formats import Rows, Schema
 
 ORDERS = ("sequential", "random", "block")

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from iobench.errors import TargetError
-from iobench.text import reason
+from iobench.base.errors import (
+    TargetError,
+)
+from iobench.base.text import reason
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from iobench.errors import InvalidSettings, TargetError
+from iobench.base.errors import (
+    InvalidSettings,
+    TargetError,
+)
 
 WORD = re.compile(r"(?P<place>[^:=,]+):(?P<function>[A-Za-z_]\w*)(?::(?P<given>.*))?", re.ASCII)
 

@@ -10,7 +10,9 @@ from typing import Any, TypeAlias
 
 import torch
 
-from iobench.errors import LoaderFailed
+from iobench.base.errors import (
+    LoaderFailed,
+)
 from iobench.host.device import Accelerator, device_of
 
 __all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "Side", "device_errors", "side_of"]

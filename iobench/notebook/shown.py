@@ -9,9 +9,12 @@ from functools import wraps
 from html import escape
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from iobench.errors import MissingExtra, RecordError
+from iobench.base.errors import (
+    MissingDependency,
+    RecordError,
+)
+from iobench.base.text import printable
 from iobench.results.columns import Columns
-from iobench.text import printable
 
 if TYPE_CHECKING:
     from iobench.report.figure import Figure
@@ -49,7 +52,7 @@ class Shown(ABC):
         return ""
 
     def to_pandas(self) -> Any:
-        """A `pandas.DataFrame` of its data; MissingExtra without pandas."""
+        """A `pandas.DataFrame` of its data; MissingDependency without pandas."""
         try:
             import pandas
         except ImportError as error:
@@ -59,7 +62,7 @@ class Shown(ABC):
     def plot(self) -> Any:
         """Its charts below each other, as one chart of altair's.
 
-        MissingExtra without altair, RecordError where nothing was measured.
+        MissingDependency without altair, RecordError where nothing was measured.
         """
         try:
             pictures = [figure.picture() for figure in self._figures()]
@@ -91,8 +94,8 @@ def handing_out(made: type[Made], call: Callable[P, Plain]) -> Callable[P, Made]
     return calling
 
 
-def _missing(what: str, error: ImportError) -> MissingExtra:
-    return MissingExtra(f"{what} needs {error.name}: pip install 'iobench[notebook]'")
+def _missing(what: str, error: ImportError) -> MissingDependency:
+    return MissingDependency(f"{what} needs {error.name}: pip install 'iobench[notebook]'")
 
 
 def _table(columns: Columns) -> str:

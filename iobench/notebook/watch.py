@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from iobench.base.units import MIB, rate_text, seconds_text, three_digits
 from iobench.diagnose import advice
 from iobench.diagnose.seen import Seen
 from iobench.diagnose.watch import Watch
 from iobench.notebook.shown import Shown
 from iobench.results import history
 from iobench.results.columns import Columns
-from iobench.units import MIB, rate_text, seconds_text, three_digits
 
 if TYPE_CHECKING:
     from iobench.report.figure import Figure

@@ -10,8 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from iobench import errors
-from iobench.errors import RanksDiffer
+from iobench.base import errors
+from iobench.base.errors import (
+    RanksDiffer,
+)
 from iobench.host import others
 from iobench.ranks.group import Group
 

@@ -7,13 +7,18 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from iobench.base.errors import (
+    IobenchError,
+    ManifestError,
+    PrepareError,
+    WrongContent,
+)
+from iobench.base.units import MIB, bytes_text
 from iobench.dataset import kept
 from iobench.dataset.manifest import FILE_NAME, Manifest
 from iobench.dataset.staging import LOCK, TEMPORARY
 from iobench.dataset.verify import verify
-from iobench.errors import BenchError, ManifestError, PrepareError, WrongContent
 from iobench.ranks.ray_hosts import RemoteHost, hosts_of
-from iobench.units import MIB, bytes_text
 
 PIECE = 8 * MIB
 PROOF_S = 3600.0  # for a host to read its copy back
@@ -88,7 +93,7 @@ def _sync(folder: Path) -> None:
 def copy_to_all(manifest: Manifest, address: str, say: Callable[[str], None]) -> None:
     """Have a proved copy at the same path on every host of a cluster, and say so of each.
 
-    What is there already is proved alone, as on storage that all hosts share. BenchError where a host
+    What is there already is proved alone, as on storage that all hosts share. IobenchError where a host
     cannot have it, which it names.
     """
     if any(artifact.added for artifact in manifest.artifacts.values()):
@@ -120,7 +125,7 @@ def _pieces(root: Path) -> Iterator[tuple[str, bytes]]:
     files = [p for p in sorted(root.rglob("*")) if p.is_file() and p.relative_to(root).parts[0] not in own]
     for path in sorted(files, key=lambda path: path.name == FILE_NAME):
         if path.is_symlink():
-            raise BenchError(f"{path} is a link: a dataset that prepare wrote has none")
+            raise IobenchError(f"{path} is a link: a dataset that prepare wrote has none")
         with open(path, "rb") as file:
             first = True
             while (piece := file.read(PIECE)) or first:

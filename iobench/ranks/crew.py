@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from iobench.base.units import counted
 from iobench.bench.case import Case
 from iobench.bench.case_limits import TO_DEVICE, lowest
 from iobench.bench.executor import Tick
@@ -16,7 +17,6 @@ from iobench.host.limits import Below
 from iobench.ranks.group import Group
 from iobench.ranks.rank import STOP, Rank, Wanted
 from iobench.results.parts import CachePart, LimitPart, Measured, ProofPart
-from iobench.units import counted
 
 
 class RankCrew:

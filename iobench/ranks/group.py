@@ -19,11 +19,14 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import TCPStore, rendezvous  # type: ignore[attr-defined]
 
+from iobench.base.errors import (
+    CaseDied,
+    RankLost,
+)
+from iobench.base.text import reason
 from iobench.bench.observer import Progress
-from iobench.errors import CaseDied, RankLost
 from iobench.ranks.place import Place
 from iobench.ranks.watch import Board, Watch
-from iobench.text import reason
 
 T = TypeVar("T")
 

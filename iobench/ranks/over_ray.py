@@ -13,7 +13,9 @@ from typing import Any, Protocol
 
 import psutil
 
-from iobench.errors import RankLost
+from iobench.base.errors import (
+    RankLost,
+)
 from iobench.ranks.launch import Launch, torchrun
 from iobench.ranks.ray_hosts import RemoteHost, hosts_of
 

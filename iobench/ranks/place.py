@@ -7,7 +7,9 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")  # as torchrun sets them
 

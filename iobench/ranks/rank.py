@@ -9,14 +9,16 @@ from typing import Any
 
 import torch
 
+from iobench.base.errors import (
+    IobenchError,
+    RanksDiffer,
+)
 from iobench.bench.case import Case
 from iobench.bench.case_limits import TO_DEVICE, CaseLimits
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.hosts import OneHost
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
-from iobench.errors import BenchError, RanksDiffer
-from iobench.formats import FormatError
 from iobench.host.device import own_device
 from iobench.host.limits import Below
 from iobench.ranks.group import Group
@@ -63,7 +65,7 @@ class Rank:
             manifest = Manifest.load(wanted.root)
             for variant in {case.variant for case in wanted.cases}:
                 manifest.opener(variant)
-        except (BenchError, FormatError) as error:
+        except IobenchError as error:
             raise RanksDiffer(f"{error}; every host needs the dataset at the same path") from error
         if manifest.content != wanted.content:
             raise RanksDiffer(
@@ -181,6 +183,6 @@ def obey(group: Group) -> None:
             return
         try:
             rank.do(what, arguments, Tick(group.check))
-        except (BenchError, FormatError):  # rank 0 has heard of it, and decides what follows
+        except IobenchError:  # rank 0 has heard of it, and decides what follows
             if not group.alive:
                 raise

@@ -12,8 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from iobench.errors import BenchError, MissingExtra, RankLost, RanksDiffer
-from iobench.text import reason
+from iobench.base.errors import (
+    IobenchError,
+    MissingDependency,
+    RankLost,
+    RanksDiffer,
+)
+from iobench.base.text import reason
 
 REACH_S = 5.0  # for a cluster's address to answer
 PLACE_S = 60.0  # for an actor to be placed on each host, and to have begun
@@ -39,7 +44,7 @@ class RemoteHost:
         return f"host {self.name}"
 
     def ask(self, what: str, *arguments: Any, limit_s: float = ANSWER_S) -> Any:
-        """What its actor answers; RankLost where it does not, or BenchError where it fails at it."""
+        """What its actor answers; RankLost where it does not, or IobenchError where it fails at it."""
         import ray
         from ray import exceptions as of_ray
 
@@ -47,7 +52,7 @@ class RemoteHost:
             return ray.get(getattr(self.actor, what).remote(*arguments), timeout=limit_s)
         except of_ray.RayTaskError as error:
             cause = error.cause or error
-            kind = type(cause) if isinstance(cause, BenchError) else BenchError
+            kind = type(cause) if isinstance(cause, IobenchError) else IobenchError
             raise kind(f"{self}: {reason(cause)}") from None
         except of_ray.GetTimeoutError:
             raise RankLost(f"{self} gave no answer for {limit_s:g} s: it, or its network, is gone") from None
@@ -60,7 +65,7 @@ class RemoteHost:
 def hosts_of(address: str, actor: type) -> Iterator[list[RemoteHost]]:
     """An actor of that class on each host of a cluster, until the block ends; this host is the first.
 
-    Only the cluster is used, none is started. MissingExtra without Ray, RankLost where no cluster or
+    Only the cluster is used, none is started. MissingDependency without Ray, RankLost where no cluster or
     host answers in time, RanksDiffer where a host has other software.
     """
     ray = _connected(address)
@@ -79,7 +84,7 @@ def _connected(address: str) -> Any:
     try:
         import ray
     except ImportError:
-        raise MissingExtra("several hosts by Ray need Ray: pip install 'iobench[ray]'") from None
+        raise MissingDependency("several hosts by Ray need Ray: pip install 'iobench[ray]'") from None
     if (problem := _unreachable(address)) is not None:
         raise RankLost(f"--ray {address}: no Ray cluster answers there ({problem}); {SAFELY}")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from iobench.errors import BenchError, CaseDied
-from iobench.formats import FormatError
+from iobench.base.errors import (
+    CaseDied,
+    IobenchError,
+)
 from iobench.ranks.group import Group, named
 
 T = TypeVar("T")
@@ -21,7 +23,7 @@ class _Failed:
     said: str
 
 
-class _OtherFailed(BenchError):
+class _OtherFailed(IobenchError):
     """Another rank failed: all have been told, and nobody waits for this one."""
 
     def __init__(self, said: list[Any]) -> None:
@@ -52,7 +54,7 @@ class Together:
 def all_do(group: Group, call: Callable[[], T]) -> list[T]:
     """Have every rank call it, each for itself; what each returned, on every rank.
 
-    Where some raise a BenchError or a FormatError, all do: the first rank's, which names rank and host.
+    Where some raise a IobenchError or a IobenchError, all do: the first rank's, which names rank and host.
     Whatever else a rank raises goes on there, and is a CaseDied for the others.
     """
     peers = Together(group)
@@ -60,7 +62,7 @@ def all_do(group: Group, call: Callable[[], T]) -> list[T]:
         said: list[Any] = peers.gathered(call())
     except _OtherFailed as error:
         said = error.said
-    except (BenchError, FormatError) as error:
+    except IobenchError as error:
         if not group.alive:
             raise
         said = group.gather(_Failed(type(error), str(error)))

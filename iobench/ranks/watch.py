@@ -14,8 +14,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from iobench.base.errors import (
+    InvalidSettings,
+    RankLost,
+)
 from iobench.bench.observer import Progress
-from iobench.errors import InvalidSettings, RankLost
 from iobench.ranks.place import Place
 
 BEAT_S = 0.5

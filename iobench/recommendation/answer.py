@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from iobench.base.text import enumerated
+from iobench.base.units import MIB, bytes_text, counted, percent_text, seconds_text, three_digits
 from iobench.dataset.manifest import Manifest
 from iobench.recommendation.choice import Choice, choose
 from iobench.recommendation.code import loader_code, prepare_code
@@ -26,8 +28,6 @@ from iobench.results import stats
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
 from iobench.results.warnings import OF_THE_MACHINE, warnings_of
-from iobench.text import enumerated
-from iobench.units import MIB, bytes_text, counted, percent_text, seconds_text, three_digits
 
 SPEAKS_AGAINST = (*OF_THE_MACHINE, "residency", "reclaimed", "opening")  # rounds are few: the answer says so
 LONGER = "give a longer --max-time"  # which has rounds for as long as that

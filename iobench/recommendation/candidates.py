@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iobench import formats
+from iobench.base.errors import (
+    InvalidSettings,
+    IobenchError,
+    MissingDependency,
+)
+from iobench.base.units import bytes_text
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions, cases_of
 from iobench.dataset.manifest import Manifest
-from iobench.errors import BenchError, InvalidSettings
-from iobench.formats import FormatError, MissingDependency, Schema
+from iobench.formats import Schema
 from iobench.loading import loaders
 from iobench.loading.order import shuffledness
 from iobench.recommendation.needs import CORE, Needs
-from iobench.units import bytes_text
 
 DEFAULT_LOADER, USUAL = "dataloader", "npy"
 OURS = ("stream", "native", DEFAULT_LOADER)  # without a process of their own, so they are asked first
@@ -52,7 +56,7 @@ def _advised(name: str) -> str | None:
     """The word of a loader with what its documentation advises, if it advises anything but its defaults."""
     try:
         return loaders.class_of(name).tuned()
-    except (BenchError, FormatError):
+    except IobenchError:
         return None  # a broken package, which is told of where the loader itself is tried
 
 
@@ -63,7 +67,7 @@ def worth_writing(schema: Schema, needs: Needs) -> tuple[list[str], list[str]]:
         try:
             format = formats.parse(word)
             bound = format.size_bound(schema) * ((needs.real_bytes or 0) / schema.logical_bytes or 1)
-        except FormatError as error:
+        except IobenchError as error:
             if "all" not in needs.formats:
                 raise
             left_out.append(str(error))
@@ -124,7 +128,7 @@ def _cases_by_loader(
     for word in loader_words(needs):
         try:
             cases += cases_of(manifest, replace(wanted, loader=(word,)), [device])
-        except (BenchError, FormatError) as error:
+        except IobenchError as error:
             if "all" not in needs.loaders:
                 raise
             missing = isinstance(error, MissingDependency)

@@ -11,17 +11,22 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
+from iobench.base.errors import (
+    ArtifactExists,
+    InvalidSettings,
+    IobenchError,
+    UnsupportedSchema,
+)
+from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.dataset.add import AddedSource
 from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import FirstSamples, Source
 from iobench.dataset.verify import read_back
-from iobench.errors import BenchError, InvalidSettings
-from iobench.formats import ArtifactExists, Batch, FormatError, Schema, UnsupportedSchema
+from iobench.formats import Batch, Schema
 from iobench.host import cache
 from iobench.recommendation.candidates import USUAL, worth_writing
 from iobench.recommendation.needs import Needs
-from iobench.units import bytes_text, counted, seconds_text
 
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: enough for rounds that are not all overhead
 BATCHES = 20  # the fewest in a sample
@@ -103,7 +108,7 @@ def sampled(
             manifest = _written(_once_decoded(first, manifest), [variant], data_dir, turn_s)
         except ArtifactExists:
             raise
-        except (BenchError, FormatError) as error:
+        except IobenchError as error:
             why = "no time was left to write" if isinstance(error, OutOfTime) else why
             plain = isinstance(error, UnsupportedSchema | OutOfTime)
             left_out.append(str(error) if plain else f"format {variant}: {error}")
@@ -129,7 +134,7 @@ def other_samples(data: Data) -> list[Manifest]:
         return []
     found = []
     for path in sorted(data.manifest.root.parent.glob(f"{glob.escape(data.source.name)}-first-*")):
-        with contextlib.suppress(BenchError):  # it is no dataset
+        with contextlib.suppress(IobenchError):  # it is no dataset
             found.append(Manifest.load(path))
     return [one for one in found if "first" in one.source and one.root != data.manifest.root]
 
@@ -146,7 +151,7 @@ def half(data: Data, variants: list[str], end: float) -> Manifest | None:
     return _written(first, variants, data.manifest.root.parent, end - time.monotonic())
 
 
-class OutOfTime(BenchError):
+class OutOfTime(IobenchError):
     """There was no time left to write all of it."""
 
 
@@ -199,7 +204,7 @@ def _written(first: Source, variants: list[str], data_dir: Path, left_s: float) 
         if "first" not in Manifest.load(data_dir / first.name).source:
             raise  # it is no sample of ours
         return write(overwrite=True)
-    except (BenchError, FormatError) as error:
+    except IobenchError as error:
         if time.monotonic() > end:  # some libraries wrap what they are given
             raise late from error
         raise

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
+from iobench.base.text import enumerated
 from iobench.bench.options import MODELS
-from iobench.errors import InvalidSettings
 from iobench.loading.order import LIMITS, ORDERS, check_number, check_setting
-from iobench.text import enumerated
 
 MAX_TIME_S = 300.0
 LEAST_TIME_S = 10.0

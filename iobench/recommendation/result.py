@@ -8,10 +8,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from iobench.base.units import MIB, bytes_text, rate_text, three_digits
 from iobench.results.columns import Columns
 from iobench.results.documents import Documents
 from iobench.results.stats import Comparison, Estimate
-from iobench.units import MIB, bytes_text, rate_text, three_digits
 
 DEFAULT_ROLE = "default"
 

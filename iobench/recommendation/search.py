@@ -8,6 +8,10 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from iobench.base.errors import (
+    IobenchError,
+)
+from iobench.base.units import counted, seconds_text
 from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
@@ -16,8 +20,6 @@ from iobench.bench.plan import AUTO
 from iobench.bench.race import COMPARED, MANY, Again, Race
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.errors import BenchError
-from iobench.formats import FormatError
 from iobench.host.device import pick_device
 from iobench.recommendation import data as datas
 from iobench.recommendation.candidates import asked_word, default_case, field_of, packages_of
@@ -25,7 +27,6 @@ from iobench.recommendation.data import Data
 from iobench.recommendation.needs import Needs
 from iobench.recommendation.unmeasured import left_out, nothing, too_late
 from iobench.results.cases import key_of
-from iobench.units import counted, seconds_text
 
 PROVING, RACING = 0.35, 0.3  # at most, of the time that is left after writing
 AGAIN, AGAIN_STEPPED = 0.6, 0.5  # at most, of what is left then, without and with rounds with the step
@@ -101,7 +102,7 @@ def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
     fastest = next(case for case in chosen if FASTEST in roles[case.key])
     try:
         found.halved = _on_half(data, fastest, options, end, observer)
-    except (BenchError, FormatError) as error:  # all that matters is there
+    except IobenchError as error:  # all that matters is there
         found.remarks.append(f"Whether speed depends on how much data there is was not looked at: {error}.")
     return found
 

@@ -9,19 +9,21 @@ from dataclasses import replace
 
 import numpy as np
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
+from iobench.base.text import enumerated
+from iobench.base.units import three_digits
 from iobench.bench.observer import Observer
 from iobench.bench.training import Trainer
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, Source
-from iobench.errors import InvalidSettings
 from iobench.formats import Batch
 from iobench.host.device import pick_device
 from iobench.loading.target import failed, function_of, kind_of
 from iobench.loading.tensors import tensors_of
 from iobench.loading.transfer import DeviceBatch, HostBatch, HostToDevice
 from iobench.recommendation.needs import Needs
-from iobench.text import enumerated
-from iobench.units import three_digits
 
 UNEVEN = 2.0  # times as long as a quarter took, that half of them did
 STEPS, TIMED_S = 20, 2.0  # that are timed: no more than so many, none after so long

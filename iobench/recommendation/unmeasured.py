@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from iobench.base.errors import (
+    LoaderFailed,
+)
+from iobench.base.units import counted
 from iobench.bench.outcome import Run
-from iobench.errors import LoaderFailed
 from iobench.recommendation.needs import Needs
-from iobench.units import counted
 
 
 def nothing(run: Run, needs: Needs) -> LoaderFailed:

@@ -9,7 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iobench.errors import MissingExtra, RecordError, ReportError
+from iobench.base.errors import (
+    MissingDependency,
+    RecordError,
+    ReportError,
+)
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
@@ -35,7 +39,7 @@ def write(
     of `studies` stand at the end. A file that is there already is replaced in one step, when everything has
     been drawn, and stays as it is where anything fails before that.
 
-    RecordError without any of these, ReportError where a file cannot be written, MissingExtra without
+    RecordError without any of these, ReportError where a file cannot be written, MissingDependency without
     the libraries that draw.
     """
     if not records and not studies and not recommended:
@@ -43,7 +47,7 @@ def write(
     try:
         from iobench.report import html, page
     except ImportError as error:
-        raise MissingExtra(f"a report needs {error.name}: pip install 'iobench[report]'") from error
+        raise MissingDependency(f"a report needs {error.name}: pip install 'iobench[report]'") from error
     found = page.page(records, trends, recommended)
     files = {path: html.render(found, studies).encode()}
     if pictures is not None:

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from iobench.base.units import three_digits
 from iobench.report.rows import FASTEST, RIVAL, Row, standing
 from iobench.results import cases
 from iobench.results.cases import FACETS, NAMED, Facets
 from iobench.results.metrics import NAMED as METRIC
 from iobench.results.summary import MOST_SHOWN, CaseSummary, Context
-from iobench.units import three_digits
 
 COLDEST = 50.0  # times as long as the fastest, from which on a cell has no colour left
 

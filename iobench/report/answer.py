@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from iobench.errors import InvalidSettings
-from iobench.formats import FormatError
+from iobench.base.errors import (
+    InvalidSettings,
+    IobenchError,
+)
+from iobench.base.text import ENUMERATED, enumerated
+from iobench.base.units import counted, seconds_text
 from iobench.loading import loaders
 from iobench.report.across import choice_of
 from iobench.results import cases, stats, verdict
 from iobench.results.metrics import NAMED
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.under_loader import step_share, times_text, told, under_loaders
-from iobench.text import ENUMERATED, enumerated
-from iobench.units import counted, seconds_text
 
 NEAR_LIMIT = 0.9  # of the limit: hardly more can be had
 LONG_OPENING = 0.1  # of an epoch
@@ -152,7 +154,7 @@ def _summary(loader: str) -> str:
         return "a loader of your own, made by that function"
     try:
         return loaders.class_of(loader).summary
-    except (InvalidSettings, FormatError):
+    except (InvalidSettings, IobenchError):
         return ""
 
 

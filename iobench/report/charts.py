@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 import altair as alt
 
+from iobench.base.units import MIB, counted
 from iobench.report import style
 from iobench.report.rows import WAITS, Row
 from iobench.results.metrics import NAMED, Metric
-from iobench.units import MIB, counted
 
 STEP, TIGHT = 32, 28  # pixels from one case to the next, and where there are many: name above, marks below
 MANY = 16

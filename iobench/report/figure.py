@@ -9,11 +9,11 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from iobench.base.units import bytes_text, seconds_text, three_digits
 from iobench.report import style
 from iobench.report.rows import Row
 from iobench.results.metrics import NAMED
 from iobench.results.record import plain
-from iobench.units import bytes_text, seconds_text, three_digits
 
 PICTURE_WIDTH = 720
 UNNAMED = ("key", "place")  # columns for machines alone: they stay out of the page's own tables

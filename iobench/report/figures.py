@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from iobench.base.units import MIB
 from iobench.report import across, charts, machine, plots, rows
 from iobench.report.conversion import break_even
 from iobench.report.figure import Figure, heading
@@ -15,7 +16,6 @@ from iobench.results.scaling import Curve
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.trend import Trend
 from iobench.results.under_loader import times_text
-from iobench.units import MIB
 
 _NOT_A_NAME = re.compile(r"[^A-Za-z0-9_]+")  # names of options come from records, those of files do not
 MOST_LINES = 8  # that colours tell apart

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from iobench.base.units import bytes_text, counted
 from iobench.report.rows import Row
 from iobench.results.cases import by_case, facets_of, key_of, labels_of, text_of
 from iobench.results.record import Record
-from iobench.units import bytes_text, counted
 
 BETWEEN = "between rounds"
 STAMPS = ("bytes", "mtime_ns")  # by which a source is known again

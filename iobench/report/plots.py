@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import altair as alt
 
+from iobench.base.text import enumerated
+from iobench.base.units import MIB, three_digits
 from iobench.report import style
 from iobench.report.figure import heading
 from iobench.report.rows import Row
 from iobench.results.metrics import NAMED
-from iobench.text import enumerated
-from iobench.units import MIB, three_digits
 
 WIDER = 1.1  # than the largest, so that the line along the frontier goes on
 TALL = 6  # tiles above each other that may be high

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.results.record import Record
-from iobench.units import bytes_text, counted, seconds_text
 
 Facets = Mapping[str, Any]
 

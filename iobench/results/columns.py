@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from iobench.base.units import MIB, percent_text, three_digits
 from iobench.results.cases import FACETS, Facets, trains, varying
 from iobench.results.metrics import METRICS, Metric
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary
-from iobench.units import MIB, percent_text, three_digits
 
 Columns = list[tuple[str, list[str | None]]]  # titles, each with a cell for every case
 

@@ -6,14 +6,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from iobench.errors import NotComparable
+from iobench.base.errors import (
+    NotComparable,
+)
+from iobench.base.text import enumerated
 from iobench.results import cases, stats
 from iobench.results.between import compare_runs
 from iobench.results.cases import FACETS, Facets
 from iobench.results.machine import Machine
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
-from iobench.text import enumerated
 
 # what is another case on another machine, or of another dataset, is still the same choice
 _PLACE = ("host", "dataset")

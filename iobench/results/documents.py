@@ -11,10 +11,12 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from iobench.errors import RecordError
+from iobench.base.errors import (
+    RecordError,
+)
+from iobench.base.text import reason
 from iobench.results import history
 from iobench.results.record import check_levels, plain
-from iobench.text import reason
 
 Answer = TypeVar("Answer")
 

@@ -9,14 +9,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from iobench.errors import MissingExtra, RecordError
+from iobench.base.errors import (
+    MissingDependency,
+    RecordError,
+)
+from iobench.base.text import enumerated, shortened
 from iobench.results import cases, record, trend
 from iobench.results.metrics import row_of
 from iobench.results.record import Record
 from iobench.results.summary import summarise
 from iobench.results.trend import Trend
 from iobench.results.verdict import brief, sentence
-from iobench.text import enumerated, shortened
 
 SUFFIX, TRACES = ".jsonl", ".traces"
 
@@ -116,7 +119,7 @@ def traces_folder(path: Path) -> Path:
 def export(records: Sequence[Record], path: Path) -> None:
     """Write one row per round to a new `.csv` or `.parquet` file.
 
-    RecordError where it has another ending, is there already or cannot be written; MissingExtra
+    RecordError where it has another ending, is there already or cannot be written; MissingDependency
     without pyarrow.
     """
     rows = [flat(one) for one in records]
@@ -161,7 +164,7 @@ def _write_parquet(path: Path, names: list[str], rows: list[dict[str, Any]]) -> 
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise MissingExtra("a .parquet file needs pyarrow: pip install 'iobench[parquet]'") from error
+        raise MissingDependency("a .parquet file needs pyarrow: pip install 'iobench[parquet]'") from error
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     parquet.write_table(table, path)
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from iobench import thresholds
+from iobench.base import thresholds
 from iobench.results import limits, others, stats
 from iobench.results.record import Record
 from iobench.results.stats import Estimate

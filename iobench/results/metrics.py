@@ -9,10 +9,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from iobench.base.units import MIB, bytes_text, percent_text, rate_text, seconds_text, three_digits
 from iobench.results import ranks, stats
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
-from iobench.units import MIB, bytes_text, percent_text, rate_text, seconds_text, three_digits
 
 Rounds = Sequence[Record]
 OfRound = Callable[[Record], "float | None"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from iobench import thresholds
+from iobench.base import thresholds
+from iobench.base.units import bytes_text
 from iobench.results.parts import OthersPart
-from iobench.units import bytes_text
 
 
 def _percent(share: float) -> str:

@@ -6,11 +6,11 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from iobench.base.units import counted
 from iobench.results import stats
 from iobench.results.parts import DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
-from iobench.units import counted
 
 
 def together(measured: Sequence[Measured]) -> Measured:

@@ -14,7 +14,10 @@ from typing import IO, Any
 
 import msgspec
 
-from iobench.errors import RecordError
+from iobench.base.errors import (
+    RecordError,
+)
+from iobench.base.text import reason
 from iobench.results import upgrade
 from iobench.results.parts import (
     CachePart,
@@ -26,7 +29,6 @@ from iobench.results.parts import (
     ProofPart,
     SnapshotPart,
 )
-from iobench.text import reason
 
 VERSION = 2
 MOST_DIGITS = 40  # that are repeated of a figure

@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
+from iobench.base.units import counted
 from iobench.results import cases, stats
 from iobench.results.cases import Facets, trains
 from iobench.results.ranks import device_wait_share
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
-from iobench.units import counted
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.units import MIB, three_digits
 from iobench.results import cases, limits, others, stats
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
-from iobench.units import MIB, three_digits
 
 FEWEST_RUNS = 3  # that make a course
 STEP_RUNS = 8  # from which on chance can be told from a step

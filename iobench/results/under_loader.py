@@ -9,11 +9,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from iobench.base.text import enumerated
+from iobench.base.units import counted, three_digits
 from iobench.results import cases, stats
 from iobench.results.stats import Estimate, Verdict
 from iobench.results.summary import CaseSummary, Context, rates
-from iobench.text import enumerated
-from iobench.units import counted, three_digits
 
 HIDDEN = 0.1  # waiting of this part of a training at most: nothing that a format changes is worth more
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from iobench.base.text import enumerated
+from iobench.base.units import counted, seconds_text, three_digits
 from iobench.results import stats
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.under_loader import HIDDEN, UnderLoader, most, step_share, told, under_loaders
-from iobench.text import enumerated
-from iobench.units import counted, seconds_text, three_digits
 
 WHOLE = 2  # contexts that get a line for each loader; of more, all loaders share one
 BRIEF = 2  # cases that a few words name

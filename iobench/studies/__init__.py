@@ -34,7 +34,7 @@ def run(name: str, options: StudyOptions) -> Result:
     """Do a study and answer its claims.
 
     InvalidSettings where there is none of that name, PrepareError where the folder or the disk refuse,
-    MissingExtra where it needs a library that is not here.
+    MissingDependency where it needs a library that is not here.
     """
     study = study_of(name)
     from iobench.bench.epoch import heap_restored  # loads torch

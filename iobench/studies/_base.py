@@ -16,7 +16,9 @@ from typing import Any, ClassVar
 
 import psutil
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.results import others
 from iobench.studies._turns import Measurements
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 
+from iobench.base.units import seconds_text, three_digits
 from iobench.results import stats
 from iobench.results.stats import Comparison, Estimate
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer
 from iobench.studies._turns import Measurements
-from iobench.units import seconds_text, three_digits
 
 EPOCH_S = 0.05  # below this, what it costs to begin an epoch (a millisecond or two) is no small part of it
 STARTING = 0.5  # of an epoch, from which on it measures how workers are started

@@ -9,10 +9,12 @@ from typing import ClassVar
 
 import torch
 
+from iobench.base.errors import (
+    LoaderFailed,
+)
 from iobench.bench.epoch import asked_of, collect_garbage, opened
 from iobench.bench.meter import Meter
 from iobench.dataset.manifest import Opener
-from iobench.errors import LoaderFailed
 from iobench.formats import Rows
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader

@@ -13,10 +13,10 @@ import lmdb
 import numpy as np
 from torch.utils.data import DataLoader
 
+from iobench.base.units import MIB
 from iobench.dataset.manifest import Opener
 from iobench.loading.loaders.dataloader import SampleDataset
 from iobench.studies._apart import Heartbeat
-from iobench.units import MIB
 
 ALIVE_EVERY = 100  # samples
 

@@ -12,11 +12,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from iobench.errors import BenchError
+from iobench.base.errors import (
+    IobenchError,
+)
+from iobench.base.text import reason
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer
 from iobench.studies._claims import all_of
 from iobench.studies._turns import Measurements, Turn
-from iobench.text import reason
 
 PROGRAM = "iobench.studies._parity_ranks"
 LIMIT_S = 300.0
@@ -29,7 +31,7 @@ Found = dict[str, dict[str, Any]]  # by loader
 
 
 def trainings(ranks: int, address: str, epochs: int) -> list[Found]:
-    """What each rank found, each in a process of its own; BenchError where one fails or takes too long."""
+    """What each rank found, each in a process of its own; IobenchError where one fails or takes too long."""
     launched = [
         *("-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={ranks}", "--local-addr=127.0.0.1"),
         *("--rdzv-backend=c10d", "--rdzv-endpoint=127.0.0.1:0", "-m"),
@@ -46,10 +48,10 @@ def _finish(command: list[str], environment: dict[str, str]) -> None:
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired as error:
-        raise BenchError(f"a training of the study has not ended within {LIMIT_S:g} s") from error
+        raise IobenchError(f"a training of the study has not ended within {LIMIT_S:g} s") from error
     if done.returncode:
         errors = [line for line in done.stderr.splitlines() if "Error" in line]
-        raise BenchError(f"a training of the study failed: {reason(Exception((errors or ['?'])[0]))}")
+        raise IobenchError(f"a training of the study failed: {reason(Exception((errors or ['?'])[0]))}")
 
 
 def same_batches(claim: str, torch_s: Sequence[str], ray_s: Sequence[str]) -> Answer:

@@ -10,13 +10,15 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from iobench.errors import MissingExtra
+from iobench.base.errors import (
+    MissingDependency,
+)
 from iobench.formats import Array, Batch, Convert, Format, Reader, Schema, same
 
 try:
     from PIL import Image
 except ImportError as error:
-    raise MissingExtra("PNG files need Pillow: pip install 'iobench[studies]'") from error
+    raise MissingDependency("PNG files need Pillow: pip install 'iobench[studies]'") from error
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
+from iobench.base.units import MIB, seconds_text
 from iobench.loading.ray import RayLoader
 from iobench.studies._base import StudyOptions
 from iobench.studies._claims import against
 from iobench.studies._turns import Measurements, interleave, timed
-from iobench.units import MIB, seconds_text
 
 COLUMNS = 128  # float32: samples of 512 B
 SAMPLES = MIB // (COLUMNS * 4)  # of a batch, a MiB

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from iobench.base.units import bytes_text, seconds_text
 from iobench.bench import plan
 from iobench.host import interrupts
 from iobench.host.others import OtherWork
 from iobench.results import stats
 from iobench.results.parts import OthersPart
-from iobench.units import bytes_text, seconds_text
 
 ROUNDS = 5
 LONG_ROUND_S = 5.0  # from here on each round is announced

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from iobench.base.errors import (
+    WrongContent,
+)
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.errors import WrongContent
 from iobench.studies._apart import Heartbeat
 from iobench.studies._base import StudyOptions
 from iobench.studies._limited import join

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from iobench.errors import DeviceUnavailable, MissingExtra
+from iobench.base.errors import (
+    DeviceUnavailable,
+    MissingDependency,
+)
 from iobench.host.device import pick_device
 from iobench.loading.ray import cluster
 from iobench.studies import _parity
@@ -37,7 +40,7 @@ class DistributedLoadingStudy(Study):
     def measure(self, options: StudyOptions) -> Measurements:
         """Speed first, in this process, then the trainings, each in processes of their own."""
         if not cluster.installed():
-            raise MissingExtra("this study needs Ray: pip install 'iobench[ray]'")
+            raise MissingDependency("this study needs Ray: pip install 'iobench[ray]'")
         with cluster.connected(shipping.ELSEWHERE):
             import ray
 

@@ -11,6 +11,7 @@ import torch
 from tensordict import TensorDict
 from torch.utils.data import DataLoader
 
+from iobench.base.units import bytes_text, seconds_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
@@ -23,7 +24,6 @@ from iobench.studies._claims import all_of, claimed_equal, if_large_enough, no_g
 from iobench.studies._epochs import epochs
 from iobench.studies._references import IO_EVALUATION
 from iobench.studies._turns import Contender, Measurements, interleave, timed
-from iobench.units import bytes_text, seconds_text
 
 PUBLISHED, QUICK = 10**8, 5 * 10**6  # elements
 BATCH = 256

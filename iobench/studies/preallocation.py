@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
+from iobench.base.units import bytes_text
 from iobench.studies._base import Answer, Study, StudyOptions
 from iobench.studies._claims import against, all_of, claimed_equal, claimed_faster, opposite
 from iobench.studies._references import IO_EVALUATION
 from iobench.studies._turns import Measurements, interleave, timed, together
-from iobench.units import bytes_text
 
 ROWS, COLUMNS, ITEM_BYTES = 1000, 128, 4  # of a piece: half a MB
 COUNTS, QUICK_COUNTS = (2, 8, 32, 128, 512), (2, 8, 32)

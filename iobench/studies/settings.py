@@ -6,10 +6,13 @@ import importlib
 from dataclasses import replace
 from functools import partial
 
+from iobench.base.errors import (
+    MissingDependency,
+)
+from iobench.base.units import bytes_text, counted, seconds_text, three_digits
 from iobench.dataset.manifest import Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
-from iobench.errors import MissingExtra
 from iobench.host import cache
 from iobench.studies._apart import apart
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions, cores
@@ -26,7 +29,6 @@ from iobench.studies._claims import (
 from iobench.studies._combinations import BATCH, MANY, TABLE, train_unwatched, train_with_both
 from iobench.studies._references import MEMORY_SETTINGS
 from iobench.studies._turns import Contender, Measurements, interleave
-from iobench.units import bytes_text, counted, seconds_text, three_digits
 
 SHARES = (10, 40, 70)  # per cent of the data
 SMALL, LARGE = SHARES[0], SHARES[-1]
@@ -242,7 +244,7 @@ def _require_prefetch_generator() -> None:
     try:
         importlib.import_module("prefetch_generator")
     except ImportError as error:
-        raise MissingExtra(
+        raise MissingDependency(
             "study settings needs prefetch_generator: pip install 'iobench[studies]'"
         ) from error
 

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import replace
 from functools import partial
 
+from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.results import stats
 from iobench.studies._apart import apart
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions, cores, scratch
@@ -32,7 +33,6 @@ from iobench.studies._patches import (
 )
 from iobench.studies._references import IO_BOTTLENECK
 from iobench.studies._turns import Measurements, interleave, together
-from iobench.units import bytes_text, counted, seconds_text
 
 TWICE = 2.0  # "much better" begins here
 FORK_WORKERS, FORK_EPOCHS, FORK_LIMIT_S = 4, 2, 120.0  # for some samples

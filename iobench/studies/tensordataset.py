@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
+from iobench.base.units import bytes_text
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions
 from iobench.studies._claims import claimed_faster, if_large_enough
 from iobench.studies._references import FASTER_LOADING
 from iobench.studies._turns import Measurements, interleave, timed
-from iobench.units import bytes_text
 
 COLUMNS, BATCH = 128, 8192
 PUBLISHED, QUICK = 819_200, 81_920

@@ -10,10 +10,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from iobench.base.errors import (
+    ColdCacheUnavailable,
+    LoaderFailed,
+    PrepareError,
+)
+from iobench.base.units import GIB, bytes_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS, prepare
 from iobench.dataset.sources import Synthetic
-from iobench.errors import ColdCacheUnavailable, LoaderFailed, PrepareError
 from iobench.host import cache
 from iobench.studies._apart import apart
 from iobench.studies._base import HOLDS, UNKNOWN, Answer, Study, StudyOptions, scratch
@@ -22,7 +27,6 @@ from iobench.studies._limited import memory_group
 from iobench.studies._references import IO_EVALUATION
 from iobench.studies._turns import Measurements, together
 from iobench.studies._volumes import LOADERS, HowLong, at, rounds, rounds_within
-from iobench.units import GIB, bytes_text
 
 PUBLISHED, QUICK = tuple(10**power for power in range(5, 10)), (10**5, 10**7)  # elements
 ITEM_BYTES = 4

@@ -10,8 +10,15 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from iobench.errors import INTERRUPTED, BenchError, InvalidSettings, TargetError
-from iobench.formats import FormatError, InvalidOption, UnknownFormat
+from iobench.base.errors import (
+    INTERRUPTED,
+    InvalidOption,
+    InvalidSettings,
+    IobenchError,
+    TargetError,
+    UnknownFormat,
+)
+from iobench.base.text import printable, shortened
 from iobench.ranks.place import of_environment
 from iobench.terminal.commands import (
     add,
@@ -29,7 +36,6 @@ from iobench.terminal.commands import (
 )
 from iobench.terminal.commands._command import Command
 from iobench.terminal.ranked import run_as_rank
-from iobench.text import printable, shortened
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -108,15 +114,15 @@ def _run() -> None:
             run = lambda crew: app(standalone_mode=False, obj=crew)  # noqa: E731 - one line, used once
             code = run_as_rank(place, run, _complain)
     except UsageError as error:
-        _fail(f"{error.format_message()} (see --help)", 2)  # type: ignore[attr-defined]
+        _fail(f"{error.format_message()} (see --help)", 2, "usage")  # type: ignore[attr-defined]
     except USAGE_ERRORS as error:
-        _fail(str(error), 2)
+        _fail(str(error), 2, error.kind)
     except TargetError as error:  # in the user's own code, so its place is shown, too
         for line in error.traceback.splitlines():
             print(printable(line), file=sys.stderr)
-        _fail(str(error), 1)
-    except (BenchError, FormatError) as error:
-        _fail(str(error), 1)
+        _fail(str(error), 1, error.kind)
+    except IobenchError as error:
+        _fail(str(error), 1, error.kind)
     except BrokenPipeError:  # whoever read the results has gone; spare Python's own complaint at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -148,10 +154,12 @@ for command in COMMANDS:
 app.add_typer(history.app, name="runs")
 
 
-def _fail(message: str, code: int) -> NoReturn:
-    _complain(message)
+def _fail(message: str, code: int, kind: str = "") -> NoReturn:
+    _complain(message, kind)
     sys.exit(code)
 
 
-def _complain(message: str) -> None:
-    print(f"iobench: {shortened(printable(message), LONGEST)}", file=sys.stderr, flush=True)
+def _complain(message: str, kind: str = "") -> None:
+    """Print one line on stderr, with the error's kind before it: `error[corrupt-artifact]: …`."""
+    prefix = f"iobench: error[{kind}]: " if kind else "iobench: "
+    print(prefix + shortened(printable(message), LONGEST), file=sys.stderr, flush=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rich.table import Table
 
+from iobench.base.text import printable
+from iobench.base.units import MIB, three_digits
 from iobench.results.compare import Compared
 from iobench.results.machine import Machine
 from iobench.results.stats import Estimate
 from iobench.results.warnings import RunWarning
 from iobench.terminal.tables import plain_table
-from iobench.text import printable
-from iobench.units import MIB, three_digits
 
 TITLES = [
     "case",

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.diagnose.seen import Seen
 from iobench.terminal.tables import plain_table
-from iobench.units import bytes_text, counted, rate_text, seconds_text
 
 if TYPE_CHECKING:  # they load torch
     from iobench.diagnose.profiling import Profiled

@@ -20,6 +20,8 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from iobench.base.text import printable
+from iobench.base.units import bytes_text
 from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
 from iobench.diagnose.advice import Diagnosis
@@ -30,9 +32,7 @@ from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
 from iobench.terminal.diagnosed import profile_table, seen_table
 from iobench.terminal.tuned import trials_table
-from iobench.text import printable
 from iobench.tuning.trial import compared
-from iobench.units import bytes_text
 
 WIDE = 240  # for files and pipes, which have no width
 

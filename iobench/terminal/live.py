@@ -11,14 +11,14 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from iobench.base.text import printable
+from iobench.base.units import MIB, seconds_text, three_digits
 from iobench.bench.observer import Observer, Progress
 from iobench.bench.plan import RoundPlan
 from iobench.results.cases import Label, key_of
 from iobench.results.record import Record
 from iobench.terminal import run_tables
 from iobench.terminal.display import note
-from iobench.text import printable
-from iobench.units import MIB, seconds_text, three_digits
 
 PER_S = 1  # renewing the view takes some milliseconds of a core
 

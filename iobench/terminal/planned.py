@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from rich.console import RenderableType
 from rich.table import Table
 
+from iobench.base.units import MIB, counted, three_digits
 from iobench.results.on_paper import ALL, NODE, RANK, Outlook, Use
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
-from iobench.units import MIB, counted, three_digits
 
 EACH = {RANK: "each rank", NODE: "each node", ALL: "all ranks"}
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from iobench.errors import BenchError
+from iobench.base.errors import (
+    IobenchError,
+)
 from iobench.host.stopped import end_where_stopped
 from iobench.host.tree import descendants
 from iobench.ranks.place import Place
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Callable[[str], None]) -> Any:
     """What the command returns on rank 0, which it is given the others for; elsewhere an exit code.
 
-    BenchError where this rank is the one to say what is wrong.
+    IobenchError where this rank is the one to say what is wrong.
     """
     from iobench.ranks.group import JOIN_S, join
     from iobench.ranks.watch import SUSPECT_S, silent_s
@@ -49,7 +51,7 @@ def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Call
     signal.signal(signal.SIGTERM, lambda number, frame: group.watch.told_to_end())
     try:
         return _serve(place, command, group)
-    except BenchError:
+    except IobenchError:
         if place.rank == 0 or group.watch.speaks:
             raise
         return 1

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
+from iobench.base.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.results import columns
 from iobench.results.cases import FACETS, Label
 from iobench.results.columns import Columns
@@ -15,7 +16,6 @@ from iobench.results.ranks import where
 from iobench.results.record import Record
 from iobench.results.summary import CaseSummary, Context, Summary
 from iobench.terminal.tables import plain_table
-from iobench.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 
 COMMON = (
     "device",

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
+from iobench.base.units import MIB, counted, three_digits
 from iobench.ranks.launch import Launch, torchrun
 from iobench.results import record
 from iobench.results.record import Record
@@ -18,7 +21,6 @@ from iobench.results.stats import Estimate
 from iobench.results.summary import summarise
 from iobench.terminal import display
 from iobench.terminal.tables import plain_table
-from iobench.units import MIB, counted, three_digits
 
 if TYPE_CHECKING:
     from iobench.bench.options import RunOptions

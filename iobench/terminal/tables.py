@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
+from iobench.base.text import printable, shortened
+from iobench.base.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
 from iobench.host.limits import Limit
 from iobench.results.history import Past
 from iobench.results.trend import Trend, speeds_text
-from iobench.text import printable, shortened
-from iobench.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 
 if TYPE_CHECKING:  # they load torch
     from iobench.studies import Result

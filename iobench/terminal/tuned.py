@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.table import Table
 
+from iobench.base.units import bytes_text, rate_text, seconds_text
 from iobench.results.stats import Comparison
 from iobench.terminal.tables import plain_table
 from iobench.tuning.trial import HEADROOM
-from iobench.units import bytes_text, rate_text, seconds_text
 
 if TYPE_CHECKING:  # they load torch
     from iobench.tuning.answer import Tuned

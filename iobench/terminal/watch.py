@@ -29,8 +29,8 @@ def _tell(seen: Seen) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from iobench.base.text import printable
     from iobench.terminal.diagnosed import seen_table
-    from iobench.text import printable
 
     found = advice.diagnose(seen)
     console = Console(stderr=True, highlight=False)

@@ -15,7 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from iobench.formats import Array, Batch, CorruptArtifact, Field, Format, Reader, Schema
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import (
+    Array,
+    Batch,
+    Field,
+    Format,
+    Reader,
+    Schema,
+)
 
 SCHEMA = Schema(
     23,

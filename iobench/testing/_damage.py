@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from iobench.base.errors import (
+    CorruptArtifact,
+    IobenchError,
+)
 from iobench.formats import (
     Blocks,
-    CorruptArtifact,
     Field,
     Format,
-    FormatError,
     Reader,
     Schema,
     get,
@@ -155,7 +157,7 @@ class Damage:
             with at_once(file):
                 assert read_all(artifact.format, damaged, artifact.schema) is None, file.name
                 for path in (damaged, file):
-                    with suppress(FormatError):
+                    with suppress(IobenchError):
                         assert not (fmt.recognises(path) and path == file)
                         fmt.schema_of(path)
             file.unlink()

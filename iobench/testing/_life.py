@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.formats import (
+from iobench.base.errors import (
     CorruptArtifact,
+    UnsupportedSchema,
+)
+from iobench.formats import (
     Field,
     Format,
     Reader,
     Schema,
-    UnsupportedSchema,
     build,
     read_word,
 )

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.formats import Array, Batch, Blocks, CorruptArtifact, Format, Reader, Schema
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import (
+    Array,
+    Batch,
+    Blocks,
+    Format,
+    Reader,
+    Schema,
+)
 from iobench.testing._cases import Artifact, assert_rows, store
 
 

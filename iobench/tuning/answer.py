@@ -7,14 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
+from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results import others, stats
 from iobench.results.stats import Comparison
 from iobench.results.verdict import ratio_text
 from iobench.tuning.contest import Contest
 from iobench.tuning.settings import code_of
 from iobench.tuning.trial import HEADROOM, Trial, compared
-from iobench.units import bytes_text, counted, rate_text, seconds_text
 
 LEAVE, DECIDED, FED, LIMITED = "leave", "decided", "fed", "limited"
 

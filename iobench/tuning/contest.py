@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from iobench.base.text import reason
+from iobench.base.units import bytes_text, counted
 from iobench.bench import plan
 from iobench.bench.epoch import heap_restored
 from iobench.bench.race import Race
@@ -16,11 +18,9 @@ from iobench.host.tree import descendants
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
 from iobench.results.parts import OthersPart
-from iobench.text import reason
 from iobench.tuning.own import Own
 from iobench.tuning.trial import Trial
 from iobench.tuning.turn import Turn, Wanted, take
-from iobench.units import bytes_text, counted
 
 ROUNDS = 15  # of the finalists, where there is time
 CUTS = 3  # rounds that an epoch must leave time for; a longer one is cut off

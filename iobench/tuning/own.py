@@ -9,7 +9,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert
 
-from iobench.errors import TargetError
+from iobench.base.errors import (
+    TargetError,
+)
 from iobench.loading.foreign import is_dataloader, tensors_of
 from iobench.tuning.sent import unsendable
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from iobench.text import reason
-from iobench.units import bytes_text
+from iobench.base.text import reason
+from iobench.base.units import bytes_text
 
 MOST_BYTES = 256 << 20  # of a pickled dataset; each worker is sent all of it
 

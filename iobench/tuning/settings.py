@@ -10,13 +10,13 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from iobench.base.units import counted
 from iobench.host.device import device_of, pick_device
 from iobench.loading.foreign import handles_of
 from iobench.tuning.contest import Limits
 from iobench.tuning.own import Own, fetches_batches
 from iobench.tuning.own import code_of as own_code
 from iobench.tuning.trial import AS_IT_IS, Trial
-from iobench.units import counted
 
 MOST_WORKERS = 16
 BUSY_TIMES = 2  # as many workers as cores: one for each leaves cores without work as an epoch ends

@@ -9,9 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from iobench.errors import BenchError, InvalidSettings, TargetError
+from iobench.base.errors import (
+    InvalidSettings,
+    IobenchError,
+    TargetError,
+)
+from iobench.base.thresholds import CROWDED
+from iobench.base.units import counted, seconds_text
 from iobench.loading.target import called_of, raised
-from iobench.thresholds import CROWDED
 from iobench.tuning import settings
 from iobench.tuning.answer import Tuned, answer
 from iobench.tuning.contest import CUTS, Contest, Limits, finalists, unseen
@@ -21,7 +26,6 @@ from iobench.tuning.trial import AS_IT_IS, HEADROOM, Trial, slowing
 from iobench.tuning.turn import CYCLES, Turn, Wanted
 from iobench.tuning.use import Replay, Use
 from iobench.tuning.watchdog import Watchdog
-from iobench.units import counted, seconds_text
 
 MAX_TIME_S = 60.0
 LOOK, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the fresh rounds
@@ -78,7 +82,7 @@ def tune(
             return _Tuning(contest, limits, use, began + max_time_s, max_time_s, on_status).run(
                 replay, records, seed
             )
-        except BenchError:
+        except IobenchError:
             raise
         except Exception as error:  # whatever somebody's loader does
             raise raised(error) from error

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iobench import thresholds
+from iobench.base import thresholds
 from iobench.bench.epoch import collect_garbage, measured_of, timing_of
 from iobench.bench.meter import Meter
 from iobench.host.counters import Counters

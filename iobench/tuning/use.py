@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.bench.executor import Step
 from iobench.bench.options import MODELS, check_steps
 from iobench.bench.training import Busy, Trainer
-from iobench.errors import InvalidSettings
 from iobench.formats import Field, Schema
 from iobench.host.device import pick_device
 from iobench.loading.transfer import HostToDevice

@@ -16,7 +16,9 @@ from typing import IO, TypeVar
 
 import psutil
 
-from iobench.errors import TargetError
+from iobench.base.errors import (
+    TargetError,
+)
 
 T = TypeVar("T")
 WRITE_S = 0.5  # for workers to write down where they are

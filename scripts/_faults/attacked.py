@@ -19,8 +19,12 @@ import numpy as np
 import iobench
 from _faults.children import DONE, forked
 from iobench import Manifest, formats
+from iobench.base.errors import (
+    MissingDependency,
+    UnsupportedSchema,
+)
 from iobench.dataset import kept, seal
-from iobench.formats import Batch, Field, MissingDependency, Schema, UnsupportedSchema
+from iobench.formats import Batch, Field, Schema
 
 PIECE_BYTES = 20_000  # of a chunk, shard, row group or record batch: several, of some samples each
 MORE = (

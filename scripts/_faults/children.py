@@ -14,8 +14,9 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from iobench.errors import BenchError
-from iobench.formats import FormatError
+from iobench.base.errors import (
+    IobenchError,
+)
 
 DONE, REFUSED, CRASHED, INTERRUPTED, HANGS = 0, 1, 70, 130, "hangs"
 PATIENCE_S = 120
@@ -87,7 +88,7 @@ def _child(work: Callable[[], None], said: int) -> None:
             code = DONE
         except KeyboardInterrupt:
             code = INTERRUPTED
-        except (BenchError, FormatError) as error:
+        except IobenchError as error:
             os.write(said, str(error).encode(errors="backslashreplace"))
             code = REFUSED
         except BaseException:  # noqa: BLE001 - this is what is looked for

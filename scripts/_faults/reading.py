@@ -10,7 +10,9 @@ import numpy as np
 import iobench
 from _faults.attacked import arrays
 from iobench import Manifest, RunOptions, StreamLoader, formats
-from iobench.errors import LoaderFailed
+from iobench.base.errors import (
+    LoaderFailed,
+)
 
 BATCH = 64
 

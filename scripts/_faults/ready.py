@@ -13,7 +13,7 @@ import warnings
 import torch
 
 import iobench
-from iobench import thresholds
+from iobench.base import thresholds
 from iobench.bench import case_limits
 from iobench.report import html
 from iobench.terminal import cli

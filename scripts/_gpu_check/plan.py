@@ -92,12 +92,14 @@ def main() -> int:
     if options.plan:
         print(planned())
         return 0
-    from iobench.errors import BenchError
+    from iobench.base.errors import (
+        IobenchError,
+    )
     from iobench.host.device import pick_device
 
     try:
         device = pick_device(options.device)
-    except BenchError as error:
+    except IobenchError as error:
         print(f"gpu_check: {error}", file=sys.stderr)
         return 1
     if device.type == "cpu":

@@ -13,7 +13,9 @@ from simulated import device
 
 import iobench
 from iobench import RunOptions
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.loading import loaders
 from iobench.loading.loaders import dali
 from iobench.loading.loaders.gds import GdsEpochs

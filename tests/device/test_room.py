@@ -11,7 +11,10 @@ import torch
 from backend import NAME, REAL
 from simulated import device
 
-from iobench.errors import DeviceUnavailable, InvalidSettings
+from iobench.base.errors import (
+    DeviceUnavailable,
+    InvalidSettings,
+)
 from iobench.host import device as room
 from iobench.host.device import Cuda, Mps, device_of, pick_device
 from iobench.loading.stream.transfer import PlainTransfer, transfer_to

@@ -11,10 +11,12 @@ from machine import SCHEDULES
 from simulated import device
 
 import iobench
+from iobench.base.errors import (
+    LoaderFailed,
+)
 from iobench.bench import trace
 from iobench.bench.training import Trainer
 from iobench.dataset.checksum import Checksum
-from iobench.errors import LoaderFailed
 from iobench.loading import loaders
 from iobench.loading.stream.transfer import SideTransfer, Transfer, transfer_to
 from iobench.loading.transfer import HostToDevice, device_errors

@@ -20,9 +20,11 @@ import h5py
 import numpy as np
 from PIL import Image
 
+from iobench.base.errors import (
+    SourceError,
+)
+from iobench.base.text import printable
 from iobench.dataset.sources import checked, open_source
-from iobench.errors import SourceError
-from iobench.text import printable
 
 NASTY = ["\x1b[31mred", "a\nb", "[bold]x[/]", "[/]", ":dog:", "\u202egnp.exe", "\r", "\x9b2J", "x" * 300, "ü"]
 MAX_LINE = 1500

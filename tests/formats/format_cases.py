@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 
 from iobench import formats
+from iobench.base.errors import InvalidOption
 
 MORE_VALUES = {
     ("hdf5", "chunk_bytes"): (0, 4096),
@@ -40,7 +41,7 @@ def variants():
         specs = dataclasses.fields(formats.type_of(name))
         for values in itertools.product(*(_values(name, spec) for spec in specs)):
             options = {spec.name: value for spec, value in zip(specs, values, strict=True)}
-            with contextlib.suppress(formats.InvalidOption):
+            with contextlib.suppress(InvalidOption):
                 found.append(formats.get(name, **options))
     return found
 

@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field, Schema
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import Field, Schema
 from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, store
 from iobench.testing._places import assert_places
 

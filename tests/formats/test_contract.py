@@ -8,7 +8,10 @@ import pytest
 from format_cases import NARROW, SMALL, variants
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field, Schema, Strided
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import Field, Schema, Strided
 from iobench.testing._cases import INDICES, SAMPLES, SCHEMA, assert_same, files_of, read_all, store
 from iobench.testing._damage import Bomb
 from iobench.testing.formats import FormatContract, NarrowFormatContract

@@ -5,7 +5,10 @@ import pytest
 
 import iobench
 from iobench import formats
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    CorruptArtifact,
+    InvalidSettings,
+)
 from iobench.loading import loaders
 from iobench.testing._cases import store
 
@@ -64,7 +67,7 @@ def test_what_a_library_says_of_damage_is_one_short_line(tmp_path):
     content[9] = 20  # of the header's length
     content[-9000 * 8 :] = np.arange(9000).tobytes()
     file.write_bytes(content)
-    with pytest.raises(formats.CorruptArtifact) as raised:
+    with pytest.raises(CorruptArtifact) as raised:
         artifact.open()
     assert len(str(raised.value)) < 500
     assert "\n" not in str(raised.value)

@@ -7,7 +7,11 @@ import pytest
 from own_library import loaded, run
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field, Schema, UnsupportedSchema
+from iobench.base.errors import (
+    CorruptArtifact,
+    UnsupportedSchema,
+)
+from iobench.formats import Field, Schema
 from iobench.testing._cases import SCHEMA, assert_rows, assert_same, read_all, store
 
 FFCV = formats.get("ffcv")

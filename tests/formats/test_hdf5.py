@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field, Schema
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import Field, Schema
 from iobench.formats.hdf5 import refuse_foreign
 from iobench.testing._cases import SCHEMA, read_all, store
 

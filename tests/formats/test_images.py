@@ -6,7 +6,12 @@ from conftest import enlarge
 
 import iobench
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field, InvalidOption, Schema, UnsupportedSchema
+from iobench.base.errors import (
+    CorruptArtifact,
+    InvalidOption,
+    UnsupportedSchema,
+)
+from iobench.formats import Field, Schema
 from iobench.testing._cases import assert_rows, random_batch, store
 from iobench.testing._places import assert_places
 

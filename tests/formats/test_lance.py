@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import Field
 from iobench.testing._cases import INDICES, SCHEMA, assert_rows, random_batch, store
 
 lance = pytest.importorskip("lance")

@@ -9,8 +9,11 @@ import pytest
 from own_library import loaded, run
 
 from iobench import formats
+from iobench.base.errors import (
+    CorruptArtifact,
+)
 from iobench.dataset.manifest import Opener
-from iobench.formats import Chunked, CorruptArtifact, Field, Listed, Schema
+from iobench.formats import Chunked, Field, Listed, Schema
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order

@@ -11,7 +11,10 @@ import numpy as np
 import pytest
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field, Schema, _lmdb_meta
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import Field, Schema, _lmdb_meta
 from iobench.testing._cases import store
 
 FLIPS = 400

@@ -10,7 +10,11 @@ import pytest
 from own_library import loaded, run
 
 from iobench import formats
-from iobench.formats import Chunked, CorruptArtifact, Field, Listed, Schema, UnsupportedSchema
+from iobench.base.errors import (
+    CorruptArtifact,
+    UnsupportedSchema,
+)
+from iobench.formats import Chunked, Field, Listed, Schema
 from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
 from iobench.testing._damage import Bomb
 

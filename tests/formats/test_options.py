@@ -5,7 +5,10 @@ from typing import ClassVar
 
 import pytest
 
-from iobench.formats import InvalidOption, Options, build, declared, option, read_word
+from iobench.base.errors import (
+    InvalidOption,
+)
+from iobench.formats import Options, build, declared, option, read_word
 
 
 @dataclass(frozen=True)

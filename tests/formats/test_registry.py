@@ -16,7 +16,11 @@ else:
 from format_cases import variants
 
 from iobench import formats
-from iobench.formats import InvalidOption, MissingDependency, UnknownFormat
+from iobench.base.errors import (
+    InvalidOption,
+    MissingDependency,
+    UnknownFormat,
+)
 
 FOLDER = Path(formats.__file__).parent
 EXTRAS = {"safetensors", "pyarrow", "zarr", "blosc2", "lance", "PIL"}

@@ -8,7 +8,10 @@ import pytest
 import torch
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import Field
 from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, store
 
 safetensors = pytest.importorskip("safetensors")

@@ -10,7 +10,11 @@ import pytest
 from own_library import loaded, run
 
 from iobench import formats
-from iobench.formats import CorruptArtifact, Field, Schema, UnsupportedSchema
+from iobench.base.errors import (
+    CorruptArtifact,
+    UnsupportedSchema,
+)
+from iobench.formats import Field, Schema
 from iobench.formats._crc import masked, masked_rows
 from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
 

@@ -8,8 +8,10 @@ import pytest
 from own_library import run
 
 import iobench
+from iobench.base.errors import (
+    SourceError,
+)
 from iobench.dataset.add import AddedSource, add
-from iobench.errors import SourceError
 from iobench.formats import Field
 
 SAMPLES = 40

@@ -11,8 +11,11 @@ from conftest import complaint
 
 import iobench
 from iobench import RunOptions, formats
-from iobench.errors import InvalidSettings, LoaderFailed
-from iobench.formats import MissingDependency
+from iobench.base.errors import (
+    InvalidSettings,
+    LoaderFailed,
+    MissingDependency,
+)
 from iobench.host.device import Device
 from iobench.loading import loaders
 from iobench.loading.loaders.gds import runs

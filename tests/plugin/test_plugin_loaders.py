@@ -12,9 +12,12 @@ from plugin_cases import PACKAGE, installed, made
 
 import iobench
 from iobench import formats
+from iobench.base.errors import (
+    BrokenPlugin,
+    MissingDependency,
+)
 from iobench.bench import options as bench_options
 from iobench.bench.options import RunOptions
-from iobench.formats import BrokenPlugin, MissingDependency
 from iobench.loading import loaders
 from iobench.results.warnings import warnings_of
 

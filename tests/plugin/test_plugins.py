@@ -9,7 +9,11 @@ from plugin_cases import installed, made
 
 import iobench
 from iobench import formats
-from iobench.formats import BrokenPlugin, MissingDependency, UnknownFormat
+from iobench.base.errors import (
+    BrokenPlugin,
+    MissingDependency,
+    UnknownFormat,
+)
 
 OURS = formats.names()
 

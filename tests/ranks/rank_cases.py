@@ -5,7 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import iobench
 from iobench import RunOptions
-from iobench.errors import RankLost
+from iobench.base.errors import (
+    RankLost,
+)
 from iobench.ranks.crew import RankCrew
 from iobench.ranks.group import Group
 from iobench.ranks.place import Place

@@ -7,7 +7,10 @@ import time
 
 import pytest
 
-from iobench.errors import InvalidSettings, RankLost
+from iobench.base.errors import (
+    InvalidSettings,
+    RankLost,
+)
 from iobench.ranks import watch
 from iobench.ranks.group import Gloo
 from iobench.ranks.place import Place

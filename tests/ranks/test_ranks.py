@@ -11,11 +11,15 @@ import pytest
 from rank_cases import over_threads, run_over
 
 from iobench import RunOptions
+from iobench.base.errors import (
+    InvalidSettings,
+    LoaderFailed,
+    RanksDiffer,
+)
 from iobench.bench import case as case_module
 from iobench.bench import case_limits, executor
 from iobench.bench.options import cases_of, left_out
 from iobench.dataset.manifest import Manifest
-from iobench.errors import InvalidSettings, LoaderFailed, RanksDiffer
 from iobench.host import limits, others
 from iobench.host.limits import Limit
 from iobench.loading.loaders.native import NativeEpochs

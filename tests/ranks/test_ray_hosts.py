@@ -5,7 +5,11 @@ import sys
 import pytest
 from conftest import complaint
 
-from iobench.errors import PrepareError, RankLost, WrongContent
+from iobench.base.errors import (
+    PrepareError,
+    RankLost,
+    WrongContent,
+)
 from iobench.ranks import copies, over_ray
 from iobench.ranks.copies import Receiver
 from iobench.ranks.over_ray import followed

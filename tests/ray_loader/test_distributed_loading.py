@@ -5,7 +5,9 @@ from copy import deepcopy
 import pytest
 
 from iobench import studies
-from iobench.errors import MissingExtra
+from iobench.base.errors import (
+    MissingDependency,
+)
 from iobench.loading.ray import cluster as ray_cluster
 from iobench.studies import Measurements, StudyOptions, _parity, _shipping
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN
@@ -72,7 +74,7 @@ def test_accuracies_with_batchnorm_are_equivalent_or_not_over_seeds(others, expe
 
 def test_without_ray_the_study_gives_the_pip_command(monkeypatch, tmp_path):
     monkeypatch.setattr(ray_cluster, "installed", lambda: False)
-    with pytest.raises(MissingExtra, match="pip install 'iobench\\[ray\\]'"):
+    with pytest.raises(MissingDependency, match="pip install 'iobench\\[ray\\]'"):
         studies.run("distributed-loading", StudyOptions(tmp_path, quick=True, device="cpu"))
 
 

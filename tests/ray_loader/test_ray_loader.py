@@ -14,7 +14,10 @@ from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, Te
 from worker_datasets import Augmented, Once, Troubled, dawdling, killed, noted, raising
 
 import iobench
-from iobench.errors import InvalidSettings, LoaderFailed
+from iobench.base.errors import (
+    InvalidSettings,
+    LoaderFailed,
+)
 from iobench.loading.ray import cluster as ray_cluster
 from iobench.loading.ray import life, loader, remote
 from iobench.loading.ray.remote import Dealer

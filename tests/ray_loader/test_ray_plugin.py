@@ -7,8 +7,10 @@ import psutil
 import pytest
 
 from iobench import formats
-from iobench.errors import BenchError
-from iobench.formats import FormatError, InvalidOption
+from iobench.base.errors import (
+    InvalidOption,
+    IobenchError,
+)
 from iobench.loading import loaders
 from iobench.testing._cases import SCHEMA, store
 from iobench.testing.loaders import as_arrays, asked, job_over, read_all
@@ -37,7 +39,7 @@ def test_rows_come_as_they_were_asked_for_and_actors_end(word, cluster, artifact
 
 def test_what_is_not_there_is_one_line_without_an_actor(cluster, artifact):
     (artifact.path).rename(artifact.path.with_name("b"))
-    with pytest.raises((BenchError, FormatError)) as caught:
+    with pytest.raises(IobenchError) as caught:
         read_all(loaders.parse("ray"), job_over(artifact, "sequential"))
     assert "\n" not in str(caught.value)
 

@@ -14,7 +14,18 @@ import pytest
 import torch
 from stream_cases import in_use
 
-from iobench.formats import Blocks, Chunked, CorruptArtifact, Field, Listed, Schema, Strided, corrupt
+from iobench.base.errors import (
+    CorruptArtifact,
+    corrupt,
+)
+from iobench.formats import (
+    Blocks,
+    Chunked,
+    Field,
+    Listed,
+    Schema,
+    Strided,
+)
 from iobench.host.memory import untouched_array
 from iobench.loading.stream import blocks, decoded, direct, files, gather
 from iobench.loading.stream.blocks import BlockReader

@@ -29,8 +29,12 @@ from stream_cases import (
     vector_arrays,
 )
 
-from iobench.errors import InvalidSettings, LoaderFailed
-from iobench.formats import CorruptArtifact, Reader
+from iobench.base.errors import (
+    CorruptArtifact,
+    InvalidSettings,
+    LoaderFailed,
+)
+from iobench.formats import Reader
 from iobench.host import cache
 from iobench.host.aio import Queue
 from iobench.loading.stream import ahead, choice, pipeline

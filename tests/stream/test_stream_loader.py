@@ -29,8 +29,12 @@ from stream_cases import (
 )
 
 import iobench
-from iobench.errors import DeviceUnavailable, InvalidSettings, ManifestError
-from iobench.formats import UnknownFormat
+from iobench.base.errors import (
+    DeviceUnavailable,
+    InvalidSettings,
+    ManifestError,
+    UnknownFormat,
+)
 from iobench.host import cache
 from iobench.loading.order import ORDERS
 from iobench.loading.stream import ahead, turn

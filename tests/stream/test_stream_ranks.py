@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from stream_cases import SAMPLES, assert_batches, either_order, every_way, loader, rows_of
 
 import iobench
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.loading.order import ORDERS, Order
 
 pytest_plugins = ("stream_fixtures",)

@@ -13,7 +13,9 @@ from stream_cases import (
 )
 
 import iobench
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 
 pytest_plugins = ("stream_fixtures",)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from iobench import formats
+from iobench.base.errors import (
+    SourceError,
+)
 from iobench.dataset.sources._base import BATCH_BYTES, Source, ahead, checked, default_name
 from iobench.dataset.sources._files import holds_images, reading
 from iobench.dataset.sources._first import FirstSamples
 from iobench.dataset.sources.synthetic import Synthetic
-from iobench.errors import SourceError
 from iobench.formats import choice
 
 __all__ = [

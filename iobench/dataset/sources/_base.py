@@ -14,9 +14,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from iobench.base.errors import (
+    SourceError,
+)
 from iobench.dataset.sources._files import Stamp, check_unchanged, open_regular, reading
 from iobench.dataset.sources._schema import native_dtype
-from iobench.errors import SourceError
 from iobench.formats import Array, Batch, Schema, plain_bools
 
 BATCH_BYTES = 8 << 20

@@ -13,12 +13,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from iobench.base.errors import (
+    MissingDependency,
+    SourceError,
+)
+from iobench.base.text import reason
+from iobench.base.units import bytes_text
 from iobench.dataset.sources._files import Stamp, check_unchanged, open_regular
 from iobench.dataset.sources._schema import check_sample
-from iobench.errors import SourceError
-from iobench.formats import MissingDependency
-from iobench.text import reason
-from iobench.units import bytes_text
 
 try:
     from PIL import Image, UnidentifiedImageError

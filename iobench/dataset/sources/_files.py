@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from iobench.errors import SourceError
+from iobench.base.errors import (
+    SourceError,
+)
+from iobench.base.text import reason
 from iobench.formats import Array, raw_bytes
-from iobench.text import reason
 
 _KINDS = {
     stat.S_IFIFO: "a FIFO",

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from iobench.text import reason, shortened
+from iobench.base.text import reason, shortened
 
 MAX_HEADER_BYTES = 10_000  # NumPy's own limit, which it checks only after having read all of it
 # A header is Python source, and a damaged one fails in any way that source can.

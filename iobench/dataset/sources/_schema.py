@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from iobench import formats
-from iobench.errors import SourceError
-from iobench.formats import NO_NUMBER, CorruptArtifact, Schema, Shaped, how_to_choose, native_dtype
+from iobench.base.errors import (
+    CorruptArtifact,
+    SourceError,
+)
+from iobench.formats import NO_NUMBER, Schema, Shaped, how_to_choose, native_dtype
 
 __all__ = ["NO_NUMBER", "check_sample", "choose", "how_to_choose", "native_dtype", "schema_of"]
 

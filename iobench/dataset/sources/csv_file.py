@@ -10,8 +10,19 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench import formats
-from iobench.formats import Array, Convert, CorruptArtifact, Field, MissingDependency, Reader, Schema, same
-from iobench.text import reason, shortened
+from iobench.base.errors import (
+    CorruptArtifact,
+    MissingDependency,
+)
+from iobench.base.text import reason, shortened
+from iobench.formats import (
+    Array,
+    Convert,
+    Field,
+    Reader,
+    Schema,
+    same,
+)
 
 try:
     import pyarrow

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from iobench.base.errors import (
+    SourceError,
+)
+from iobench.base.units import counted
 from iobench.dataset.sources._base import BATCH_BYTES, Source, default_name
 from iobench.dataset.sources._decoding import KINDS, Decoder, Layout
 from iobench.dataset.sources._files import Stamp
-from iobench.errors import SourceError
 from iobench.formats import Batch, Field, Schema
-from iobench.units import counted
 
 MAX_THREADS = 16  # each holds an image
 

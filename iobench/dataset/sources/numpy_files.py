@@ -12,13 +12,15 @@ from typing import IO, Any, BinaryIO
 
 import numpy as np
 
+from iobench.base.errors import (
+    SourceError,
+)
+from iobench.base.text import reason, shortened
 from iobench.dataset.sources._base import BATCH_BYTES, FileSource
 from iobench.dataset.sources._files import fill
 from iobench.dataset.sources._npy_header import Header, read_header
 from iobench.dataset.sources._schema import NO_NUMBER, choose, how_to_choose, schema_of
-from iobench.errors import SourceError
 from iobench.formats import Array, Batch, raw_bytes
-from iobench.text import reason, shortened
 
 # What a damaged archive raises; ValueError is for damaged headers and for locked or overlapping members.
 DAMAGE = (

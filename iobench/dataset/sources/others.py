@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from iobench.base.errors import (
+    SourceError,
+)
 from iobench.dataset import apart
 from iobench.dataset.apart import Data
 from iobench.dataset.sources._base import FileSource, Source, default_name
 from iobench.dataset.tree import Tree
-from iobench.errors import SourceError
 from iobench.formats import Batch
 
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from iobench.base.errors import (
+    SourceError,
+)
 from iobench.dataset.sources._base import BATCH_BYTES, Source
 from iobench.dataset.sources._schema import check_sample
-from iobench.errors import SourceError
 from iobench.formats import DTYPES, Batch, Field, Schema
 
 BLOCKS_IN_FLIGHT = 3

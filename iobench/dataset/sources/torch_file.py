@@ -16,8 +16,19 @@ import numpy.typing as npt
 import torch
 
 from iobench import formats
-from iobench.formats import DTYPES, Array, Convert, CorruptArtifact, Field, Reader, Schema, same
-from iobench.text import reason, shortened
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.base.text import reason, shortened
+from iobench.formats import (
+    DTYPES,
+    Array,
+    Convert,
+    Field,
+    Reader,
+    Schema,
+    same,
+)
 
 SINGLE = "x"  # the field of a tensor that is no dict's
 MOST_LEVELS = 16

@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from iobench.errors import DeviceUnavailable, InvalidSettings
-from iobench.units import counted
+from iobench.base.errors import (
+    DeviceUnavailable,
+    InvalidSettings,
+)
+from iobench.base.units import counted
 
 if TYPE_CHECKING:
     import torch

@@ -7,7 +7,9 @@ is a loader, too: `_target.py`. Other packages add loaders by the entry points
 
 from __future__ import annotations
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.formats import Registry
 from iobench.loading.loaders import _target
 from iobench.loading.loaders._loader import Asked, CopyingLoader, Epochs, Job, Loader, failure

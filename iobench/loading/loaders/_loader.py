@@ -8,9 +8,13 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
+from iobench.base.errors import (
+    InvalidSettings,
+    IobenchError,
+    LoaderFailed,
+)
 from iobench.dataset.manifest import Opener
-from iobench.errors import BenchError, InvalidSettings, LoaderFailed
-from iobench.formats import Format, FormatError, Options, Rows, declared, option
+from iobench.formats import Format, Options, Rows, declared, option
 from iobench.loading.order import ORDERS, Order
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import pinned
@@ -173,13 +177,13 @@ class Epochs(ABC):
     def epoch(self, asked: Asked) -> Generator[HostBatch, None, None]:
         """The batches of an epoch, by its rows or its number; ends its workers when it is closed.
 
-        LoaderFailed or a FormatError where a batch cannot be had.
+        An IobenchError where a batch cannot be had.
         """
         try:
             yield from self._epoch(asked)
             return
-        except (FormatError, BenchError) as error:
-            failed: Exception = type(error)(_reason(error.with_traceback(None)))
+        except IobenchError as error:
+            failed: Exception = error.changed(problem=_reason(error.problem))
         except Exception as error:  # noqa: BLE001 - a loader of another package may fail in any way
             failed = failure(self.loader, self.opener, error)
         raise failed  # anew: the frames behind the first error would keep workers alive and files mapped
@@ -209,7 +213,7 @@ class Epochs(ABC):
 
 def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     """The LoaderFailed that says in one line what a loader met."""
-    kind, said = type(error).__name__, _reason(error.with_traceback(None))
+    kind, said = type(error).__name__, _reason(str(error.with_traceback(None)))
     if not isinstance(error, (RuntimeError, OSError)) and said:
         said = f"{kind}: {said}"
     if isinstance(error, EOFError) and loader.workers:  # its end of the pipe went before torch noticed
@@ -217,10 +221,10 @@ def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     return LoaderFailed(f"{loader.called} over {opener.path}: {said or kind}")
 
 
-def _reason(error: Exception) -> str:
-    """One line of an error; the last one where torch wrote a worker's traceback into the message."""
-    first, *more = str(error).strip().splitlines() or [""]
-    if "Original Traceback" not in str(error):
+def _reason(message: str) -> str:
+    """Return one line of a message: the last one where torch wrote a worker's traceback into it."""
+    first, *more = message.strip().splitlines() or [""]
+    if "Original Traceback" not in message:
         return first
     kind, _, said = more[-1].partition(": ")
     return said or kind

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from iobench.base.errors import (
+    CorruptArtifact,
+)
 from iobench.dataset.manifest import Opener
-from iobench.formats import CorruptArtifact, Field, Reader, Schema, field_name
+from iobench.formats import Field, Reader, Schema, field_name
 from iobench.loading.loaders._files import files_behind
 from iobench.loading.loaders.huggingface import tensor_of_column
 from iobench.loading.tensors import tensors_of

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.errors import InvalidSettings, TargetError
+from iobench.base.errors import (
+    InvalidSettings,
+    TargetError,
+)
 from iobench.formats import Format, Schema
 from iobench.formats import word as option_word
 from iobench.host.memory import file_behind

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.formats import declared, option
 from iobench.loading.loaders._loader import CopyingLoader
 

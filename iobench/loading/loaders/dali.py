@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.dataset.manifest import Opener
-from iobench.errors import InvalidSettings
 from iobench.formats import Array, Reader, Rows, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS

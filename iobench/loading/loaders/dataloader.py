@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.dataset.manifest import Opener
-from iobench.errors import InvalidSettings
 from iobench.formats import Convert, Reader, Rows, Timed, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job

@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.formats import Format, field_name, option
 from iobench.loading.loaders._loader import Epochs, Job, Loader
 from iobench.loading.order import LIMITS

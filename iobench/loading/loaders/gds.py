@@ -16,10 +16,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from iobench.errors import InvalidSettings, LoaderFailed
+from iobench.base.errors import (
+    InvalidSettings,
+    LoaderFailed,
+)
+from iobench.base.text import reason
 from iobench.formats import Placement, Rows, option
 from iobench.loading.loaders._loader import Epochs, Job, Loader
-from iobench.text import reason
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.formats import Format, Rows, Timed, field_name, option
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader, fetch_option

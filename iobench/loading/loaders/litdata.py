@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.errors import LoaderFailed
+from iobench.base.errors import (
+    LoaderFailed,
+)
 from iobench.formats import Format, field_name, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job

@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.errors import LoaderFailed
+from iobench.base.errors import (
+    LoaderFailed,
+)
+from iobench.base.text import reason
 from iobench.formats import Format, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.loaders._ray_sources import SOURCES
 from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
 from iobench.loading.loaders.webdataset import MOST_SHUFFLED
-from iobench.text import reason
 
 if TYPE_CHECKING:
     from iobench.loading.transfer import HostBatch

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.formats import Rows, option
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader, fetch_option

@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.formats import CorruptArtifact, Field, Format, Schema, field_name, option
+from iobench.base.errors import (
+    CorruptArtifact,
+)
+from iobench.formats import Field, Format, Schema, field_name, option
 from iobench.host import interrupts
 from iobench.loading.loaders._files import files_behind
 from iobench.loading.loaders._loader import Epochs, Job

@@ -6,7 +6,9 @@ import time
 from functools import cache
 from typing import Any
 
-from iobench.errors import LoaderFailed
+from iobench.base.errors import (
+    LoaderFailed,
+)
 from iobench.loading.ray.worker import Shipment
 
 START_S = 120.0  # for an actor to be placed, and to import torch

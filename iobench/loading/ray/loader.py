@@ -12,14 +12,17 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from iobench.errors import InvalidSettings, LoaderFailed
+from iobench.base.errors import (
+    InvalidSettings,
+    LoaderFailed,
+)
+from iobench.base.text import reason
 from iobench.host.device import device_of, pick_device
 from iobench.loading.ray import cluster
 from iobench.loading.ray.life import TimedOut
 from iobench.loading.ray.packed import pack, pageable, pinned
 from iobench.loading.ray.remote import Crew, Dealer, RemoteWorker
 from iobench.loading.ray.worker import Work
-from iobench.text import reason
 
 PLACED = {"scheduling_strategy": "SPREAD"}  # over all hosts: their processors are what it is for
 

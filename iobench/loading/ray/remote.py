@@ -12,13 +12,15 @@ from typing import Any
 
 from torch._utils import ExceptionWrapper
 
-from iobench.errors import LoaderFailed
+from iobench.base.errors import (
+    LoaderFailed,
+)
+from iobench.base.text import reason
+from iobench.base.units import MIB
 from iobench.loading.ray.life import Life, deaths
 from iobench.loading.ray.packed import Copy, Packed
 from iobench.loading.ray.seeds import RandomState
 from iobench.loading.ray.worker import Shipment, actor_class
-from iobench.text import reason
-from iobench.units import MIB
 
 DEATHS = 3  # in a row, after which it is the batch that kills
 JOINED_BYTES, JOINED_S, JOINED = MIB, 0.1, 256  # a shipment is joined until it has one of these

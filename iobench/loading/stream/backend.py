@@ -6,8 +6,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from iobench.errors import LoaderFailed
-from iobench.formats import Batch, FormatError, Reader, Rows
+from iobench.base.errors import (
+    IobenchError,
+    LoaderFailed,
+)
+from iobench.formats import Batch, Reader, Rows
 from iobench.host.bus_errors import CAUGHT, Guard
 from iobench.loading.stream.blocks import BlockReader
 from iobench.loading.stream.cached import CachedReader
@@ -44,7 +47,7 @@ class Backend:
                 self.unchanged.check()
             try:
                 self.reader.read(rows, out)
-            except (FormatError, OSError):
+            except (IobenchError, OSError):
                 self._check()  # knows better what happened
                 raise
             self._check()
@@ -111,7 +114,7 @@ def failures_of(path: Path) -> Iterator[None]:
     """Turn an OSError of the disk under an artifact into LoaderFailed."""
     try:
         yield
-    except FormatError:  # some of which are an OSError, too
+    except IobenchError:  # some of which are an OSError, too
         raise
     except OSError as error:
         raise LoaderFailed(f"reading {error.filename or path}: {error.strerror or error}") from None

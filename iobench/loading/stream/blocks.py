@@ -9,14 +9,11 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import (
-    Array,
-    Batch,
-    Blocks,
-    FormatError,
-    Schema,
+from iobench.base.errors import (
+    IobenchError,
     corrupt,
 )
+from iobench.formats import Array, Batch, Blocks, Schema
 from iobench.host.maps import GuardedMap
 from iobench.loading.stream.ahead import AheadReader
 from iobench.loading.stream.decoded import CACHE_BYTES, DecodedBlocks
@@ -143,7 +140,7 @@ class BlockReader(AheadReader):
         stored = self._memory[low : low + int(table.stored[number])].data.toreadonly()
         try:
             table.decode(number, stored, out)
-        except FormatError:
+        except IobenchError:
             self._guard.check()  # knows better what happened
             raise
         finally:

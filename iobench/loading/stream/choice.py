@@ -8,9 +8,13 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from iobench.base.errors import (
+    InvalidSettings,
+    IobenchError,
+)
+from iobench.base.thresholds import WARM_LIMIT
 from iobench.dataset.manifest import Opener
-from iobench.errors import InvalidSettings
-from iobench.formats import Blocks, FormatError, Placement, Reader, Schema
+from iobench.formats import Blocks, Placement, Reader, Schema
 from iobench.host import cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.bus_errors import FolderGuard, Guard
@@ -20,7 +24,6 @@ from iobench.loading.stream.cached import CachedReader
 from iobench.loading.stream.direct import DirectReader
 from iobench.loading.stream.several import Several
 from iobench.loading.stream.unchanged import Unchanged
-from iobench.thresholds import WARM_LIMIT
 
 FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
 MOST_THREADS = 4
@@ -78,7 +81,7 @@ def _looked_at(
         except BaseException:
             reader.close()
             raise
-    except FormatError:
+    except IobenchError:
         guard.check()  # knows better what happened
         raise
     return reader, places, blocks

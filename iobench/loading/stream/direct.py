@@ -10,7 +10,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Convert, Placement, Reader, Schema, corrupt, raw_bytes, same
+from iobench.base.errors import (
+    corrupt,
+)
+from iobench.formats import (
+    Array,
+    Convert,
+    Placement,
+    Reader,
+    Schema,
+    raw_bytes,
+    same,
+)
 from iobench.host.aio import Queue, ReadFailed, open_direct
 from iobench.host.memory import PAGE, address_of, touched_array
 from iobench.loading.stream.files import MOST_OPEN, Files, naming, open_plain, read_into

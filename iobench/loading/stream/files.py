@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 
 MOST_OPEN = 256
 READ_BYTES = 8 << 20  # the most that is read in one call: the kernel reads this far ahead of itself

@@ -11,10 +11,13 @@ from typing import Any
 import torch
 
 from iobench import formats
+from iobench.base.errors import (
+    InvalidSettings,
+    IobenchError,
+)
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.places import Place
-from iobench.errors import BenchError, InvalidSettings
-from iobench.formats import FormatError, Schema
+from iobench.formats import Schema
 from iobench.host.device import pick_device
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
 from iobench.loading.stream.backend import failures_of
@@ -99,8 +102,8 @@ class StreamLoader:
                 for batch in running:
                     self._position += 1
                     yield batch
-            except (FormatError, BenchError) as error:
-                failed: Exception = type(error)(self._place.advised(str(error)))
+            except IobenchError as error:
+                failed = self._place.with_hint(error).changed()
             else:
                 self._epoch, self._position = self._epoch + 1, 0
                 return

@@ -12,7 +12,9 @@ from itertools import chain, count, repeat
 import numpy as np
 import torch
 
-from iobench.errors import LoaderFailed
+from iobench.base.errors import (
+    LoaderFailed,
+)
 from iobench.formats import Batch, Rows, Schema
 from iobench.loading.order import Order
 from iobench.loading.stages import UNTIMED, Stages

@@ -11,7 +11,10 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Chunked, Listed, Placement, Schema, Strided, corrupt
+from iobench.base.errors import (
+    corrupt,
+)
+from iobench.formats import Chunked, Listed, Placement, Schema, Strided
 from iobench.host.maps import side_by_side
 from iobench.host.memory import PAGE
 

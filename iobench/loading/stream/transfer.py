@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from iobench.errors import LoaderFailed
+from iobench.base.errors import (
+    LoaderFailed,
+)
+from iobench.base.text import reason
 from iobench.host.device import Accelerator, Device, device_of
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.transfer import Side, side_of
-from iobench.text import reason
 
 Tensors = dict[str, torch.Tensor]
 Bytes = npt.NDArray[np.uint8]

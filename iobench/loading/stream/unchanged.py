@@ -7,7 +7,9 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from iobench.formats import corrupt
+from iobench.base.errors import (
+    corrupt,
+)
 
 AT_ONCE = 4  # files that are looked at with each read: of each, the interpreter's lock is let go
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.results.on_paper.cluster import Cluster
 from iobench.results.record import Record
 from iobench.results.stats import ENOUGH
-from iobench.units import bytes_text, counted, seconds_text
 
 
 def assumptions_of(rounds: Sequence[Record], cluster: Cluster, step_bytes: float) -> Iterator[str]:

@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from iobench.errors import RecordError
+from iobench.base.errors import (
+    RecordError,
+)
+from iobench.base.units import counted
 from iobench.results import cases
 from iobench.results.on_paper.assumptions import assumptions_of, warnings_of
 from iobench.results.on_paper.cluster import Cluster
@@ -15,7 +18,6 @@ from iobench.results.on_paper.intervals import ends, exactly, known, numbers, pe
 from iobench.results.on_paper.resources import NODE, RANK, SHARDS, Resource, measured, ranks_per, stated
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
-from iobench.units import counted
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from iobench.errors import InvalidSettings
-from iobench.units import counted
+from iobench.base.errors import (
+    InvalidSettings,
+)
+from iobench.base.units import counted
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from iobench.base.units import bytes_text, counted
 from iobench.results.on_paper.cluster import Cluster
 from iobench.results.on_paper.intervals import exactly, known, spread
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
-from iobench.units import bytes_text, counted
 
 RANK, NODE, ALL = "rank", "node", "all"
 SHARDS = "the shards"

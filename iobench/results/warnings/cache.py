@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from iobench.base.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, OPENING_PART, WARM_LIMIT
+from iobench.base.units import bytes_text, rate_text
 from iobench.results import cases
 from iobench.results.record import Record
 from iobench.results.warnings._warning import Cases, Check, RunWarning, warm
-from iobench.thresholds import BACKED_BYTES_PER_S, CACHED_BELOW, OPENING_PART, WARM_LIMIT
-from iobench.units import bytes_text, rate_text
 
 
 def _below(groups: Cases) -> RunWarning | None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from iobench.base.thresholds import STEAL
+from iobench.base.units import rate_text
 from iobench.results import limits, others, stats
 from iobench.results.record import Record
 from iobench.results.warnings._warning import MORE_ROUNDS, Cases, Check, RunWarning
-from iobench.thresholds import STEAL
-from iobench.units import rate_text
 
 NEIGHBOURS = 0.05  # of the data, read from the same disk by others
 REACH_OF_LIMITS = 0.3  # of the median look at one, from the first quartile to the third

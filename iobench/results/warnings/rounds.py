@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from iobench import thresholds
+from iobench.base import thresholds
+from iobench.base.units import seconds_text
 from iobench.results import cases, stats
 from iobench.results.record import Record
 from iobench.results.warnings._warning import MORE_ROUNDS, Cases, Check, RunWarning, warm
-from iobench.units import seconds_text
 
 SPREAD = 0.10  # robust standard deviation over median
 DRIFT = 0.10  # from the first round to the last

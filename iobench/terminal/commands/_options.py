@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 
 if TYPE_CHECKING:
     from iobench.formats import Field
@@ -64,7 +66,7 @@ def field_of(text: str) -> Field:
 
 def parse_bytes(option: str, text: str, item_bytes: int = 1) -> int:
     """The bytes, or elements of so many, that an option's text means; InvalidSettings names the option."""
-    from iobench import units
+    from iobench.base import units
 
     try:
         return units.parse_elements(text, item_bytes)
@@ -74,7 +76,7 @@ def parse_bytes(option: str, text: str, item_bytes: int = 1) -> int:
 
 def parse_shape(option: str, text: str | None) -> tuple[int, ...] | None:
     """The shape that an option's text means, or none; InvalidSettings names the option."""
-    from iobench import units
+    from iobench.base import units
 
     try:
         return units.parse_shape(text) if text is not None else None
@@ -84,7 +86,7 @@ def parse_shape(option: str, text: str | None) -> tuple[int, ...] | None:
 
 def parse_rate(option: str, text: str) -> float:
     """The bytes per second that an option's text means; InvalidSettings names the option."""
-    from iobench import units
+    from iobench.base import units
 
     try:
         return units.parse_rate(text)
@@ -94,7 +96,7 @@ def parse_rate(option: str, text: str) -> float:
 
 def parse_percent(option: str, text: str) -> float:
     """The fraction that an option's text, like 5%, means; InvalidSettings names the option."""
-    from iobench import units
+    from iobench.base import units
 
     try:
         return units.parse_percent(text)

@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.terminal.commands._options import AsJson, Device
 
 

@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
+from iobench.base.text import printable
+from iobench.base.units import counted
 from iobench.results.trend import FEWEST_RUNS
 from iobench.terminal.commands._command import Command
 from iobench.terminal.commands._options import AsJson, DataDir
 from iobench.terminal.commands._records import records_of
-from iobench.text import printable
-from iobench.units import counted
 
 app = typer.Typer(
     add_completion=False,
@@ -121,7 +123,9 @@ def export(
     data_dir: Here = None,
 ) -> None:
     """Write past runs as one table, a row per round."""
-    from iobench.errors import RecordError
+    from iobench.base.errors import (
+        RecordError,
+    )
     from iobench.results import history
     from iobench.terminal import display
 

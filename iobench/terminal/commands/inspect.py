@@ -8,7 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from iobench.errors import InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.terminal.commands._options import AsJson, DataDir, Device, Name
 
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iobench.errors import BenchError, InvalidSettings
+from iobench.base.errors import (
+    InvalidSettings,
+    IobenchError,
+)
 from iobench.terminal.commands._options import DataDir, parse_bytes, parse_shape
 
 if TYPE_CHECKING:
@@ -125,6 +128,6 @@ def _source(source: Path | None, sample_shape: str | None, generated: Mapping[st
         elements = parse_bytes("--size", str(given.pop("size", "1e7")), np.dtype(dtype).itemsize)
         return Synthetic(elements, shape or (128,), **given)
     except ValueError as error:
-        if isinstance(error, BenchError) and source is not None:
+        if isinstance(error, IobenchError) and source is not None:
             raise
         raise InvalidSettings(str(error)) from None

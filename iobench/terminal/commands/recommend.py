@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iobench.base.errors import (
+    InvalidSettings,
+)
 from iobench.bench.options import MODELS
-from iobench.errors import InvalidSettings
 from iobench.loading.order import ORDERS
 from iobench.recommendation.needs import EPOCHS, MAX_TIME_S
 from iobench.terminal.commands._options import (

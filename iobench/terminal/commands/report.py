@@ -26,10 +26,10 @@ def report(
     """Write an HTML page of what was measured and what it means."""
     from iobench import report as reporting
     from iobench import studies
+    from iobench.base.units import counted
     from iobench.recommendation import result as recommendations
     from iobench.results import history
     from iobench.terminal import display
-    from iobench.units import counted
 
     answered, problems = studies.past(data_dir)
     advice, unread = recommendations.past(data_dir)

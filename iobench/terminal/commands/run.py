@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from iobench.base.errors import (
+    INTERRUPTED,
+    InvalidSettings,
+)
 from iobench.bench.options import MODELS, TIMEOUT_S
 from iobench.bench.plan import DEFAULT_ROUNDS, MAX_TIME_S
-from iobench.errors import INTERRUPTED, InvalidSettings
 from iobench.host import interrupts
 from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.order import ORDERS

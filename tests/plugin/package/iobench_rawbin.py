@@ -13,6 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from iobench.base.errors import (
+    corrupt,
+)
 from iobench.formats import (
     Array,
     Batch,
@@ -21,7 +24,6 @@ from iobench.formats import (
     Reader,
     Schema,
     Strided,
-    corrupt,
     option,
     raw_bytes,
     same,

@@ -6,7 +6,7 @@ import math
 import re
 from decimal import Decimal, InvalidOperation
 
-from iobench.text import shortened
+from iobench.base.text import shortened
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 _BYTES = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": 2**40}

@@ -1,0 +1,1 @@
+"""What every room shares: errors, text, units and thresholds. It knows no other room."""

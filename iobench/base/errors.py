@@ -1,0 +1,206 @@
+"""Errors that a user can act on: built from fields, rendered as one line.
+
+IobenchError
+├ InvalidOption        + ValueError          an option that does not exist, or a value it cannot take
+├ InvalidSettings      + ValueError          settings of a run that exclude each other
+├ UnknownFormat        + LookupError         no such format; lists the known names
+├ UnsupportedSchema    + ValueError          samples that a format cannot hold
+├ MissingDependency    + ImportError         a library is not installed; gives the pip command
+├ BrokenPlugin                               a package offers a format or loader that cannot be used
+├ ArtifactExists       + FileExistsError     something is in the way; names --overwrite
+├ CorruptArtifact      + ValueError          a file does not hold what was written
+├ SourceError          + ValueError          data that cannot be read or stored
+├ ManifestError        + ValueError          a dataset folder is missing, damaged or not from iobench
+├ PrepareError         + OSError             the disk or the folder refused a write
+├ DeviceUnavailable    + RuntimeError        no such device on this machine
+├ ColdCacheUnavailable + RuntimeError        the page cache could not be emptied of a dataset
+├ LoaderFailed         + RuntimeError        a loader or one of its workers died
+├ CaseDied             + RuntimeError        the process of a case died or hung
+├ RankLost             + RuntimeError        a rank died, hangs or never started
+├ RanksDiffer          + ValueError          ranks with different data, settings or versions
+├ WrongContent         + RuntimeError        the bytes on the device are not those of the dataset
+├ RecordError          + ValueError          a file of records cannot be written or read
+├ NotComparable        + ValueError          records that do not measure the same thing
+├ ReportError          + OSError             a report cannot be written
+└ TargetError          + RuntimeError        a user-defined loader cannot be made, fails or hangs
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+INTERRUPTED = 130  # exit code after Ctrl-C, as in a shell: 128 + the signal's number
+
+_Error = TypeVar("_Error", bound="IobenchError")
+_FIELDS = ("problem", "kind", "path", "expected", "found", "hint")
+
+
+class IobenchError(Exception):
+    """Any failure that the user can do something about.
+
+    Rendered as ``PATH: PROBLEM: expected EXPECTED, found FOUND; HINT``, with the parts that are set.
+
+    Attributes
+    ----------
+    kind : str
+        Short stable identifier, such as ``corrupt-artifact``; the class's own name unless one is given.
+    problem : str
+        What failed: what was asked, in a few words.
+    path : str or None
+        The file, folder or other place concerned.
+    expected, found : str or None
+        What should have been there, and what was.
+    hint : str or None
+        What to type or change.
+    traceback : str
+        Where in the user's own code it happened; empty where that is unknown or does not matter.
+    """
+
+    default_kind: ClassVar[str] = "error"
+
+    def __init_subclass__(cls) -> None:
+        """Derive the default kind from the class's name: `CorruptArtifact` is `corrupt-artifact`."""
+        super().__init_subclass__()
+        cls.default_kind = re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Error")).lower()
+
+    def __init__(
+        self,
+        problem: str = "",
+        *,
+        kind: str | None = None,
+        path: str | os.PathLike[str] | None = None,
+        expected: object = None,
+        found: object = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(problem)
+        self.problem, self.kind, self.hint = problem, kind or self.default_kind, hint
+        self.path = None if path is None else os.fspath(path)
+        self.expected = None if expected is None else str(expected)
+        self.found = None if found is None else str(found)
+        self.traceback = ""
+
+    def __str__(self) -> str:
+        difference = ", ".join(
+            f"{word} {value}"
+            for word, value in (("expected", self.expected), ("found", self.found))
+            if value is not None
+        )
+        sentence = ": ".join(part for part in (self.path, self.problem, difference) if part)
+        return f"{sentence}; {self.hint}" if self.hint else sentence
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.fields(), self.traceback)
+
+    def fields(self) -> dict[str, str | None]:
+        """Return its fields by name, for JSON and for other processes."""
+        return {name: getattr(self, name) for name in _FIELDS}
+
+    def changed(self: _Error, **fields: str | os.PathLike[str] | None) -> _Error:
+        """Return a new error with some fields changed, without the frames that raised this one."""
+        return _rebuild(type(self), self.fields() | fields, self.traceback)
+
+
+def _rebuild(cls: type[_Error], fields: dict[str, Any], traceback: str) -> _Error:
+    error = cls(**fields)
+    error.traceback = traceback
+    return error
+
+
+class InvalidOption(IobenchError, ValueError):
+    """A format or loader was given an option it does not have, or a value it cannot take."""
+
+
+class InvalidSettings(IobenchError, ValueError):
+    """Settings that exclude each other or are out of range."""
+
+
+class UnknownFormat(IobenchError, LookupError):
+    """No format of that name in iobench or in an installed package."""
+
+
+class UnsupportedSchema(IobenchError, ValueError):
+    """A format cannot hold samples of this kind."""
+
+
+class MissingDependency(IobenchError, ImportError):
+    """A library that an optional part needs is not installed."""
+
+
+class BrokenPlugin(IobenchError):
+    """An installed package offers a format or loader that cannot be used."""
+
+
+class ArtifactExists(IobenchError, FileExistsError):
+    """Something is already there and --overwrite was not given."""
+
+
+class CorruptArtifact(IobenchError, ValueError):
+    """A file does not hold what was written."""
+
+
+class SourceError(IobenchError, ValueError):
+    """Data to be prepared or added is missing, unreadable or of a kind that cannot be stored."""
+
+
+class ManifestError(IobenchError, ValueError):
+    """A dataset folder is missing, damaged, of another version, or points outside itself."""
+
+
+class PrepareError(IobenchError, OSError):
+    """The disk or the folder refused a write of prepare."""
+
+
+class DeviceUnavailable(IobenchError, RuntimeError):
+    """The requested device is not on this machine."""
+
+
+class ColdCacheUnavailable(IobenchError, RuntimeError):
+    """The page cache could not be emptied of a dataset, or that could not be verified."""
+
+
+class LoaderFailed(IobenchError, RuntimeError):
+    """A loader or one of its workers died."""
+
+
+class CaseDied(IobenchError, RuntimeError):
+    """The process of a case died, or sent no batch for too long."""
+
+
+class RankLost(IobenchError, RuntimeError):
+    """A rank died, hangs or never started, so that the others cannot continue."""
+
+
+class RanksDiffer(IobenchError, ValueError):
+    """Ranks have different data, settings or versions of iobench."""
+
+
+class WrongContent(IobenchError, RuntimeError):
+    """The bytes that were read are not those that the manifest records."""
+
+
+class RecordError(IobenchError, ValueError):
+    """A file of records cannot be written or read."""
+
+
+class NotComparable(IobenchError, ValueError):
+    """Records that were measured differently, or have no case in common."""
+
+
+class ReportError(IobenchError, OSError):
+    """A report or one of its pictures cannot be written."""
+
+
+class TargetError(IobenchError, RuntimeError):
+    """A user-defined loader cannot be made, raises or hangs; `traceback` says where, if known."""
+
+
+REPREPARE = "prepare it again with the same options to repair it"  # for artifacts that prepare wrote
+
+
+def corrupt(path: Path, expected: object, found: object, kind: str | None = None) -> CorruptArtifact:
+    """Return the CorruptArtifact for a file that should hold `expected` and holds `found`."""
+    return CorruptArtifact(kind=kind, path=path, expected=expected, found=found, hint=REPREPARE)
