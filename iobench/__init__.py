@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from iobench.loading.stream import StreamLoader
     from iobench.notebook.recommend import recommend
     from iobench.notebook.run import run
-    from iobench.recommendation.needs import Needs
+    from iobench.recommendation.requirements import Requirements
     from iobench.results.summary import Summary, summarise
     from iobench.terminal.watch import watch
     from iobench.tuning.tune import tune
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AddedSource": "iobench.dataset.add",
     "Manifest": "iobench.dataset.manifest",
-    "Needs": "iobench.recommendation.needs",
+    "Requirements": "iobench.recommendation.requirements",
     "RayLoader": "iobench.loading.ray",
     "Run": "iobench.bench.outcome",
     "RunOptions": "iobench.bench.options",
@@ -52,7 +52,7 @@ _HOMES = {
 __all__ = [
     "AddedSource",
     "Manifest",
-    "Needs",
+    "Requirements",
     "RayLoader",
     "Run",
     "RunOptions",

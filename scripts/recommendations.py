@@ -26,8 +26,8 @@ from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.recommendation.candidates import asked_word, field_of
-from iobench.recommendation.needs import Needs
+from iobench.recommendation.candidates import loader_word, candidate_set
+from iobench.recommendation.requirements import Requirements
 from iobench.results import stats
 from iobench.results.cases import key_of
 from iobench.results.record import Record
@@ -107,16 +107,16 @@ def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
     source = iobench.Synthetic(int(size), shape)
     manifest, _ = iobench.prepare(source, data_dir=data_dir)
     real = manifest.schema.logical_bytes * (1 if cache == "warm" else 10**6)
-    needs = Needs(order=order, max_time_s=given.max_time, real_bytes=real, step_ms=step_ms)
+    requirements = Requirements(order=order, max_time_s=given.max_time, full_bytes=real, step_ms=step_ms)
     began = time.monotonic()
-    said = iobench.recommend(manifest, needs)
+    said = iobench.recommend(manifest, requirements)
     took_s = time.monotonic() - began
-    cases = field_of(manifest, needs, "cpu", cache).cases
+    cases = candidate_set(manifest, requirements, "cpu", cache).cases
     # finalists are all in processes of their own where one of them has to be
     use = next(case for case in cases if said.use.key in (case.key, replace(case, isolated=True).key))
     used = replace(use, step_s=step_ms / 1000).key
     cases = [replace(case, step_s=step_ms / 1000) for case in cases]
-    names = {case.key: f"{case.variant} · {asked_word(case)}, {case.order}" for case in cases}
+    names = {case.key: f"{case.variant} · {loader_word(case)}, {case.order}" for case in cases}
     rates, grid_s = grid(manifest, cases, cache, given, used)
     medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
     best = max(medians, key=lambda key: medians[key])
@@ -159,7 +159,7 @@ def near(rates: dict[str, float], times: float) -> set[str]:
 def measured(manifest: Manifest, cases: Sequence[Case], cache: str, rounds: int) -> list[Record]:
     """The sound rounds of these cases."""
     options = iobench.RunOptions(cache=(cache,), rounds=str(rounds), limits=False)
-    return run(manifest, options, observer=Observer(), cases=cases).sound
+    return run(manifest, options, observer=Observer(), cases=cases).valid_records
 
 
 def rates_of(records: Sequence[Record]) -> dict[str, dict[int, float]]:

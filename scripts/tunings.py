@@ -23,13 +23,13 @@ import torch
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import iobench
-from iobench.tuning import settings
-from iobench.tuning.answer import Tuned
-from iobench.tuning.contest import Contest
-from iobench.tuning.trial import AS_IT_IS, Trial
-from iobench.tuning.tune import own_of
-from iobench.tuning.turn import Wanted
-from iobench.tuning.use import Use
+from iobench.tuning import search_space
+from iobench.tuning.candidate import BASELINE, Candidate
+from iobench.tuning.consumer import Consumer
+from iobench.tuning.settings_race import SettingsRace
+from iobench.tuning.tune import resolve_target
+from iobench.tuning.tuning_result import TuningResult
+from iobench.tuning.turn import TurnSpec
 
 FEW, NEAR = 3, 1.25  # rounds of all settings; one whose best is slower by more than this cannot win
 ROW_BYTES, ROWS = 64 << 10, 2000
@@ -112,9 +112,9 @@ def one(make: Callable[[Path], DataLoader], folder: Path, max_time_s: float, rou
     said = iobench.tune(make(folder), max_time_s=max_time_s, data_dir=folder)
     tuning_s = time.monotonic() - began
     began = time.monotonic()
-    trials = grid(make(folder), said, rounds)
+    candidates = grid(make(folder), said, rounds)
     grid_s = time.monotonic() - began
-    chosen, best = trials[said.use.name], max(trials.values(), key=lambda trial: trial.rate)
+    chosen, best = candidates[said.use.name], max(candidates.values(), key=lambda candidate: candidate.rate)
     print(
         f"{make.__name__:17} {said.outcome:8} {chosen.name:40} {best.rate / chosen.rate - 1:6.1%}  "
         f"{best.name}  {tuning_s / grid_s:.0%}",
@@ -122,29 +122,29 @@ def one(make: Callable[[Path], DataLoader], folder: Path, max_time_s: float, rou
     )
 
 
-def grid(loader: DataLoader, said: Tuned, rounds: int) -> dict[str, Trial]:
+def grid(loader: DataLoader, said: TuningResult, rounds: int) -> dict[str, Candidate]:
     """The settings near the fastest of all, and the chosen and present ones, after so many rounds."""
-    own, _ = own_of(loader)
-    use = Use("cpu")
-    contest = Contest(own, Wanted(use, use.synchronize))
-    known: dict[str, Trial] = {}
+    own, _ = resolve_target(loader)
+    use = Consumer("cpu")
+    contest = SettingsRace(own, TurnSpec(use, use.synchronize))
+    known: dict[str, Candidate] = {}
     for idle in (False, True):  # as tune may have taken it for either
-        like = settings.Like(idle=idle, starts=())
-        first, _ = settings.trials_of(own, like)
-        more = [one for trial in first for one in settings.refinements(own, trial, like)]
-        known |= {str(sorted(trial.changes.items())): trial for trial in [*more, *first]}
-    chosen = Trial(said.use.name, said.use.changes, said.use.kind)
+        like = search_space.LoaderTraits(idle=idle, starts=())
+        first, _ = search_space.candidates_for(own, like)
+        more = [one for candidate in first for one in search_space.refinements(own, candidate, like)]
+        known |= {str(sorted(candidate.changes.items())): candidate for candidate in [*more, *first]}
+    chosen = Candidate(said.use.name, said.use.changes, said.use.kind)
     known[str(sorted(chosen.changes.items()))] = chosen
     with contest.under_way():
         contest.fresh(list(known.values()), float("inf"), FEW)
-        working = [trial for trial in known.values() if not trial.failed]
-        best = max(max(trial.fresh.values()) for trial in working)
-        near = [trial for trial in working if max(trial.fresh.values()) * NEAR > best]
-        near += [t for t in working if t.name in (AS_IT_IS, said.use.name) and t not in near]
-        for trial in near:
-            trial.fresh.clear()
+        working = [candidate for candidate in known.values() if not candidate.failed]
+        best = max(max(candidate.fresh.values()) for candidate in working)
+        near = [candidate for candidate in working if max(candidate.fresh.values()) * NEAR > best]
+        near += [t for t in working if t.name in (BASELINE, said.use.name) and t not in near]
+        for candidate in near:
+            candidate.fresh.clear()
         contest.fresh(near, float("inf"), rounds)
-    return {trial.name: trial for trial in near}
+    return {candidate.name: candidate for candidate in near}
 
 
 if __name__ == "__main__":

@@ -25,21 +25,21 @@ from iobench.base.errors import (
     TargetError,
 )
 from iobench.diagnose import session
-from iobench.diagnose.advice import BOTTLENECK, diagnose
-from iobench.diagnose.facts import Facts, facts_of
-from iobench.diagnose.profiling import Profiled
-from iobench.diagnose.seen import Seen
-from iobench.diagnose.watch import Watch
+from iobench.diagnose.diagnosis import BOTTLENECK, diagnose
+from iobench.diagnose.loader_info import LoaderInfo, inspect_loader
+from iobench.diagnose.loop_stats import LoopStats
+from iobench.diagnose.profiling import Profile
+from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.loading import target
 from iobench.loading.foreign import tensors_of
-from iobench.terminal.diagnosed import seen_table
-from iobench.tuning.own import Own, rebuilt
-from iobench.tuning.settings import BATCH_FETCH, Like, trials_of
-from iobench.tuning.trial import AS_IT_IS, Trial
+from iobench.terminal.diagnosed import loop_table
+from iobench.tuning.candidate import BASELINE, Candidate
+from iobench.tuning.search_space import BATCH_FETCH, LoaderTraits, candidates_for
+from iobench.tuning.tunable_loader import TunableLoader, rebuilt
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
-HEALTHY = Seen(
-    facts=Facts(
+HEALTHY = LoopStats(
+    facts=LoaderInfo(
         kind="DataLoader",
         dataset="Mine",
         workers=2,
@@ -83,20 +83,20 @@ def kinds(*evidence, **options):
     return [one.kind for one in diagnose(*evidence, **options).advice]
 
 
-def trial(name, rate, **changes):
+def candidate(name, rate, **changes):
     kind = "fetch" if "batch_fetch" in changes else {"num_workers": "workers", "prefetch_factor": "prefetch"}
     kind = kind if isinstance(kind, str) else kind.get(next(iter(changes), ""), "")
     rates = {number: rate * factor for number, factor in enumerate((0.99, 1.0, 1.01), 1)}
-    return Trial(name, changes, kind, rates=rates, fresh=rates)
+    return Candidate(name, changes, kind, rates=rates, fresh=rates)
 
 
-def profiled(**shares):
+def profile(**shares):
     values = {"getitem_share": 0.2, "getitem_calls": 100, "collate_share": 0.1, "decode_share": 0.0, **shares}
-    return Profiled("main process", 1.0, [], **values)
+    return Profile("main process", 1.0, [], **values)
 
 
 def test_a_loop_that_hardly_waits_gets_no_advice():
-    found = diagnose(HEALTHY, [], [profiled(decode_share=0.9)])
+    found = diagnose(HEALTHY, [], [profile(decode_share=0.9)])
     assert (found.bottleneck, found.advice) == (False, [])
     assert (
         found.verdict
@@ -121,14 +121,14 @@ def test_a_loader_alone_has_no_step_to_wait():
 def test_a_loop_over_nothing_says_so():
     empty = seen(batches=0, samples=0, bytes=0, wait_s=0.0, step_s=0.0, elapsed_s=0.0)
     assert diagnose(empty).verdict == "The loader yielded nothing."
-    assert names(seen_table(empty)) == ["loader", "batches"]
+    assert names(loop_table(empty)) == ["loader", "batches"]
 
 
 def test_a_loop_over_one_batch_shows_no_figures_of_a_steady_state():
-    shown = set(names(seen_table(seen(batches=1, elapsed_s=0.01))))
+    shown = set(names(loop_table(seen(batches=1, elapsed_s=0.01))))
     assert "first batch" in shown
     assert shown.isdisjoint({"after it", "waiting", "processors"})
-    assert {"after it", "waiting", "processors"} < set(names(seen_table(seen())))
+    assert {"after it", "waiting", "processors"} < set(names(loop_table(seen())))
 
 
 def names(table):
@@ -144,8 +144,8 @@ def names(table):
 )
 def test_the_settings_that_were_measured_are_those_that_are_advised(workers, begins):
     changes = {"num_workers": 16, "persistent_workers": True}
-    base = trial(AS_IT_IS, 100)
-    best = dataclasses.replace(trial("16 workers that persist", 340, **changes), kind="persistent")
+    base = candidate(BASELINE, 100)
+    best = dataclasses.replace(candidate("16 workers that persist", 340, **changes), kind="persistent")
     own = {"workers": workers, "persistent_workers": False}
     (advice,) = diagnose(seen(facts=own, first_wait_s=6.0), [base, best]).advice
     assert advice.kind == "first-batch"
@@ -161,8 +161,8 @@ def test_the_settings_that_were_measured_are_those_that_are_advised(workers, beg
     ],
 )
 def test_whole_batches_are_advised_with_the_workers_that_they_were_measured_with(changes, said):
-    trials = [trial(AS_IT_IS, 100), trial(BATCH_FETCH, 340, batch_fetch=True, **changes)]
-    advice = diagnose(seen(facts={"by_sample": True, "workers": 2}), trials).advice
+    candidates = [candidate(BASELINE, 100), candidate(BATCH_FETCH, 340, batch_fetch=True, **changes)]
+    advice = diagnose(seen(facts={"by_sample": True, "workers": 2}), candidates).advice
     assert said in advice[0].said
 
 
@@ -170,7 +170,7 @@ def test_one_batch_alone_is_too_short_to_tell():
     assert diagnose(seen(batches=1), alone=True).verdict.startswith("Too short to tell: 1 batch")
 
 
-AS = trial(AS_IT_IS, 100)
+AS = candidate(BASELINE, 100)
 QUICK = {"samples": 10**7}  # a sample in less than a microsecond
 
 
@@ -179,19 +179,19 @@ QUICK = {"samples": 10**7}  # a sample in less than a microsecond
     [
         ("per-sample", (seen(facts={"by_sample": True}, **QUICK),)),
         ("tensordataset", (seen(facts={"by_sample": True, "tensor_dataset": True}, **QUICK),)),
-        ("per-sample", (seen(facts={"by_sample": True}), [AS, trial(BATCH_FETCH, 300, batch_fetch=True)])),
-        ("workers-cost", (seen(), [AS, trial("0 workers", 200, num_workers=0)])),
+        ("per-sample", (seen(facts={"by_sample": True}), [AS, candidate(BATCH_FETCH, 300, batch_fetch=True)])),
+        ("workers-cost", (seen(), [AS, candidate("0 workers", 200, num_workers=0)])),
         ("workers-cost", (seen(cpu_s=9.5, worker_cpu_s=3.0),)),
-        ("too-few-workers", (seen(), [AS, trial("4 workers", 200, num_workers=4)])),
+        ("too-few-workers", (seen(), [AS, candidate("4 workers", 200, num_workers=4)])),
         ("too-few-workers", (seen(facts={"workers": 0}, workers=0, samples=1000),)),
-        ("prefetch", (seen(), [AS, trial("prefetch factor 8", 150, prefetch_factor=8)])),
+        ("prefetch", (seen(), [AS, candidate("prefetch factor 8", 150, prefetch_factor=8)])),
         ("prefetch", (seen(wait_p50_s=0.001, wait_max_s=0.5),)),
-        ("lists", (seen(), [], [profiled(tensor_share=0.6)])),
+        ("lists", (seen(), [], [profile(tensor_share=0.6)])),
         ("padding", (seen(padding=0.6),)),
         ("pinned", (seen(facts={"pin_memory": False}, device="cuda:0", pins=True),)),
         ("disk", (seen(iowait=0.5, disk_bytes=10**10),)),
-        ("decoding", (seen(), [], [profiled(decode_share=0.6)])),
-        ("collate", (seen(tensors=20), [], [profiled(collate_share=0.6)])),
+        ("decoding", (seen(), [], [profile(decode_share=0.6)])),
+        ("collate", (seen(tensors=20), [], [profile(collate_share=0.6)])),
         ("first-batch", (seen(facts={"persistent_workers": False}, first_wait_s=6.0),)),
         ("memory", (seen(memory_growth_bytes=1 << 29),)),
         ("handles", (seen(facts={"handles": ["file (h5py)"]}),)),
@@ -209,11 +209,11 @@ def test_each_illness_is_named_and_what_to_do(kind, evidence):
     [
         (seen(),),
         (seen(facts={"by_sample": True}),),
-        (seen(facts={"by_sample": True}, **QUICK), [AS, trial(BATCH_FETCH, 101, batch_fetch=True)]),
-        (seen(), [AS, trial("0 workers", 105, num_workers=0)]),
-        (seen(), [AS, Trial("0 workers", {"num_workers": 0}, "workers", fresh={1: 90, 2: 300, 3: 400})]),
-        (seen(), [AS, Trial("0 workers", {"num_workers": 0}, "workers", rates={1: 300, 2: 300, 3: 300})]),
-        (seen(), [AS, Trial("4 workers", {"num_workers": 4}, "workers", failed="no")]),
+        (seen(facts={"by_sample": True}, **QUICK), [AS, candidate(BATCH_FETCH, 101, batch_fetch=True)]),
+        (seen(), [AS, candidate("0 workers", 105, num_workers=0)]),
+        (seen(), [AS, Candidate("0 workers", {"num_workers": 0}, "workers", fresh={1: 90, 2: 300, 3: 400})]),
+        (seen(), [AS, Candidate("0 workers", {"num_workers": 0}, "workers", rates={1: 300, 2: 300, 3: 300})]),
+        (seen(), [AS, Candidate("4 workers", {"num_workers": 4}, "workers", failed="no")]),
         (seen(facts={"handles": ["file (h5py)"], "workers": 0}, workers=0, **QUICK),),
         (seen(facts={"by_sample": False, "chunks": ["x: chunks of 100 samples"]}),),
         (seen(facts={"pin_memory": False}),),
@@ -221,8 +221,8 @@ def test_each_illness_is_named_and_what_to_do(kind, evidence):
         (seen(wait_p50_s=0.001, step_s=0.5),),
         (seen(wait_p50_s=0.001, wait_max_s=5.0),),
         (seen(wait_p50_s=0.001, worker_cpu_s=19.0, facts={"workers": 2}), [AS]),
-        (seen(), [], [profiled(collate_share=0.6)]),
-        (dataclasses.replace(STARVING, facts=Facts(kind="generator")),),
+        (seen(), [], [profile(collate_share=0.6)]),
+        (dataclasses.replace(STARVING, facts=LoaderInfo(kind="generator")),),
     ],
 )
 def test_what_is_not_ill_is_left_alone(evidence):
@@ -232,8 +232,8 @@ def test_what_is_not_ill_is_left_alone(evidence):
 def test_the_largest_gain_comes_first():
     tried = [
         AS,
-        trial("0 workers", 150, num_workers=0),
-        trial(BATCH_FETCH, 400, batch_fetch=True, num_workers=0),
+        candidate("0 workers", 150, num_workers=0),
+        candidate(BATCH_FETCH, 400, batch_fetch=True, num_workers=0),
     ]
     found = diagnose(seen(facts={"by_sample": True}), tried).advice
     assert found[0].kind == "per-sample"
@@ -262,7 +262,7 @@ class Stream(IterableDataset):
 
 def watched(loader, step=lambda batch: None, stop=None):
     """The batches that come out of a watched loop, and what was seen."""
-    watch, batches = Watch(loader, "cpu", lambda found: None), []
+    watch, batches = WatchedLoader(loader, "cpu", lambda found: None), []
     for batch in watch:
         batches.append(batch)
         step(batch)
@@ -302,7 +302,7 @@ def test_waiting_and_stepping_are_told_apart(monkeypatch):
 @pytest.mark.parametrize("stop", [None, 2])
 def test_what_was_seen_is_told_however_the_loop_ends(stop):
     told = []
-    watch = Watch(DataLoader(Rows(), batch_size=16), "cpu", told.append)
+    watch = WatchedLoader(DataLoader(Rows(), batch_size=16), "cpu", told.append)
     for number, _ in enumerate(watch, 1):
         if number == stop:
             break
@@ -323,7 +323,7 @@ def test_errors_of_the_loader_and_of_the_step_pass_through():
 
 def test_what_else_is_asked_of_it_the_loader_answers():
     loader = DataLoader(Rows(), batch_size=16)
-    watch = Watch(loader, "cpu", lambda found: None)
+    watch = WatchedLoader(loader, "cpu", lambda found: None)
     assert watch.dataset is loader.dataset
     assert len(watch) == 4
 
@@ -351,12 +351,12 @@ def test_workers_are_seen_while_they_live():
 
 
 def test_the_facts_of_a_dataloader():
-    facts = facts_of(DataLoader(Rows(), batch_size=16, **FORK))
+    facts = inspect_loader(DataLoader(Rows(), batch_size=16, **FORK))
     assert (facts.kind, facts.dataset, facts.workers, facts.batch_size) == ("DataLoader", "Rows", 2, 16)
     assert (facts.by_sample, facts.tensor_dataset) == (True, False)
-    assert facts_of(DataLoader(TensorDataset(torch.ones(4)))).tensor_dataset
-    assert facts_of(DataLoader(Stream())).by_sample is False
-    assert facts_of(x for x in ()) == Facts(kind="generator")
+    assert inspect_loader(DataLoader(TensorDataset(torch.ones(4)))).tensor_dataset
+    assert inspect_loader(DataLoader(Stream())).by_sample is False
+    assert inspect_loader(x for x in ()) == LoaderInfo(kind="generator")
 
 
 def test_open_files_and_chunks_are_found(tmp_path):
@@ -364,7 +364,7 @@ def test_open_files_and_chunks_are_found(tmp_path):
         file.create_dataset("x", data=np.ones((100, 4)), chunks=(50, 4))
     env = lmdb.open(str(tmp_path / "l"))
     with h5py.File(tmp_path / "f.h5") as file:
-        facts = facts_of(DataLoader(Rows(file=file, env=env), **FORK))
+        facts = inspect_loader(DataLoader(Rows(file=file, env=env), **FORK))
     env.close()
     assert set(facts.handles) == {"file (h5py)", "env (lmdb)"}
     assert facts.chunks == ["file: chunks of 50 samples"]
@@ -373,7 +373,7 @@ def test_open_files_and_chunks_are_found(tmp_path):
 def test_an_open_lance_dataset_is_found(tmp_path):
     lance, arrow = pytest.importorskip("lance"), pytest.importorskip("pyarrow")
     held = lance.write_dataset(arrow.table({"x": [1, 2]}), str(tmp_path / "d.lance"))
-    assert facts_of(DataLoader(Rows(held=held))).handles == ["held (lance)"]
+    assert inspect_loader(DataLoader(Rows(held=held))).handles == ["held (lance)"]
 
 
 def test_tensors_are_found_however_they_are_nested():
@@ -406,7 +406,7 @@ def test_a_variant_yields_what_the_loader_yields(loader, workers):
 def test_fetching_whole_batches_is_tried_where_it_gives_the_same():
     dataset = TensorDataset(torch.arange(10), torch.arange(20).reshape(10, 2))
     loader = DataLoader(dataset, batch_size=4)
-    (found,) = [one for one in trials_of(Own(loader), Like())[0] if one.name == BATCH_FETCH]
+    (found,) = [one for one in candidates_for(TunableLoader(loader), LoaderTraits())[0] if one.name == BATCH_FETCH]
     assert as_lists(rebuilt(loader, found.changes)) == as_lists(loader)
 
 
@@ -428,7 +428,7 @@ class Lists(Rows):
     ],
 )
 def test_elsewhere_it_is_not(loader):
-    assert BATCH_FETCH not in [one.name for one in trials_of(Own(loader), Like())[0]]
+    assert BATCH_FETCH not in [one.name for one in candidates_for(TunableLoader(loader), LoaderTraits())[0]]
 
 
 def run_session(loader, **options):
@@ -586,7 +586,7 @@ def test_json_has_the_figures_and_the_advice(module, inside):
     done = inside("diagnose", "mine.py:make", "--seconds", 3, "--json", "--device", "cpu")
     found = json.loads(done.stdout)
     assert found["seen"]["batches"] == 50
-    assert {one["name"] for one in found["trials"]} >= {AS_IT_IS, BATCH_FETCH}
+    assert {one["name"] for one in found["candidates"]} >= {BASELINE, BATCH_FETCH}
 
 
 @pytest.mark.parametrize(

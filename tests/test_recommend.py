@@ -31,24 +31,24 @@ from iobench.bench.case import Case
 from iobench.bench.executor import InProcess
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions, cases_of
-from iobench.bench.race import Race
 from iobench.bench.run import run
+from iobench.bench.successive_halving import SuccessiveHalving
 from iobench.dataset.sources import FirstSamples
 from iobench.loading import loaders
-from iobench.recommendation import answer, finalists, others, search
+from iobench.recommendation import alternatives, finalists, findings, search
 from iobench.recommendation.candidates import (
-    asked_word,
+    candidate_set,
     default_case,
-    field_of,
+    loader_word,
     loader_words,
     packages_of,
-    worth_writing,
+    storable_variants,
 )
 from iobench.recommendation.choice import Choice, choose
 from iobench.recommendation.code import loader_code
-from iobench.recommendation.data import Data, sample_count, sampled
-from iobench.recommendation.needs import Needs
-from iobench.recommendation.result import Candidate
+from iobench.recommendation.measured_data import Data, sample_count, sampled
+from iobench.recommendation.requirements import Requirements
+from iobench.recommendation.result import Finalist
 from iobench.recommendation.search import runners_up
 from iobench.recommendation.step import timed
 from iobench.report import recommended
@@ -62,19 +62,19 @@ def by_round(*rates):
 
 def test_one_round_drops_only_who_is_three_times_slower():
     rates = {"a": by_round(90.0), "b": by_round(60.0), "c": by_round(31.0), "d": by_round(29.0)}
-    assert Race(60.0).behind(rates) == ["d"]
+    assert SuccessiveHalving(60.0).behind(rates) == ["d"]
 
 
 def test_only_the_slower_half_drops_while_there_are_few_rounds():
     rates = {name: by_round(*[100.0 / (place * 4)] * 5) for place, name in enumerate("abcde", 1)}
-    assert sorted(Race(60.0).behind(rates)) == ["d", "e"]
+    assert sorted(SuccessiveHalving(60.0).behind(rates)) == ["d", "e"]
     many = {name: by_round(*[100.0 / (place * 4)] * 12) for place, name in enumerate("abcde", 1)}
-    assert sorted(Race(60.0).behind(many)) == ["b", "c", "d", "e"]
+    assert sorted(SuccessiveHalving(60.0).behind(many)) == ["b", "c", "d", "e"]
 
 
 def test_who_was_faster_once_is_not_clearly_behind():
     rates = {"a": by_round(100.0, 100.0, 100.0), "b": by_round(50.0, 50.0, 101.0)}
-    assert Race(60.0).behind(rates) == []
+    assert SuccessiveHalving(60.0).behind(rates) == []
 
 
 def test_noise_alone_never_drops_the_best_for_long():
@@ -85,14 +85,14 @@ def test_noise_alone_never_drops_the_best_for_long():
         for number in range(1, 16):
             for name in live:
                 live[name][number] = (110.0 if name == "a" else 100.0) * rng.lognormal(0.0, 0.15)
-            for name in Race(60.0).behind(live) if len(live) > 1 else []:
+            for name in SuccessiveHalving(60.0).behind(live) if len(live) > 1 else []:
                 del live[name]
         kept += "a" in live
     assert kept == 15
 
 
 def test_a_race_ends_in_time_and_when_it_is_sure():
-    race = Race(10.0, rounds=20)
+    race = SuccessiveHalving(10.0, rounds=20)
     noisy, sure = {"a": [1.0, 2.0, 3.0], "b": [1.0, 2.0, 3.0]}, {"a": [1.0] * 12, "b": [2.0] * 12}
     assert race.goes_on(0, 0.0, 99.0, {}), "a race without a round says nothing"
     assert race.goes_on(3, 5.0, 4.0, noisy)
@@ -111,17 +111,17 @@ def test_a_race_drops_a_loader_that_is_slower_and_measures_it_no_more(manifest, 
     monkeypatch.setattr(thresholds, "ROUND_S", 0.2)  # of one epoch most is starting threads
     words = ("stream", "dataloader")
     options = RunOptions(format=("npy",), loader=words, limits=False)
-    found = run(manifest, options, race=Race(600.0, rounds=4))
+    found = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=4))
     (slow,) = [case for case in found.cases if case.loader.name == "dataloader"]
-    assert list(found.dropped) == [slow.key]
+    assert list(found.eliminated) == [slow.key]
     rounds = [made.case["loader"] for made in found.records]
-    assert rounds.count("dataloader") == found.dropped[slow.key] < 4
+    assert rounds.count("dataloader") == found.eliminated[slow.key] < 4
     assert rounds.count("stream") == 4
 
 
 def test_cases_without_time_for_a_proof_are_named(manifest):
-    found = run(manifest, RunOptions(limits=False), race=Race(600.0, rounds=1, proofs_s=0.0))
-    assert len(found.untried) == len(found.cases) - 1
+    found = run(manifest, RunOptions(limits=False), strategy=SuccessiveHalving(600.0, rounds=1, proofs_s=0.0))
+    assert len(found.skipped) == len(found.cases) - 1
 
 
 def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest, monkeypatch):
@@ -133,42 +133,42 @@ def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest,
     proved = InProcess.prove
     monkeypatch.setattr(InProcess, "prove", prove)
     options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
-    found = run(manifest, options, race=Race(0.01))
+    found = run(manifest, options, strategy=SuccessiveHalving(0.01))
     first, *_, quick = found.cases
     assert [key_of(made.case) for made in found.records] == [first.key, quick.key]
-    assert set(found.untried) == {case.key for case in found.cases} - {first.key, quick.key}
-    enough = run(manifest, options, race=Race(600.0, rounds=1))
-    assert enough.untried == []
+    assert set(found.skipped) == {case.key for case in found.cases} - {first.key, quick.key}
+    enough = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
+    assert enough.skipped == []
     assert len(enough.records) == len(enough.cases)
 
 
 def test_the_default_is_dataloader_sample_by_sample_over_npy(manifest):
-    field = field_of(manifest, Needs(), "cpu", "warm")
+    field = candidate_set(manifest, Requirements(), "cpu", "warm")
     default = default_case(field.cases)
     assert field.cases[0] is default
-    assert (default.variant, asked_word(default)) == ("npy", "dataloader")
+    assert (default.variant, loader_word(default)) == ("npy", "dataloader")
 
 
 def test_order_by_blocks_takes_part_where_it_is_random_enough(manifest):
-    asked = Needs(min_shuffle=0.5)
-    orders = {case.order for case in field_of(manifest, asked, "cpu", "warm").cases}
+    asked = Requirements(min_shuffle=0.5)
+    orders = {case.order for case in candidate_set(manifest, asked, "cpu", "warm").cases}
     assert orders == {"random", "block"}
-    strict = field_of(manifest, Needs(min_shuffle=1.0), "cpu", "warm")
+    strict = candidate_set(manifest, Requirements(min_shuffle=1.0), "cpu", "warm")
     assert {case.order for case in strict.cases} == {"random"}
 
 
 def test_block_order_that_is_asked_for_is_random_enough(manifest):
-    asked = field_of(manifest, Needs(order="block"), "cpu", "warm")
+    asked = candidate_set(manifest, Requirements(order="block"), "cpu", "warm")
     assert {case.order for case in asked.cases} == {"block"}
     with pytest.raises(InvalidSettings, match="less random than --min-shuffle 1"):
-        field_of(manifest, Needs(order="block", min_shuffle=1.0), "cpu", "warm")
+        candidate_set(manifest, Requirements(order="block", min_shuffle=1.0), "cpu", "warm")
 
 
 def test_what_may_be_stored_is_held_against_all_of_the_data(tmp_path):
     source = iobench.Synthetic(64 << 20, (1 << 14,))  # four times what is sampled
-    needs = Needs(max_stored_bytes=128 << 20, formats=("npy",))
+    requirements = Requirements(max_disk_bytes=128 << 20, formats=("npy",))
     with pytest.raises(InvalidSettings, match=r"npy: up to .* on disk, more than 128 MiB"):
-        sampled(source, (), needs, tmp_path, lambda text: None)
+        sampled(source, (), requirements, tmp_path, lambda text: None)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_what_may_be_stored_is_held_against_all_of_the_data(tmp_path):
         ({"max_time_s": 1.0}, "max-time 1 is too short"),
         ({"min_shuffle": 2.0}, "min-shuffle 2 is not in 0..1"),
         ({"epochs": 0}, "epochs 0 is below 1"),
-        ({"max_stored_bytes": 0}, "max_stored_bytes 0 is below 1"),
+        ({"max_disk_bytes": 0}, "max_disk_bytes 0 is below 1"),
         ({"batch_size": ()}, "batch_size: give at least one"),
         ({"batch_size": (64, 0)}, "batch_size 0 is below 1"),
         ({"order": "sideways"}, "order 'sideways' is not one of sequential, random, block"),
@@ -188,62 +188,62 @@ def test_what_may_be_stored_is_held_against_all_of_the_data(tmp_path):
 )
 def test_needs_that_cannot_be(wanted, said):
     with pytest.raises(InvalidSettings, match=said):
-        Needs(**wanted)
+        Requirements(**wanted)
 
 
 def test_every_size_of_a_batch_takes_part_and_the_default_has_the_first(manifest):
-    needs = Needs(batch_size=(64, 16), step_ms=2.0)
-    cases = field_of(manifest, needs, "cpu", "warm").cases
+    requirements = Requirements(batch_size=(64, 16), step_ms=2.0)
+    cases = candidate_set(manifest, requirements, "cpu", "warm").cases
     assert {case.batch_size for case in cases} == {16, 64}
     assert cases[0] is default_case(cases)
     assert cases[0].batch_size == 64
-    assert needs.told(cold=False).startswith("batches of 64 and 16 in random order, a step of 2 and 0.5 ms")
-    assert [needs.step_s(size) for size in (64, 16)] == [0.002, 0.0005]
+    assert requirements.told(cold=False).startswith("batches of 64 and 16 in random order, a step of 2 and 0.5 ms")
+    assert [requirements.step_s(size) for size in (64, 16)] == [0.002, 0.0005]
 
 
 def test_a_step_is_measured_over_each_size_and_done_as_long_in_the_rounds(manifest, tmp_path, monkeypatch):
     (tmp_path / "sized_train.py").write_text(
         "import time\ndef step(batch):\n    time.sleep(0.03 if len(batch['x']) == 8 else 0.01)\n"
     )
-    asked = Needs(step=f"{tmp_path}/sized_train.py:step", batch_size=(8, 32), loaders=("native",))
-    needs = timed(manifest, asked, Observer())
-    assert needs.step_ms == pytest.approx(1000 * needs.step_s(8))
-    assert needs.step_s(32) < needs.step_s(8)
+    asked = Requirements(step=f"{tmp_path}/sized_train.py:step", batch_size=(8, 32), loaders=("native",))
+    requirements = timed(manifest, asked, Observer())
+    assert requirements.step_ms == pytest.approx(1000 * requirements.step_s(8))
+    assert requirements.step_s(32) < requirements.step_s(8)
     made = []
     monkeypatch.setattr(search, "_again", lambda manifest, cases, *others: made.extend(cases))
-    cases = field_of(manifest, needs, "cpu", "warm").cases
-    search._with_step(manifest, cases, needs, time.monotonic() + 3, RunOptions(), Observer())
-    assert {case.batch_size: case.step_s for case in made} == {8: needs.step_s(8), 32: needs.step_s(32)}
+    cases = candidate_set(manifest, requirements, "cpu", "warm").cases
+    search._with_step(manifest, cases, requirements, time.monotonic() + 3, RunOptions(), Observer())
+    assert {case.batch_size: case.step_s for case in made} == {8: requirements.step_s(8), 32: requirements.step_s(32)}
 
 
 def test_only_what_iobench_brings_takes_part_where_that_is_asked_for(manifest):
-    needs = Needs(only="core")
-    found = field_of(manifest, needs, "cpu", "warm")
+    requirements = Requirements(only="core")
+    found = candidate_set(manifest, requirements, "cpu", "warm")
     assert {case.loader.name for case in found.cases} == {"native", "stream", "dataloader"}
     assert not any(packages_of(case) for case in found.cases)
     assert found.not_tried[0].endswith("--only core leaves it out")
-    worth, _ = worth_writing(manifest.schema, needs)
+    worth, _ = storable_variants(manifest.schema, requirements)
     assert {"npy", "memmap", "hdf5", "lmdb"} <= set(worth)
     assert {"zarr", "arrow", "safetensors", "tfrecord"}.isdisjoint(worth)
-    assert {"safetensors"} <= set(worth_writing(manifest.schema, Needs())[0])
+    assert {"safetensors"} <= set(storable_variants(manifest.schema, Requirements())[0])
 
 
 def test_loaders_are_raced_as_they_are_and_as_they_are_advised():
-    words = loader_words(Needs())
+    words = loader_words(Requirements())
     assert {"spdl", "spdl:keep_pipeline=yes"} < set(words)
     assert words.index("spdl:keep_pipeline=yes") > words.index("webdataset"), "defaults come first"
     assert len(words) == len(set(words))
 
 
 def test_why_a_loader_takes_no_part_is_said_once(manifest):
-    found = field_of(manifest, Needs(), "cpu", "warm")
+    found = candidate_set(manifest, Requirements(), "cpu", "warm")
     assert len([one for one in found.not_tried if "huggingface" in one]) == 1
-    assert not any("loader" in one for one in field_of(manifest, Needs(only="core"), "cpu", "warm").not_tried)
+    assert not any("loader" in one for one in candidate_set(manifest, Requirements(only="core"), "cpu", "warm").not_tried)
 
 
 def test_a_loader_that_reads_nothing_of_it_says_so(manifest):
     with pytest.raises(InvalidSettings, match="no case to measure"):
-        field_of(manifest, Needs(loaders=("stream",), order="random", formats=()), "cpu", "warm")
+        candidate_set(manifest, Requirements(loaders=("stream",), order="random", formats=()), "cpu", "warm")
 
 
 def test_the_first_samples_of_a_source(tmp_path):
@@ -258,13 +258,13 @@ def test_the_first_samples_of_a_source(tmp_path):
 
 def test_a_sample_has_some_batches_and_no_more_steps_than_there_is_time_for():
     small = iobench.Synthetic(10**8, (128,)).schema
-    assert sample_count(small, Needs(), cold=False) * small.sample_bytes == 64 << 20
-    assert sample_count(small, Needs(step_ms=10.0), cold=False) == 200 * 256
-    assert sample_count(small, Needs(step_ms=40.0), cold=False) == 75 * 256
-    assert sample_count(small, Needs(step_ms=40.0, max_time_s=60.0), cold=False) == 20 * 256
+    assert sample_count(small, Requirements(), cold=False) * small.sample_bytes == 64 << 20
+    assert sample_count(small, Requirements(step_ms=10.0), cold=False) == 200 * 256
+    assert sample_count(small, Requirements(step_ms=40.0), cold=False) == 75 * 256
+    assert sample_count(small, Requirements(step_ms=40.0, max_time_s=60.0), cold=False) == 20 * 256
     large = iobench.Synthetic(10**8, (3, 224, 224)).schema
-    assert sample_count(large, Needs(batch_size=4), cold=False) == (64 << 20) // large.sample_bytes
-    assert sample_count(large, Needs(batch_size=64), cold=False) == min(large.samples, 20 * 64)
+    assert sample_count(large, Requirements(batch_size=4), cold=False) == (64 << 20) // large.sample_bytes
+    assert sample_count(large, Requirements(batch_size=64), cold=False) == min(large.samples, 20 * 64)
 
 
 def snippet(manifest, loader, order):
@@ -366,8 +366,8 @@ def test_an_answer_with_code_for_ones_own_file(answered):
 
 
 def test_a_loader_over_the_default_s_own_format_has_nothing_to_pay_back(manifest):
-    needs = Needs(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=20.0)
-    found = iobench.recommend(manifest, needs)
+    requirements = Requirements(formats=("npy",), loaders=("dataloader", "stream"), max_time_s=20.0)
+    found = iobench.recommend(manifest, requirements)
     assert {one.format for one in found.candidates} == {"npy"}
     said = " ".join(found.sentences)
     assert found.use.against_default is None or "nothing is written anew" in said
@@ -416,7 +416,7 @@ def test_a_sure_gain_is_worth_more_than_a_higher_median_that_may_be_none(manifes
     chosen = choose(found, [fastest, *sure, default])
     assert (chosen.outcome, chosen.use, chosen.instead_of) == ("tied", sure[0], fastest)
     assert chosen.tied == [fastest, sure[1], default]
-    said = answer._headline(chosen, default, alone=False, anew=False)
+    said = findings._headline(chosen, default, alone=False, anew=False)
     assert said.startswith(
         "Use native: 1.37 × (95 % interval 1.31 to 1.52) as fast as dataloader, the default."
     )
@@ -442,10 +442,10 @@ def test_where_decoding_takes_the_processors_no_limit_is_blamed(tmp_path):
     slow = replace(
         finalist(cases[0], 10.0, False), limit="page cache", limit_bytes_per_s=5000.0, decoding=3.9
     )
-    (said,) = answer._why(slow)
+    (said,) = findings._why(slow)
     assert "decoding takes the processors, 3.9 of which it kept busy" in said
     for other in (replace(slow, decoding=None), replace(slow, decoding=0.3)):
-        (said,) = answer._why(other)
+        (said,) = findings._why(other)
         assert said.endswith("<1% of what this machine can do here (limit: page cache).")
 
 
@@ -464,12 +464,12 @@ def test_with_a_step_loaders_that_may_read_beside_it_are_measured_with_it(manife
     words = {"native": 900.0, "dataloader": 90.0, "stream": 800.0, "dataloader:num_workers=2": 500.0}
     cases = {word: cases_of(manifest, options(word), ["cpu"])[0] for word in words}
     rates = {cases[word].key: rate for word, rate in words.items()}
-    needs, known = Needs(step_ms=1.0, batch_size=1), {cases["native"].key}  # 1,000 samples/s are enough
-    named = search._for_step(list(cases.values()), rates, known, manifest, needs)
+    requirements, known = Requirements(step_ms=1.0, batch_size=1), {cases["native"].key}  # 1,000 samples/s are enough
+    named = search._for_step(list(cases.values()), rates, known, manifest, requirements)
     hopeful = ("stream", "dataloader:num_workers=2")  # the cheapest first; 474 is what native surely gives
     assert named == [(search.OTHER_LOADER, cases[word].key) for word in hopeful]
-    needs = Needs(step_ms=4.0, batch_size=1)  # of which 250 are enough
-    named = search._for_step(list(cases.values()), rates, set(), manifest, needs)
+    requirements = Requirements(step_ms=4.0, batch_size=1)  # of which 250 are enough
+    named = search._for_step(list(cases.values()), rates, set(), manifest, requirements)
     assert named[0] == (search.CHEAPEST, cases["native"].key)
     assert [key for _, key in named[1:]] == [cases[word].key for word in hopeful]
 
@@ -490,11 +490,11 @@ def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):
     stepped.records[:] = [taking(made, *trains[key_of(made.case)]) for made in stepped.records]
     roles = {cases[0].key: [search.FASTEST], cases[1].key: [search.OTHER_LOADER]}
     found = search.Found(Data(manifest, 1, False), final, final, roles, [], stepped)
-    said = answer.answer(found, Needs(step_ms=1.0, loaders=("native", "stream")))
+    said = findings.answer(found, Requirements(step_ms=1.0, loaders=("native", "stream")))
     assert (said.outcome, said.use.key, said.use.waits) == ("decided", cases[1].key, 0.5)
     assert [one.key for one in said.candidates] == [cases[1].key, cases[0].key]
     assert said.candidates[0].samples_per_s.median < said.candidates[1].samples_per_s.median
-    without = answer.answer(replace(found, stepped=None), Needs())
+    without = findings.answer(replace(found, stepped=None), Requirements())
     assert without.use.key == cases[0].key
 
 
@@ -506,7 +506,7 @@ def test_of_finalists_the_fresh_rounds_speak_and_of_others_near_the_fastest_the_
     raced.records[:] = [taking(made, took_s, 0.0) for made, took_s in zip(raced.records, alike, strict=True)]
     roles = {cases[0].key: [search.FASTEST], cases[1].key: [search.RUNNER_UP]}
     found = search.Found(Data(manifest, 1, False), raced, raced, roles, [])
-    said = [one for one in answer.answer(found, Needs()).else_ if one.startswith("In the race")]
+    said = [one for one in findings.answer(found, Requirements()).else_ if one.startswith("In the race")]
     assert said == ["In the race these came within 10% of the fastest, too: npy · dataloader."]
 
 
@@ -516,7 +516,7 @@ def test_who_fails_with_the_step_is_named_and_none_to_choose(manifest):
     stepped.records[:] = [one for one in stepped.records if key_of(one.case) == stepping[1].key]
     stepped.failures[stepping[0].key] = "its process was killed"
     roles = {case.key: [search.FASTEST] for case in cases}
-    said = answer.answer(search.Found(Data(manifest, 1, False), final, final, roles, [], stepped), Needs())
+    said = findings.answer(search.Found(Data(manifest, 1, False), final, final, roles, [], stepped), Requirements())
     assert [one.key for one in said.candidates] == [said.use.key] == [cases[1].key]
     assert said.not_tried[-1].endswith("with the step: its process was killed")
 
@@ -530,8 +530,8 @@ def test_proofs_that_are_late_take_their_time_from_the_race(manifest, monkeypatc
 
     monkeypatch.setattr(InProcess, "prove", late)
     (case,) = cases_of(manifest, options("native"), ["cpu"])
-    made = run(manifest, RunOptions(limits=False), observer=Observer(), cases=[case], race=Race(2.0, 31, 0.0))
-    assert [one.round for one in made.sound] == [1]
+    made = run(manifest, RunOptions(limits=False), observer=Observer(), cases=[case], strategy=SuccessiveHalving(2.0, 31, 0.0))
+    assert [one.round for one in made.valid_records] == [1]
 
 
 def taking(made, epochs_s, wait_s):
@@ -546,7 +546,7 @@ def options(word):
 def finalist(case, rate, tied):
     rates = stats.estimate([rate] * 15)
     figures = (rate, 15, None, tied, None, None, None, None, 1.0, 1.0)
-    return Candidate(case.key, case.variant, case.variant, [], rates, *figures)
+    return Finalist(case.key, case.variant, case.variant, [], rates, *figures)
 
 
 def test_whoever_is_near_the_fastest_is_measured_again(manifest):
@@ -574,7 +574,7 @@ def test_a_warning_advises_no_option_that_recommend_has_not():
     records = [
         changed([one], "processor", pace_per_s=pace)[0] for one, pace in zip(records, paces, strict=True)
     ]
-    said = list(answer._warnings(SimpleNamespace(final=SimpleNamespace(sound=records), stepped=None)))
+    said = list(findings._warnings(SimpleNamespace(final=SimpleNamespace(valid_records=records), stepped=None)))
     assert len(said) == 2
     assert all(one.endswith("or give a longer --max-time") for one in said)
 
@@ -582,7 +582,7 @@ def test_a_warning_advises_no_option_that_recommend_has_not():
 def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save(tmp_path / "own.npy", np.zeros((500, 64), np.float32))
-    done = inside("recommend", "--source", "own.npy", "--max-stored", "1KiB")
+    done = inside("recommend", "--source", "own.npy", "--max-disk", "1KiB")
     assert done.returncode == 2
     assert "no format can hold own" in done.stderr
     assert "more than 1.00 KiB" in done.stderr
@@ -596,7 +596,7 @@ def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
         (("--source", "x.npy", "--add", "y"), "--add and --source: give the one or the other"),
         (("--add", "x.npy", "--sample-shape", "3"), "--sample-shape goes with --source only"),
         (("--source", "x.npy", "--sample-shape", "abc"), "--sample-shape: 'abc' is not a shape"),
-        (("--real-size", "1KB"), "units are B, KiB"),
+        (("--full-size", "1KB"), "units are B, KiB"),
         (("--loader", "nope"), "nope"),
         (("--model", "mlp", "--step-ms", "3"), "give one of them"),
         (("--step-ms", "-1"), "step-ms -1 is not a number of milliseconds"),
@@ -608,7 +608,7 @@ def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
         (("--order", "sideways"), "sideways"),
         (("--format", "nonsense"), "nonsense"),
         (("--loader", "nonsense"), "nonsense"),
-        (("--max-stored", "1KiB"), " on disk, more than 1.00 KiB"),
+        (("--max-disk", "1KiB"), " on disk, more than 1.00 KiB"),
     ],
 )
 def test_bad_input_is_one_line(manifest, inside, arguments, said):
@@ -639,25 +639,25 @@ def broken(path):
 def test_loaders_that_get_slower_with_each_call_or_raise_are_left_behind_and_named(manifest, tmp_path):
     (tmp_path / "own.py").write_text(LOADERS)
     slower, broken = (f"{tmp_path / 'own.py'}:{name}" for name in ("slower", "broken"))
-    needs = Needs(formats=("npy",), loaders=("stream", slower, broken), max_time_s=10.0)
-    found = iobench.recommend(manifest, needs)
+    requirements = Requirements(formats=("npy",), loaders=("stream", slower, broken), max_time_s=10.0)
+    found = iobench.recommend(manifest, requirements)
     assert found.use.label.startswith("npy · stream")
     assert any("no such step" in reason for reason in found.not_tried)
     with pytest.raises(LoaderFailed, match=r"no case could be measured: .*no such step"):
-        iobench.recommend(manifest, Needs(formats=("npy",), loaders=(broken,), max_time_s=10.0))
+        iobench.recommend(manifest, Requirements(formats=("npy",), loaders=(broken,), max_time_s=10.0))
 
 
 def test_a_format_that_is_not_prepared_is_refused_before_the_step_is_timed(manifest, monkeypatch):
     monkeypatch.setattr("iobench.recommendation.recommend.timed", lambda *of: pytest.fail("it was timed"))
     with pytest.raises(ManifestError, match="zarr is not prepared"):
-        iobench.recommend(manifest, Needs(formats=("zarr",), model="mlp"))
+        iobench.recommend(manifest, Requirements(formats=("zarr",), model="mlp"))
 
 
 def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_path):
     (tmp_path / "slow_train.py").write_text(
         "import time\ndef step(batch):\n    assert batch['x'].shape[0] == 8, batch\n    time.sleep(0.02)\n"
     )
-    said, wanted = [], Needs(step=f"{tmp_path}/slow_train.py:step", batch_size=8)
+    said, wanted = [], Requirements(step=f"{tmp_path}/slow_train.py:step", batch_size=8)
     observer = Observer()
     observer.status = said.append
     for of in (manifest, iobench.Synthetic(64 * 16, (16,))):
@@ -668,11 +668,11 @@ def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_pat
 
 
 def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(manifest):
-    needs = timed(manifest, Needs(model="mlp", batch_size=8), Observer())
-    assert needs.step_ms > 0
+    requirements = timed(manifest, Requirements(model="mlp", batch_size=8), Observer())
+    assert requirements.step_ms > 0
     (case, *_) = cases_of(manifest, RunOptions(loader=("native",), batch_size=(8,)), ["cpu"])
     made = search._with_step(
-        manifest, [case], needs, time.monotonic() + 3, RunOptions(limits=False), Observer()
+        manifest, [case], requirements, time.monotonic() + 3, RunOptions(limits=False), Observer()
     )
     assert {one.case["model"] for one in made.records} == {"mlp"}
 
@@ -697,14 +697,14 @@ def test_what_a_step_takes_is_told_from_what_disturbs_it(manifest, tmp_path):
     )
     said, observer = [], Observer()
     observer.status = said.append
-    needs = timed(manifest, Needs(step=f"{tmp_path}/disturbed_train.py:step"), observer)
-    assert 5 <= needs.step_ms < 40
+    requirements = timed(manifest, Requirements(step=f"{tmp_path}/disturbed_train.py:step"), observer)
+    assert 5 <= requirements.step_ms < 40
     assert said[-1].startswith("half of the steps took much longer")
 
 
 def test_a_step_may_take_something_out_of_its_batch(manifest, tmp_path):
     (tmp_path / "popping_train.py").write_text("def step(batch):\n    batch.pop('x').sum()\n")
-    assert timed(manifest, Needs(step=f"{tmp_path}/popping_train.py:step"), Observer()).step_ms > 0
+    assert timed(manifest, Requirements(step=f"{tmp_path}/popping_train.py:step"), Observer()).step_ms > 0
 
 
 def test_only_what_there_is_time_for_is_done_with_the_step(manifest):
@@ -715,7 +715,7 @@ def test_only_what_there_is_time_for_is_done_with_the_step(manifest):
 
     def steppable(left_s, step_ms=1000.0):
         found = SimpleNamespace(data=SimpleNamespace(manifest=manifest), roles=roles, remarks=[])
-        taken = search._steppable(found, cases, Needs(step_ms=step_ms, max_time_s=10.0), left_s)
+        taken = search._steppable(found, cases, Requirements(step_ms=step_ms, max_time_s=10.0), left_s)
         return taken, found.remarks
 
     assert steppable(6 * epoch_s) == (cases, [])
@@ -733,8 +733,8 @@ def test_a_last_look_that_fails_leaves_the_answer(manifest, monkeypatch):
         raise PrepareError("the disk is full")
 
     monkeypatch.setattr(search, "_on_half", full)
-    needs = Needs(formats=("npy",), loaders=("stream", "native"), max_time_s=10.0)
-    said = " ".join(iobench.recommend(manifest, needs).sentences)
+    requirements = Requirements(formats=("npy",), loaders=("stream", "native"), max_time_s=10.0)
+    said = " ".join(iobench.recommend(manifest, requirements).sentences)
     assert "Whether speed depends on how much data there is was not looked at: the disk is full." in said
 
 
@@ -743,14 +743,14 @@ def test_a_step_that_raises_or_is_said_twice_is_an_error(manifest, tmp_path):
     with pytest.raises(
         TargetError, match=r"--step .*bad_train.py:step raised KeyError: 'no such layer'"
     ) as it:
-        timed(manifest, Needs(step=f"{tmp_path}/bad_train.py:step"), Observer())
+        timed(manifest, Requirements(step=f"{tmp_path}/bad_train.py:step"), Observer())
     assert "bad_train.py" in it.value.traceback
     with pytest.raises(TargetError, match=r"missing_train.py: no such file"):
-        timed(manifest, Needs(step="missing_train.py:step"), Observer())
+        timed(manifest, Requirements(step="missing_train.py:step"), Observer())
     with pytest.raises(InvalidSettings, match="give one of them"):
-        timed(manifest, Needs(step_ms=3.0, model="mlp"), Observer())
+        timed(manifest, Requirements(step_ms=3.0, model="mlp"), Observer())
     with pytest.raises(InvalidSettings, match="not one of none, mlp, cnn"):
-        Needs(model="transformer")
+        Requirements(model="transformer")
 
 
 def test_a_sample_of_other_data_gives_way_and_nothing_else_does(tmp_path):
@@ -760,8 +760,8 @@ def test_a_sample_of_other_data_gives_way_and_nothing_else_does(tmp_path):
         return source
 
     def sample(source):
-        needs = Needs(batch_size=1, formats=("npy",))
-        return sampled(source, [], needs, tmp_path, lambda text: None).manifest
+        requirements = Requirements(batch_size=1, formats=("npy",))
+        return sampled(source, [], requirements, tmp_path, lambda text: None).manifest
 
     before = sample(wanted("mine", 40))
     assert sample(wanted("mine", 40)).created == before.created
@@ -774,17 +774,17 @@ def test_a_sample_of_other_data_gives_way_and_nothing_else_does(tmp_path):
 
 
 def test_too_little_time_for_all_says_how_much_would_be_enough(manifest):
-    raced = run(manifest, RunOptions(limits=False), race=Race(600.0, rounds=1, proofs_s=0.0))
-    cases, untried = len(raced.cases), len(raced.untried)
-    (said,) = others.untried(raced, 10.0)
+    raced = run(manifest, RunOptions(limits=False), strategy=SuccessiveHalving(600.0, rounds=1, proofs_s=0.0))
+    cases, untried = len(raced.cases), len(raced.skipped)
+    (said,) = alternatives.untried(raced, 10.0)
     enough = f"give about --max-time {-(-10 * cases // (cases - untried) // 10) * 10}"
     assert said.endswith(enough)
     told = f"There was time to try {cases - untried} of {cases} cases: {enough} for all of them."
-    assert list(others.hurried(raced, 10.0)) == [told]
+    assert list(alternatives.time_limited(raced, 10.0)) == [told]
 
 
 def test_data_that_lie_somewhere_are_added_and_asked_about(inside, tmp_path, monkeypatch):
-    monkeypatch.setattr("iobench.recommendation.needs.LEAST_TIME_S", 1.0)  # rounds are short here
+    monkeypatch.setattr("iobench.recommendation.requirements.LEAST_TIME_S", 1.0)  # rounds are short here
     np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
     few = ("--format", "memmap", "--loader", "stream", "--loader", "dataloader", "--max-time", "10")
     data = ("--data-dir", tmp_path / "data")

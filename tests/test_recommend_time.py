@@ -13,16 +13,15 @@ from iobench.base.errors import (
     LoaderFailed,
     WrongContent,
 )
-from iobench.bench import rounds
+from iobench.bench import run_loop
 from iobench.bench.executor import InProcess
 from iobench.bench.options import RunOptions, cases_of
-from iobench.bench.race import Again, Race
 from iobench.bench.run import run
+from iobench.bench.successive_halving import FinalRounds, SuccessiveHalving
 from iobench.dataset.sources import FirstSamples
-from iobench.recommendation import data as datas
-from iobench.recommendation import others, search
-from iobench.recommendation.data import Data, OutOfTime, other_samples, sampled
-from iobench.recommendation.needs import Needs
+from iobench.recommendation import alternatives, measured_data, search
+from iobench.recommendation.measured_data import Data, OutOfTime, other_samples, sampled
+from iobench.recommendation.requirements import Requirements
 from iobench.recommendation.unmeasured import left_out, nothing, too_late
 
 SIX = RunOptions(format=("npy", "hdf5"), loader=("native", "stream", "dataloader"), limits=False)
@@ -60,10 +59,10 @@ def proving(monkeypatch, clock, seconds, error=None):
 
 def test_a_proof_that_takes_the_time_of_the_rounds_is_given_up(manifest, monkeypatch, clock):
     began = proving(monkeypatch, clock, 6.0)
-    found = run(manifest, SIX, race=Race(10.0, rounds=1, proofs_s=12.0, end_s=100.0))
+    found = run(manifest, SIX, strategy=SuccessiveHalving(10.0, rounds=1, proofs_s=12.0, end_s=100.0))
     keys = [case.key for case in found.cases]
     assert began == keys[:3]
-    assert found.untried == keys[2:]
+    assert found.skipped == keys[2:]
     assert {one.round for one in found.records} == {1}
     assert len(found.records) == 2
     assert found.failures == {}
@@ -73,19 +72,19 @@ def test_while_no_case_was_found_right_others_are_tried_until_the_time_of_rounds
     manifest, monkeypatch, clock
 ):
     began = proving(monkeypatch, clock, 5.0, CaseDied("it died"))
-    found = run(manifest, SIX, race=Race(5.0, proofs_s=10.0, end_s=100.0))
+    found = run(manifest, SIX, strategy=SuccessiveHalving(5.0, proofs_s=10.0, end_s=100.0))
     assert began == [case.key for case in found.cases[:4]]
-    assert found.untried == [case.key for case in found.cases[4:]]
+    assert found.skipped == [case.key for case in found.cases[4:]]
     with pytest.raises(LoaderFailed, match=r"it died; 4 of 6 cases were tried in --max-time 20, give") as it:
-        raise nothing(found, Needs(max_time_s=20.0))
+        raise nothing(found, Requirements(max_time_s=20.0))
     assert "\n" not in str(it.value)
 
 
 def test_the_first_proof_ends_with_all_of_the_time(manifest, monkeypatch, clock):
     began = proving(monkeypatch, clock, 50.0)
-    found = run(manifest, SIX, race=Race(5.0, proofs_s=10.0, end_s=40.0))
+    found = run(manifest, SIX, strategy=SuccessiveHalving(5.0, proofs_s=10.0, end_s=40.0))
     assert len(began) == 1
-    assert len(found.untried) == 6
+    assert len(found.skipped) == 6
 
 
 def test_data_that_are_wrong_are_proved_wrong_once_for_all_loaders(manifest, monkeypatch, clock):
@@ -93,21 +92,21 @@ def test_data_that_are_wrong_are_proved_wrong_once_for_all_loaders(manifest, mon
     changes = {"content": 1}, {"ordered": 1}  # seen when it is opened, and not before all was read
     for change in changes:
         began.clear()
-        found = run(replace(manifest, **change), SIX, race=Race(600.0))
+        found = run(replace(manifest, **change), SIX, strategy=SuccessiveHalving(600.0))
         assert len(began) == 2, "one for each format"
         assert set(found.failures) == {case.key for case in found.cases}
         assert all("expected checksum" in reason for reason in found.failures.values())
-    assert len(list(others.untried(found, 10.0))) == 2, "a line for each reason, not for each case"
+    assert len(list(alternatives.untried(found, 10.0))) == 2, "a line for each reason, not for each case"
 
 
 def test_a_loader_that_is_wrong_over_sound_data_is_wrong_alone(manifest, monkeypatch, clock):
     began = proving(monkeypatch, clock, 0.0, WrongContent("wrong content on the device"))
-    found = run(manifest, SIX, race=Race(600.0))
+    found = run(manifest, SIX, strategy=SuccessiveHalving(600.0))
     assert len(began) == len(found.failures) == 6
 
 
 def test_fresh_rounds_have_the_fastest_and_the_default_before_all_others(manifest, monkeypatch, clock):
-    race = Again(20.0, end_s=30.0)
+    race = FinalRounds(20.0, end_s=30.0)
     assert race.proves(99.0, [])
     assert race.proves(20.0, [10.0])
     assert not race.proves(21.0, [10.0]), "its round could not begin in time"
@@ -116,28 +115,28 @@ def test_fresh_rounds_have_the_fastest_and_the_default_before_all_others(manifes
     assert race.behind({"a": {1: 9.0}, "b": {1: 1.0}}) == []
     assert [race.first(place, took_s) for place, took_s in ((0, 9.0), (1, 5.0), (2, 1.0))] == [0, 1, 2]
     proving(monkeypatch, clock, 4.0)
-    found = run(manifest, SIX, race=Again(12.0, rounds=1, end_s=30.0))
+    found = run(manifest, SIX, strategy=FinalRounds(12.0, rounds=1, end_s=30.0))
     assert [one.case["loader"] for one in found.records] == [case.loader.name for case in found.cases[:2]]
-    (said,) = left_out(found, "again", Needs(max_time_s=30.0))
+    (said,) = left_out(found, "again", Requirements(max_time_s=30.0))
     names = "; ".join(str(found.labels[case.key]) for case in found.cases[2:])
     assert said.startswith(f"There was no time to measure {names} again, and nothing")
     assert said.endswith("give a longer --max-time than 30.")
 
 
 def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
-    made, time_case = [], rounds.Measuring._time
+    made, time_case = [], run_loop.RunLoop._time
 
     def slowly(self, case, number):
         made.append(number)
         clock.now += 10.0
         time_case(self, case, number)
 
-    monkeypatch.setattr(rounds.Measuring, "_time", slowly)
-    found = run(manifest, SIX, race=Race(1000.0, end_s=25.0))
+    monkeypatch.setattr(run_loop.RunLoop, "_time", slowly)
+    found = run(manifest, SIX, strategy=SuccessiveHalving(1000.0, end_s=25.0))
     assert made == [1, 1, 1]
-    assert len(found.untried) == 3
+    assert len(found.skipped) == 3
     with pytest.raises(LoaderFailed, match=r"--max-time 25 was over when 3 of 6 cases had been tried, and"):
-        raise too_late(found, Needs(max_time_s=25.0))
+        raise too_late(found, Requirements(max_time_s=25.0))
 
 
 def test_the_finalists_come_in_the_order_in_which_they_matter(manifest):
@@ -150,15 +149,15 @@ def test_the_finalists_come_in_the_order_in_which_they_matter(manifest):
 def test_why_nothing_is_held_against_the_default_is_said(manifest):
     made = run(manifest, replace(SIX, rounds="1"))
     found = search.Found(Data(manifest, 1, False), made, made, {}, [])
-    assert list(others.without_default(found)) == []
+    assert list(alternatives.without_default(found)) == []
     default = next(case for case in made.cases if (case.variant, case.loader.name) == ("npy", "dataloader"))
     late = replace(made, records=[one for one in made.records if one.case != default.facets])
-    (said,) = others.without_default(replace(found, final=late))
+    (said,) = alternatives.without_default(replace(found, final=late))
     assert said.endswith("DataLoader, sample by sample, had no time: give a longer --max-time.")
-    (said,) = others.without_default(replace(found, final=replace(late, failures={default.key: "it died"})))
+    (said,) = alternatives.without_default(replace(found, final=replace(late, failures={default.key: "it died"})))
     assert said.endswith("sample by sample, failed (it died).")
     without = replace(made, cases=[case for case in made.cases if case.loader.name != "dataloader"])
-    (said,) = others.without_default(replace(found, race=without))
+    (said,) = alternatives.without_default(replace(found, race=without))
     assert said.endswith("sample by sample, took no part.")
 
 
@@ -170,13 +169,13 @@ def source_of(rows):
 
 def test_what_is_written_and_where_is_said_before_and_the_usual_comes_first(tmp_path):
     said = []
-    needs = Needs(batch_size=1, formats=("hdf5", "npy"))
-    made = sampled(source_of(40), [], needs, tmp_path, said.append)
+    requirements = Requirements(batch_size=1, formats=("hdf5", "npy"))
+    made = sampled(source_of(40), [], requirements, tmp_path, said.append)
     assert said[0].startswith("a sample of 2.50 KiB is written in 2 formats: up to ")
     assert said[0].endswith(f" in {tmp_path / 'mine-first-40'}")
     assert [one.rpartition(" ")[2] for one in said[1:]] == ["npy", "hdf5"]
     assert other_samples(made) == []
-    datas.half(made, ["npy"], time.monotonic() + 600)
+    measured_data.half(made, ["npy"], time.monotonic() + 600)
     iobench.prepare(source_of(9), ["npy"], data_dir=tmp_path, name="mine-first-9")  # the user's own
     (tmp_path / "mine-first-nothing").mkdir()
     assert [one.name for one in other_samples(made)] == ["mine-first-20"]
@@ -186,23 +185,23 @@ def test_a_format_that_takes_too_long_to_write_is_left_out_and_leaves_nothing(tm
     def written(first, variants, data_dir, left_s):
         return write(first, variants, data_dir, -1.0 if variants == ["hdf5"] else left_s)
 
-    write = datas._written
-    monkeypatch.setattr(datas, "_written", written)
-    needs = Needs(batch_size=1, formats=("hdf5", "memmap", "npy"))
-    made = sampled(source_of(40), [], needs, tmp_path, lambda text: None)
+    write = measured_data._written
+    monkeypatch.setattr(measured_data, "_written", written)
+    requirements = Requirements(batch_size=1, formats=("hdf5", "memmap", "npy"))
+    made = sampled(source_of(40), [], requirements, tmp_path, lambda text: None)
     assert set(made.manifest.artifacts) == {"npy", "memmap"}
     (reason,) = [one for one in made.left_out if "hdf5" in one]
     assert reason.startswith("hdf5: writing the sample takes longer than")
     assert not list(made.manifest.root.glob("*hdf5*"))
     assert not list(made.manifest.root.glob(".tmp*"))
     with pytest.raises(InvalidSettings, match=r"no time was left to write mine: hdf5: writing .*--max-time$"):
-        sampled(source_of(50), [], replace(needs, formats=("hdf5",)), tmp_path, lambda text: None)
+        sampled(source_of(50), [], replace(requirements, formats=("hdf5",)), tmp_path, lambda text: None)
 
 
 @pytest.mark.parametrize("variant", ["npy", "lance", "parquet"])
 def test_no_library_hides_that_there_is_no_time(tmp_path, variant):
     with pytest.raises(OutOfTime, match=f"{variant}: writing the sample takes longer than"):
-        datas._written(FirstSamples(source_of(40), 40), [variant], tmp_path, -1.0)
+        measured_data._written(FirstSamples(source_of(40), 40), [variant], tmp_path, -1.0)
 
 
 def test_what_takes_long_to_decode_is_decoded_once(tmp_path):
@@ -214,7 +213,7 @@ def test_what_takes_long_to_decode_is_decoded_once(tmp_path):
             Slow.count += 1
             return super().batches()
 
-    needs = Needs(batch_size=1, formats=("hdf5", "memmap", "npy"))
-    made = sampled(Slow(40 * 16, (16,)), [], needs, tmp_path, lambda text: None)
+    requirements = Requirements(batch_size=1, formats=("hdf5", "memmap", "npy"))
+    made = sampled(Slow(40 * 16, (16,)), [], requirements, tmp_path, lambda text: None)
     assert set(made.manifest.artifacts) == {"hdf5", "memmap", "npy"}
     assert Slow.count == 1

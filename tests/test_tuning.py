@@ -16,20 +16,20 @@ from iobench.base.errors import (
     InvalidSettings,
     TargetError,
 )
-from iobench.diagnose.advice import diagnose
+from iobench.diagnose.diagnosis import diagnose
 from iobench.diagnose.padding import padding_of
-from iobench.diagnose.watch import Watch
+from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.results import record
-from iobench.terminal.tuned import trials_table
-from iobench.tuning import contest, settings
-from iobench.tuning.answer import DECIDED, FED, LEAVE, LIMITED, answer
-from iobench.tuning.contest import Contest, Limits
-from iobench.tuning.own import Own, copied
-from iobench.tuning.sent import unsendable
-from iobench.tuning.settings import BATCH_FETCH, Like, trials_of
-from iobench.tuning.trial import AS_IT_IS, HEADROOM, Trial, slowing
-from iobench.tuning.tune import own_of
-from iobench.tuning.turn import Wanted, take
+from iobench.terminal.tuned import candidates_table
+from iobench.tuning import search_space, settings_race
+from iobench.tuning.candidate import BASELINE, HEADROOM, Candidate, slowing
+from iobench.tuning.pickle_check import spawn_problem
+from iobench.tuning.search_space import BATCH_FETCH, LoaderTraits, candidates_for
+from iobench.tuning.settings_race import ResourceLimits, SettingsRace
+from iobench.tuning.tunable_loader import TunableLoader, copied
+from iobench.tuning.tune import resolve_target
+from iobench.tuning.tuning_result import DECIDED, FED, LEAVE, LIMITED, answer
+from iobench.tuning.turn import TurnSpec, take
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -66,50 +66,50 @@ def ignored(tensors):
 
 
 def names(loader, like=None, limits=None):
-    return [trial.name for trial in trials_of(Own(loader), like or Like(threads=False), limits)[0]]
+    return [candidate.name for candidate in candidates_for(TunableLoader(loader), like or LoaderTraits(threads=False), limits)[0]]
 
 
-def contested(rates, **wrong):
+def raced(rates, **wrong):
     """A contest that is over: the loader as it is and others, by their rates in three fresh rounds."""
-    trials = []
+    candidates = []
     for number, (name, rate) in enumerate(rates.items()):
         fresh = {n: rate * factor for n, factor in enumerate((0.99, 1.0, 1.01), 1)}
         changes = {"num_workers": number} if number else {}
-        trials.append(Trial(name, changes, "workers", rates=fresh, fresh=fresh, memory_bytes=1 << 20))
+        candidates.append(Candidate(name, changes, "workers", rates=fresh, fresh=fresh, memory_bytes=1 << 20))
     for field, value in wrong.items():
-        setattr(trials[0], field, value)
-    return Contest(Own(DataLoader(Made(8))), Wanted(ignored)), trials
+        setattr(candidates[0], field, value)
+    return SettingsRace(TunableLoader(DataLoader(Made(8))), TurnSpec(ignored)), candidates
 
 
 def said(rates, **wrong):
-    over, trials = contested(rates, **wrong)
-    return answer(over, trials, trials, [], None, False)
+    over, candidates = raced(rates, **wrong)
+    return answer(over, candidates, candidates, [], None, False)
 
 
 def test_what_is_surely_better_is_advised_with_its_gain_and_its_code():
-    found = said({AS_IT_IS: 100, "1 worker": 150})
+    found = said({BASELINE: 100, "1 worker": 150})
     assert (found.outcome, found.use.name) == (DECIDED, "1 worker")
-    assert found.sentences[0].startswith("Use 1 worker: 1.50 ×")
+    assert found.sentences[0].startswith("Consumer 1 worker: 1.50 ×")
     assert "num_workers=1" in found.code
 
 
 @pytest.mark.parametrize("rate", [104, 80])
 def test_it_is_left_as_it_is_where_nothing_is_surely_better_by_a_twentieth(rate):
-    found = said({AS_IT_IS: 100, "1 worker": rate})
+    found = said({BASELINE: 100, "1 worker": rate})
     assert (found.outcome, found.code) == (LEAVE, "")
     assert found.sentences[0] == "Leave it as it is: of 1 other setting tried none is surely faster by 5 %."
 
 
 def test_where_nothing_could_be_tried_it_says_so():
-    assert said({AS_IT_IS: 100}).sentences[0] == "Leave it as it is: no other setting could be tried."
+    assert said({BASELINE: 100}).sentences[0] == "Leave it as it is: no other setting could be tried."
 
 
 def test_a_setting_without_a_turn_has_no_row():
-    _, trials = contested({AS_IT_IS: 100, "1 worker": 150, "2 workers": 150, "spawn": 1})
-    trials[2].rates, trials[2].fresh, trials[2].epoch_s = {}, {}, []
-    trials[3].rates, trials[3].fresh, trials[3].failed = {}, {}, "it raised"
-    assert [str(cell) for cell in trials_table(trials, {}).columns[0].cells] == [
-        AS_IT_IS,
+    _, candidates = raced({BASELINE: 100, "1 worker": 150, "2 workers": 150, "spawn": 1})
+    candidates[2].rates, candidates[2].fresh, candidates[2].epoch_s = {}, {}, []
+    candidates[3].rates, candidates[3].fresh, candidates[3].failed = {}, {}, "it raised"
+    assert [str(cell) for cell in candidates_table(candidates, {}).columns[0].cells] == [
+        BASELINE,
         "1 worker",
         "spawn",
     ]
@@ -117,8 +117,8 @@ def test_a_setting_without_a_turn_has_no_row():
 
 @pytest.mark.parametrize(("rate", "beside"), [(150, ""), (200, ", where the step is faster as well")])
 def test_what_the_step_waits_and_what_it_would_gain_are_of_the_same_rounds(rate, beside):
-    over, trials = contested({AS_IT_IS: 100, HEADROOM: rate}, waited=[0.2, 1 / 3, 0.4])
-    *_, waits, best, _ = answer(over, trials, trials, [], None, True).sentences
+    over, candidates = raced({BASELINE: 100, HEADROOM: rate}, waited=[0.2, 1 / 3, 0.4])
+    *_, waits, best, _ = answer(over, candidates, candidates, [], None, True).sentences
     assert waits == "As it is the step waits 33.3% of the time."
     assert (", where the step is faster as well" in best) == bool(beside)
 
@@ -129,32 +129,32 @@ def test_headroom_is_a_number_of_batches():
 
 
 def test_of_what_is_about_as_fast_the_fewest_workers_are_named():
-    assert said({AS_IT_IS: 100, "1 worker": 196, "2 workers": 200}).use.name == "1 worker"
+    assert said({BASELINE: 100, "1 worker": 196, "2 workers": 200}).use.name == "1 worker"
 
 
 def test_settings_that_do_not_fit_are_left_for_the_fastest_that_do():
-    found = said({AS_IT_IS: 100, "1 worker": 60}, unfit="took 2 GiB of memory")
+    found = said({BASELINE: 100, "1 worker": 60}, unfit="took 2 GiB of memory")
     assert (found.outcome, found.use.name) == (LIMITED, "1 worker")
 
 
 def test_what_failed_or_did_not_fit_in_the_fresh_rounds_is_none_to_choose():
-    over, trials = contested({AS_IT_IS: 100, "1 worker": 130, "2 workers": 200})
-    trials[2].failed = "took 9 GiB of memory, more than 8 GiB"
-    found = answer(over, trials, trials, [], None, False)
+    over, candidates = raced({BASELINE: 100, "1 worker": 130, "2 workers": 200})
+    candidates[2].failed = "took 9 GiB of memory, more than 8 GiB"
+    found = answer(over, candidates, candidates, [], None, False)
     assert (found.outcome, found.use.name) == (DECIDED, "1 worker")
     assert list(found.against) == ["1 worker"]
-    trials[0].unfit = "took 10 GiB of memory, more than 8 GiB"
-    assert answer(over, trials, trials, [], None, False).outcome == LIMITED
+    candidates[0].unfit = "took 10 GiB of memory, more than 8 GiB"
+    assert answer(over, candidates, candidates, [], None, False).outcome == LIMITED
     with pytest.raises(InvalidSettings, match=r"nothing fits .* as it is it took 10 GiB.*; 2 workers took 9"):
-        answer(over, trials, [trials[0], trials[2]], [], None, False)
+        answer(over, candidates, [candidates[0], candidates[2]], [], None, False)
 
 
 def test_what_cannot_be_told_from_the_best_possible_is_not_called_fed():
-    over, trials = contested({AS_IT_IS: 100, "1 worker": 130, HEADROOM: 160})
-    trials[2].make = lambda: []
-    trials[2].fresh = dict(enumerate((90.0, 160.0, 230.0), 1))
-    assert answer(over, trials[:1], [trials[0], trials[2]], [], None, 0.5).outcome == LEAVE
-    assert answer(over, trials[:2], trials, [], None, 0.5).outcome == DECIDED
+    over, candidates = raced({BASELINE: 100, "1 worker": 130, HEADROOM: 160})
+    candidates[2].make = lambda: []
+    candidates[2].fresh = dict(enumerate((90.0, 160.0, 230.0), 1))
+    assert answer(over, candidates[:1], [candidates[0], candidates[2]], [], None, 0.5).outcome == LEAVE
+    assert answer(over, candidates[:2], candidates, [], None, 0.5).outcome == DECIDED
 
 
 @pytest.mark.parametrize(
@@ -169,38 +169,38 @@ def test_an_endless_loader_is_measured_by_its_first_batches(endless, tmp_path):
 @pytest.mark.parametrize(("given", "workers"), [("", 3), (":num_workers=8", 8)])
 def test_the_workers_of_what_a_function_makes_are_those_that_it_is_told(tmp_path, given, workers):
     (tmp_path / "told_loader.py").write_text("def make(num_workers=3):\n    return [1, 2]\n")
-    own, _ = own_of(f"{tmp_path}/told_loader.py:make{given}")
+    own, _ = resolve_target(f"{tmp_path}/told_loader.py:make{given}")
     assert own.tells_workers
     assert (own.workers({}), own.workers({"num_workers": 0})) == (workers, 0)
-    assert not Own([1, 2]).tells_workers
+    assert not TunableLoader([1, 2]).tells_workers
 
 
 @pytest.mark.parametrize(("best", "outcome"), [(101, FED), (200, LEAVE)])
 def test_loading_is_no_problem_where_no_loader_could_be_faster(best, outcome):
-    over, trials = contested({AS_IT_IS: 100, HEADROOM: best})
-    trials[1].make = lambda: []
-    found = answer(over, trials[:1], trials, [], None, 0.01)
+    over, candidates = raced({BASELINE: 100, HEADROOM: best})
+    candidates[1].make = lambda: []
+    found = answer(over, candidates[:1], candidates, [], None, 0.01)
     assert found.outcome == outcome
     assert ("Loading is not your problem" in found.sentences[0]) == (outcome == FED)
 
 
 def test_each_setting_of_a_dataloader_is_tried_and_of_anything_else_what_its_function_takes():
     assert names(DataLoader(Made(64))) == [
-        AS_IT_IS,
+        BASELINE,
         *(n for n in names(DataLoader(Made(64))) if "worker" in n),
     ]
     assert BATCH_FETCH in names(DataLoader(TensorDataset(torch.zeros(8))))
     forked = names(DataLoader(Made(64), **FORK))
     assert {"0 workers", "prefetch factor 8", "workers that persist"} <= set(forked)
-    own = Own([1], lambda num_workers=0: [1], ["num_workers"])
-    assert all("worker" in one.name for one in trials_of(own, Like())[0][1:])
-    assert [one.name for one in trials_of(Own([1]), Like())[0]] == [AS_IT_IS]
+    own = TunableLoader([1], lambda num_workers=0: [1], ["num_workers"])
+    assert all("worker" in one.name for one in candidates_for(own, LoaderTraits())[0][1:])
+    assert [one.name for one in candidates_for(TunableLoader([1]), LoaderTraits())[0]] == [BASELINE]
 
 
 def starts(loader, **like):
     """How else its workers could start, and which ways are said not to be tried."""
-    trials, left_out = trials_of(Own(loader), Like(threads=False, **like))
-    tried = [one.changes["multiprocessing_context"] for one in trials if one.kind == "start"]
+    candidates, left_out = candidates_for(TunableLoader(loader), LoaderTraits(threads=False, **like))
+    tried = [one.changes["multiprocessing_context"] for one in candidates if one.kind == "start"]
     return tried, [sentence for sentence in left_out if sentence.startswith("workers ")]
 
 
@@ -213,8 +213,8 @@ def test_workers_start_in_every_other_way_whatever_python_s_own_is(monkeypatch, 
     own = DataLoader(TensorDataset(torch.zeros(8)), num_workers=2)
     assert starts(own) == (others, [])
     assert starts(own, starting=False) == ([], []), "where starting takes no time, how does not matter"
-    assert "multiprocessing_context='spawn'" in settings.code_of(
-        Own(own), {"multiprocessing_context": "spawn"}
+    assert "multiprocessing_context='spawn'" in search_space.code_of(
+        TunableLoader(own), {"multiprocessing_context": "spawn"}
     )
 
 
@@ -229,7 +229,7 @@ def test_workers_start_in_every_other_way_whatever_python_s_own_is(monkeypatch, 
 )
 def test_code_for_settings_runs_as_it_is_printed(given, changes):
     loader = DataLoader(Made(7), **given)
-    made = eval(settings.code_of(Own(loader), changes), {"DataLoader": DataLoader, "loader": loader})
+    made = eval(search_space.code_of(TunableLoader(loader), changes), {"DataLoader": DataLoader, "loader": loader})
     assert [one.shape for one in made] == [one.shape for one in loader]
     assert made.num_workers == changes.get("num_workers", loader.num_workers)
     assert made.collate_fn is loader.collate_fn
@@ -237,7 +237,7 @@ def test_code_for_settings_runs_as_it_is_printed(given, changes):
 
 def test_code_for_whole_batches_runs_as_it_is_printed():
     loader = DataLoader(TensorDataset(torch.zeros(7, 2)), batch_size=3)
-    said = settings.code_of(Own(loader), {"batch_fetch": True, "num_workers": 0})
+    said = search_space.code_of(TunableLoader(loader), {"batch_fetch": True, "num_workers": 0})
     assert said == "DataLoader(loader.dataset, batch_size=None, sampler=loader.batch_sampler)"
     (one, *_) = eval(said, {"DataLoader": DataLoader, "loader": loader})
     assert one[0].shape == (3, 2)
@@ -245,7 +245,7 @@ def test_code_for_whole_batches_runs_as_it_is_printed():
 
 def test_code_for_fewer_threads_keeps_what_workers_do_first():
     loader = DataLoader(Made(7), 3, **FORK, worker_init_fn=print)
-    said = settings.code_of(Own(loader), {"worker_threads": 1})
+    said = search_space.code_of(TunableLoader(loader), {"worker_threads": 1})
     assert "threadpool_limits(1), loader.worker_init_fn(number))" in said
     eval(said, {"DataLoader": DataLoader, "loader": loader})
 
@@ -253,12 +253,12 @@ def test_code_for_fewer_threads_keeps_what_workers_do_first():
 def test_workers_that_persist_are_no_other_setting_s_memory():
     held = []
     loader = DataLoader(Made(64), 8, worker_init_fn=lambda number: held.append(torch.ones(30 << 20)))
-    plain = Trial(AS_IT_IS)
-    kept = Trial("persistent", {**FORK, "persistent_workers": True}, "persistent")
-    before = Contest(Own(loader), Wanted(ignored))
+    plain = Candidate(BASELINE)
+    kept = Candidate("persistent", {**FORK, "persistent_workers": True}, "persistent")
+    before = SettingsRace(TunableLoader(loader), TurnSpec(ignored))
     with before.under_way():
-        for trial in (plain, kept, kept, plain):
-            before.look(trial, 60.0)
+        for candidate in (plain, kept, kept, plain):
+            before.look(candidate, 60.0)
     assert kept.memory_bytes > plain.memory_bytes + (2 * 120 << 20) * 0.9
 
 
@@ -269,8 +269,8 @@ class Handle:
 
 def test_a_dataset_that_cannot_be_sent_is_said_and_not_tried(monkeypatch):
     sent = DataLoader(TensorDataset(torch.zeros(1 << 20)), **FORK)
-    monkeypatch.setattr("iobench.tuning.sent.MOST_BYTES", 1 << 20)
-    assert unsendable(sent) is None, "tensors are shared"
+    monkeypatch.setattr("iobench.tuning.pickle_check.MOST_BYTES", 1 << 20)
+    assert spawn_problem(sent) is None, "tensors are shared"
     cannot = {
         "it cannot be pickled: a handle stays where it is": DataLoader([Handle()], **FORK),
         "each worker would be sent more than 1.00 MiB of its dataset": DataLoader(np.zeros(1 << 20), **FORK),
@@ -285,30 +285,30 @@ def test_a_dataset_that_cannot_be_sent_is_said_and_not_tried(monkeypatch):
 def test_a_script_that_workers_would_run_again_is_not_spawned_from(tmp_path, monkeypatch, text, why):
     (tmp_path / "own.py").write_text(text)
     monkeypatch.setattr(sys.modules["__main__"], "__file__", str(tmp_path / "own.py"), raising=False)
-    found = unsendable(DataLoader([1]))
+    found = spawn_problem(DataLoader([1]))
     assert why in found if why else found is None
 
 
 def test_no_more_workers_than_are_allowed():
-    assert names(DataLoader(Made(64)), limits=Limits(workers=1)) == [AS_IT_IS, "1 worker"]
-    found, _ = trials_of(Own(DataLoader(Made(64), **FORK)), Like(), Limits(workers=1))
+    assert names(DataLoader(Made(64)), limits=ResourceLimits(workers=1)) == [BASELINE, "1 worker"]
+    found, _ = candidates_for(TunableLoader(DataLoader(Made(64), **FORK)), LoaderTraits(), ResourceLimits(workers=1))
     assert "more than --max-workers 1" in found[0].unfit
 
 
 def test_a_stream_that_every_worker_repeats_is_found_out():
-    trial = Trial("2 workers", dict(FORK), "workers")
-    over = Contest(Own(DataLoader(Stream(), batch_size=8)), Wanted(ignored, least_s=0.0))
+    candidate = Candidate("2 workers", dict(FORK), "workers")
+    over = SettingsRace(TunableLoader(DataLoader(Stream(), batch_size=8)), TurnSpec(ignored, least_s=0.0))
     with over.under_way():
-        over.race([Trial(AS_IT_IS), trial], 30.0)
-    assert "its workers do not share them out" in trial.failed
-    assert not any("worker" in name for name in names(DataLoader(Stream()), Like(whole=False)))
+        over.race([Candidate(BASELINE), candidate], 30.0)
+    assert "its workers do not share them out" in candidate.failed
+    assert not any("worker" in name for name in names(DataLoader(Stream()), LoaderTraits(whole=False)))
 
 
 def test_a_file_that_this_process_opens_is_not_taken_along_by_a_fork(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = np.zeros(4)
     dataset = Made(8)
-    own = Own(DataLoader(dataset, batch_size=4, **FORK))
+    own = TunableLoader(DataLoader(dataset, batch_size=4, **FORK))
     here = own.made({"num_workers": 0})
     assert here.dataset is not dataset
     here.dataset.file = h5py.File(tmp_path / "x.h5")
@@ -324,7 +324,7 @@ def test_a_long_epoch_is_cut_off_and_told_by_its_pace():
         return torch.zeros(4)
 
     loader = DataLoader(Made(400, slow), batch_size=1)
-    turn = take(lambda: loader, 0, Wanted(ignored, limit_s=0.05, least_s=0.0))
+    turn = take(lambda: loader, 0, TurnSpec(ignored, limit_s=0.05, least_s=0.0))
     assert not turn.complete
     assert turn.batches < turn.of == 400
     assert turn.samples == 400
@@ -355,15 +355,15 @@ def test_workers_of_a_cut_turn_are_counted_by_whole_cycles(monkeypatch):
     monkeypatch.setattr("iobench.tuning.turn.time", pairs)
     for limit_s in (0.05, 0.07, 0.09):
         pairs.now = 0.0
-        turn = take(lambda: pairs, 2, Wanted(ignored, limit_s=limit_s, least_s=0.0))
+        turn = take(lambda: pairs, 2, TurnSpec(ignored, limit_s=limit_s, least_s=0.0))
         assert not turn.complete
         assert turn.epoch_s == pytest.approx(100 * 0.02)
 
 
 def test_what_is_slower_with_each_turn_is_noticed():
-    trials = [Trial(AS_IT_IS, fresh={1: 100.0}), Trial("1 worker", fresh={1: 100.0})]
-    steady = [(trials[n % 2], 100.0 + n % 3) for n in range(20)]
-    falling = [(trials[n % 2], 100.0 * 0.9**n) for n in range(20)]
+    candidates = [Candidate(BASELINE, fresh={1: 100.0}), Candidate("1 worker", fresh={1: 100.0})]
+    steady = [(candidates[n % 2], 100.0 + n % 3) for n in range(20)]
+    falling = [(candidates[n % 2], 100.0 * 0.9**n) for n in range(20)]
     assert slowing(steady) is None
     assert slowing(falling) > 2
     assert slowing(falling[:5]) is None
@@ -419,8 +419,8 @@ def test_the_command_says_what_to_set_and_keeps_every_turn_as_a_record(mine, ins
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["outcome"] in (DECIDED, LEAVE, FED)
-    assert {one["name"] for one in found["trials"]} == {
-        AS_IT_IS,
+    assert {one["name"] for one in found["candidates"]} == {
+        BASELINE,
         BATCH_FETCH,
         HEADROOM,
     }
@@ -470,18 +470,18 @@ def test_a_model_needs_something_to_train_on():
 
 
 def test_one_thread_in_each_worker_is_tried_where_threads_would_be_more_than_cores(monkeypatch):
-    monkeypatch.setattr(settings, "threads_fight", lambda workers: workers > 1)
-    assert settings.ONE_THREAD in names(DataLoader(Made(64), **FORK), Like())
-    assert any(settings.ONE_THREAD in name for name in names(DataLoader(Made(64)), Like()))
-    assert settings.ONE_THREAD not in names(DataLoader(Made(64), **FORK), Like(threads=False))
+    monkeypatch.setattr(search_space, "threads_fight", lambda workers: workers > 1)
+    assert search_space.ONE_THREAD in names(DataLoader(Made(64), **FORK), LoaderTraits())
+    assert any(search_space.ONE_THREAD in name for name in names(DataLoader(Made(64)), LoaderTraits()))
+    assert search_space.ONE_THREAD not in names(DataLoader(Made(64), **FORK), LoaderTraits(threads=False))
 
 
 def test_rounds_that_are_too_few_name_nobody():
-    over, trials = contested({AS_IT_IS: 100, "1 worker": 300})
-    for trial in trials:
-        trial.fresh = {1: trial.fresh[1]}
-    assert answer(over, trials, trials, [], None, False).outcome == LEAVE
-    assert contest.ROUNDS >= 10
+    over, candidates = raced({BASELINE: 100, "1 worker": 300})
+    for candidate in candidates:
+        candidate.fresh = {1: candidate.fresh[1]}
+    assert answer(over, candidates, candidates, [], None, False).outcome == LEAVE
+    assert settings_race.ROUNDS >= 10
 
 
 def test_a_watched_loop_says_what_the_best_loader_would_bring(monkeypatch):
@@ -493,7 +493,7 @@ def test_a_watched_loop_says_what_the_best_loader_would_bring(monkeypatch):
             now[0] += 0.02
             yield torch.full((4,), float(number))
 
-    watch, came = Watch(loader(), "cpu", lambda seen: None, headroom=20), []
+    watch, came = WatchedLoader(loader(), "cpu", lambda seen: None, headroom=20), []
     for batch in watch:
         came.append(float(batch[0]))
         now[0] += 0.01
@@ -541,5 +541,5 @@ def test_padding_is_told_from_what_only_looks_like_it(rows, padded):
     ],
 )
 def test_numbers_of_workers_go_beyond_the_cores(monkeypatch, cores, idle, most, wanted):
-    monkeypatch.setattr(settings.os, "sched_getaffinity", lambda process: set(range(cores)))
-    assert settings._counts(idle, Limits(most)) == wanted
+    monkeypatch.setattr(search_space.os, "sched_getaffinity", lambda process: set(range(cores)))
+    assert search_space._counts(idle, ResourceLimits(most)) == wanted

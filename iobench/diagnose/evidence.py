@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from iobench.diagnose.seen import Seen
+from iobench.diagnose.loop_stats import LoopStats
 from iobench.results import stats
 from iobench.results.stats import Comparison, Estimate
-from iobench.tuning.trial import Trial
+from iobench.tuning.candidate import Candidate
 
 if TYPE_CHECKING:  # it loads torch
-    from iobench.diagnose.profiling import Profiled
+    from iobench.diagnose.profiling import Profile
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Advice:
 class Gain:
     """What a setting brought in fresh rounds in which it and the loader as it is took turns."""
 
-    trial: Trial
+    candidate: Candidate
     ratio: Estimate
     beside: bool
 
@@ -42,8 +42,8 @@ class Gain:
         """The same with its interval, what it was measured over, and whether anything went on beside it."""
         what = (
             "whole epochs"
-            if self.trial.whole
-            else f"the first {self.trial.batches:,} batches; give more --seconds to be sure of whole epochs"
+            if self.candidate.whole
+            else f"the first {self.candidate.batches:,} batches; give more --seconds to be sure of whole epochs"
         )
         between = (
             f" ({self.ratio.low:.1f} to {self.ratio.high:.1f})" if self.ratio.low and self.ratio.high else ""
@@ -59,34 +59,34 @@ class Evidence:
     `against` holds each setting that had fresh rounds against the loader as it is.
     """
 
-    seen: Seen
-    trials: list[Trial]
-    profiles: list[Profiled]
+    seen: LoopStats
+    candidates: list[Candidate]
+    profiles: list[Profile]
     against: Mapping[str, Comparison]
     beside: bool = False  # other work went on meanwhile
 
-    def gain(self, wanted: Callable[[Trial], bool]) -> Gain | None:
+    def gain(self, wanted: Callable[[Candidate], bool]) -> Gain | None:
         """The best of the settings of a kind that are surely faster than the loader as it is."""
         faster = [
-            trial
-            for trial in self.trials[1:]
-            if wanted(trial) and trial.name in self.against and self.against[trial.name].outcome == "faster"
+            candidate
+            for candidate in self.candidates[1:]
+            if wanted(candidate) and candidate.name in self.against and self.against[candidate.name].outcome == "faster"
         ]
-        best = max(faster, key=lambda trial: self.against[trial.name].ratio.median, default=None)
+        best = max(faster, key=lambda candidate: self.against[candidate.name].ratio.median, default=None)
         return Gain(best, self.against[best.name].ratio, self.beside) if best else None
 
     def hopeful(self, kind: str) -> bool:
         """Whether a setting of a kind may bring something, and had too little time to tell."""
         return any(
-            trial.kind == kind
-            and not trial.failed
-            and len(trial.fresh) < stats.FEWEST
-            and (not trial.rates or trial.rate > self.trials[0].rate)
-            for trial in self.trials[1:]
+            candidate.kind == kind
+            and not candidate.failed
+            and len(candidate.fresh) < stats.FEWEST
+            and (not candidate.rates or candidate.rate > self.candidates[0].rate)
+            for candidate in self.candidates[1:]
         )
 
     @property
-    def fetching(self) -> Profiled | None:
+    def fetching(self) -> Profile | None:
         """The profile of whichever process asks the dataset for samples."""
         return self.profiles[-1] if self.profiles else None
 

@@ -15,8 +15,8 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import Any
 
-from iobench.tuning.own import Own, rebuilt
-from iobench.tuning.turn import Guard
+from iobench.tuning.tunable_loader import TunableLoader, rebuilt
+from iobench.tuning.turn import ItemGuard
 
 TOP = 10
 DECODERS = re.compile(
@@ -40,7 +40,7 @@ class Function:
 
 
 @dataclass(frozen=True)
-class Profiled:
+class Profile:
     """Shares of the Python time of one process, or of all workers together.
 
     Under the profiler calls cost more than without: shares of many short ones are too large.
@@ -56,7 +56,7 @@ class Profiled:
     tensor_share: float = 0.0  # in torch.tensor, which looks at each number of a list
 
 
-def profiles(own: Own, seconds: float, batches: int | None, guard: Guard) -> list[Profiled]:
+def profiles(own: TunableLoader, seconds: float, batches: int | None, guard: ItemGuard) -> list[Profile]:
     """The main process and, of a DataLoader with workers, these as well.
 
     `guard` passes items on, and complains where one takes too long.
@@ -64,7 +64,7 @@ def profiles(own: Own, seconds: float, batches: int | None, guard: Guard) -> lis
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
         loader: Any = own.made({})
         if own.rebuilds and loader.num_workers:
-            profiled = rebuilt(
+            profile = rebuilt(
                 loader,
                 {
                     "worker_init_fn": partial(_begin, folder, loader.worker_init_fn),
@@ -72,8 +72,8 @@ def profiles(own: Own, seconds: float, batches: int | None, guard: Guard) -> lis
                 },
             )
         else:
-            profiled = loader
-        found = [_profiled("main process", _main(guard(profiled), seconds, batches), loader)]
+            profile = loader
+        found = [_profiled("main process", _main(guard(profile), seconds, batches), loader)]
         files = [str(path) for path in Path(folder).iterdir()]
         if files:
             found.append(_profiled("workers", pstats.Stats(*files), loader))
@@ -104,7 +104,7 @@ def _end(profile: cProfile.Profile, path: str) -> None:
     profile.dump_stats(path)
 
 
-def _profiled(where: str, stats: pstats.Stats, loader: Any) -> Profiled:
+def _profiled(where: str, stats: pstats.Stats, loader: Any) -> Profile:
     figures: dict[Key, Figures] = stats.stats  # type: ignore[attr-defined]
     waiting = [key for key in figures if _idle(key)]
     total = sum(own for _, _, own, _, _ in figures.values()) - sum(figures[key][2] for key in waiting)
@@ -113,7 +113,7 @@ def _profiled(where: str, stats: pstats.Stats, loader: Any) -> Profiled:
         ((key, value) for key, value in figures.items() if key not in waiting), key=lambda kv: -kv[1][2]
     )
     items = [value for key, value in figures.items() if _is_getitem(key, loader)]
-    return Profiled(
+    return Profile(
         where=where,
         total_s=total,
         functions=[Function(_name(key), value[2] / total, value[1]) for key, value in own[:TOP]],

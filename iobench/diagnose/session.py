@@ -1,4 +1,4 @@
-"""Somebody's loader run alone: watched, profiled, and its settings tried in a race."""
+"""Somebody's loader run alone: watched, profile, and its settings tried in a race."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from iobench.base.errors import (
     TargetError,
 )
 from iobench.base.units import counted
-from iobench.diagnose import advice, profiling
-from iobench.diagnose.advice import Diagnosis
-from iobench.diagnose.cached import kept_trial
+from iobench.diagnose import diagnosis, profiling
+from iobench.diagnose.caching_dataset import cache_candidate
+from iobench.diagnose.diagnosis import Diagnosis
+from iobench.diagnose.loop_stats import LoopStats
 from iobench.diagnose.padding import MOST_BYTES, padding_of
-from iobench.diagnose.profiling import Profiled
-from iobench.diagnose.seen import Seen
-from iobench.diagnose.watch import Watch
-from iobench.host.others import OtherWork
+from iobench.diagnose.profiling import Profile
+from iobench.diagnose.watched_loader import WatchedLoader
+from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.loading.foreign import tensors_of
 from iobench.loading.target import raised
 from iobench.results.parts import OthersPart
-from iobench.tuning import settings
-from iobench.tuning.contest import Contest, finalists, unseen
-from iobench.tuning.own import Own, iter_is_itself
-from iobench.tuning.trial import Trial, slowing
-from iobench.tuning.turn import Wanted
+from iobench.tuning import search_space
+from iobench.tuning.candidate import Candidate, slowing
+from iobench.tuning.settings_race import SettingsRace, finalists, hidden_gain
+from iobench.tuning.tunable_loader import TunableLoader, iter_is_itself
+from iobench.tuning.turn import TurnSpec
 from iobench.tuning.watchdog import Watchdog
 
 WATCHED, PROFILED, RACED = 0.2, 0.15, 0.3  # of the time; the rest is for fresh rounds
@@ -41,7 +41,7 @@ LOOKED_AT = 8  # batches, for padding
 
 
 def diagnose(
-    loader: Iterable[Any] | Own,
+    loader: Iterable[Any] | TunableLoader,
     *,
     batches: int | None = None,
     seconds: float = 20.0,
@@ -56,63 +56,63 @@ def diagnose(
     TargetError, with the traceback, where it raises, or yields no batch within `timeout_s`.
     """
     end, dog, beside = time.monotonic() + seconds, Watchdog(timeout_s), list[OthersPart]()
-    own = loader if isinstance(loader, Own) else Own(loader, _again(loader))
-    trials, slower = list[Trial](), None
+    own = loader if isinstance(loader, TunableLoader) else TunableLoader(loader, _again(loader))
+    candidates, slower = list[Candidate](), None
     with dog.watching():
         on_status("watching the loader as it is")
         seen = _watched(own.made({}), dog, batches, WATCHED * seconds, device)
-        profiles = list[Profiled]()
+        profiles = list[Profile]()
         if not _used_up(loader):
             on_status("profiling the loader")
             with _noting(beside), _theirs():
                 profiles = profiling.profiles(own, PROFILED * seconds, batches, dog.over)
         if variants:
-            trials, slower = _tried(
+            candidates, slower = _tried(
                 own,
                 seen,
                 profiles,
-                Wanted(_ignored, batches=batches, guard=dog.over),
+                TurnSpec(_ignored, batches=batches, guard=dog.over),
                 (seconds, end),
                 beside,
                 device,
                 on_status,
             )
-    return advice.diagnose(seen, trials, profiles, alone=True, beside=beside, slower=slower)
+    return diagnosis.diagnose(seen, candidates, profiles, alone=True, beside=beside, slower=slower)
 
 
 def _tried(
-    own: Own,
-    seen: Seen,
-    profiles: Sequence[Profiled],
-    wanted: Wanted,
+    own: TunableLoader,
+    seen: LoopStats,
+    profiles: Sequence[Profile],
+    wanted: TurnSpec,
     time_left: tuple[float, float],
     beside: list[OthersPart],
     device: str,
     on_status: Callable[[str], None],
-) -> tuple[list[Trial], float | None]:
+) -> tuple[list[Candidate], float | None]:
     """Its settings after a race and fresh rounds, and how much slower it became from turn to turn.
 
     `time_left`: the seconds that the whole diagnosis may take, and when it should end.
     """
-    starting = seen.first_wait_s > settings.STARTING * seen.epoch_s
-    starts = (settings.FORK,)  # what else there is starts more slowly, and is tune's to try
-    like = settings.Like(seen.whole, starting, seen.idle, seen.threads, device, starts)
-    trials, _ = settings.trials_of(own, like)
-    if (kept := kept_trial(own, seen, profiles)) is not None:
-        trials.insert(1, kept)  # before those that take long to start
-    if len(trials) < 2:
+    starting = seen.first_wait_s > search_space.STARTING * seen.epoch_s
+    starts = (search_space.FORK,)  # what else there is starts more slowly, and is tune's to try
+    like = search_space.LoaderTraits(seen.whole, starting, seen.idle, seen.threads, device, starts)
+    candidates, _ = search_space.candidates_for(own, like)
+    if (kept := cache_candidate(own, seen, profiles)) is not None:
+        candidates.insert(1, kept)  # before those that take long to start
+    if len(candidates) < 2:
         return [], None
-    contest = Contest(own, wanted)
+    contest = SettingsRace(own, wanted)
     with _theirs():
-        _contested(contest, trials, kept, time_left, on_status)
+        _contested(contest, candidates, kept, time_left, on_status)
     beside += contest.others
-    return trials, slowing(contest.turns)
+    return candidates, slowing(contest.turns)
 
 
 def _contested(
-    contest: Contest,
-    trials: Sequence[Trial],
-    kept: Trial | None,
+    contest: SettingsRace,
+    candidates: Sequence[Candidate],
+    kept: Candidate | None,
     time_left: tuple[float, float],
     on_status: Callable[[str], None],
 ) -> None:
@@ -122,10 +122,10 @@ def _contested(
     with contest.under_way():
         if kept is not None:
             contest.look(kept, left_s * FILLED)  # a first epoch fills it
-        on_status(f"trying {'; '.join(trial.name for trial in trials[1:])}")
-        contest.race(trials, left_s * RACED / (1 - WATCHED - PROFILED))
+        on_status(f"trying {'; '.join(candidate.name for candidate in candidates[1:])}")
+        contest.race(candidates, left_s * RACED / (1 - WATCHED - PROFILED))
         left_s = max(FRESH * seconds, end - time.monotonic())
-        chosen = finalists(trials, _best_of_each_kind(trials), left_s)
+        chosen = finalists(candidates, _best_of_each_kind(candidates), left_s)
         if len(chosen) > 1:
             on_status(f"measuring again, in fresh rounds: {'; '.join(one.name for one in chosen)}")
             contest.fresh(chosen, left_s)
@@ -142,18 +142,18 @@ def _theirs() -> Iterator[None]:
         raise raised(error) from error
 
 
-def _best_of_each_kind(trials: Sequence[Trial]) -> list[Trial]:
+def _best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
     """The fastest of each kind that was faster in the race than the loader as it is, the fastest first."""
-    base, *others = trials
-    best: dict[str, Trial] = {}
+    base, *others = candidates
+    best: dict[str, Candidate] = {}
 
-    def worth(one: Trial) -> tuple[float, int]:
+    def worth(one: Candidate) -> tuple[float, int]:
         """Its rate, or that of an epoch without its start where the race cannot say what it brings."""
-        share = base.first_batch_s[0] / base.epoch_s[0] if unseen(base, one) else 0.0
+        share = base.first_batch_s[0] / base.epoch_s[0] if hidden_gain(base, one) else 0.0
         return max(one.rate, share and base.rate / max(1 - share, 0.01)), -len(one.changes)
 
     for one in sorted(others, key=worth, reverse=True):
-        if one.rates and not one.failed and (one.rate > BETTER * base.rate or unseen(base, one)):
+        if one.rates and not one.failed and (one.rate > BETTER * base.rate or hidden_gain(base, one)):
             best.setdefault(one.kind, one)
     return list(best.values())[:FINALISTS]
 
@@ -168,20 +168,20 @@ def _again(loader: Any) -> Callable[[], Iterable[Any]] | None:
 
 
 def _used_up(loader: Any) -> bool:
-    return not isinstance(loader, Own) and iter_is_itself(loader)
+    return not isinstance(loader, TunableLoader) and iter_is_itself(loader)
 
 
 @contextmanager
 def _noting(found: list[OthersPart]) -> Iterator[None]:
     """Add what other processes do during the block."""
-    other_work = OtherWork(Path.cwd())
-    other_work.start()
+    background_load = BackgroundLoadMonitor(Path.cwd())
+    background_load.start()
     yield
-    found.append(OthersPart(**asdict(other_work.stop())))
+    found.append(OthersPart(**asdict(background_load.stop())))
 
 
-def _watched(loader: Iterable[Any], dog: Watchdog, batches: int | None, seconds: float, device: str) -> Seen:
-    watch = Watch(loader, device, lambda seen: None)
+def _watched(loader: Iterable[Any], dog: Watchdog, batches: int | None, seconds: float, device: str) -> LoopStats:
+    watch = WatchedLoader(loader, device, lambda seen: None)
     until, done, held, held_bytes = time.perf_counter() + seconds, 0, list[list[Any]](), 0
     items = dog.over(watch)
     try:

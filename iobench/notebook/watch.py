@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from iobench.base.units import MIB, rate_text, seconds_text, three_digits
-from iobench.diagnose import advice
-from iobench.diagnose.seen import Seen
-from iobench.diagnose.watch import Watch
+from iobench.diagnose import diagnosis
+from iobench.diagnose.loop_stats import LoopStats
+from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.notebook.shown import Shown
 from iobench.results import history
 from iobench.results.columns import Columns
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ShownWatch(Watch[T], Shown):
+class ShownWatch(WatchedLoader[T], Shown):
     """A loader under watch, which a notebook can show: a row of its data is a loop over it."""
 
     def __init__(
-        self, loader: Iterable[T], device: str, tell: Callable[[Seen], None], headroom: int = 0
+        self, loader: Iterable[T], device: str, tell: Callable[[LoopStats], None], headroom: int = 0
     ) -> None:
         super().__init__(loader, device, self._keep, headroom)
-        self.loops: list[Seen] = []  # every loop over it, in order
+        self.loops: list[LoopStats] = []  # every loop over it, in order
         self._say = tell
 
-    def _keep(self, seen: Seen) -> None:
+    def _keep(self, seen: LoopStats) -> None:
         self.loops.append(seen)
         self._say(seen)
 
@@ -52,7 +52,7 @@ class ShownWatch(Watch[T], Shown):
     def _sentences(self) -> list[str]:
         if not self.loops:
             return ["No loop has gone over it yet."]
-        found = advice.diagnose(self.loops[-1])
+        found = diagnosis.diagnose(self.loops[-1])
         last = "Of the last loop: " if len(self.loops) > 1 else ""
         warned = [f"Warning: {one}." for one in found.warnings]
         return [f"{last}{found.verdict}", *(one.said for one in found.advice), *warned]
@@ -74,7 +74,7 @@ class ShownWatch(Watch[T], Shown):
         )
 
 
-def _spent(loops: list[Seen]) -> list[Row]:
+def _spent(loops: list[LoopStats]) -> list[Row]:
     """What a loop's time after its first batch went to."""
     rows = []
     for number, seen in enumerate(loops, 1):

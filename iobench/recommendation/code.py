@@ -6,8 +6,8 @@ import shlex
 
 from iobench.bench.case import Case
 from iobench.formats import NUMPY_DTYPES
-from iobench.recommendation.candidates import asked_word
-from iobench.recommendation.data import Data
+from iobench.recommendation.candidates import loader_word
+from iobench.recommendation.measured_data import Data
 
 STREAM = """\
 from iobench import StreamLoader
@@ -102,7 +102,7 @@ def loader_code(data: Data, case: Case, epochs: int) -> str:
     plain = all(field.dtype in NUMPY_DTYPES for field in data.manifest.schema.fields)
     if case.loader.name == "dataloader" and case.order != "block" and plain:
         return _torch(root, case, options, about)
-    words = {"format": case.variant, "loader": asked_word(case), **_batching(case), "device": case.device}
+    words = {"format": case.variant, "loader": loader_word(case), **_batching(case), "device": case.device}
     return ANY.format(settings=_call(root, words, ",\n            "), **about)
 
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
-from iobench.recommendation.others import case_labels
-from iobench.recommendation.result import Candidate
+from iobench.recommendation.alternatives import case_labels
+from iobench.recommendation.result import Finalist
 from iobench.recommendation.search import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, Found
 from iobench.results import stats
 from iobench.results.cases import key_of
@@ -21,7 +21,7 @@ ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key an
 WORTH_IT = 0.05  # a loader that brings less than this part of a training's time is not worth changing
 
 
-def measured(found: Found) -> list[Candidate]:
+def measured(found: Found) -> list[Finalist]:
     """The finalists by their fresh rounds, with the training step if there is one: the fastest first."""
     plain = {case.key: rounds_of(found.final, case.key) for case in found.finalists}
     stepped = _with_step(found)
@@ -36,7 +36,7 @@ def measured(found: Found) -> list[Candidate]:
     ]
     fastest, *others = sorted(made, key=lambda one: one.decisive_per_s.median, reverse=True)
 
-    def told_apart(other: Candidate) -> bool:
+    def told_apart(other: Finalist) -> bool:
         held = stats.compare_paired(rounds[fastest.key], rounds[other.key], comparisons=len(others))
         return held.outcome == "faster"
 
@@ -64,10 +64,10 @@ def _candidate(
     known: tuple[ByRound, ByRound],
     default: str | None,
     waits: float | None,
-) -> Candidate:
+) -> Finalist:
     """One finalist; `known` are all rounds without the step, and those that decide."""
     plain, rounds = known
-    own = [made for made in found.final.sound if key_of(made.case) == case.key]
+    own = [made for made in found.final.valid_records if key_of(made.case) == case.key]
     artifact, scale = found.data.manifest.artifacts[case.variant], found.data.scale
     limit = max((made.limit for made in own if made.limit), key=lambda one: one.bytes_per_s, default=None)
     speed = statistics.median(made.bytes_per_s for made in own)
@@ -75,7 +75,7 @@ def _candidate(
     if default is not None and default != case.key:
         others = sum(map(bool, rounds.values())) - 1  # as where the fastest is held against each
         against = stats.compare_paired(rounds[case.key], rounds[default], comparisons=others)
-    return Candidate(
+    return Finalist(
         key=case.key,
         label=label,
         format=case.variant,
@@ -103,7 +103,7 @@ def _busy(rounds: Sequence[Record]) -> float:
 
 
 def _decodes(found: Found, case: Case) -> bool:
-    """Whether most of its bytes are stored otherwise than they are in memory, as far as its reader knows."""
+    """Whether most of its bytes are stored alternatives than they are in memory, as far as its reader knows."""
     if case.loader.foreign:
         return False
     with found.data.manifest.opener(case.variant)() as reader:
@@ -119,7 +119,7 @@ def _feeds(waits: float | None) -> bool:
 
 def rounds_of(run: Run, key: str) -> dict[int, float]:
     """The samples/s of a case's rounds, by their number."""
-    return {made.round: made.samples_per_s for made in run.sound if key_of(made.case) == key}
+    return {made.round: made.samples_per_s for made in run.valid_records if key_of(made.case) == key}
 
 
 def _with_step(found: Found) -> ByRound:
@@ -140,7 +140,7 @@ def _waits(found: Found) -> dict[str, float]:
         return {}
     keys = {case.key: _plain(case) for case in found.stepped.cases}
     shares: dict[str, list[float]] = {}
-    for made in found.stepped.sound:
+    for made in found.stepped.valid_records:
         key = keys[key_of(made.case)]
         shares.setdefault(key, []).append(made.timing.wait_s / made.timing.epochs_s)
     return {key: statistics.median(values) for key, values in shares.items()}

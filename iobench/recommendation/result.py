@@ -17,7 +17,7 @@ DEFAULT_ROLE = "default"
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Finalist:
     """A finalist, with the figures of its fresh rounds.
 
     `against_default` is how many times as fast it is as the default, and `tied` says that it is not told
@@ -67,7 +67,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Raced:
+class RacedFormat:
     """A format as the race left it: its fastest case, and the bytes that the real data take on disk.
 
     `pareto` where no other format is both as small and as fast, and better in one of the two.
@@ -89,8 +89,8 @@ class Recommendation:
     """
 
     outcome: str
-    use: Candidate
-    candidates: list[Candidate]  # the fastest first
+    use: Finalist
+    candidates: list[Finalist]  # the fastest first
     sentences: list[str]
     else_: list[str] = field(default_factory=list)  # what to use if something else matters more
     not_tried: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Recommendation:
     code: str = ""
     records: list[str] = field(default_factory=list)  # of the race, then of the fresh rounds, then others
     dataset: str = ""
-    raced: list[Raced] = field(default_factory=list)  # the fastest first
+    raced: list[RacedFormat] = field(default_factory=list)  # the fastest first
     time: str = ""  # ISO 8601, UTC
     warnings: list[str] = field(default_factory=list)  # what speaks against the figures, a sentence each
 
@@ -110,7 +110,7 @@ class Recommendation:
     def columns(self) -> Columns:
         """The finalists as the columns of a table."""
         found, marks = self.candidates, {self.use.key: " ←"}
-        texts: dict[str, Callable[[Candidate], str | None]] = {
+        texts: dict[str, Callable[[Finalist], str | None]] = {
             "case": lambda one: one.label + marks.get(one.key, ""),
             "MiB/s": lambda one: three_digits(one.bytes_per_s / MIB),
             "samples/s": lambda one: rate_text(one.samples_per_s.median),
@@ -169,7 +169,7 @@ def _check(found: Recommendation) -> None:
 _KEPT = Documents(Recommendation, ".recommendation.json", "a recommendation", _check)
 
 
-def _times(one: Candidate) -> str | None:
+def _times(one: Finalist) -> str | None:
     if one.against_default is None:
         return "1" if DEFAULT_ROLE in one.roles else ""
     ratio = one.against_default.ratio

@@ -16,15 +16,15 @@ from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
-from iobench.bench.plan import AUTO
-from iobench.bench.race import COMPARED, MANY, Again, Race
+from iobench.bench.round_plan import AUTO
 from iobench.bench.run import run
+from iobench.bench.successive_halving import COMPARED, UNLIMITED, FinalRounds, SuccessiveHalving
 from iobench.dataset.manifest import Manifest
 from iobench.host.device import pick_device
-from iobench.recommendation import data as datas
-from iobench.recommendation.candidates import asked_word, default_case, field_of, packages_of
-from iobench.recommendation.data import Data
-from iobench.recommendation.needs import Needs
+from iobench.recommendation import measured_data
+from iobench.recommendation.candidates import candidate_set, default_case, loader_word, packages_of
+from iobench.recommendation.measured_data import Data
+from iobench.recommendation.requirements import Requirements
 from iobench.recommendation.unmeasured import left_out, nothing, too_late
 from iobench.results.cases import key_of
 
@@ -66,39 +66,39 @@ class Found:
         return [case for case in self.final.cases if case.key in self.roles]
 
 
-def search(data: Data, needs: Needs, observer: Observer, began: float) -> Found:
+def search(data: Data, requirements: Requirements, observer: Observer, began: float) -> Found:
     """Race all that take part, measure the few that matter again, and check what it rests on.
 
     InvalidSettings where nothing fits, or no case could be measured in the time there is.
     """
-    device = str(pick_device(needs.device))
-    needs = replace(needs, real_bytes=data.real_bytes)
-    field_ = field_of(data.manifest, needs, device, data.cache, data.added)
-    observer.status(f"for {needs.told(data.cold)}")
-    end = began + needs.max_time_s
+    device = str(pick_device(requirements.device))
+    requirements = replace(requirements, full_bytes=data.full_bytes)
+    field_ = candidate_set(data.manifest, requirements, device, data.cache, data.added)
+    observer.status(f"for {requirements.told(data.cold)}")
+    end = began + requirements.max_time_s
     left_s = end - time.monotonic()
-    options = RunOptions(cache=(data.cache,), seed=needs.seed, limits=False)
-    race = Race(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s)
-    raced = run(data.manifest, options, observer=observer, cases=field_.cases, race=race)
+    options = RunOptions(cache=(data.cache,), seed=requirements.seed, limits=False)
+    race = SuccessiveHalving(RACING * left_s, proofs_s=PROVING * left_s, end_s=left_s)
+    raced = run(data.manifest, options, observer=observer, cases=field_.cases, strategy=race)
     if raced.interrupted:
         raise KeyboardInterrupt
-    roles = _roles(raced, data, needs, end - time.monotonic())
+    roles = _roles(raced, data, requirements, end - time.monotonic())
     if not roles:
-        raise nothing(raced, needs)
+        raise nothing(raced, requirements)
     if time.monotonic() > end:
-        raise too_late(raced, needs)
+        raise too_late(raced, requirements)
     chosen, roles = _alike([case for case in raced.cases if case.key in roles], roles)
     fresh = replace(options, limits=True)
-    again_s = (AGAIN_STEPPED if needs.step_ms else AGAIN) * (end - time.monotonic())
+    again_s = (AGAIN_STEPPED if requirements.step_ms else AGAIN) * (end - time.monotonic())
     final = _again(data.manifest, chosen, fresh, AUTO, (again_s, end), observer)
-    if not final.sound:
-        raise nothing(final, needs)
+    if not final.valid_records:
+        raise nothing(final, requirements)
     found = Found(data, raced, final, roles, [*data.left_out, *field_.not_tried])
-    found.remarks += left_out(final, "again", needs)
-    stepping = _steppable(found, chosen, needs, end - time.monotonic())
-    found.stepped = _with_step(data.manifest, stepping, needs, end, options, observer)
-    if found.stepped is not None and not final.untried:  # or it was said of them already
-        found.remarks += left_out(found.stepped, "with the step", needs)
+    found.remarks += left_out(final, "again", requirements)
+    stepping = _steppable(found, chosen, requirements, end - time.monotonic())
+    found.stepped = _with_step(data.manifest, stepping, requirements, end, options, observer)
+    if found.stepped is not None and not final.skipped:  # or it was said of them already
+        found.remarks += left_out(found.stepped, "with the step", requirements)
     fastest = next(case for case in chosen if FASTEST in roles[case.key])
     try:
         found.halved = _on_half(data, fastest, options, end, observer)
@@ -117,11 +117,11 @@ def _alike(cases: Sequence[Case], roles: dict[str, list[str]]) -> tuple[list[Cas
 
 def rate_of(run: Run, key: str) -> float | None:
     """The median samples/s of a case; None where it was not measured."""
-    rates = [made.samples_per_s for made in run.sound if key_of(made.case) == key]
+    rates = [made.samples_per_s for made in run.valid_records if key_of(made.case) == key]
     return statistics.median(rates) if rates else None
 
 
-def _roles(raced: Run, data: Data, needs: Needs, left_s: float) -> dict[str, list[str]]:
+def _roles(raced: Run, data: Data, requirements: Requirements, left_s: float) -> dict[str, list[str]]:
     """Why which cases are measured again, by key, `left_s` seconds being left for that."""
     rates = {case.key: rate for case in raced.cases if (rate := rate_of(raced, case.key)) is not None}
     if not rates:
@@ -131,11 +131,11 @@ def _roles(raced: Run, data: Data, needs: Needs, left_s: float) -> dict[str, lis
     measured = [case for case in raced.cases if case.key in rates]
     if (default := default_case(measured, data.usual)) is not None:
         named.append((DEFAULT, default.key))
-    if needs.step_ms:
+    if requirements.step_ms:
         known = {key for _, key in named}
-        stepping = _for_step(measured, rates, known, data.manifest, needs)
-        size = needs.batch_sizes[0]
-        epoch_s = data.manifest.schema.samples / size * needs.step_s(size)
+        stepping = _for_step(measured, rates, known, data.manifest, requirements)
+        size = requirements.batch_sizes[0]
+        epoch_s = data.manifest.schema.samples / size * requirements.step_s(size)
         named += stepping[: max(1, int(left_s / 2 / epoch_s) - len(known))]  # each is proved and measured
     roles: dict[str, list[str]] = {}
     for role, key in named:
@@ -144,7 +144,7 @@ def _roles(raced: Run, data: Data, needs: Needs, left_s: float) -> dict[str, lis
 
 
 def _for_step(
-    measured: Sequence[Case], rates: Mapping[str, float], known: set[str], manifest: Manifest, needs: Needs
+    measured: Sequence[Case], rates: Mapping[str, float], known: set[str], manifest: Manifest, requirements: Requirements
 ) -> list[tuple[str, str]]:
     """Who may feed the step: what costs least, and the fastest of other loaders, which may read beside it.
 
@@ -152,7 +152,7 @@ def _for_step(
     """
 
     def enough(case: Case) -> float:
-        return case.batch_size / needs.step_s(case.batch_size)
+        return case.batch_size / requirements.step_s(case.batch_size)
 
     def cost(case: Case) -> tuple[object, ...]:
         return rates[case.key] < enough(case), *cost_of(case, manifest), -rates[case.key]
@@ -161,8 +161,8 @@ def _for_step(
     sure = 1 / (1 / rates[quickest.key] + 1 / enough(quickest))
     feeding = [case for case in measured if rates[case.key] >= enough(case)]
     cheapest = [min(feeding, key=cost)] if feeding else []
-    taken = {asked_word(case) for case in measured if case in cheapest or case.key in known}
-    fastest = {asked_word(case): case for case in sorted(measured, key=lambda case: rates[case.key])}
+    taken = {loader_word(case) for case in measured if case in cheapest or case.key in known}
+    fastest = {loader_word(case): case for case in sorted(measured, key=lambda case: rates[case.key])}
     others = sorted(
         (
             case
@@ -203,23 +203,23 @@ def _again(
     """
     max_time_s, end = times
     again = replace(options, rounds=str(rounds), max_time=max(1.0, round(max_time_s)))
-    race = Again(max_time_s, MANY if rounds == AUTO else int(rounds), end_s=end - time.monotonic())
-    made = run(manifest, again, observer=observer, cases=cases, race=race)
+    race = FinalRounds(max_time_s, UNLIMITED if rounds == AUTO else int(rounds), end_s=end - time.monotonic())
+    made = run(manifest, again, observer=observer, cases=cases, strategy=race)
     if made.interrupted:
         raise KeyboardInterrupt
     return made
 
 
-def _steppable(found: Found, cases: Sequence[Case], needs: Needs, left_s: float) -> list[Case]:
+def _steppable(found: Found, cases: Sequence[Case], requirements: Requirements, left_s: float) -> list[Case]:
     """The finalists for which there is time to be proved and measured once with the step, two at least.
 
     The fastest comes first, then the default; of the others a remark is made.
     """
-    if not needs.step_ms:
+    if not requirements.step_ms:
         return []
     samples, taken, needed_s = found.data.manifest.schema.samples, list[Case](), 0.0
     for case in sorted(cases, key=lambda case: _rank(found.roles[case.key])):
-        needed_s += 2 * math.ceil(samples / case.batch_size) * needs.step_s(case.batch_size)
+        needed_s += 2 * math.ceil(samples / case.batch_size) * requirements.step_s(case.batch_size)
         if needed_s <= left_s:
             taken.append(case)
     taken = taken if len(taken) >= min(COMPARED, len(cases)) else []
@@ -239,7 +239,7 @@ def _rank(roles: Sequence[str]) -> int:
 def _with_step(
     manifest: Manifest,
     cases: Sequence[Case],
-    needs: Needs,
+    requirements: Requirements,
     end: float,
     options: RunOptions,
     observer: Observer,
@@ -248,9 +248,9 @@ def _with_step(
     if not cases:
         return None
     stepping = [
-        replace(case, model=needs.model)
-        if needs.model != "none"
-        else replace(case, step_s=needs.step_s(case.batch_size))
+        replace(case, model=requirements.model)
+        if requirements.model != "none"
+        else replace(case, step_s=requirements.step_s(case.batch_size))
         for case in cases
     ]
     times = (STEPPED * (end - time.monotonic()), end)
@@ -264,7 +264,7 @@ def _on_half(data: Data, fastest: Case, options: RunOptions, end: float, observe
     """
     if end - time.monotonic() < LEAST_S:
         return None
-    manifest = datas.half(data, [fastest.variant], end - LEAST_S)
+    manifest = measured_data.half(data, [fastest.variant], end - LEAST_S)
     if manifest is None:
         return None
     smaller = replace(fastest, dataset=manifest.name, content=f"{manifest.content or 0:016x}")

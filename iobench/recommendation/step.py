@@ -20,10 +20,10 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import FirstSamples, Source
 from iobench.formats import Batch
 from iobench.host.device import pick_device
+from iobench.loading.host_to_device import DeviceBatch, HostBatch, HostToDevice
 from iobench.loading.target import failed, function_of, kind_of
 from iobench.loading.tensors import tensors_of
-from iobench.loading.transfer import DeviceBatch, HostBatch, HostToDevice
-from iobench.recommendation.needs import Needs
+from iobench.recommendation.requirements import Requirements
 
 UNEVEN = 2.0  # times as long as a quarter took, that half of them did
 STEPS, TIMED_S = 20, 2.0  # that are timed: no more than so many, none after so long
@@ -31,25 +31,25 @@ STEPS, TIMED_S = 20, 2.0  # that are timed: no more than so many, none after so 
 Step = Callable[[DeviceBatch], object]
 
 
-def timed(of: Manifest | Source, needs: Needs, observer: Observer) -> Needs:
+def timed(of: Manifest | Source, requirements: Requirements, observer: Observer) -> Requirements:
     """The same needs with the milliseconds that a step of its model, or of its callable, takes here.
 
     TargetError, with the traceback, where the callable raises; InvalidSettings where the model finds
     nothing to train on, or the step is said in two ways.
     """
-    if bool(needs.step_ms) + (needs.model != "none") + bool(needs.step) > 1:
+    if bool(requirements.step_ms) + (requirements.model != "none") + bool(requirements.step) > 1:
         raise InvalidSettings("step-ms, model and step all say what the training step is: give one of them")
-    if not needs.names_step:
-        return needs
-    transfer = HostToDevice(pick_device(needs.device), non_blocking=False)
-    step = _callable(needs.step) if needs.step else _model(needs, of, transfer)
-    observer.status(f"timing the training step: {needs.step or needs.model}")
-    timed = [_seconds(step, tensors_of(first_batch(of, size)), transfer) for size in needs.batch_sizes]
+    if not requirements.names_step:
+        return requirements
+    transfer = HostToDevice(pick_device(requirements.device), non_blocking=False)
+    step = _callable(requirements.step) if requirements.step else _model(requirements, of, transfer)
+    observer.status(f"timing the training step: {requirements.step or requirements.model}")
+    timed = [_seconds(step, tensors_of(first_batch(of, size)), transfer) for size in requirements.batch_sizes]
     took_ms = [1000 * _quick(seconds) for seconds in timed]
     observer.status(f"a step takes {enumerated([three_digits(one) for one in took_ms])} ms")
     if any(statistics.median(seconds) > UNEVEN * _quick(seconds) for seconds in timed):
         observer.status("half of the steps took much longer than that, as beside other work on this machine")
-    return replace(needs, step_ms=took_ms[0], measured_ms=tuple(took_ms))
+    return replace(requirements, step_ms=took_ms[0], measured_ms=tuple(took_ms))
 
 
 def first_batch(of: Manifest | Source, count: int) -> Batch:
@@ -61,8 +61,8 @@ def first_batch(of: Manifest | Source, count: int) -> Batch:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _model(needs: Needs, of: Manifest | Source, transfer: HostToDevice) -> Step:
-    return Trainer(needs.model, of.schema, transfer.device, needs.seed).step
+def _model(requirements: Requirements, of: Manifest | Source, transfer: HostToDevice) -> Step:
+    return Trainer(requirements.model, of.schema, transfer.device, requirements.seed).step
 
 
 def _callable(word: str) -> Step:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from iobench.recommendation.result import Candidate, Raced, Recommendation
+from iobench.recommendation.result import Finalist, RacedFormat, Recommendation
 from iobench.report import charts, plots
 from iobench.report.figure import Figure
 from iobench.report.rows import FASTEST, RIVAL, SLOWER, Row
@@ -52,7 +52,7 @@ def figures(found: Recommendation, prefix: str = "") -> list[Figure]:
     return drawn
 
 
-def _row(one: Candidate, place: int) -> Row:
+def _row(one: Finalist, place: int) -> Row:
     rate, sample_bytes = one.decisive_per_s, one.bytes_per_s / one.samples_per_s.median
     low, high = (None if end is None else end * sample_bytes for end in (rate.low, rate.high))
     trained = one.trained_per_s is not None
@@ -69,7 +69,7 @@ def _row(one: Candidate, place: int) -> Row:
     }
 
 
-def _size(one: Raced) -> Row:
+def _size(one: RacedFormat) -> Row:
     return {
         "format": one.format,
         "stored_bytes": one.stored_bytes,

@@ -1,4 +1,4 @@
-"""A diagnosis → terminal."""
+"""Tables of a diagnosis."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
-from iobench.diagnose.seen import Seen
+from iobench.diagnose.loop_stats import LoopStats
 from iobench.terminal.tables import plain_table
 
 if TYPE_CHECKING:  # they load torch
-    from iobench.diagnose.profiling import Profiled
+    from iobench.diagnose.profiling import Profile
 
-TELLING_S = 0.05  # of a loop, below which the system's count of processor time says nothing
+MEASURABLE_S = 0.05  # shorter loops have no usable processor time: the system counts it in 10 ms
 
 
-def seen_table(seen: Seen, alone: bool = False) -> Table:
+def loop_table(seen: LoopStats, alone: bool = False) -> Table:
     """What a loop over a loader showed, a line per figure; `alone` where nothing was done with batches."""
     table = plain_table("what", "seen", left=2)
     table.columns[1].no_wrap = False
@@ -26,7 +26,7 @@ def seen_table(seen: Seen, alone: bool = False) -> Table:
     return table
 
 
-def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
+def _seen(seen: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
     facts = seen.facts
     settings = (
         f", {counted(facts.workers, 'worker')}, batch size {facts.batch_size}"
@@ -42,7 +42,7 @@ def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
     yield "first batch", seconds_text(seen.first_wait_s)
     if seen.batches > 1:
         yield from _steady(seen, alone)
-    if seen.elapsed_s >= TELLING_S:
+    if seen.elapsed_s >= MEASURABLE_S:
         yield "processors", _processors(seen)
     if seen.iowait is not None:
         yield "waiting for disks", f"{seen.iowait:.0%} of all processors"
@@ -57,8 +57,8 @@ def _seen(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
         yield "memory", f"{bytes_text(seen.memory_bytes)} of all processes, grown by {growth}"
 
 
-def _steady(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
-    """What the batches after the first showed."""
+def _steady(seen: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
+    """Yield the figures of the batches after the first."""
     speed = f"{rate_text(seen.rate)} {'samples' if seen.samples else 'batches'}/s"
     yield "after it", f"{speed}, {bytes_text(seen.bytes_per_s)}/s"
     if not alone:
@@ -68,16 +68,16 @@ def _steady(seen: Seen, alone: bool) -> Iterator[tuple[str, str]]:
     yield "wait p50, p99, most", ", ".join(map(seconds_text, waits))
 
 
-def _processors(seen: Seen) -> str:
+def _processors(seen: LoopStats) -> str:
     used = f"{seen.cpu_s / seen.elapsed_s:.0%} of a core"
     if not seen.workers:
         return used
     return f"{used}, {counted(seen.workers, 'worker')} {seen.worker_cpu_s / seen.elapsed_s:.0%}"
 
 
-def profile_table(profiled: Profiled) -> Table:
-    """The functions that took most of a process's time."""
-    table = plain_table(f"{profiled.where}, {seconds_text(profiled.total_s)}", "own time", "calls", left=1)
-    for function in profiled.functions:
+def profile_table(profile: Profile) -> Table:
+    """Return the functions that took most of a process's time."""
+    table = plain_table(f"{profile.where}, {seconds_text(profile.total_s)}", "own time", "calls", left=1)
+    for function in profile.functions:
         table.add_row(function.name, f"{function.share:.0%}", f"{function.calls:,}")
     return table

@@ -1,4 +1,4 @@
-"""The terminal: results to stdout, progress and notes to stderr."""
+"""Output: results to stdout, progress and notes to stderr."""
 
 from __future__ import annotations
 
@@ -24,38 +24,38 @@ from iobench.base.text import printable
 from iobench.base.units import bytes_text
 from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
-from iobench.diagnose.advice import Diagnosis
+from iobench.diagnose.diagnosis import Diagnosis
 from iobench.results import stats, summary
 from iobench.results.cases import key_of
 from iobench.results.record import Record, plain
 from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
-from iobench.terminal.diagnosed import profile_table, seen_table
-from iobench.terminal.tuned import trials_table
-from iobench.tuning.trial import compared
+from iobench.terminal.diagnosed import profile_table, loop_table
+from iobench.terminal.tuned import candidates_table
+from iobench.tuning.candidate import compared
 
-WIDE = 240  # for files and pipes, which have no width
+WIDE = 240  # columns for files and pipes
 
 
 class _Speed(ProgressColumn):
-    """Bytes per second in the units of every other figure; rich's own are decimal."""
+    """Bytes per second in binary units, as everywhere else; rich's own column is decimal."""
 
     def render(self, task: Task) -> Text:
         return Text(f"{bytes_text(task.speed)}/s" if task.speed else "")
 
 
 def note(text: str) -> None:
-    """Print a line to stderr; what a terminal would obey in it is written out."""
+    """Print a line to stderr, with control characters escaped."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
 def warning(text: str) -> None:
-    """Print a line to stderr that says what it is."""
+    """Print a warning to stderr."""
     note(f"warning: {text}")
 
 
 def result(*parts: RenderableType) -> None:
-    """Print lines and tables to stdout; what a terminal would obey in a line is written out."""
+    """Print lines and tables to stdout, with control characters escaped."""
     console = _console()
     for part in parts:
         if isinstance(part, str):
@@ -65,41 +65,41 @@ def result(*parts: RenderableType) -> None:
 
 
 def as_json(value: Any) -> None:
-    """Print a value as JSON to stdout; what JSON has no number for as null."""
+    """Print a value as JSON to stdout, NaN and infinity as null."""
     print(json.dumps(plain(value), indent=2))
 
 
 def diagnosis(found: Diagnosis) -> None:
-    """Print what was seen of a loader that ran alone, the verdict, and what to do."""
-    result(seen_table(found.seen, alone=True))
-    if found.trials:
-        result("", trials_table(found.trials, compared(found.trials)))
-    for profiled in found.profiles:
-        result("", profile_table(profiled))
+    """Print the figures of a loader that ran alone, the verdict and the advice."""
+    result(loop_table(found.seen, alone=True))
+    if found.candidates:
+        result("", candidates_table(found.candidates, compared(found.candidates)))
+    for profile in found.profiles:
+        result("", profile_table(profile))
     for one in found.warnings:
         warning(one)
     result("", found.verdict, *(f"- {one.said}" for one in found.advice))
     if found.bottleneck is not False and not found.advice:
-        result("- Nothing stands out that would make it faster.")
+        result("- No setting or habit stands out as the cause.")
 
 
 def run(found: Run, smallest: float, wide: bool = False) -> None:
-    """Print the table of a run, what to know about it, and the answer."""
-    if not found.sound:
+    """Print the tables of a run, its notes and the answer."""
+    if not found.valid_records:
         return
-    measured = {key_of(record.case) for record in found.sound}
+    measured = {key_of(record.case) for record in found.valid_records}
     if missing := [str(label) for key, label in found.labels.items() if key not in measured]:
         note(f"not measured: {'; '.join(missing)}")
     for remark in found.remarks:
         note(remark)
-    records(found.sound, smallest, wide)
+    records(found.valid_records, smallest, wide)
     for path in found.traces:
         note(f"trace: {path}")
     note(f"records: {found.path}")
 
 
 def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING, wide: bool = False) -> None:
-    """Print the tables of some records, what speaks against them, and the answer for each context."""
+    """Print the tables of some records, their warnings and the answer for each context."""
     described = summary.summarise(found, smallest)
     result(*run_tables.run_lines(found), "")
     width = _console().width
@@ -119,7 +119,7 @@ def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING, wide:
 
 @contextmanager
 def progress() -> Iterator[Report]:
-    """A callback that draws bars with bytes/s and time left on a terminal, and else prints what begins."""
+    """Yield a progress callback: bars with bytes/s and time left on a terminal, else one line per step."""
     if not sys.stderr.isatty():
         yield lambda what, done, total: note(what) if done == 0 else None
         return

@@ -1,4 +1,4 @@
-"""A recommendation → terminal."""
+"""Output of `iobench recommend`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iobench.terminal.tables import plain_table
 
 
 def parts(found: Recommendation) -> Iterator[RenderableType]:
-    """The finalists' table, what to use and why, what else there is, and the code to paste."""
+    """Yield the table of finalists, the answer with its reasons and alternatives, and the code to paste."""
     yield _table(found)
     yield ""
     yield from found.sentences

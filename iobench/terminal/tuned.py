@@ -1,4 +1,4 @@
-"""What to set of somebody's loader → terminal."""
+"""Output of `iobench tune`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rich.table import Table
 from iobench.base.units import bytes_text, rate_text, seconds_text
 from iobench.results.stats import Comparison
 from iobench.terminal.tables import plain_table
-from iobench.tuning.trial import HEADROOM
+from iobench.tuning.candidate import HEADROOM
 
 if TYPE_CHECKING:  # they load torch
-    from iobench.tuning.answer import Tuned
-    from iobench.tuning.trial import Trial
+    from iobench.tuning.tuning_result import TuningResult
+    from iobench.tuning.candidate import Candidate
 
 
-def parts(found: Tuned) -> Iterator[RenderableType]:
-    """The table of settings, what to set and why, and what was not tried."""
+def parts(found: TuningResult) -> Iterator[RenderableType]:
+    """Yield the table of settings, the answer with its reasons, and what was not tried."""
     head = {HEADROOM: found.headroom} if found.headroom else {}
-    yield trials_table(found.trials, {**found.against, **head}, found.use.name)
+    yield candidates_table(found.candidates, {**found.against, **head}, found.use.name)
     yield ""
     yield from found.sentences
     if found.code:
@@ -34,13 +34,15 @@ def parts(found: Tuned) -> Iterator[RenderableType]:
         yield from (f"- {sentence}" for sentence in found.not_tried)
 
 
-def trials_table(trials: Sequence[Trial], against: Mapping[str, Comparison], chosen: str = "") -> Table:
+def candidates_table(
+    candidates: Sequence[Candidate], against: Mapping[str, Comparison], chosen: str = ""
+) -> Table:
     """Settings, how fast they were in the race, and in fresh rounds against the loader as it is."""
     table = plain_table(
         "setting", "samples/s", "race", "× as it is, fresh rounds", "first batch", "memory", "", left=1
     )
-    base = statistics.median(trials[0].rates.values()) if trials[0].rates else 0.0
-    for one in trials:
+    base = statistics.median(candidates[0].rates.values()) if candidates[0].rates else 0.0
+    for one in candidates:
         if not (one.rates or one.fresh or one.failed or one.unfit):
             continue  # no time was left for it, which a sentence says
         rate = statistics.median(one.rates.values()) if one.rates else 0.0
@@ -48,7 +50,7 @@ def trials_table(trials: Sequence[Trial], against: Mapping[str, Comparison], cho
             f"{one.name} ←" if one.name == chosen else one.name,
             rate_text(one.rate) if one.rate else "",
             f"{rate / base:.2f}" if base and rate else "",
-            _times(against.get(one.name)) if one is not trials[0] else "1",
+            _times(against.get(one.name)) if one is not candidates[0] else "1",
             seconds_text(statistics.median(one.first_batch_s)) if one.first_batch_s else "",
             bytes_text(one.memory_bytes) if one.memory_bytes else "",
             one.failed or one.unfit or "",

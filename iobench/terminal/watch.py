@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from iobench.diagnose import advice
-from iobench.diagnose.seen import Seen
+from iobench.diagnose import diagnosis
+from iobench.diagnose.loop_stats import LoopStats
 from iobench.host.device import in_use
 from iobench.notebook.watch import ShownWatch
 
@@ -25,16 +25,16 @@ def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> Shown
     return ShownWatch(loader, in_use() if device == "auto" else device, _tell, headroom)
 
 
-def _tell(seen: Seen) -> None:
+def _tell(seen: LoopStats) -> None:
     from rich.console import Console
     from rich.text import Text
 
     from iobench.base.text import printable
-    from iobench.terminal.diagnosed import seen_table
+    from iobench.terminal.diagnosed import loop_table
 
-    found = advice.diagnose(seen)
+    found = diagnosis.diagnose(seen)
     console = Console(stderr=True, highlight=False)
-    console.print(seen_table(seen))
+    console.print(loop_table(seen))
     for line in (
         *(f"warning: {one}" for one in found.warnings),
         found.verdict,

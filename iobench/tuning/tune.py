@@ -14,17 +14,17 @@ from iobench.base.errors import (
     IobenchError,
     TargetError,
 )
-from iobench.base.thresholds import CROWDED
+from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
 from iobench.loading.target import called_of, raised
-from iobench.tuning import settings
-from iobench.tuning.answer import Tuned, answer
-from iobench.tuning.contest import CUTS, Contest, Limits, finalists, unseen
-from iobench.tuning.own import Own
-from iobench.tuning.records import Records, new_path
-from iobench.tuning.trial import AS_IT_IS, HEADROOM, Trial, slowing
-from iobench.tuning.turn import CYCLES, Turn, Wanted
-from iobench.tuning.use import Replay, Use
+from iobench.tuning import search_space
+from iobench.tuning.candidate import BASELINE, HEADROOM, Candidate, slowing
+from iobench.tuning.consumer import Consumer, HeadroomLoader
+from iobench.tuning.settings_race import CUTS, ResourceLimits, SettingsRace, finalists, hidden_gain
+from iobench.tuning.tunable_loader import TunableLoader
+from iobench.tuning.tuning_result import TuningResult, answer
+from iobench.tuning.turn import CYCLES, TurnResult, TurnSpec
+from iobench.tuning.turn_recorder import TurnRecorder, new_path
 from iobench.tuning.watchdog import Watchdog
 
 MAX_TIME_S = 60.0
@@ -52,7 +52,7 @@ def tune(
     data_dir: Path = Path("data"),
     out: Path | None = None,
     on_status: Status = lambda text: None,
-) -> Tuned:
+) -> TuningResult:
     """The settings with which somebody's loader is fastest, by a race whose winners are measured again.
 
     `target`: a DataLoader, any other iterable, or what makes one: `train.py:make_loader`, with what it is
@@ -68,15 +68,15 @@ def tune(
     _check(max_time_s=max_time_s, timeout_s=timeout_s, max_memory=max_memory_bytes)
     if max_workers is not None and max_workers < 0:
         raise InvalidSettings(f"max-workers {max_workers} is below 0")
-    use = Use(device, step_ms, model, seed)
+    use = Consumer(device, step_ms, model, seed)
     if headroom and not use.trains:
         raise InvalidSettings("headroom is that of a training step: give --step-ms or --model with it")
-    own, called = own_of(target)
-    dog, limits = Watchdog(timeout_s), Limits(max_workers, max_memory_bytes)
-    records = Records(out or new_path(data_dir, called), called, _present(own), use, seed)
-    replay = Replay(use) if headroom else None
-    wanted = Wanted(_held(use, replay), use.synchronize, guard=dog.over)
-    contest = Contest(own, wanted, limits, records.add)
+    own, called = resolve_target(target)
+    dog, limits = Watchdog(timeout_s), ResourceLimits(max_workers, max_memory_bytes)
+    records = TurnRecorder(out or new_path(data_dir, called), called, _present(own), use, seed)
+    replay = HeadroomLoader(use) if headroom else None
+    wanted = TurnSpec(_held(use, replay), use.synchronize, guard=dog.over)
+    contest = SettingsRace(own, wanted, limits, records.add)
     with dog.watching(), contest.under_way():
         try:
             return _Tuning(contest, limits, use, began + max_time_s, max_time_s, on_status).run(
@@ -92,27 +92,27 @@ class _Tuning:
     """The steps of it, each with its part of the time."""
 
     def __init__(
-        self, contest: Contest, limits: Limits, use: Use, end: float, whole_s: float, status: Status
+        self, contest: SettingsRace, limits: ResourceLimits, use: Consumer, end: float, whole_s: float, status: Status
     ) -> None:
         self._contest, self._limits, self._use = contest, limits, use
         self._end, self._whole_s, self._status = end, whole_s, status
 
-    def run(self, replay: Replay | None, records: Records, seed: int) -> Tuned:
+    def run(self, replay: HeadroomLoader | None, records: TurnRecorder, seed: int) -> TuningResult:
         own, device = self._contest.own, str(self._use.device)
         self._status(f"measuring the loader as it is; every turn is kept in {records.path}")
-        turn = self._contest.look(Trial(AS_IT_IS), LOOK * self._whole_s)
+        turn = self._contest.look(Candidate(BASELINE), LOOK * self._whole_s)
         if replay is not None:
             replay.batches = turn.of or turn.batches
-        starting = turn.measured.timing.first_batch_s > settings.STARTING * turn.epoch_s
-        like = settings.Like(turn.complete, starting, _idle(turn), not _idle(turn), device)
-        trials, not_tried = settings.trials_of(own, like, self._limits)
-        self._check_time(turn, trials)
-        self._status(f"a race of {counted(len(trials), 'setting')}: {'; '.join(one.name for one in trials)}")
-        self._contest.race(trials, RACE * self._whole_s, seed)
-        more = self._refined(trials, replace(like, starting=True), seed) if len(trials) > 1 else []
-        chosen = self._finalists([*trials, *more])
+        starting = turn.measured.timing.first_batch_s > search_space.STARTING * turn.epoch_s
+        like = search_space.LoaderTraits(turn.complete, starting, _idle(turn), not _idle(turn), device)
+        candidates, not_tried = search_space.candidates_for(own, like, self._limits)
+        self._check_time(turn, candidates)
+        self._status(f"a race of {counted(len(candidates), 'setting')}: {'; '.join(one.name for one in candidates)}")
+        self._contest.race(candidates, RACE * self._whole_s, seed)
+        more = self._refined(candidates, replace(like, starting=True), seed) if len(candidates) > 1 else []
+        chosen = self._finalists([*candidates, *more])
         if replay is not None:
-            chosen.append(Trial(HEADROOM, kind="headroom", make=lambda: replay))
+            chosen.append(Candidate(HEADROOM, kind="headroom", make=lambda: replay))
         self._status(f"measuring again, in fresh rounds: {', '.join(one.name for one in chosen)}")
         self._contest.fresh(
             chosen, max(LEAST_LEFT * self._whole_s, self._end - time.monotonic()), seed=seed + 1
@@ -123,63 +123,63 @@ class _Tuning:
                 f"two settings can be compared; see what it keeps from epoch to epoch. "
                 f"What was measured is in {records.path}"
             )
-        tried, path = [*trials, *more], str(records.path)
+        tried, path = [*candidates, *more], str(records.path)
         return answer(self._contest, tried, chosen, not_tried, path, self._use.trains)
 
-    def _check_time(self, turn: Turn, trials: Sequence[Trial]) -> None:
+    def _check_time(self, turn: TurnResult, candidates: Sequence[Candidate]) -> None:
         """InvalidSettings where there is no time for a turn of each and three of the best."""
         timing, cycle = turn.measured.timing, max(1, self._contest.own.workers({}))
         each_s = turn.epoch_s / max(1, turn.of or turn.batches)
         least_s = timing.open_s + timing.first_batch_s + CYCLES * cycle * each_s
-        needed_s = turn.took_s + (len(trials) + 2 * CUTS) * least_s
+        needed_s = turn.took_s + (len(candidates) + 2 * CUTS) * least_s
         if needed_s > self._whole_s:
             raise InvalidSettings(
-                f"--max-time {self._whole_s:g} is too short for a round of each of {len(trials)} settings "
+                f"--max-time {self._whole_s:g} is too short for a round of each of {len(candidates)} settings "
                 f"and {CUTS} of the best: a few batches take {seconds_text(least_s)}; give --max-time "
                 f"{math.ceil(needed_s)} or more"
             )
 
-    def _refined(self, trials: Sequence[Trial], like: settings.Like, seed: int) -> list[Trial]:
+    def _refined(self, candidates: Sequence[Candidate], like: search_space.LoaderTraits, seed: int) -> list[Candidate]:
         """The fastest of the race with one more thing changed, which race against it."""
-        best = max((one for one in trials if _fits(one)), key=lambda one: one.rate, default=None)
+        best = max((one for one in candidates if _fits(one)), key=lambda one: one.rate, default=None)
         if best is None or not best.changes:
             return []
-        known = [one.changes for one in trials]
-        more = settings.refinements(self._contest.own, best, like)
+        known = [one.changes for one in candidates]
+        more = search_space.refinements(self._contest.own, best, like)
         more = [one for one in more if one.changes not in known]
         if more:
             self._status(f"with {best.name}: {', '.join(one.name for one in more)}")
-            again = Trial(best.name, best.changes, best.kind)
+            again = Candidate(best.name, best.changes, best.kind)
             self._contest.race([again, *more], REFINE * self._whole_s, seed)
         return more
 
-    def _finalists(self, trials: Sequence[Trial]) -> list[Trial]:
+    def _finalists(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         """The loader as it is, and whoever was faster and near the fastest; it must fit the limits."""
-        base, *others = trials
+        base, *others = candidates
         fitting = sorted((one for one in others if _fits(one)), key=lambda one: one.rate, reverse=True)
         if base.unfit is None:
-            fitting = [one for one in fitting if one.rate > base.rate or unseen(base, one)]
+            fitting = [one for one in fitting if one.rate > base.rate or hidden_gain(base, one)]
         elif not fitting:
-            least = min((one for one in trials if one.memory_bytes), key=lambda one: one.memory_bytes or 0)
+            least = min((one for one in candidates if one.memory_bytes), key=lambda one: one.memory_bytes or 0)
             raise InvalidSettings(
                 f"nothing fits the limits given: {least.name}, which takes least, "
                 f"{least.unfit or least.failed}"
             )
         near = [one for one in fitting[:FINALISTS] if one.rate >= NEAR * fitting[0].rate]
-        return finalists(trials, near, self._end - time.monotonic())
+        return finalists(candidates, near, self._end - time.monotonic())
 
 
-def own_of(target: str | Iterable[Any]) -> tuple[Own, str]:
+def resolve_target(target: str | Iterable[Any]) -> tuple[TunableLoader, str]:
     """Somebody's loader, and what it is called; TargetError where it cannot be made."""
     if not isinstance(target, str):
-        return Own(target), type(target).__name__
+        return TunableLoader(target), type(target).__name__
     found = called_of(target)
     workers = found.given_or_default("num_workers")
     known = workers if isinstance(workers, int) else 0
-    return Own(found.made(), found.made, found.takes, known), found.name
+    return TunableLoader(found.made(), found.made, found.takes, known), found.name
 
 
-def _held(use: Use, replay: Replay | None) -> Callable[[Sequence[Any]], None]:
+def _held(use: Consumer, replay: HeadroomLoader | None) -> Callable[[Sequence[Any]], None]:
     """What is done with each batch; the first ones of the first epoch are held, where they are replayed."""
     if replay is None:
         return use
@@ -191,19 +191,19 @@ def _held(use: Use, replay: Replay | None) -> Callable[[Sequence[Any]], None]:
     return hold
 
 
-def _fits(trial: Trial) -> bool:
-    return bool(trial.rates) and trial.failed is None
+def _fits(candidate: Candidate) -> bool:
+    return bool(candidate.rates) and candidate.failed is None
 
 
-def _idle(turn: Turn) -> bool:
+def _idle(turn: TurnResult) -> bool:
     """Whether its processes waited most of the time: sleeping, or for a disk or network, not for a core."""
     others = turn.measured.others
-    if others is not None and (others.processors or 0.0) > CROWDED:
+    if others is not None and (others.processors or 0.0) > CPU_CONTENDED:
         return False
     return turn.measured.processor.cpu_s < 0.5 * turn.measured.timing.epochs_s
 
 
-def _present(own: Own) -> dict[str, Any]:
+def _present(own: TunableLoader) -> dict[str, Any]:
     return {name: getattr(own.loader, name) for name in PRESENT} if own.rebuilds else {}
 
 

@@ -14,17 +14,17 @@ from iobench.base import thresholds
 from iobench.bench.epoch import collect_garbage, measured_of, timing_of
 from iobench.bench.meter import Meter
 from iobench.host.counters import Counters
-from iobench.host.pace import PaceWatch
+from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.loading.foreign import length_of, samples_in, tensors_of
 from iobench.results.parts import Measured, TimingPart
 
-Guard = Callable[[Iterable[Any]], Iterable[Any]]
+ItemGuard = Callable[[Iterable[Any]], Iterable[Any]]
 
 CYCLES = 2  # of all workers, after the first one, that a cut turn has to see
 
 
 @dataclass(frozen=True)
-class Wanted:
+class TurnSpec:
     """How long a turn may last, and what is done with each batch.
 
     An epoch is cut off after `limit_s`, or after `batches` of them; without either it is whole. Epochs
@@ -36,11 +36,11 @@ class Wanted:
     limit_s: float | None = None
     batches: int | None = None
     least_s: float | None = None
-    guard: Guard = lambda items: items
+    guard: ItemGuard = lambda items: items
 
 
 @dataclass(frozen=True)
-class Turn:
+class TurnResult:
     """What a turn showed.
 
     `epoch_s` and `samples` are of a whole epoch: where it was cut off, what they would have been at the
@@ -63,17 +63,17 @@ class Turn:
 
 
 def take(
-    make: Callable[[], Iterable[Any]], workers: int, wanted: Wanted, apart: Collection[int] = ()
-) -> Turn:
+    make: Callable[[], Iterable[Any]], workers: int, wanted: TurnSpec, apart: Collection[int] = ()
+) -> TurnResult:
     """Make a loader and go over it; what it raises passes through. ValueError where it gives nothing.
 
     The memory of processes that are `apart`, by number, is not its own.
     """
     began = time.perf_counter()
     collect_garbage(forking=workers > 0)
-    counters = Counters(Path.cwd(), early_snapshot=workers > 0, apart=apart)
+    counters = Counters(Path.cwd(), early_snapshot=workers > 0, excluded=apart)
     seen, opening = _Seen(workers), Meter()
-    paces = PaceWatch()
+    paces = CpuSpeedProbe()
     counters.start()
     try:
         with opening:
@@ -92,7 +92,7 @@ def take(
     finally:
         counts = counters.stop()
     epoch_s, samples, complete = seen.epoch(total)
-    return Turn(
+    return TurnResult(
         measured=measured_of(_timing(seen, opening), counts, paces),
         complete=complete,
         batches=seen.batches,
@@ -116,7 +116,7 @@ class _Seen:
         self._marks = array("d")  # since the epoch began, of each batch
         self._counts = array("q")
 
-    def over(self, loader: Iterable[Any], wanted: Wanted) -> None:
+    def over(self, loader: Iterable[Any], wanted: TurnSpec) -> None:
         """Go over one epoch; only the first one of a turn is ever cut off."""
         began, self._marks, self._counts = time.perf_counter(), array("d"), array("q")
         with closing(_generator(wanted.guard(loader))) as items:
@@ -149,7 +149,7 @@ class _Seen:
         expected = self._marks[cycle - 1] + each_s * max(0, total - cycle)
         return max(expected, 1e-9), self.samples / came * total, False
 
-    def _enough(self, wanted: Wanted) -> bool:
+    def _enough(self, wanted: TurnSpec) -> bool:
         came = len(self._marks)
         if wanted.batches is not None and came >= wanted.batches:
             return True

@@ -22,12 +22,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from _diagnoses import data, healthy, ill
+from _diagnoses import bad, data, good
 from iobench.diagnose import session
-from iobench.tuning.contest import Contest
-from iobench.tuning.own import Own
-from iobench.tuning.trial import AS_IT_IS, Trial, compared
-from iobench.tuning.turn import Wanted
+from iobench.tuning.settings_race import SettingsRace
+from iobench.tuning.tunable_loader import TunableLoader
+from iobench.tuning.candidate import BASELINE, Candidate, compared
+from iobench.tuning.turn import TurnSpec
 
 BURN = "import os, sys\nwhile os.path.exists(sys.argv[1]): sum(range(1_000_000))"  # as long as this lives
 ACHIEVED_ROUNDS, ACHIEVED_S = 7, 5.0
@@ -65,7 +65,7 @@ def main() -> None:
 
 def chosen(part: str, only: Sequence[str]) -> dict[str, Any]:
     """The loaders of a part, or of these names."""
-    every = {**{name: (make, ()) for name, make in healthy.LOADERS.items()}, **ill.LOADERS}
+    every = {**{name: (make, ()) for name, make in good.LOADERS.items()}, **bad.LOADERS}
     number, of = map(int, part.split("/"))
     names = only or sorted(every)[number - 1 :: of]
     return {name: every[name] for name in names}
@@ -74,19 +74,19 @@ def chosen(part: str, only: Sequence[str]) -> dict[str, Any]:
 def one(name: str, make: Any, kinds: Sequence[str], files: Path, given: argparse.Namespace) -> dict[str, Any]:
     """What was said of a loader, and what came of it."""
     try:
-        own = Own(make(files))
+        own = TunableLoader(make(files))
     except ImportError as error:
         print(f"{name:32} left out: {error}")
         return {"name": name, "left_out": str(error)}
     began = time.monotonic()
     said = session.diagnose(own, seconds=given.seconds)
     took_s = time.monotonic() - began
-    gains = compared(said.trials) if said.trials else {}
+    gains = compared(said.candidates) if said.candidates else {}
     advices = []
     for advice in said.advice:
-        taken = [t for t in said.trials if t.name in gains and gains[t.name].ratio.median == advice.gain]
-        trial = taken[0] if taken else None
-        got = achieved(own, trial) if trial is not None and advice.gain else None
+        taken = [t for t in said.candidates if t.name in gains and gains[t.name].ratio.median == advice.gain]
+        candidate = taken[0] if taken else None
+        got = achieved(own, candidate) if candidate is not None and advice.gain else None
         false = got < WORTH if got is not None else advice.kind not in kinds
         advices.append({"kind": advice.kind, "predicted": advice.gain, "achieved": got, "false": false})
     found = {
@@ -102,11 +102,11 @@ def one(name: str, make: Any, kinds: Sequence[str], files: Path, given: argparse
     return found
 
 
-def achieved(own: Own, trial: Trial) -> float | None:
+def achieved(own: TunableLoader, candidate: Candidate) -> float | None:
     """How many times as fast a loader is as advised, over whole epochs of both in turns."""
-    again = Trial(trial.name, trial.changes, trial.kind, make=trial.make)
-    both = [Trial(AS_IT_IS), again]
-    contest = Contest(own, Wanted(lambda tensors: None))
+    again = Candidate(candidate.name, candidate.changes, candidate.kind, make=candidate.make)
+    both = [Candidate(BASELINE), again]
+    contest = SettingsRace(own, TurnSpec(lambda tensors: None))
     with contest.under_way():
         for each in both:
             contest.look(each, None)

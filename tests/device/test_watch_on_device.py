@@ -10,8 +10,8 @@ from simulated import device
 from torch.utils.data import DataLoader, Dataset
 
 import iobench
-from iobench.diagnose import advice, session, watch
-from iobench.diagnose.watch import Watch
+from iobench.diagnose import diagnosis, session, watched_loader
+from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.host.device import Device, device_of
 
 pytest_plugins = "plugged"
@@ -21,7 +21,7 @@ BATCHES = 12
 
 @pytest.fixture(autouse=True)
 def _no_loop_is_too_short(monkeypatch):
-    monkeypatch.setattr(advice, "SHORT_S", 0.0)
+    monkeypatch.setattr(diagnosis, "SHORT_S", 0.0)
 
 
 def looped(machine, read_s, step_s, synchronise=False):
@@ -32,7 +32,7 @@ def looped(machine, read_s, step_s, synchronise=False):
             machine.now += read_s
             yield torch.zeros(4)
 
-    loop = Watch(read(), f"{NAME}:0", lambda seen: None)
+    loop = WatchedLoader(read(), f"{NAME}:0", lambda seen: None)
     for _ in loop:
         machine.work(0, step_s)
         if synchronise:
@@ -47,7 +47,7 @@ def test_a_device_that_is_never_idle_does_not_wait_whatever_its_host_does(plug_i
     assert (seen.batches, seen.wait_s, seen.wait_max_s) == (BATCHES, 0.0, 0.0)
     assert seen.step_s == pytest.approx((BATCHES - 1) * 0.03)
     assert seen.first_wait_s == pytest.approx(0.01)
-    assert advice.diagnose(seen).bottleneck is False
+    assert diagnosis.diagnose(seen).bottleneck is False
 
 
 @pytest.mark.parametrize("synchronise", [False, True])
@@ -57,7 +57,7 @@ def test_a_device_that_has_run_dry_waits(plug_in, schedule, synchronise):
     each = 0.03 if synchronise else 0.02  # nothing overlaps where the loop waits for each step
     assert seen.wait_p50_s == pytest.approx(each)
     assert seen.wait_s == pytest.approx((BATCHES - 1) * each)
-    found = advice.diagnose(seen)
+    found = diagnosis.diagnose(seen)
     assert found.bottleneck
     assert f"{NAME}:0 (by its own clock) waits {seen.wait_share:.0%} of the time" in found.verdict
     assert (seen.gpu, seen.gpu_low) == (None, None)  # no driver that tells how busy it is: nobody can
@@ -66,7 +66,7 @@ def test_a_device_that_has_run_dry_waits(plug_in, schedule, synchronise):
 def test_by_the_host_s_clock_it_would_be_another_verdict(plug_in, monkeypatch):
     """The mutation: where the loop's own clock is read, the test of a device that is never idle fails."""
     machine = plug_in("everything late")
-    monkeypatch.setattr(watch, "device_of", lambda device: Device(torch.device("cpu")))
+    monkeypatch.setattr(watched_loader, "device_of", lambda device: Device(torch.device("cpu")))
     assert looped(machine, read_s=0.01, step_s=0.03).step_s < 0.03
 
 
@@ -85,10 +85,10 @@ def test_pageable_memory_is_an_illness_beside_a_device(plug_in, pinned):
     loader = DataLoader(Slow(), batch_size=4, pin_memory=pinned)
 
     def kinds(where):
-        loop = Watch(loader, where, lambda seen: None)
+        loop = WatchedLoader(loader, where, lambda seen: None)
         for batch in loop:
             batch.to(device(0))
-        return [one.kind for one in advice.diagnose(loop.seen).advice]
+        return [one.kind for one in diagnosis.diagnose(loop.seen).advice]
 
     assert ("pinned" in kinds(f"{NAME}:0")) == (not pinned)
     assert "pinned" not in kinds("cpu")
@@ -102,7 +102,7 @@ def test_a_loader_alone_is_told_of_pageable_memory_too(late):
 
 
 def test_a_device_that_hangs_or_fails_does_not_hold_the_verdict_up(late, monkeypatch):
-    monkeypatch.setattr(watch, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(watched_loader, "PATIENCE_S", 0.05)
     let_go = threading.Event()
 
     def fail():

@@ -12,9 +12,9 @@ from iobench.bench import case_limits as case_limits
 from iobench.bench.device_clock import DeviceClock
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.diagnose.watch import Watch
+from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.host.device import device_of, pick_device
-from iobench.loading.transfer import HostToDevice
+from iobench.loading.host_to_device import HostToDevice
 
 pytestmark = [
     pytest.mark.gpu,
@@ -62,13 +62,13 @@ def test_batches_dropped_at_once_are_not_overwritten_before_their_kernels_ran(fl
 
 
 def test_device_memory_is_asked_for_once_and_not_in_each_epoch(floats):
-    room, loader, seen = device_of(pick_device("cuda")), stream(floats, batch_size=512), []
+    device_api, loader, seen = device_of(pick_device("cuda")), stream(floats, batch_size=512), []
     for _ in range(6):
         for batch in loader:
             batch["x"].sum()
         del batch
-        room.synchronize()
-        seen.append((room.allocations(), torch.cuda.memory_reserved()))
+        device_api.synchronize()
+        seen.append((device_api.allocations(), torch.cuda.memory_reserved()))
     # how many groups are there at once is up to threads; a stream per epoch would make six times as many
     assert all(last <= 2 * first for first, last in zip(seen[1], seen[-1], strict=True)), seen
 
@@ -90,8 +90,8 @@ def test_every_batch_is_right_where_the_consumer_is_late_and_nobody_synchronises
 
 @pytest.mark.parametrize("strict", [False, True])
 def test_the_devices_time_adds_up_to_the_epoch(floats, strict):
-    room, began = device_of(pick_device("cuda")), time.perf_counter()
-    clock = DeviceClock(room, strict)
+    device_api, began = device_of(pick_device("cuda")), time.perf_counter()
+    clock = DeviceClock(device_api, strict)
     step = clock.around(lambda batch: torch.cuda._sleep(1_000_000))
     with clock:
         for batch in stream(floats, batch_size=512):
@@ -108,7 +108,7 @@ def test_a_gpu_that_is_never_idle_does_not_wait_though_its_host_does():
             time.sleep(0.005)
             yield torch.zeros(4)
 
-    loop = Watch(read(), "cuda", lambda seen: None)
+    loop = WatchedLoader(read(), "cuda", lambda seen: None)
     for _ in loop:
         torch.cuda._sleep(60_000_000)  # tens of milliseconds, asked for in microseconds
     assert loop.seen.batches == 20

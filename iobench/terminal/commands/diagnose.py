@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated
 
 import typer
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
-from iobench.terminal.commands._options import AsJson, Device
+from iobench.terminal.commands._options import AsJson, Device, check_above_zero
 
 
 def diagnose(
     target: Annotated[
-        str, typer.Argument(help="package.module:callable, or path/to/file.py:callable, that makes it.")
+        str,
+        typer.Argument(help="Function that makes the loader: train.py:make_loader or module:make_loader."),
     ],
     batches: Annotated[
         int | None,
         typer.Option(
-            help="The most batches that the loader is asked for, each time that it is run. [default: all]",
+            help="At most this many batches per loop over the loader. [default: all]",
             show_default=False,
         ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Seconds that all of it may take.")] = 20.0,
+    seconds: Annotated[float, typer.Option(help="Time limit of the diagnosis in seconds.")] = 20.0,
     timeout: Annotated[
-        float, typer.Option(help="Seconds without a batch after which the loader is ended.")
+        float, typer.Option(help="Kill the loader after this many seconds without a batch.")
     ] = 60.0,
     variants: Annotated[
         bool,
-        typer.Option(
-            "--variants/--no-variants", help="Race other settings, and measure the best of them again."
-        ),
+        typer.Option("--variants/--no-variants", help="Try other settings and measure the best again."),
     ] = True,
     device: Device = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Say what is slow about a loader of yours, and what to do."""
+    """Find out why your own DataLoader is slow, and what to change."""
     from iobench.diagnose import session
     from iobench.host.device import pick_device
     from iobench.terminal import display
-    from iobench.tuning.tune import own_of
+    from iobench.tuning.tune import resolve_target
 
-    for option, value in (("--batches", batches), ("--seconds", seconds), ("--timeout", timeout)):
-        if value is not None and not 0 < value < math.inf:
-            raise InvalidSettings(f"{option} {value} is not above 0, or not a number")
+    check_above_zero(batches=batches, seconds=seconds, timeout=timeout)
     found = session.diagnose(
-        own_of(target)[0],
+        resolve_target(target)[0],
         batches=batches,
         seconds=seconds,
         timeout_s=timeout,

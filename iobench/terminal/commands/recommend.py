@@ -12,7 +12,7 @@ from iobench.base.errors import (
 )
 from iobench.bench.options import MODELS
 from iobench.loading.order import ORDERS
-from iobench.recommendation.needs import EPOCHS, MAX_TIME_S
+from iobench.recommendation.requirements import EPOCHS, MAX_TIME_S
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -73,7 +73,7 @@ def recommend(
     batch_size: Annotated[
         str, typer.Option(help="Samples in a batch; of a list with commas, the size that is fastest.")
     ] = "256",
-    real_size: Annotated[
+    full_size: Annotated[
         str | None,
         typer.Option(help="How large the real data are, like 2TiB. [default: as given]", show_default=False),
     ] = None,
@@ -92,7 +92,7 @@ def recommend(
         ),
     ] = "",
     epochs: Annotated[int, typer.Option(help="Epochs that you will train for.")] = EPOCHS,
-    max_stored: Annotated[
+    max_disk: Annotated[
         str | None,
         typer.Option(help="Disk space that all of the data may take, like 500GiB.", show_default=False),
     ] = None,
@@ -108,22 +108,22 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Say which format, loader and settings to use, with the code."""
-    from iobench.bench.plan import RoundPlan
-    from iobench.recommendation.needs import Needs
+    from iobench.bench.round_plan import RoundPlan
+    from iobench.recommendation.requirements import Requirements
     from iobench.recommendation.recommend import recommend as search
     from iobench.recommendation.result import save
     from iobench.terminal import display, live, recommended
 
-    needs = Needs(
+    requirements = Requirements(
         device=device,
         order=order,
         batch_size=listed_numbers("--batch-size", batch_size),
-        real_bytes=parse_bytes("--real-size", real_size) if real_size else None,
+        full_bytes=parse_bytes("--full-size", full_size) if full_size else None,
         step_ms=step_ms,
         model=model,
         step=step,
         epochs=epochs,
-        max_stored_bytes=parse_bytes("--max-stored", max_stored) if max_stored else None,
+        max_disk_bytes=parse_bytes("--max-disk", max_disk) if max_disk else None,
         min_shuffle=min_shuffle,
         formats=tuple(format or ["all"]),
         loaders=tuple(loader or ["all"]),
@@ -133,7 +133,7 @@ def recommend(
     )
     of, words = _data(name, source, add, sample_shape, data_dir)
     with live.view(RoundPlan(None, max_time), each_round=False) as observer:
-        found = search(of, needs, data_dir=data_dir, source_words=words, observer=observer)
+        found = search(of, requirements, data_dir=data_dir, source_words=words, observer=observer)
     kept = save(found, data_dir)
     if as_json:
         display.as_json(found.as_dict())

@@ -15,28 +15,27 @@ def tune(
     target: Annotated[
         str,
         typer.Argument(
-            help="package.module:callable or path/to/file.py:callable that makes it, with what it is given: "
-            "train.py:make_loader:batch_size=64."
+            help="Function that makes the loader, with its arguments: train.py:make_loader:batch_size=64."
         ),
     ],
-    step_ms: Annotated[float, typer.Option(help="Milliseconds that a training step takes.")] = 0.0,
-    model: Annotated[str, typer.Option(help=f"Train on each batch: {', '.join(MODELS)}.")] = "none",
+    step_ms: Annotated[float, typer.Option(help="Milliseconds of a training step.")] = 0.0,
+    model: Annotated[str, typer.Option(help=f"Training step on each batch: {', '.join(MODELS)}.")] = "none",
     headroom: Annotated[
         bool,
-        typer.Option("--headroom", help="Measure the loop over batches that are already on the device, too."),
+        typer.Option("--headroom", help="Also time the loop over batches that are already on the device."),
     ] = False,
     max_memory: Annotated[
         str | None,
-        typer.Option(help="Memory that the process and its workers may take, like 4GiB.", show_default=False),
+        typer.Option(help="Memory limit of the process and its workers, like 4GiB.", show_default=False),
     ] = None,
     max_workers: Annotated[
-        int | None, typer.Option(help="Worker processes that there may be.", show_default=False)
+        int | None, typer.Option(help="At most this many worker processes.", show_default=False)
     ] = None,
-    max_time: Annotated[float, typer.Option(help="Seconds that all of it may take.")] = 60.0,
+    max_time: Annotated[float, typer.Option(help="Time limit in seconds.")] = 60.0,
     timeout: Annotated[
-        float, typer.Option(help="Seconds without a batch after which the loader is ended.")
+        float, typer.Option(help="Kill the loader after this many seconds without a batch.")
     ] = 60.0,
-    seed: Annotated[int, typer.Option(help="Seed of the order of turns, and of the model.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the order of rounds and of the model.")] = 0,
     device: Device = "auto",
     data_dir: DataDir = Path("data"),
     out: Annotated[
@@ -47,7 +46,7 @@ def tune(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the settings with which a loader of yours is fastest."""
+    """Find the fastest settings of your own DataLoader."""
     from iobench.terminal import display, tuned
     from iobench.tuning.tune import tune as search
 

@@ -11,18 +11,18 @@ import torch
 from iobench.base.errors import (
     InvalidSettings,
 )
-from iobench.bench.executor import Step
+from iobench.bench.executor import TrainingStep
 from iobench.bench.options import MODELS, check_steps
-from iobench.bench.training import Busy, Trainer
+from iobench.bench.training import SimulatedStep, Trainer
 from iobench.formats import Field, Schema
 from iobench.host.device import pick_device
-from iobench.loading.transfer import HostToDevice
+from iobench.loading.host_to_device import HostToDevice
 
 HELD_BYTES = 256 << 20  # of batches that are replayed
 MOST_HELD = 16
 
 
-class Use:
+class Consumer:
     """Brings a batch's tensors to the device, and keeps it busy with a training step or what stands for one.
 
     InvalidSettings where step and model are both given, or a model finds nothing to train on.
@@ -34,7 +34,7 @@ class Use:
         check_steps((step_ms,), (model,))
         self.device, self.model, self.step_s, self._seed = pick_device(device), model, step_ms / 1000, seed
         self.transfer = HostToDevice(self.device, non_blocking=False)
-        self._step = Step(self.transfer, busy=Busy(self.device, self.step_s) if self.step_s else None)
+        self._step = TrainingStep(self.transfer, busy=SimulatedStep(self.device, self.step_s) if self.step_s else None)
 
     @property
     def trains(self) -> bool:
@@ -43,12 +43,12 @@ class Use:
 
     def __call__(self, tensors: Sequence[Any]) -> None:
         """Have one batch trained on."""
-        if self.model == "none" and self.transfer.room.is_host:
+        if self.model == "none" and self.transfer.device_api.is_host:
             self._step({})
             return
         batch = self.moved(tensors)
         if self.model != "none" and not self._step.trains:
-            self._step = Step(self.transfer, Trainer(self.model, _schema(batch), self.device, self._seed))
+            self._step = TrainingStep(self.transfer, Trainer(self.model, _schema(batch), self.device, self._seed))
         self._step(batch)
 
     def moved(self, tensors: Sequence[Any]) -> dict[str, torch.Tensor]:
@@ -62,10 +62,10 @@ class Use:
         self.transfer.synchronize()
 
 
-class Replay:
+class HeadroomLoader:
     """The first batches of a loader, held on the device, over and over for as long as an epoch."""
 
-    def __init__(self, use: Use) -> None:
+    def __init__(self, use: Consumer) -> None:
         self._use, self._held, self._bytes = use, list[list[torch.Tensor]](), 0
         self.batches = 0  # of an epoch; until it is said, batches are held
 

@@ -13,10 +13,10 @@ from iobench.base.errors import (
     InvalidSettings,
 )
 from iobench.bench.device_clock import DeviceClock
-from iobench.diagnose.facts import facts_of
-from iobench.diagnose.processes import Processes
-from iobench.diagnose.replay import Replay
-from iobench.diagnose.seen import Seen
+from iobench.diagnose.loader_info import inspect_loader
+from iobench.diagnose.loop_replay import LoopReplay
+from iobench.diagnose.loop_stats import LoopStats
+from iobench.diagnose.process_monitor import ProcessMonitor
 from iobench.host.device import Device, device_of, pick_device
 from iobench.loading.foreign import length_of, samples_in, tensors_of
 
@@ -28,7 +28,7 @@ LOW = 0.5  # a GPU less busy than this is low
 PATIENCE_S = 2.0  # for what a device has still to do when the loop has ended
 
 
-class Watch(Generic[T]):
+class WatchedLoader(Generic[T]):
     """Yields what a loader yields, as it is; whatever else is asked of it, the loader answers.
 
     After each loop, however it ends, `seen` says what it showed, and `tell` is called with that. Waiting
@@ -37,18 +37,18 @@ class Watch(Generic[T]):
     """
 
     def __init__(
-        self, loader: Iterable[T], device: str, tell: Callable[[Seen], None], headroom: int = 0
+        self, loader: Iterable[T], device: str, tell: Callable[[LoopStats], None], headroom: int = 0
     ) -> None:
         if headroom < 0:
             raise InvalidSettings(f"headroom {headroom} is below 0: it is a number of batches")
         self._loader, self._device, self._tell, self._headroom = loader, device, tell, headroom
-        self.seen: Seen | None = None
+        self.seen: LoopStats | None = None
 
     def __iter__(self) -> Iterator[T]:
         device = device_of(pick_device(self._device))
-        processes = Processes(str(device))
-        loop = _Loop(device, processes.steady, facts_of(self._loader).workers or 1)
-        replay = Replay[T](device, self._headroom)
+        processes = ProcessMonitor(str(device))
+        loop = _Loop(device, processes.steady, inspect_loader(self._loader).workers or 1)
+        replay = LoopReplay[T](device, self._headroom)
         try:
             with processes.watching():
                 yield from loop.over(replay.held(self._loader))
@@ -96,15 +96,15 @@ class _Loop:
         self._samples += self._last[0]
         self._bytes += self._last[1]
 
-    def seen(self, loader: Any, processes: Processes) -> Seen:
+    def seen(self, loader: Any, processes: ProcessMonitor) -> LoopStats:
         """What the loop showed."""
         self._clock.settle(PATIENCE_S)
         waits, steps = self._clock.waits, self._clock.steps
         rest = np.asarray(waits.seconds[1:] or [0.0])
         machine = processes.machine
         gpu = [look["gpu"] for look in machine if look["gpu"] is not None]
-        return Seen(
-            facts=facts_of(loader),
+        return LoopStats(
+            facts=inspect_loader(loader),
             device=str(self._device),
             pins=self._device.pins,
             batches=self._batches,

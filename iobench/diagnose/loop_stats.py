@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from iobench.base.thresholds import CROWDED
-from iobench.diagnose.facts import Facts
+from iobench.base.thresholds import CPU_CONTENDED
+from iobench.diagnose.loader_info import LoaderInfo
 from iobench.results.parts import OthersPart
 
 QUEUE_THREADS = 2  # of a worker: its own, and that which feeds its queue
@@ -14,14 +14,14 @@ IDLE = 0.5  # of the time on a processor
 
 
 @dataclass(frozen=True)
-class Seen:
+class LoopStats:
     """Times and costs of one loop; None where the system does not tell.
 
     The first batch is apart: `wait_s`, `step_s` and the percentiles are of those after it. Waits and
     steps are the device's own, by its clock; on the CPU they are the loop's.
     """
 
-    facts: Facts
+    facts: LoaderInfo
     batches: int
     samples: int  # 0 where batches hold no tensors, as for the next
     bytes: int
@@ -73,7 +73,7 @@ class Seen:
     @property
     def idle(self) -> bool:
         """Whether all processes spent most of the time waiting: sleeping, or for a disk, not for a core."""
-        if (self.others.processors or 0.0) > CROWDED:
+        if (self.others.processors or 0.0) > CPU_CONTENDED:
             return False
         return max(self.cpu_s, self.worker_cpu_s / max(1, self.workers)) < IDLE * self.elapsed_s
 

@@ -13,7 +13,7 @@ from iobench.base.errors import (
     TargetError,
 )
 from iobench.loading.foreign import is_dataloader, tensors_of
-from iobench.tuning.sent import unsendable
+from iobench.tuning.pickle_check import spawn_problem
 
 DEEPEST = 4  # datasets within datasets
 OF_DATALOADER = (
@@ -40,7 +40,7 @@ OF_WORKERS = ("prefetch_factor", "persistent_workers", "multiprocessing_context"
 Changes = Mapping[str, Any]
 
 
-class Own:
+class TunableLoader:
     """A loader, and the same with other settings.
 
     Of torch's DataLoader each setting can be had, because another one is built over the same dataset; of
@@ -97,9 +97,9 @@ class Own:
         return self.rebuilds or "num_workers" in self.settable
 
     @cached_property
-    def unsendable(self) -> str | None:
+    def spawn_problem(self) -> str | None:
         """Why its workers cannot be spawned; None where they can, or nobody can tell."""
-        return unsendable(self.loader) if self.rebuilds else None
+        return spawn_problem(self.loader) if self.rebuilds else None
 
     def close(self) -> None:
         """Let go of all that was built, and with that of workers that persist."""
@@ -206,7 +206,7 @@ def _batching(loader: Any, whole: bool) -> dict[str, Any]:
     return {"batch_size": None, "sampler": loader.sampler}
 
 
-def fetches_batches(own: Own) -> bool:
+def fetches_batches(own: TunableLoader) -> bool:
     """Whether the dataset, asked for a list of samples at once, gives the batch that collating gives.
 
     It is asked through a copy, so that no file stays open in it.

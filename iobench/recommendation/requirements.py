@@ -19,14 +19,14 @@ ONLY = (INSTALLED, CORE)
 
 
 @dataclass(frozen=True)
-class Needs:
+class Requirements:
     """What a person trains with; each default is said aloud by `told`.
 
-    `real_bytes`: logical bytes of the data that will be trained on, where these are a sample of them.
+    `full_bytes`: logical bytes of the data that will be trained on, where these are a sample of them.
     `batch_size`: of several, the one that is fastest. `step_ms`: what a training step takes, over a batch of
     the first size, and in proportion over others; `model`, one of ours, or `step`, a callable like
     `train.py:step` that is given a batch on the device, have it measured over each size.
-    `max_stored_bytes`: room on the disk for all data. `min_shuffle`: how random batches have to be, 1 being
+    `max_disk_bytes`: room on the disk for all data. `min_shuffle`: how random batches have to be, 1 being
     a full shuffle: below that, block order takes part; by default 1, and anything where block order is asked
     for. `formats`, `loaders`: variants that take part, or
     all. `only`: of what is `installed`, or of the `core`, which needs nothing but iobench.
@@ -35,12 +35,12 @@ class Needs:
     device: str = "auto"
     order: str = "random"
     batch_size: int | tuple[int, ...] = 256
-    real_bytes: int | None = None
+    full_bytes: int | None = None
     step_ms: float = 0.0
     model: str = "none"
     step: str = ""
     epochs: int = EPOCHS
-    max_stored_bytes: int | None = None
+    max_disk_bytes: int | None = None
     min_shuffle: float | None = None
     formats: tuple[str, ...] = ("all",)
     loaders: tuple[str, ...] = ("all",)
@@ -73,7 +73,7 @@ class Needs:
             raise InvalidSettings("min-shuffle is for order random or block, not sequential")
         if self.min_shuffle is not None and not 0 <= self.min_shuffle <= 1:
             raise InvalidSettings(f"min-shuffle {self.min_shuffle:g} is not in 0..1")
-        for name in ("real_bytes", "max_stored_bytes"):
+        for name in ("full_bytes", "max_disk_bytes"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InvalidSettings(f"{name} {value} is below 1")
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from torch.utils.data import Dataset, IterableDataset
 
-from iobench.diagnose.profiling import Profiled
-from iobench.diagnose.seen import Seen
-from iobench.diagnose.work import SHARE, fits
-from iobench.tuning.own import Own, copied, rebuilt, same
-from iobench.tuning.trial import Trial
+from iobench.diagnose.loop_stats import LoopStats
+from iobench.diagnose.profiling import Profile
+from iobench.diagnose.sample_checks import SHARE, fits
+from iobench.tuning.candidate import Candidate
+from iobench.tuning.tunable_loader import TunableLoader, copied, rebuilt, same
 
 KEPT = "samples kept in memory"
 
 
-class Kept(Dataset[Any]):
+class CachingDataset(Dataset[Any]):
     """A dataset that makes each sample once."""
 
     def __init__(self, dataset: Any) -> None:
@@ -31,7 +31,7 @@ class Kept(Dataset[Any]):
         return self._held[row]
 
 
-def kept_trial(own: Own, seen: Seen, profiles: Sequence[Profiled]) -> Trial | None:
+def cache_candidate(own: TunableLoader, seen: LoopStats, profiles: Sequence[Profile]) -> Candidate | None:
     """The loader over samples that are kept, without workers; None where that is not the same, or no use."""
     loader: Any = own.loader
     decodes = bool(profiles) and profiles[-1].decode_share >= SHARE
@@ -47,5 +47,5 @@ def kept_trial(own: Own, seen: Seen, profiles: Sequence[Profiled]) -> Trial | No
         return None
     if not alike:  # it draws at random: kept samples would be others
         return None
-    made = rebuilt(loader, {"num_workers": 0}, Kept(dataset))
-    return Trial(KEPT, {"num_workers": 0}, "cache", make=lambda: made)
+    made = rebuilt(loader, {"num_workers": 0}, CachingDataset(dataset))
+    return Candidate(KEPT, {"num_workers": 0}, "cache", make=lambda: made)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 MOST_HELD, HELD_BYTES = 8, 256 << 20
 
 
-class Replay(Generic[T]):
+class LoopReplay(Generic[T]):
     """Holds the first batches of a loop, and gives `count` of them, over and over, once it has ended.
 
     Tensors are copied to the device, since a loader may fill the same memory again. `step_s` is then what a

@@ -16,7 +16,7 @@ from iobench.base.units import bytes_text
 MOST_BYTES = 256 << 20  # of a pickled dataset; each worker is sent all of it
 
 
-def unsendable(loader: Any) -> str | None:
+def spawn_problem(loader: Any) -> str | None:
     """Why workers of a DataLoader cannot be spawned, or come from a fork server; None where they can.
 
     Its dataset and functions are pickled, as far as that takes no more than 256 MiB and without keeping

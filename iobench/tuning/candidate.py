@@ -10,12 +10,12 @@ from typing import Any
 from iobench.results import stats
 from iobench.results.stats import Comparison
 
-AS_IT_IS = "as it is"
+BASELINE = "as it is"
 HEADROOM = "batches already on the device"
 
 
 @dataclass
-class Trial:
+class Candidate:
     """Settings, and what came of them.
 
     `rates` are samples/s by round of the race, `fresh` those of the rounds after it; `whole` says that
@@ -52,21 +52,21 @@ class Trial:
         return {**plain, "rate": self.rate}
 
 
-def compared(trials: Sequence[Trial]) -> dict[str, Comparison]:
-    """Each trial but the first against the first, from the fresh rounds that they took turns in."""
-    base, others = trials[0], [trial for trial in trials[1:] if trial.fresh and not trial.failed]
+def compared(candidates: Sequence[Candidate]) -> dict[str, Comparison]:
+    """Each candidate but the first against the first, from the fresh rounds that they took turns in."""
+    base, others = candidates[0], [candidate for candidate in candidates[1:] if candidate.fresh and not candidate.failed]
     if not base.fresh:
         return {}
     return {one.name: stats.compare_paired(one.fresh, base.fresh, comparisons=len(others)) for one in others}
 
 
-def slowing(turns: Sequence[tuple[Trial, float]]) -> float | None:
+def slowing(turns: Sequence[tuple[Candidate, float]]) -> float | None:
     """How many times as fast the first turns were as the last, where each was slower than those before it.
 
-    None where they were not, by the rates of all turns, each as a part of its trial's median.
+    None where they were not, by the rates of all turns, each as a part of its candidate's median.
     """
-    usual = {trial.name: trial.rate for trial, _ in turns}
-    shares = [rate / usual[trial.name] for trial, rate in turns if usual[trial.name]]
+    usual = {candidate.name: candidate.rate for candidate, _ in turns}
+    shares = [rate / usual[candidate.name] for candidate, rate in turns if usual[candidate.name]]
     if len(shares) < 2 * stats.ENOUGH:
         return None
     slope, chance = stats.trend(shares)

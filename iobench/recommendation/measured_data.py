@@ -24,9 +24,9 @@ from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import FirstSamples, Source
 from iobench.dataset.verify import read_back
 from iobench.formats import Batch, Schema
-from iobench.host import cache
-from iobench.recommendation.candidates import USUAL, worth_writing
-from iobench.recommendation.needs import Needs
+from iobench.host import page_cache
+from iobench.recommendation.candidates import USUAL, storable_variants
+from iobench.recommendation.requirements import Requirements
 
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: enough for rounds that are not all overhead
 BATCHES = 20  # the fewest in a sample
@@ -40,13 +40,13 @@ WRITING, ALONE = 0.3, 0.5  # at most, of the time that there is; while there is 
 class Data:
     """What is measured, out of what, and how it stands for it.
 
-    `real_bytes` are those that will be trained on; `cold` where these do not fit in this machine's memory.
+    `full_bytes` are those that will be trained on; `cold` where these do not fit in this machine's memory.
     `source` is None where a dataset was prepared already; `added` are the variants in which its data lie
     somewhere, so that they need not be written.
     """
 
     manifest: Manifest
-    real_bytes: int
+    full_bytes: int
     cold: bool
     source: Source | None = None
     source_words: tuple[str, ...] = ()  # as they are typed after `iobench prepare`
@@ -66,7 +66,7 @@ class Data:
     @property
     def scale(self) -> float:
         """The real data are so many times as large as what is measured."""
-        return self.real_bytes / self.manifest.schema.logical_bytes
+        return self.full_bytes / self.manifest.schema.logical_bytes
 
     @property
     def cache(self) -> str:
@@ -74,31 +74,31 @@ class Data:
         return "cold" if self.cold else "warm"
 
 
-def prepared(manifest: Manifest, needs: Needs) -> Data:
+def prepared(manifest: Manifest, requirements: Requirements) -> Data:
     """A dataset as it is."""
-    real_bytes = needs.real_bytes or manifest.schema.logical_bytes
-    return Data(manifest, real_bytes, _too_large(real_bytes))
+    full_bytes = requirements.full_bytes or manifest.schema.logical_bytes
+    return Data(manifest, full_bytes, _too_large(full_bytes))
 
 
 def sampled(
-    source: Source, words: Sequence[str], needs: Needs, data_dir: Path, status: Callable[[str], None]
+    source: Source, words: Sequence[str], requirements: Requirements, data_dir: Path, status: Callable[[str], None]
 ) -> Data:
     """The first samples of a source in every format that could hold them, as a dataset of their own.
 
     InvalidSettings where no format can.
     """
-    real_bytes = needs.real_bytes or source.schema.logical_bytes
-    cold = _too_large(real_bytes)
-    first = FirstSamples(source, sample_count(source.schema, needs, cold))
+    full_bytes = requirements.full_bytes or source.schema.logical_bytes
+    cold = _too_large(full_bytes)
+    first = FirstSamples(source, sample_count(source.schema, requirements, cold))
     added = tuple(source.manifest.added) if isinstance(source, AddedSource) else ()
-    worth, left_out = worth_writing(first.schema, replace(needs, real_bytes=real_bytes))
+    worth, left_out = storable_variants(first.schema, replace(requirements, full_bytes=full_bytes))
     variants = list(dict.fromkeys([*added, *(one for one in worth if one == USUAL), *worth]))
     _say_how_much(first, [one for one in variants if one not in added], data_dir, status)
     manifest, why, began = None, "no format can hold", time.monotonic()
     for number, variant in enumerate(variants):
         share = ALONE if manifest is None else WRITING  # something has to be there
-        left_s = share * needs.max_time_s - (time.monotonic() - began)
-        if left_s <= RUSHED * share * needs.max_time_s:
+        left_s = share * requirements.max_time_s - (time.monotonic() - began)
+        if left_s <= RUSHED * share * requirements.max_time_s:
             left_out += [f"{one}: no time was left to write it" for one in variants[number:]]
             break
         last = manifest is None or number + 1 == len(variants)
@@ -114,7 +114,7 @@ def sampled(
             left_out.append(str(error) if plain else f"format {variant}: {error}")
     if manifest is None:
         raise InvalidSettings(f"{why} {source.name}: {'; '.join(left_out)}")
-    return Data(manifest, real_bytes, cold, source, tuple(words), left_out, added)
+    return Data(manifest, full_bytes, cold, source, tuple(words), left_out, added)
 
 
 def _say_how_much(first: Source, variants: list[str], data_dir: Path, status: Callable[[str], None]) -> None:
@@ -210,16 +210,16 @@ def _written(first: Source, variants: list[str], data_dir: Path, left_s: float) 
         raise
 
 
-def sample_count(schema: Schema, needs: Needs, cold: bool) -> int:
+def sample_count(schema: Schema, requirements: Requirements, cold: bool) -> int:
     """Samples that are enough: some batches, some bytes, and no more steps than there is time for."""
-    largest = max(needs.batch_sizes)
+    largest = max(requirements.batch_sizes)
     count = (COLD_BYTES if cold else WARM_BYTES) // schema.sample_bytes
-    if needs.step_ms:
-        fitting = int(STEPPING * needs.max_time_s / needs.step_s(largest))
+    if requirements.step_ms:
+        fitting = int(STEPPING * requirements.max_time_s / requirements.step_s(largest))
         count = min(count, min(STEPS, fitting) * largest)
     return min(schema.samples, max(count, BATCHES * largest))
 
 
-def _too_large(real_bytes: int) -> bool:
+def _too_large(full_bytes: int) -> bool:
     """Whether an epoch will find nothing of the epoch before in memory."""
-    return real_bytes > cache.free_memory()
+    return full_bytes > page_cache.free_memory()

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.recommendation.candidates import default_case
-from iobench.recommendation.result import Candidate, Raced
+from iobench.recommendation.result import Finalist, RacedFormat
 from iobench.recommendation.search import Found, cost_of, rate_of
 from iobench.results.cases import key_of, labels
 
@@ -17,7 +17,7 @@ SMALLER = 0.95  # of the bytes: what is worth naming
 MOST_NAMED = 5
 
 
-def raced(found: Found) -> list[Raced]:
+def raced(found: Found) -> list[RacedFormat]:
     """Each format by its fastest case of the race, the fastest first, and whether Pareto would keep it."""
     manifest, measured = found.data.manifest, _measured(found.race)
     named = case_labels([case for case, _ in measured])
@@ -31,7 +31,7 @@ def raced(found: Found) -> list[Raced]:
         return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
 
     return [
-        Raced(
+        RacedFormat(
             format=variant,
             label=named[case.key],
             bytes_per_s=rate * manifest.schema.sample_bytes,
@@ -42,7 +42,7 @@ def raced(found: Found) -> list[Raced]:
     ]
 
 
-def otherwise(found: Found, use: Candidate) -> Iterator[str]:
+def alternatives(found: Found, use: Finalist) -> Iterator[str]:
     """What to use instead if something else matters more: the Pareto set of the race, in a few lines."""
     measured = _measured(found.race)
     best = max(rate for _, rate in measured)
@@ -67,10 +67,10 @@ def otherwise(found: Found, use: Candidate) -> Iterator[str]:
         yield f"In the race these came within {1 - CLOSE:.0%} of the fastest, too: {'; '.join(left[:3])}."
 
 
-def hurried(race: Run, max_time_s: float) -> Iterator[str]:
+def time_limited(race: Run, max_time_s: float) -> Iterator[str]:
     """How many cases the race had no time for, and how much it would have taken."""
-    if race.untried:
-        tried = len(race.cases) - len(race.untried)
+    if race.skipped:
+        tried = len(race.cases) - len(race.skipped)
         yield (
             f"There was time to try {tried} of {len(race.cases)} cases: give about "
             f"--max-time {_enough_s(race, max_time_s)} for all of them."
@@ -80,9 +80,9 @@ def hurried(race: Run, max_time_s: float) -> Iterator[str]:
 def untried(race: Run, max_time_s: float) -> Iterator[str]:
     """What took no part in the race, or failed in it, and what that would have needed."""
     yield from _failed(race, "")
-    if race.untried:
+    if race.skipped:
         named = case_labels(race.cases)
-        called = _some([named[key] for key in race.untried])
+        called = _some([named[key] for key in race.skipped])
         yield f"no time was left for {called}: give about --max-time {_enough_s(race, max_time_s)}"
 
 
@@ -104,7 +104,7 @@ def without_default(found: Found) -> Iterator[str]:
     failures = {**found.race.failures, **found.final.failures}
     if (reason := failures.get(default.key) or failures.get(again)) is not None:
         yield f"{said} failed ({reason})."
-    elif not any(key_of(made.case) == again for made in found.final.sound):
+    elif not any(key_of(made.case) == again for made in found.final.valid_records):
         yield f"{said} had no time: give a longer --max-time."
 
 
@@ -123,7 +123,7 @@ def _some(names: Sequence[str]) -> str:
 
 def _enough_s(race: Run, max_time_s: float) -> int:
     """Seconds in which all cases could be tried, at the pace of those that were."""
-    enough_s = max_time_s * len(race.cases) / (len(race.cases) - len(race.untried))
+    enough_s = max_time_s * len(race.cases) / (len(race.cases) - len(race.skipped))
     return math.ceil(enough_s / 10) * 10
 
 

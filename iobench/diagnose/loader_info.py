@@ -10,7 +10,7 @@ from iobench.loading.foreign import attributes_of, handles_of, is_dataloader
 
 
 @dataclass(frozen=True)
-class Facts:
+class LoaderInfo:
     """A loader's settings; those of torch's DataLoader are None for any other iterable."""
 
     kind: str  # the name of its class
@@ -29,10 +29,10 @@ class Facts:
     chunks: list[str] = field(default_factory=list)  # of HDF5, that hold several samples each
 
 
-def facts_of(loader: Any) -> Facts:
+def inspect_loader(loader: Any) -> LoaderInfo:
     """The facts about a loader."""
     if not is_dataloader(loader):
-        return Facts(kind=type(loader).__name__)
+        return LoaderInfo(kind=type(loader).__name__)
     from torch.utils.data import IterableDataset, SequentialSampler, TensorDataset
 
     dataset = loader.dataset
@@ -41,7 +41,7 @@ def facts_of(loader: Any) -> Facts:
         and not isinstance(dataset, IterableDataset)
         and not hasattr(dataset, "__getitems__")
     )
-    return Facts(
+    return LoaderInfo(
         kind=type(loader).__name__,
         dataset=type(dataset).__name__,
         workers=loader.num_workers,

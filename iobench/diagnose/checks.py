@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 
 from iobench.base.units import bytes_text, counted, seconds_text
-from iobench.diagnose import work
+from iobench.diagnose import sample_checks
 from iobench.diagnose.evidence import Advice, Evidence
-from iobench.diagnose.seen import Seen
-from iobench.diagnose.work import SHARE
+from iobench.diagnose.loop_stats import LoopStats
+from iobench.diagnose.sample_checks import SHARE
 
 QUICK_SAMPLE_S = 100e-6  # a sample that takes less is mostly Python's own overhead
 BUSY, IDLE = 0.8, 0.5  # of a worker's time
@@ -23,9 +23,9 @@ FAR_AHEAD = 8  # batches of each worker
 def _by_sample(evidence: Evidence) -> Advice | None:
     """One `__getitem__` per sample, where whole batches would do."""
     facts = evidence.seen.facts
-    tried = evidence.gain(lambda trial: trial.kind == "fetch")
+    tried = evidence.gain(lambda candidate: candidate.kind == "fetch")
     quick = 0 < evidence.per_sample_s * max(1, facts.workers or 0) < QUICK_SAMPLE_S
-    if not facts.by_sample or not (tried or (quick and not evidence.trials)):
+    if not facts.by_sample or not (tried or (quick and not evidence.candidates)):
         return None
     cost = f"each sample takes {seconds_text(evidence.per_sample_s)}"
     if evidence.fetching is not None and evidence.fetching.getitem_calls:
@@ -33,7 +33,7 @@ def _by_sample(evidence: Evidence) -> Advice | None:
         calls = evidence.fetching.getitem_calls
         cost += f"; {calls:,} calls of __getitem__ and collating take {min(share, 1):.0%} of the time"
     what = "TensorDataset" if facts.tensor_dataset else str(facts.dataset)
-    workers = tried.trial.changes.get("num_workers", facts.workers) if tried else 0
+    workers = tried.candidate.changes.get("num_workers", facts.workers) if tried else 0
     more = f", num_workers={workers}" if workers else ""
     fix = (
         f"index whole batches: DataLoader(dataset, batch_size=None, sampler=loader.batch_sampler{more})"
@@ -51,18 +51,18 @@ def _fewer_workers(evidence: Evidence) -> Advice | None:
     now = facts.workers or 0
     if not now:
         return None
-    tried = evidence.gain(lambda trial: trial.kind == "workers" and trial.changes["num_workers"] < now)
+    tried = evidence.gain(lambda candidate: candidate.kind == "workers" and candidate.changes["num_workers"] < now)
     size = bytes_text(seen.bytes / max(1, seen.batches))
     if tried:
         return Advice(
             "workers-cost",
             f"the work of {counted(now, 'worker')} costs more than it brings (batches of {size}, each "
-            f"through a pipe): set num_workers={tried.trial.changes['num_workers']}; {tried.said}",
+            f"through a pipe): set num_workers={tried.candidate.changes['num_workers']}; {tried.said}",
             tried.times,
         )
     main_busy = seen.cpu_s > BUSY * seen.elapsed_s
     workers_idle = seen.worker_cpu_s < IDLE * now * seen.elapsed_s
-    if evidence.trials or not (main_busy and workers_idle and seen.wait_share > SHARE):
+    if evidence.candidates or not (main_busy and workers_idle and seen.wait_share > SHARE):
         return None
     return Advice(
         "workers-cost",
@@ -76,12 +76,12 @@ def _more_workers(evidence: Evidence) -> Advice | None:
     if facts.workers is None:
         return None
     now, cores = facts.workers, len(os.sched_getaffinity(0))
-    tried = evidence.gain(lambda trial: trial.kind == "workers" and trial.changes["num_workers"] > now)
+    tried = evidence.gain(lambda candidate: candidate.kind == "workers" and candidate.changes["num_workers"] > now)
     if tried:
-        count = tried.trial.changes["num_workers"]
+        count = tried.candidate.changes["num_workers"]
         few = f"num_workers={now} is too few" if now else "there are no workers"
         return Advice("too-few-workers", f"{few}: set num_workers={count}; {tried.said}", tried.times)
-    if evidence.trials or seen.wait_share < SHARE or now >= cores:
+    if evidence.candidates or seen.wait_share < SHARE or now >= cores:
         return None
     if now and seen.worker_cpu_s > BUSY * now * seen.elapsed_s:
         busy = seen.worker_cpu_s / now / seen.elapsed_s
@@ -97,15 +97,15 @@ def _more_workers(evidence: Evidence) -> Advice | None:
 
 
 def _prefetch(evidence: Evidence) -> Advice | None:
-    tried = evidence.gain(lambda trial: trial.kind == "prefetch")
+    tried = evidence.gain(lambda candidate: candidate.kind == "prefetch")
     if tried is not None:
-        factor = tried.trial.changes["prefetch_factor"]
+        factor = tried.candidate.changes["prefetch_factor"]
         said = f"workers run dry between batches: set prefetch_factor={factor}; {tried.said}"
         return Advice("prefetch", said, tried.times)
-    return None if evidence.trials else _uneven(evidence.seen)
+    return None if evidence.candidates else _uneven(evidence.seen)
 
 
-def _uneven(seen: Seen) -> Advice | None:
+def _uneven(seen: LoopStats) -> Advice | None:
     """Workers that are quick enough on the whole, and now and then too late."""
     workers, ahead = seen.facts.workers or 0, seen.facts.prefetch_factor or 2
     mean_s = seen.wait_s / max(1, seen.batches - 1)
@@ -132,11 +132,11 @@ def _pinned(evidence: Evidence) -> Advice | None:
 
 def _threads(evidence: Evidence) -> Advice | None:
     """Libraries in each worker that start a thread for each core."""
-    tried, seen = evidence.gain(lambda trial: trial.kind == "threads"), evidence.seen
+    tried, seen = evidence.gain(lambda candidate: candidate.kind == "threads"), evidence.seen
     full = seen.worker_cpu_s > BUSY * len(os.sched_getaffinity(0)) * seen.elapsed_s
     if tried is None and not (full and evidence.hopeful("threads")):
         return None
-    count = tried.trial.changes.get("num_workers") if tried else None
+    count = tried.candidate.changes.get("num_workers") if tried else None
     gain = tried.said if tried else "there was no time to be sure what that brings: give more --seconds"
     workers = f"set num_workers={count}, and " if count else ""
     said = (
@@ -149,12 +149,12 @@ def _threads(evidence: Evidence) -> Advice | None:
 
 def _first_batch(evidence: Evidence) -> Advice | None:
     seen, facts = evidence.seen, evidence.seen.facts
-    tried = evidence.gain(lambda trial: trial.kind in ("persistent", "start"))
+    tried = evidence.gain(lambda candidate: candidate.kind in ("persistent", "start"))
     part = seen.first_wait_s / max(seen.epoch_s, 1e-9)
-    late = not facts.persistent_workers and part >= FIRST and not evidence.trials
+    late = not facts.persistent_workers and part >= FIRST and not evidence.candidates
     if not (tried or (late and facts.workers)):
         return None
-    settings = tried.trial.changes if tried else {"persistent_workers": True}
+    settings = tried.candidate.changes if tried else {"persistent_workers": True}
     fix = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     said = (
         f"the first batch took {seconds_text(seen.first_wait_s)}, {part:.0%} of an epoch: starting "
@@ -173,5 +173,5 @@ CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
     _pinned,
     _threads,
     _first_batch,
-    *work.CHECKS,
+    *sample_checks.CHECKS,
 )

@@ -14,26 +14,26 @@ from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results import others, stats
 from iobench.results.stats import Comparison
 from iobench.results.verdict import ratio_text
-from iobench.tuning.contest import Contest
-from iobench.tuning.settings import code_of
-from iobench.tuning.trial import HEADROOM, Trial, compared
+from iobench.tuning.candidate import HEADROOM, Candidate, compared
+from iobench.tuning.search_space import code_of
+from iobench.tuning.settings_race import SettingsRace
 
 LEAVE, DECIDED, FED, LIMITED = "leave", "decided", "fed", "limited"
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """What to set, and everything that it rests on.
 
     `outcome`: `decided`; `leave` it as it is where nothing is surely better by 5 %; `fed` where no loader
     could bring that much; `limited` where the present settings do not fit the limits, and what is named is
-    the fastest that does. `use` is its trial. `headroom` is how many times as fast the loop is over batches
+    the fastest that does. `use` is its candidate. `headroom` is how many times as fast the loop is over batches
     that are on the device already. `whole` says that the fresh rounds were whole epochs.
     """
 
     outcome: str
-    use: Trial
-    trials: list[Trial]
+    use: Candidate
+    candidates: list[Candidate]
     against: dict[str, Comparison]  # each finalist against the present settings
     sentences: list[str]
     whole: bool
@@ -45,21 +45,21 @@ class Tuned:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        body = {name: value for name, value in vars(self).items() if name not in ("use", "trials")}
+        body = {name: value for name, value in vars(self).items() if name not in ("use", "candidates")}
         plain = {name: asdict(one) for name, one in self.against.items()}
         head = asdict(self.headroom) if self.headroom else None
-        shown = [trial.as_dict() for trial in self.trials]
-        return {**body, "against": plain, "headroom": head, "use": self.use.as_dict(), "trials": shown}
+        shown = [candidate.as_dict() for candidate in self.candidates]
+        return {**body, "against": plain, "headroom": head, "use": self.use.as_dict(), "candidates": shown}
 
 
 def answer(
-    contest: Contest,
-    trials: Sequence[Trial],
-    finalists: Sequence[Trial],
+    contest: SettingsRace,
+    candidates: Sequence[Candidate],
+    finalists: Sequence[Candidate],
     not_tried: Sequence[str],
     records: str | None,
     trains: bool,
-) -> Tuned:
+) -> TuningResult:
     """What the fresh rounds of the finalists support; the first of them is the loader as it is.
 
     `trains` says that they had a training step.
@@ -70,34 +70,34 @@ def answer(
     outcome, use = _choose(contest, base, better, finalists, head)
     whole = all(one.whole for one in finalists if one.fresh)
     sentences = [
-        _headline(outcome, use, against.get(use.name), trials),
+        _headline(outcome, use, against.get(use.name), candidates),
         *_costs(contest, base, use),
         *_opening(base, use),
         *(_feeding(base, head) if trains else ()),
         *_rests_on(base, whole),
     ]
-    return Tuned(
+    return TuningResult(
         outcome,
         use,
-        [*trials, *(one for one in finalists if one.make is not None)],
+        [*candidates, *(one for one in finalists if one.make is not None)],
         against,
         sentences,
         whole,
         head,
         code_of(contest.own, use.changes) if use.changes else "",
-        [*not_tried, *_untried(trials)],
+        [*not_tried, *_untried(candidates)],
         others.said(contest.others, "turns"),
         records,
     )
 
 
 def _choose(
-    contest: Contest,
-    base: Trial,
-    better: Sequence[Trial],
-    finalists: Sequence[Trial],
+    contest: SettingsRace,
+    base: Candidate,
+    better: Sequence[Candidate],
+    finalists: Sequence[Candidate],
     head: Comparison | None,
-) -> tuple[str, Trial]:
+) -> tuple[str, Candidate]:
     if base.unfit:
         return LIMITED, _fitting(base, finalists[1:])
     if better:
@@ -108,7 +108,7 @@ def _choose(
     return (FED if highest is not None and highest < 1 + stats.WORTH_NAMING else LEAVE), base
 
 
-def _fitting(base: Trial, others: Sequence[Trial]) -> Trial:
+def _fitting(base: Candidate, others: Sequence[Candidate]) -> Candidate:
     """The fastest that fits the limits, which the loader as it is does not; InvalidSettings for none."""
     fitting = [one for one in others if one.fresh and not one.failed and one.make is None]
     if not fitting:
@@ -119,13 +119,13 @@ def _fitting(base: Trial, others: Sequence[Trial]) -> Trial:
     return max(fitting, key=lambda one: one.rate)
 
 
-def _headline(outcome: str, use: Trial, found: Comparison | None, trials: Sequence[Trial]) -> str:
+def _headline(outcome: str, use: Candidate, found: Comparison | None, candidates: Sequence[Candidate]) -> str:
     if outcome == FED:
         return (
             "Loading is not your problem: over batches that are on the device already the loop is less "
             "than 5 % faster, and no loader can bring more than that. Leave it as it is."
         )
-    others = sum(bool(one.rates) for one in trials[1:])
+    others = sum(bool(one.rates) for one in candidates[1:])
     if outcome == LEAVE and not others:
         return "Leave it as it is: no other setting could be tried."
     if outcome == LEAVE:
@@ -133,10 +133,10 @@ def _headline(outcome: str, use: Trial, found: Comparison | None, trials: Sequen
         return f"Leave it as it is: of {tried} tried none is surely faster by 5 %."
     if outcome == LIMITED or found is None:
         return f"As it is it does not fit the limits ({use.name} is the fastest that does)."
-    return f"Use {use.name}: {ratio_text(found.ratio)} as fast as it is."
+    return f"Consumer {use.name}: {ratio_text(found.ratio)} as fast as it is."
 
 
-def _costs(contest: Contest, base: Trial, use: Trial) -> Iterator[str]:
+def _costs(contest: SettingsRace, base: Candidate, use: Candidate) -> Iterator[str]:
     if use is base or use.memory_bytes is None or base.memory_bytes is None:
         return
     took = [bytes_text(use.memory_bytes), bytes_text(base.memory_bytes)]
@@ -146,14 +146,14 @@ def _costs(contest: Contest, base: Trial, use: Trial) -> Iterator[str]:
     yield f"It takes {took[0]} of memory in all, as it is {took[1]}."
 
 
-def _opening(base: Trial, use: Trial) -> Iterator[str]:
+def _opening(base: Candidate, use: Candidate) -> Iterator[str]:
     """What starting workers costs before anything comes, which is part of every epoch."""
     if use is not base and use.first_batch_s and base.first_batch_s:
         first = [seconds_text(statistics.median(one.first_batch_s)) for one in (use, base)]
         yield f"The first batch of an epoch comes after {first[0]}, as it is after {first[1]}."
 
 
-def _feeding(base: Trial, head: Comparison | None) -> Iterator[str]:
+def _feeding(base: Candidate, head: Comparison | None) -> Iterator[str]:
     """What of its time a step waits, and what it would gain by never waiting."""
     waits = statistics.median(base.waited) if base.waited else None
     if waits is not None:
@@ -168,7 +168,7 @@ def _feeding(base: Trial, head: Comparison | None) -> Iterator[str]:
     )
 
 
-def _rests_on(base: Trial, whole: bool) -> Iterator[str]:
+def _rests_on(base: Candidate, whole: bool) -> Iterator[str]:
     rounds = counted(len(base.fresh), "fresh round")
     what = (
         "whole epochs"
@@ -181,10 +181,10 @@ def _rests_on(base: Trial, whole: bool) -> Iterator[str]:
     yield f"Measured in {rounds} that took turns, over {what}; as it is {rate_text(base.rate)} samples/s."
 
 
-def _untried(trials: Sequence[Trial]) -> Iterator[str]:
-    for one in trials:
+def _untried(candidates: Sequence[Candidate]) -> Iterator[str]:
+    for one in candidates:
         if one.failed:
             yield f"{one.name}: {one.failed}"
-    late = [one.name for one in trials if not one.rates and not one.failed]
+    late = [one.name for one in candidates if not one.rates and not one.failed]
     if late:
         yield f"no time was left for {'; '.join(late)}: give a longer --max-time"

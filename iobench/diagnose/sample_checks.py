@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from iobench.base.units import bytes_text
 from iobench.diagnose.evidence import Advice, Evidence
-from iobench.diagnose.seen import Seen
-from iobench.host import cache
+from iobench.diagnose.loop_stats import LoopStats
+from iobench.host import page_cache
 
 SHARE = 0.3  # of the time, from which on something is worth a word
 IOWAIT = 0.25
@@ -28,22 +28,22 @@ def _disk(evidence: Evidence) -> Advice | None:
     return Advice("disk", said)
 
 
-def fits(seen: Seen) -> bool:
+def fits(seen: LoopStats) -> bool:
     """Whether all samples of an epoch, as they come out, would fit in memory; not of an endless one."""
-    return seen.of is not None and 0 < seen.dataset_bytes < OF_FREE * cache.free_memory()
+    return seen.of is not None and 0 < seen.dataset_bytes < OF_FREE * page_cache.free_memory()
 
 
 def _decoding(evidence: Evidence) -> Advice | None:
     found = evidence.fetching
     if found is None or found.decode_share < SHARE:
         return None
-    tried = evidence.gain(lambda trial: trial.kind == "cache")
+    tried = evidence.gain(lambda candidate: candidate.kind == "cache")
     part = f"{found.decode_share:.0%} of the time goes into decoding, each epoch anew"
     size = bytes_text(evidence.seen.dataset_bytes)
     if tried is not None:
         said = f"{part}; all samples together take {size} and fit in memory: keep them there; {tried.said}"
         return Advice("decoding", said, tried.times)
-    kept = [one.name for one in evidence.trials if one.kind == "cache"]
+    kept = [one.name for one in evidence.candidates if one.kind == "cache"]
     if any(one.outcome in ("equivalent", "slower") for n, one in evidence.against.items() if n in kept):
         return None  # surely no gain
     fitting = f": decoded they take {size}, which fits in memory" if fits(evidence.seen) else ""

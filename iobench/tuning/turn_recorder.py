@@ -14,31 +14,31 @@ from iobench.results import record
 from iobench.results.cases import OWN_DATA
 from iobench.results.parts import CachePart, DatasetPart, FieldSpec, ProofPart
 from iobench.results.record import Record
-from iobench.tuning.trial import Trial
-from iobench.tuning.turn import Turn
-from iobench.tuning.use import Use
+from iobench.tuning.candidate import Candidate
+from iobench.tuning.consumer import Consumer
+from iobench.tuning.turn import TurnResult
 
 NOT_PROVED = "it reads data of its own: nobody can say what should have come"
 OWN_ORDER = "own"
 
 
-class Records:
+class TurnRecorder:
     """A file of records, with a line for each turn; the race is one run, the fresh rounds another."""
 
-    def __init__(self, path: Path, called: str, settings: dict[str, Any], use: Use, seed: int) -> None:
+    def __init__(self, path: Path, called: str, settings: dict[str, Any], use: Consumer, seed: int) -> None:
         record.check_writable(path)
         self.path, self._called, self._settings, self._use, self._seed = path, called, settings, use, seed
         self._runs = {fresh: uuid.uuid4().hex[:12] for fresh in (False, True)}
         self._machine = machine_part(Path.cwd(), str(use.device))
 
-    def add(self, trial: Trial, number: int, turn: Turn, fresh: bool) -> None:
+    def add(self, candidate: Candidate, number: int, turn: TurnResult, fresh: bool) -> None:
         """Write a turn down."""
         part = "" if turn.complete else f"; {turn.batches} of {turn.of or 'an unknown number of'} batches"
         made = Record(
             run=self._runs[fresh],
             time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             round=number,
-            case=self._case(trial, turn),
+            case=self._case(candidate, turn),
             dataset=self._dataset(turn),
             cache=CachePart(mode="warm", residency=None, method=WARMED),
             machine=self._machine,
@@ -51,14 +51,14 @@ class Records:
         )
         record.append(self.path, made)
 
-    def _case(self, trial: Trial, turn: Turn) -> dict[str, Any]:
+    def _case(self, candidate: Candidate, turn: TurnResult) -> dict[str, Any]:
         step_s = self._use.step_s
         return {
             "dataset": self._called,
             "content": "",
             "format": OWN_DATA,
-            "loader": self._called if trial.make is None else trial.name,
-            "options": {**self._settings, **trial.changes},
+            "loader": self._called if candidate.make is None else candidate.name,
+            "options": {**self._settings, **candidate.changes},
             "device": str(self._use.device),
             "batch_size": turn.fields[0][0][0] if turn.fields and turn.fields[0][0] else 1,
             "order": OWN_ORDER,
@@ -72,7 +72,7 @@ class Records:
             "world_size": 1,
         }
 
-    def _dataset(self, turn: Turn) -> DatasetPart:
+    def _dataset(self, turn: TurnResult) -> DatasetPart:
         fields = [
             FieldSpec(name=str(number), shape=list(shape[1:]), dtype=dtype)
             for number, (shape, dtype) in enumerate(turn.fields)

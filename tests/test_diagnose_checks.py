@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from iobench.diagnose import seen, session
-from iobench.diagnose.advice import diagnose
+from iobench.diagnose import loop_stats, session
+from iobench.diagnose.diagnosis import diagnose
 from iobench.diagnose.evidence import Evidence
-from iobench.diagnose.processes import Processes
-from iobench.diagnose.watch import Watch
-from iobench.tuning.contest import Contest
-from iobench.tuning.own import Own
-from iobench.tuning.settings import MOST_WORKERS
-from iobench.tuning.trial import Trial
-from iobench.tuning.turn import Wanted
+from iobench.diagnose.process_monitor import ProcessMonitor
+from iobench.diagnose.watched_loader import WatchedLoader
+from iobench.tuning.candidate import Candidate
+from iobench.tuning.search_space import MOST_WORKERS
+from iobench.tuning.settings_race import SettingsRace
+from iobench.tuning.tunable_loader import TunableLoader
+from iobench.tuning.turn import TurnSpec
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -65,7 +65,7 @@ def until(kind, make):
 
 def in_a_loop(loader, step_s):
     """What is advised about a loop with a step of that length."""
-    watch = Watch(loader, "cpu", lambda seen: None)
+    watch = WatchedLoader(loader, "cpu", lambda seen: None)
     for _ in watch:
         time.sleep(step_s)
     return diagnose(watch.seen).advice
@@ -81,13 +81,13 @@ def slow(row):
 
 
 def test_samples_that_take_long_without_workers(monkeypatch):
-    monkeypatch.setattr(seen, "CROWDED", 1.0)  # the suite is at work on the other cores
+    monkeypatch.setattr(loop_stats, "CPU_CONTENDED", 1.0)  # the suite is at work on the other cores
     found = until("too-few-workers", lambda: DataLoader(Samples(256, slow), batch_size=16))
     (few, *_) = found.advice
     assert few.kind == "too-few-workers"
     assert few.gain > 1
     assert "set num_workers=" in few.said
-    tried = max(trial.changes.get("num_workers", 0) for trial in found.trials)
+    tried = max(candidate.changes.get("num_workers", 0) for candidate in found.candidates)
     assert tried > len(os.sched_getaffinity(0)) or tried == MOST_WORKERS  # none of them computes anything
 
 
@@ -128,8 +128,8 @@ TWICE = [[row] for row in range(ROWS) for _ in range(2)]  # so that each of two 
 @pytest.fixture
 def looked(monkeypatch):
     """Waits until the watcher has looked once more, however busy the machine is."""
-    look, looks = Processes._look, []
-    monkeypatch.setattr(Processes, "_look", lambda self: (look(self), looks.append(time.monotonic())))
+    look, looks = ProcessMonitor._look, []
+    monkeypatch.setattr(ProcessMonitor, "_look", lambda self: (look(self), looks.append(time.monotonic())))
 
     def wait():
         asked = time.monotonic()
@@ -147,7 +147,7 @@ def test_what_a_process_used_before_a_loop_is_not_its_workers(ends):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", BUSY], **pipes) as child:
         child.stdout.readline()
-        processes = Processes("cpu")
+        processes = ProcessMonitor("cpu")
         with processes.watching():
             if ends:
                 child.communicate()
@@ -163,7 +163,7 @@ def test_python_objects_that_workers_copy_by_looking_at_them(looked, objects):
         part = held[row * len(held) // ROWS : (row + 1) * len(held) // ROWS]
         return sum(len(text) for text in part) if objects else int(part.sum())
 
-    watch = Watch(DataLoader(Samples(ROWS, count), batch_sampler=TWICE, **FORK), "cpu", lambda seen: None)
+    watch = WatchedLoader(DataLoader(Samples(ROWS, count), batch_sampler=TWICE, **FORK), "cpu", lambda seen: None)
     for number, _ in enumerate(watch, 1):
         if number in (2, len(TWICE) - 4):  # when all memory is yet shared, and when the workers are done
             looked()
@@ -203,13 +203,13 @@ import threadpoolctl
 import torch
 
 sys.path.insert(0, sys.argv[1])
-from test_illnesses import FORK, DataLoader, Samples, until
+from test_diagnose_checks import FORK, DataLoader, Samples, until
 
-from iobench.diagnose.seen import Seen
-from iobench.tuning import settings
+from iobench.diagnose.loop_stats import LoopStats
+from iobench.tuning import search_space
 
-settings.threads_fight = lambda workers: True
-Seen.threads = True
+search_space.threads_fight = lambda workers: True
+LoopStats.threads = True
 matrix = np.ones((400, 400))
 
 
@@ -275,30 +275,30 @@ def test_batches_of_any_kind_are_taken_as_they_are(batch):
     assert found.verdict.startswith("Alone, the loader gives ")
 
 
-def trial(name, kind="", **more):
-    return Trial(name, {"a": 1} if kind else {}, kind, **more)
+def candidate(name, kind="", **more):
+    return Candidate(name, {"a": 1} if kind else {}, kind, **more)
 
 
 def test_what_had_too_few_turns_to_tell_may_still_bring_something():
-    base = trial("as it is", rates={1: 10.0})
+    base = candidate("as it is", rates={1: 10.0})
     few = {1: 300.0, 2: 310.0}
     for one, hopeful in (
-        (trial("one thread", "threads"), True),
-        (trial("one thread", "threads", rates={1: 300.0}, fresh=few), True),
-        (trial("one thread", "threads", rates={1: 300.0}, fresh={**few, 3: 305.0}), False),
-        (trial("one thread", "threads", rates={1: 9.0}), False),
-        (trial("one thread", "threads", failed="no"), False),
-        (trial("2 workers", "workers", rates={1: 300.0}), False),
+        (candidate("one thread", "threads"), True),
+        (candidate("one thread", "threads", rates={1: 300.0}, fresh=few), True),
+        (candidate("one thread", "threads", rates={1: 300.0}, fresh={**few, 3: 305.0}), False),
+        (candidate("one thread", "threads", rates={1: 9.0}), False),
+        (candidate("one thread", "threads", failed="no"), False),
+        (candidate("2 workers", "workers", rates={1: 300.0}), False),
     ):
         assert Evidence(None, [base, one], [], {}).hopeful("threads") == hopeful, one
     assert not Evidence(None, [], [], {}).hopeful("threads")
 
 
 def test_workers_that_persist_are_measured_again_where_a_race_cannot_show_what_they_bring():
-    base = trial("as it is", rates={1: 10.0}, first_batch_s=[0.5], epoch_s=[1.0])
-    persist = trial("workers that persist", "persistent", rates={1: 9.0})
-    more = Trial("4 workers, that persist", {"a": 1, "b": 2}, "persistent", {1: 11.0})
-    few = trial("2 workers", "workers", rates={1: 9.0})
+    base = candidate("as it is", rates={1: 10.0}, first_batch_s=[0.5], epoch_s=[1.0])
+    persist = candidate("workers that persist", "persistent", rates={1: 9.0})
+    more = Candidate("4 workers, that persist", {"a": 1, "b": 2}, "persistent", {1: 11.0})
+    few = candidate("2 workers", "workers", rates={1: 9.0})
     assert session._best_of_each_kind([base, more, few, persist]) == [persist]
     base.first_batch_s = [0.1]  # of which little is starting
     assert session._best_of_each_kind([base, more, few, persist]) == [more]
@@ -313,26 +313,26 @@ def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_what_is_likely_to_me
             time.sleep(0.1)
             return torch.zeros(1)
 
-    own = Own(DataLoader(Slow(), 4))
-    trials = [Trial("as it is"), Trial("2 workers", {"num_workers": 2}), Trial("none", {"num_workers": 0})]
-    contest = Contest(own, Wanted(lambda tensors: None))
+    own = TunableLoader(DataLoader(Slow(), 4))
+    candidates = [Candidate("as it is"), Candidate("2 workers", {"num_workers": 2}), Candidate("none", {"num_workers": 0})]
+    contest = SettingsRace(own, TurnSpec(lambda tensors: None))
     with contest.under_way():
-        contest.race(trials, 0.01)
-    assert [len(one.rates) for one in trials] == [1, 1, 0]
+        contest.race(candidates, 0.01)
+    assert [len(one.rates) for one in candidates] == [1, 1, 0]
 
 
 def test_workers_that_persist_are_started_before_fresh_rounds_are_timed(monkeypatch):
-    own = Own(DataLoader(Samples(16, lambda row: torch.zeros(1)), 4, **FORK))
-    trials = [Trial("as it is"), Trial("persist", {"persistent_workers": True}, "persistent")]
-    contest, taken, take = Contest(own, Wanted(lambda tensors: None)), [], Contest._take
+    own = TunableLoader(DataLoader(Samples(16, lambda row: torch.zeros(1)), 4, **FORK))
+    candidates = [Candidate("as it is"), Candidate("persist", {"persistent_workers": True}, "persistent")]
+    contest, taken, take = SettingsRace(own, TurnSpec(lambda tensors: None)), [], SettingsRace._take
 
-    def noted(self, trial, limit_s):
-        taken.append(trial.name)
-        return take(self, trial, limit_s)
+    def noted(self, candidate, limit_s):
+        taken.append(candidate.name)
+        return take(self, candidate, limit_s)
 
     with contest.under_way():
-        contest.race(trials, 0.01)
-        monkeypatch.setattr(Contest, "_take", noted)
-        contest.fresh(trials, 60.0, rounds=3)
+        contest.race(candidates, 0.01)
+        monkeypatch.setattr(SettingsRace, "_take", noted)
+        contest.fresh(candidates, 60.0, rounds=3)
     assert taken[0] == "persist"
-    assert (taken.count("persist"), len(trials[1].fresh)) == (4, 3)
+    assert (taken.count("persist"), len(candidates[1].fresh)) == (4, 3)

@@ -7,17 +7,17 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
+from iobench.diagnose.checks import CHECKS
 from iobench.diagnose.evidence import Advice, Evidence
-from iobench.diagnose.illnesses import CHECKS
-from iobench.diagnose.seen import Seen
-from iobench.diagnose.work import growth
+from iobench.diagnose.loop_stats import LoopStats
+from iobench.diagnose.sample_checks import growth
 from iobench.results import others, stats
 from iobench.results.parts import OthersPart
-from iobench.tuning.trial import compared
+from iobench.tuning.candidate import compared
 
 if TYPE_CHECKING:
-    from iobench.diagnose.profiling import Profiled
-    from iobench.tuning.trial import Trial
+    from iobench.diagnose.profiling import Profile
+    from iobench.tuning.candidate import Candidate
 
 BOTTLENECK = 0.10  # of the time spent waiting: below this, loading is none
 MOST = 0.5  # from which on it is the bottleneck
@@ -35,24 +35,24 @@ class Diagnosis:
     `bottleneck` is None where the loop had no step to compare with. `warnings` are reasons not to believe it.
     """
 
-    seen: Seen
+    seen: LoopStats
     bottleneck: bool | None
     verdict: str
     advice: list[Advice]
-    trials: list[Trial] = field(default_factory=list)
-    profiles: list[Profiled] = field(default_factory=list)
+    candidates: list[Candidate] = field(default_factory=list)
+    profiles: list[Profile] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        plain = {**asdict(replace(self, trials=[])), "seen": self.seen.as_dict()}
-        return {**plain, "trials": [trial.as_dict() for trial in self.trials]}
+        plain = {**asdict(replace(self, candidates=[])), "seen": self.seen.as_dict()}
+        return {**plain, "candidates": [candidate.as_dict() for candidate in self.candidates]}
 
 
 def diagnose(
-    seen: Seen,
-    trials: Sequence[Trial] = (),
-    profiles: Sequence[Profiled] = (),
+    seen: LoopStats,
+    candidates: Sequence[Candidate] = (),
+    profiles: Sequence[Profile] = (),
     alone: bool = False,
     beside: Sequence[OthersPart] = (),
     slower: float | None = None,
@@ -65,8 +65,8 @@ def diagnose(
     short = seen.batches < SHORT_BATCHES or seen.elapsed_s < SHORT_S
     bottleneck = None if alone or short else seen.wait_share >= BOTTLENECK
     warnings = others.said([seen.others, *beside], "steps")
-    against = compared(trials) if trials and slower is None else {}
-    evidence = Evidence(seen, list(trials), list(profiles), against, bool(warnings))
+    against = compared(candidates) if candidates and slower is None else {}
+    evidence = Evidence(seen, list(candidates), list(profiles), against, bool(warnings))
     slow = alone or bottleneck
     found = [check(evidence) for check in CHECKS] if slow else [growth(evidence)]
     advice = sorted((one for one in found if one is not None), key=lambda one: -(one.gain or 0.0))
@@ -75,13 +75,13 @@ def diagnose(
         bottleneck,
         _verdict(seen, bottleneck, alone),
         advice,
-        list(trials),
+        list(candidates),
         list(profiles),
         [*warnings, *([SLOWER.format(slower)] if slower is not None else [])],
     )
 
 
-def _verdict(seen: Seen, bottleneck: bool | None, alone: bool) -> str:
+def _verdict(seen: LoopStats, bottleneck: bool | None, alone: bool) -> str:
     if seen.batches == 0:
         return "The loader yielded nothing."
     speed = f"{rate_text(seen.rate)} {'samples' if seen.samples else 'batches'}/s"
@@ -101,7 +101,7 @@ def _verdict(seen: Seen, bottleneck: bool | None, alone: bool) -> str:
     return f"Loading is not the bottleneck: {waits} ({speed}).{_headroom(seen)}"
 
 
-def _headroom(seen: Seen) -> str:
+def _headroom(seen: LoopStats) -> str:
     """What the best possible loader would bring, where batches were replayed."""
     if seen.headroom is None:
         return ""

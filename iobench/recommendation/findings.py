@@ -8,21 +8,21 @@ from collections.abc import Iterator
 from iobench.base.text import enumerated
 from iobench.base.units import MIB, bytes_text, counted, percent_text, seconds_text, three_digits
 from iobench.dataset.manifest import Manifest
-from iobench.recommendation.choice import Choice, choose
-from iobench.recommendation.code import loader_code, prepare_code
-from iobench.recommendation.data import Data, other_samples
-from iobench.recommendation.finalists import WORTH_IT, measured, rounds_of
-from iobench.recommendation.needs import Needs
-from iobench.recommendation.others import (
+from iobench.recommendation.alternatives import (
+    alternatives,
     case_labels,
     failed_later,
-    hurried,
-    otherwise,
     raced,
+    time_limited,
     untried,
     without_default,
 )
-from iobench.recommendation.result import Candidate, Recommendation, now
+from iobench.recommendation.choice import Choice, choose
+from iobench.recommendation.code import loader_code, prepare_code
+from iobench.recommendation.finalists import WORTH_IT, measured, rounds_of
+from iobench.recommendation.measured_data import Data, other_samples
+from iobench.recommendation.requirements import Requirements
+from iobench.recommendation.result import Finalist, Recommendation, now
 from iobench.recommendation.search import DEFAULT, FASTEST, Found
 from iobench.results import stats
 from iobench.results.stats import Comparison, Estimate
@@ -35,7 +35,7 @@ BUSY, LITTLE = 0.8, 0.5  # processors, and how much of a limit: so decoding is w
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 
 
-def answer(found: Found, needs: Needs) -> Recommendation:
+def answer(found: Found, requirements: Requirements) -> Recommendation:
     """The recommendation that the finalists' fresh rounds support."""
     candidates = measured(found)
     choice = choose(found, candidates)
@@ -45,11 +45,11 @@ def answer(found: Found, needs: Needs) -> Recommendation:
     sentences = [
         _headline(choice, default, len(candidates) == 1, bool(found.data.added)),
         *([] if default else without_default(found)),
-        *hurried(found.race, needs.max_time_s),
+        *time_limited(found.race, requirements.max_time_s),
         *found.remarks,
         *_why(use),
-        *_feeding(found, use, default, needs, case.batch_size),
-        *_costs(found, use, default, needs),
+        *_feeding(found, use, default, requirements, case.batch_size),
+        *_costs(found, use, default, requirements),
         *_rests_on(found),
     ]
     records = [str(run.path) for run in (found.race, found.final, found.stepped, found.halved) if run]
@@ -58,10 +58,10 @@ def answer(found: Found, needs: Needs) -> Recommendation:
         use,
         candidates,
         sentences,
-        list(otherwise(found, use)),
-        [*found.not_tried, *untried(found.race, needs.max_time_s), *failed_later(found)],
+        list(alternatives(found, use)),
+        [*found.not_tried, *untried(found.race, requirements.max_time_s), *failed_later(found)],
         prepare_code(found.data, case),
-        loader_code(found.data, case, needs.epochs),
+        loader_code(found.data, case, requirements.epochs),
         records,
         found.data.manifest.name,
         raced(found),
@@ -72,13 +72,13 @@ def answer(found: Found, needs: Needs) -> Recommendation:
 
 def _warnings(found: Found) -> Iterator[str]:
     """What speaks against the fresh rounds: other work on the machine, and caches in another state."""
-    records = [made for run in (found.final, found.stepped) if run for made in run.sound]
+    records = [made for run in (found.final, found.stepped) if run for made in run.valid_records]
     for warning in warnings_of(records, more_rounds=LONGER):
         if warning.kind in SPEAKS_AGAINST:
             yield warning.sentence
 
 
-def _headline(choice: Choice, default: Candidate | None, alone: bool, anew: bool) -> str:
+def _headline(choice: Choice, default: Finalist | None, alone: bool, anew: bool) -> str:
     """What to use, by how much, and how sure that is; `anew` where the default read no file of the user's."""
     use = choice.use
     if choice.outcome == "fed":
@@ -120,7 +120,7 @@ def _how_sure(choice: Choice) -> str:
     return ""
 
 
-def _why(use: Candidate) -> Iterator[str]:
+def _why(use: Finalist) -> Iterator[str]:
     if use.reached is None:
         return
     speed, share = f"Why: it delivers {three_digits(use.bytes_per_s / MIB)} MiB/s", percent_text(use.reached)
@@ -134,13 +134,13 @@ def _why(use: Candidate) -> Iterator[str]:
 
 
 def _feeding(
-    found: Found, use: Candidate, default: Candidate | None, needs: Needs, batch_size: int
+    found: Found, use: Finalist, default: Finalist | None, requirements: Requirements, batch_size: int
 ) -> Iterator[str]:
     if use.waits is None:
         return
-    step_ms, first = 1000 * needs.step_s(batch_size), needs.batch_sizes[0]
-    scaled = batch_size != first and not needs.measured_ms
-    like = f" (in proportion: {needs.step_ms:.3g} ms over {first} samples)" if scaled else ""
+    step_ms, first = 1000 * requirements.step_s(batch_size), requirements.batch_sizes[0]
+    scaled = batch_size != first and not requirements.measured_ms
+    like = f" (in proportion: {requirements.step_ms:.3g} ms over {first} samples)" if scaled else ""
     said = f"With a step of {step_ms:.3g} ms{like} the device waits for data {use.waits:.1%} of the time"
     if default is not None and default is not use and default.waits is not None:
         said += f" ({default.waits:.1%} with {default.label})"
@@ -153,7 +153,7 @@ def _feeding(
         )
 
 
-def _costs(found: Found, use: Candidate, default: Candidate | None, needs: Needs) -> Iterator[str]:
+def _costs(found: Found, use: Finalist, default: Finalist | None, requirements: Requirements) -> Iterator[str]:
     memory = f"{bytes_text(use.memory_bytes)} of memory" if use.memory_bytes else ""
     if found.data.lies_there(use.format):
         yield "Your data lie in that format already: nothing is written anew" + (
@@ -161,17 +161,17 @@ def _costs(found: Found, use: Candidate, default: Candidate | None, needs: Needs
         )
         return
     yield (
-        f"It costs {seconds_text(use.write_s)} to write all {bytes_text(found.data.real_bytes)} in that "
+        f"It costs {seconds_text(use.write_s)} to write all {bytes_text(found.data.full_bytes)} in that "
         f"format, {bytes_text(use.stored_bytes)} on disk" + (f", {memory}." if memory else ".")
     )
     if use.against_default is not None and default is not None:
         if use.format == default.format:
             yield "The default reads the same format: only the loader changes, and nothing is written anew."
         else:
-            yield _pays(found, use, default, needs)
+            yield _break_even(found, use, default, requirements)
 
 
-def _pays(found: Found, use: Candidate, default: Candidate, needs: Needs) -> str:
+def _break_even(found: Found, use: Finalist, default: Finalist, requirements: Requirements) -> str:
     """After how many epochs writing the data anew has paid, from both ends of the interval."""
     samples = found.data.manifest.schema.samples * found.data.scale
     ratio = (use.against_default or Comparison(Estimate(1, None, None), "")).ratio
@@ -183,7 +183,7 @@ def _pays(found: Found, use: Candidate, default: Candidate, needs: Needs) -> str
         return "Whether writing the data anew ever pays cannot be told: the interval includes no gain at all."
     epochs = sorted(use.write_s / one for one in saved)
     said = f"Writing has paid after {epochs[0]:.1f} to {epochs[1]:.1f} epochs of training"
-    late = f", longer than the {counted(needs.epochs, 'epoch')} of yours" if epochs[0] > needs.epochs else ""
+    late = f", longer than the {counted(requirements.epochs, 'epoch')} of yours" if epochs[0] > requirements.epochs else ""
     return f"{said}{late}."
 
 
@@ -194,7 +194,7 @@ def _rests_on(found: Found) -> Iterator[str]:
         name, own = data.source.name if data.source else "", enumerated(data.added)
         yield (
             f"Your own files were not timed: a sample of them was written anew, in {own} too, and yours may "
-            f"be laid out otherwise. 'iobench run --name {name}' measures them as they are."
+            f"be laid out alternatives. 'iobench run --name {name}' measures them as they are."
         )
     if data.source is not None and data.source.description.get("kind") == "images":
         shape = "x".join(map(str, schema.fields[0].shape))
@@ -202,13 +202,13 @@ def _rests_on(found: Found) -> Iterator[str]:
     if data.scale >= 1.05:
         yield (
             f"All this was measured on {bytes_text(schema.logical_bytes)}, on the same disk with a "
-            f"{data.cache} cache; what is said of all {bytes_text(data.real_bytes)} is "
+            f"{data.cache} cache; what is said of all {bytes_text(data.full_bytes)} is "
             f"{three_digits(data.scale)} times as much."
         )
     if data.source is not None:
-        yield _stays(data)
+        yield _disk_notice(data)
     key = next(key for key, roles in found.roles.items() if FASTEST in roles)
-    rates = [made.samples_per_s for made in found.halved.sound] if found.halved is not None else []
+    rates = [made.samples_per_s for made in found.halved.valid_records] if found.halved is not None else []
     whole = list(rounds_of(found.final, key).values())
     if rates and whole:
         ratio = stats.ratio(rates, whole)
@@ -222,7 +222,7 @@ def _rests_on(found: Found) -> Iterator[str]:
         yield f"On half as many samples {label} is {ratio_text(ratio)} as fast, {verdict}."
 
 
-def _stays(data: Data) -> str:
+def _disk_notice(data: Data) -> str:
     """What the sample takes and where, and what others of the same name lie beside it."""
     stored, root = _stored(data.manifest), data.manifest.root
     said = (

@@ -13,10 +13,10 @@ from torch.utils.data import IterableDataset
 from iobench.base.units import counted
 from iobench.host.device import device_of, pick_device
 from iobench.loading.foreign import handles_of
-from iobench.tuning.contest import Limits
-from iobench.tuning.own import Own, fetches_batches
-from iobench.tuning.own import code_of as own_code
-from iobench.tuning.trial import AS_IT_IS, Trial
+from iobench.tuning.candidate import BASELINE, Candidate
+from iobench.tuning.settings_race import ResourceLimits
+from iobench.tuning.tunable_loader import TunableLoader, fetches_batches
+from iobench.tuning.tunable_loader import code_of as own_code
 
 MOST_WORKERS = 16
 BUSY_TIMES = 2  # as many workers as cores: one for each leaves cores without work as an epoch ends
@@ -35,7 +35,7 @@ STARTING = 0.05  # of an epoch, that its first batch has to take for how workers
 
 
 @dataclass(frozen=True)
-class Like:
+class LoaderTraits:
     """What is known of a loader as it is, before anything else is tried.
 
     `whole`: an epoch takes no longer than there is time for. `starting`: how its workers start matters.
@@ -52,11 +52,11 @@ class Like:
     starts: tuple[str, ...] = tuple(STARTS)
 
 
-def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[Trial], list[str]]:
+def candidates_for(own: TunableLoader, like: LoaderTraits, limits: ResourceLimits | None = None) -> tuple[list[Candidate], list[str]]:
     """The loader as it is and what is worth trying, as far as it can be set; and what is not, and why."""
-    limits, now = limits or Limits(), own.workers({})
-    refined = refinements(own, Trial(AS_IT_IS), like)
-    found = [Trial(AS_IT_IS, unfit=_too_many(own, {}, limits))]
+    limits, now = limits or ResourceLimits(), own.workers({})
+    refined = refinements(own, Candidate(BASELINE), like)
+    found = [Candidate(BASELINE, unfit=_too_many(own, {}, limits))]
     found += [one for one in refined if one.kind in SIGNS]
     if fetches_batches(own):
         found.append(_trial("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
@@ -76,9 +76,9 @@ def trials_of(own: Own, like: Like, limits: Limits | None = None) -> tuple[list[
     return [one for one in found if not one.changes or not _too_many(own, one.changes, limits)], left_out
 
 
-def refinements(own: Own, of: Trial, like: Like) -> list[Trial]:
+def refinements(own: TunableLoader, of: Candidate, like: LoaderTraits) -> list[Candidate]:
     """The same settings with one more changed, of those that matter less than how many workers there are."""
-    found, workers = list[Trial](), own.workers(of.changes)
+    found, workers = list[Candidate](), own.workers(of.changes)
     if workers and _can(own, "prefetch_factor"):
         ahead = MORE_AHEAD * (_now(own, of, "prefetch_factor") or 2)
         found.append(_more(of, "prefetch", f"prefetch factor {ahead}", prefetch_factor=ahead))
@@ -108,30 +108,30 @@ def threads_fight(workers: int) -> bool:
     return threads > 1 and workers * threads > len(os.sched_getaffinity(0))
 
 
-def code_of(own: Own, changes: Mapping[str, Any]) -> str:
+def code_of(own: TunableLoader, changes: Mapping[str, Any]) -> str:
     """What to write for these settings."""
     if not own.rebuilds:
         return ", ".join(f"{name}={value!r}" for name, value in changes.items())
     return own_code(own.loader, changes)
 
 
-def _trial(kind: str, name: str, **changes: Any) -> Trial:
-    return Trial(name, changes, kind)
+def _trial(kind: str, name: str, **changes: Any) -> Candidate:
+    return Candidate(name, changes, kind)
 
 
-def _more(of: Trial, kind: str, name: str, **changes: Any) -> Trial:
-    return Trial(f"{of.name}, {name}" if of.changes else name, {**of.changes, **changes}, kind)
+def _more(of: Candidate, kind: str, name: str, **changes: Any) -> Candidate:
+    return Candidate(f"{of.name}, {name}" if of.changes else name, {**of.changes, **changes}, kind)
 
 
-def _can(own: Own, name: str) -> bool:
+def _can(own: TunableLoader, name: str) -> bool:
     return name in own.settable
 
 
-def _now(own: Own, of: Trial, name: str) -> Any:
+def _now(own: TunableLoader, of: Candidate, name: str) -> Any:
     return of.changes.get(name, getattr(own.loader, name, None) if own.rebuilds else None)
 
 
-def _other_starts(own: Own, of: Trial, like: Like) -> list[str]:
+def _other_starts(own: TunableLoader, of: Candidate, like: LoaderTraits) -> list[str]:
     """How its workers could start beside the way in which they do, where that can be set."""
     known = multiprocessing.get_all_start_methods()  # the default first, which another Python has another of
     context = _now(own, of, "multiprocessing_context")
@@ -142,29 +142,29 @@ def _other_starts(own: Own, of: Trial, like: Like) -> list[str]:
     return [method for method in like.starts if method in known and method != now] if can else []
 
 
-def _unstartable(own: Own, method: str) -> str | None:
+def _unstartable(own: TunableLoader, method: str) -> str | None:
     """Why workers cannot start in a way; None where they can."""
     if method != FORK:
-        return own.unsendable
+        return own.spawn_problem
     held = handles_of(own.dataset_for({"num_workers": 1})) if own.rebuilds else []
     return f"{', '.join(held)} is open already, and must not be forked" if held else None
 
 
-def _left_starts(own: Own, like: Like) -> list[str]:
+def _left_starts(own: TunableLoader, like: LoaderTraits) -> list[str]:
     """The ways of starting workers that are not tried, and why."""
     why: dict[str, list[str]] = {}
-    for method in _other_starts(own, Trial(AS_IT_IS), like):
+    for method in _other_starts(own, Candidate(BASELINE), like):
         if (problem := _unstartable(own, method)) is not None:
             why.setdefault(problem, []).append(STARTS[method])
     return [f"{' and '.join(methods)}: {problem}" for problem, methods in why.items()]
 
 
-def _repeats(own: Own) -> bool:
+def _repeats(own: TunableLoader) -> bool:
     """Whether each worker may give all samples: an IterableDataset has to share them out itself."""
     return own.rebuilds and isinstance(own.loader.dataset, IterableDataset)
 
 
-def _too_many(own: Own, changes: Mapping[str, Any], limits: Limits) -> str | None:
+def _too_many(own: TunableLoader, changes: Mapping[str, Any], limits: ResourceLimits) -> str | None:
     """Why so many workers are none to choose."""
     count = own.workers(changes)
     if limits.workers is None or count <= limits.workers:
@@ -172,7 +172,7 @@ def _too_many(own: Own, changes: Mapping[str, Any], limits: Limits) -> str | Non
     return f"has {counted(count, 'worker')}, more than --max-workers {limits.workers}"
 
 
-def _worker_counts(own: Own, like: Like, limits: Limits) -> tuple[Sequence[int], str | None]:
+def _worker_counts(own: TunableLoader, like: LoaderTraits, limits: ResourceLimits) -> tuple[Sequence[int], str | None]:
     """Other numbers of workers that are worth trying; where it is to have none, why."""
     now = own.workers({})
     counts = [n for n in _counts(like.idle, limits) if n != now] if _can(own, "num_workers") else []
@@ -186,7 +186,7 @@ def _worker_counts(own: Own, like: Like, limits: Limits) -> tuple[Sequence[int],
     return counts, None
 
 
-def _counts(idle: bool, limits: Limits) -> Sequence[int]:
+def _counts(idle: bool, limits: ResourceLimits) -> Sequence[int]:
     """Numbers of workers worth trying: none, and powers of two up to some times the cores."""
     cores = len(os.sched_getaffinity(0))
     most = min(MOST_WORKERS, cores * (IDLE_TIMES if idle else BUSY_TIMES))

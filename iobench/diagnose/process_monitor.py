@@ -20,9 +20,9 @@ from pathlib import Path
 import psutil
 
 from iobench.host import counters
+from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.host.monitor import Monitor
-from iobench.host.others import OtherWork
-from iobench.host.tree import descendants
+from iobench.host.process_tree import descendants
 from iobench.results.parts import OthersPart
 
 FIRST_S, MOST_S = 0.1, 4.0  # between two looks
@@ -30,12 +30,12 @@ SPACING = 0.15  # of the time so far: so the last look at workers is not long be
 COST = 20  # times as long a pause as a look took
 
 
-class Processes:
+class ProcessMonitor:
     """What this process and its workers used while `watching`."""
 
     def __init__(self, device: str) -> None:
         self._monitor = Monitor(Path.cwd(), device)
-        self._other_work, self.others = OtherWork(Path.cwd()), OthersPart()
+        self._background_load, self.others = BackgroundLoadMonitor(Path.cwd()), OthersPart()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
         self._before: dict[int, tuple[float, int]] = {}  # both of children that were there already
@@ -50,7 +50,7 @@ class Processes:
         """Snapshot, until the block ends."""
         self._began_cpu, self._began_disk = time.process_time(), counters.disk_bytes()
         self._began_reaped, self._began = _reaped_cpu_s(), time.monotonic()
-        self._other_work.start()
+        self._background_load.start()
         self._use(_children())
         self._before = {child: (used, self._disk.get(child, 0)) for child, used in self._cpu.items()}
         thread = threading.Thread(target=self._watch, name="iobench-processes", daemon=True)
@@ -59,7 +59,7 @@ class Processes:
             try:
                 yield
             finally:
-                self.others = OthersPart(**asdict(self._other_work.stop()))
+                self.others = OthersPart(**asdict(self._background_load.stop()))
                 self._done = True
                 self._wake.set()
                 thread.join()
@@ -124,13 +124,13 @@ class Processes:
     def _look(self) -> None:
         children = _children()
         self._use(children)
-        here, found = counters.memory_of(os.getpid()), map(counters.memory_of, children)
+        here, found = counters.process_memory(os.getpid()), map(counters.process_memory, children)
         memory = {child: one for child, one in zip(children, found, strict=True) if one}
         if here is not None:
-            self._memory.append((len(children), here.part_bytes + sum(m.part_bytes for m in memory.values())))
+            self._memory.append((len(children), here.pss_bytes + sum(m.pss_bytes for m in memory.values())))
         for child, one in memory.items() if self._steady else ():
             own = self._own.setdefault(child, [])
-            own[min(1, len(own)) :] = [one.own_bytes]
+            own[min(1, len(own)) :] = [one.private_bytes]
 
     def _use(self, children: Sequence[int]) -> None:
         """Note what each of these has used since it began."""
