@@ -9,18 +9,27 @@ from __future__ import annotations
 from iobench.base.errors import UnknownFormat
 from iobench.formats._arrays import (
     NO_NUMBER,
-    Shaped,
+    ShapeAndDtype,
+    arrays_schema,
     check_sample,
-    choice,
-    choose,
-    how_to_choose,
     native_dtype,
+    select_arrays,
+    selection_hint,
+    split_selection,
 )
-from iobench.formats._arrays import schema_of as arrays_schema
 from iobench.formats._format import Format
 from iobench.formats._options import Option, Options, build, declared, option, read_word, word
 from iobench.formats._placement import Blocks, Chunked, Listed, Placement, Strided
-from iobench.formats._reader import Convert, Find, Keep, Reader, Rows, Timed, same, unread
+from iobench.formats._reader import (
+    Build,
+    Convert,
+    LoadOrBuild,
+    Reader,
+    Rows,
+    TimingWrapper,
+    identity,
+    read_only,
+)
 from iobench.formats._registry import Registry
 from iobench.formats._schema import (
     DTYPES,
@@ -47,9 +56,9 @@ __all__ = [
     "Chunked",
     "Convert",
     "Field",
-    "Find",
+    "Build",
     "Format",
-    "Keep",
+    "LoadOrBuild",
     "Listed",
     "Option",
     "Options",
@@ -58,20 +67,20 @@ __all__ = [
     "Registry",
     "Rows",
     "Schema",
-    "Shaped",
+    "ShapeAndDtype",
     "Strided",
     "Timed",
     "array_of",
     "arrays_schema",
     "build",
     "check_sample",
-    "choice",
-    "choose",
+    "split_selection",
+    "select_arrays",
     "declared",
     "describe",
     "field_name",
     "get",
-    "how_to_choose",
+    "selection_hint",
     "names",
     "native_dtype",
     "option",
@@ -79,7 +88,7 @@ __all__ = [
     "plain_bools",
     "raw_bytes",
     "read_word",
-    "same",
+    "identity",
     "type_of",
     "unread",
     "word",

@@ -12,22 +12,22 @@ import numpy as np
 from iobench.base.errors import (
     CorruptArtifact,
 )
+from iobench.base.text import listed, shortened
 from iobench.formats._schema import DTYPES, Array, Field, Schema, field_name
-from iobench.formats._text import listed, shortened
 
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
 MAX_AXES = 32  # samples included: what HDF5 has
 MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches, and a batch has a sample
 MAX_NAME = 200  # characters; several formats make a file name of it, which may have 255 bytes
 
-Shaped = tuple[tuple[int, ...], np.dtype[Any]]
+ShapeAndDtype = tuple[tuple[int, ...], np.dtype[Any]]
 NO_NUMBER = (
     f"not a number that every format stores ({', '.join(DTYPES)}); "
     "ragged and object arrays must be made rectangular first"
 )
 
 
-def choice(path: Path) -> tuple[Path, tuple[str, ...]]:
+def split_selection(path: Path) -> tuple[Path, tuple[str, ...]]:
     """The file or folder, and the names of arrays in it that follow it after `::`, if any."""
     file, separator, names = os.fspath(path).rpartition("::")
     if not separator or os.path.lexists(path):
@@ -35,7 +35,7 @@ def choice(path: Path) -> tuple[Path, tuple[str, ...]]:
     return Path(file), tuple(name.strip("/") for name in names.split(","))
 
 
-def choose(path: Path, available: Collection[str], chosen: Collection[str]) -> list[str]:
+def select_arrays(path: Path, available: Collection[str], chosen: Collection[str]) -> list[str]:
     """The names that were chosen, by themselves or by the group they are in; without a choice, all.
 
     CorruptArtifact where a choice is not there, where nothing is, or where it is more than can become
@@ -50,28 +50,28 @@ def choose(path: Path, available: Collection[str], chosen: Collection[str]) -> l
     if len(taken) > MAX_FIELDS:
         raise CorruptArtifact(
             f"{path}: {len(taken):,} arrays, and at most {MAX_FIELDS} become fields; stack what "
-            f"is one sample each into one array{how_to_choose(path, available)}"
+            f"is one sample each into one array{selection_hint(path, available)}"
         )
     return taken
 
 
-def how_to_choose(path: Path, available: Collection[str]) -> str:
+def selection_hint(path: Path, available: Collection[str]) -> str:
     """The end of a complaint about data with several arrays: what they hold and how to take some of them."""
     if len(available) < 2:
         return ""
     return f"; to take some of its arrays, give '{path.name}::NAME,NAME', out of {listed(available)}"
 
 
-def schema_of(path: Path, arrays: Mapping[str, Shaped], available: Collection[str] = ()) -> Schema:
+def arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype], available: Collection[str] = ()) -> Schema:
     """The schema of named arrays given as (shape, dtype); `available`: what else there was to choose.
 
     CorruptArtifact where one is empty, scalar, too large, or of a dtype that no format stores, or their
     leading axes differ.
     """
     try:
-        return _schema_of(path, arrays)
+        return _arrays_schema(path, arrays)
     except CorruptArtifact as error:
-        raise CorruptArtifact(f"{error}{how_to_choose(path, available)}") from None
+        raise CorruptArtifact(f"{error}{selection_hint(path, available)}") from None
 
 
 def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -98,7 +98,7 @@ def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int) -> None:
         )
 
 
-def _schema_of(path: Path, arrays: Mapping[str, Shaped]) -> Schema:
+def _arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype]) -> Schema:
     fields: dict[str, Field] = {}
     for original, (shape, dtype) in arrays.items():
         name = field_name(original)

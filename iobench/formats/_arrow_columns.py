@@ -16,7 +16,7 @@ import pyarrow as pa
 from iobench.base.errors import (
     corrupt,
 )
-from iobench.formats._foreign import not_fixed
+from iobench.formats._external import not_fixed
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 
 # what pyarrow raises for damaged files

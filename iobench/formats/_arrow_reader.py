@@ -14,6 +14,7 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
+from iobench.base.text import reason
 from iobench.formats._arrow_columns import (
     DAMAGE,
     arrays,
@@ -21,13 +22,12 @@ from iobench.formats._arrow_columns import (
     sample_shape,
     values,
 )
-from iobench.formats._chunked import ChunkedReader, Index
-from iobench.formats._files import regular
-from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
+from iobench.formats._chunked_reader import ChunkedReader, Index
+from iobench.formats._external import fields_by_name, not_fixed, schema_of_arrays
+from iobench.formats._file_kind import regular
 from iobench.formats._placement import Chunked, Placement
 from iobench.formats._reader import Rows
 from iobench.formats._schema import Array, Batch, Field, Schema
-from iobench.formats._text import reason
 
 MAGIC = b"ARROW1"
 
@@ -75,24 +75,24 @@ class Mapped:
         return int(address - self.base)
 
 
-def found_schema(files: Sequence[Path], told: Sequence[Field]) -> Schema:
+def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
     """The samples and fields of files that others wrote."""
-    wanted = {field.name for field in told}
+    wanted = {field.name for field in fields}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     samples = 0
     for opened in map(Mapped, files):
         names = fields_by_name(opened.file, opened.schema.names)
         samples += sum(batch.num_rows for batch in opened.batches)
         for batch in opened.batches:
-            for field, name in names.items():
-                if not wanted or field in wanted:
+            for field_key, name in names.items():
+                if not wanted or field_key in wanted:
                     found = sample_shape(opened.file, name, batch.column(name))
                     if shapes.setdefault(name, found) != found:
                         raise not_fixed(opened.file, f"column {name}", f"{shapes[name]} and {found}")
     if not samples:
         raise CorruptArtifact(f"{files[0]}: it holds no rows")
     made = {name: ((samples, *shape), dtype) for name, (shape, dtype) in shapes.items()}
-    return schema_of_arrays(files[0], made, told)
+    return schema_of_arrays(files[0], made, fields)
 
 
 def check_lists(files: Sequence[Path], schema: Schema) -> None:

@@ -13,11 +13,11 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._foreign import fields_by_name
-from iobench.formats._placed import Maps
+from iobench.base.text import reason
+from iobench.formats._external import fields_by_name
+from iobench.formats._placed_reader import Maps
 from iobench.formats._placement import Index, Listed, Placement, Strided
 from iobench.formats._schema import DTYPES, Array, Field, Schema
-from iobench.formats._text import reason
 
 HEADER = struct.Struct("<HHIQQ")  # version, fields, bytes of a page, samples, where the table begins
 VERSION = 2

@@ -16,13 +16,13 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
+from iobench.base.text import reason
 from iobench.formats._arrays import native
-from iobench.formats._files import regular
-from iobench.formats._foreign import check_stored, schema_of_arrays
+from iobench.formats._external import check_stored, schema_of_arrays
+from iobench.formats._file_kind import regular
 from iobench.formats._placement import Blocks
-from iobench.formats._reader import Convert, Reader, Rows, same
+from iobench.formats._reader import Convert, Reader, Rows, identity
 from iobench.formats._schema import Array, Batch, Field, Schema
-from iobench.formats._text import reason
 
 # what blosc2 raises for damaged files
 DAMAGE = (
@@ -60,11 +60,11 @@ def _header(file: Path) -> bytes:
         return start.read(min(MOST_HEADER_BYTES, int.from_bytes(begin[HEADER_SIZE_AT:], "big")))
 
 
-def found_schema(path: Path, told: Sequence[Field]) -> Schema:
+def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
     """The samples and the field of an array that others wrote."""
     array = opened(path)
     found = {path.stem: (tuple(array.shape), np.dtype(array.dtype).name)}
-    return check_stored(path, schema_of_arrays(path, found, told), path.stat().st_size)
+    return check_stored(path, schema_of_arrays(path, found, fields), path.stat().st_size)
 
 
 class Blosc2Reader(Reader):
@@ -85,7 +85,7 @@ class Blosc2Reader(Reader):
                 raise corrupt(files[field.name], expected, found)
             self._arrays[field.name] = array
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays; IndexError out of range."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")

@@ -36,7 +36,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ExampleLayout:
     """Where every feature's values lie in an Example of `size` bytes, and what lies between them."""
 
     size: int
@@ -82,14 +82,14 @@ def encoded(fields: Sequence[Field]) -> list[bytes | Field]:
     return [ENTRY + varint(total), *entries]
 
 
-def layout_of(data: memoryview) -> Layout:
+def layout_of(data: memoryview) -> ExampleLayout:
     """Where the features of an Example lie; BadExample where it is none."""
     spans: dict[str, Span] = {}
     for _, wire, begin, end in _parts(data, 0, len(data), {1: RUN}):
         for _, _, low, high in _parts(data, begin, end, {1: wire}):
             key, span = _entry(data, low, high)
             spans[key] = span
-    return Layout(len(data), spans)
+    return ExampleLayout(len(data), spans)
 
 
 def _entry(data: memoryview, begin: int, end: int) -> tuple[str, Span]:

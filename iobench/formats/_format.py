@@ -25,8 +25,10 @@ class Format(Options, ABC):
     library: ClassVar[str]  # the installed package that does the work, by its name on PyPI
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES)  # those of DTYPES that it holds
     forkable: ClassVar[bool] = True  # whether a process that used its library may be forked and go on
-    holds_files: ClassVar[bool] = True  # whether an open reader reads on when its files are removed
-    chooses: ClassVar[bool] = False  # whether `schema_of` takes `PATH::NAME,NAME`, some of the arrays there
+    survives_unlink: ClassVar[bool] = True  # whether an open reader reads on when its files are removed
+    selectable: ClassVar[bool] = (
+        False  # whether `infer_schema` takes `PATH::NAME,NAME`, some of the arrays there
+    )
 
     def size_bound(self, schema: Schema) -> int:
         """The most bytes that `write` puts on disk; prepare asks for this much free space."""
@@ -57,11 +59,11 @@ class Format(Options, ABC):
         return (self.library,)
 
     @property
-    def keeps(self) -> bool:
+    def lossless(self) -> bool:
         """Whether what is read is what was written, byte by byte; a lossy format has an option `lossy`."""
         return True
 
-    def kept(self, batch: Batch) -> Batch:
+    def roundtrip(self, batch: Batch) -> Batch:
         """The batch as reading gives it back: itself, unless the format is lossy."""
         return batch
 
@@ -74,14 +76,14 @@ class Format(Options, ABC):
         """
         return
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """Whether data that others wrote at `path`, a file or a folder, look like this format's.
 
         A cheap look at names and first bytes. False for formats that cannot be added where they lie.
         """
         return False
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """The samples and fields of data that others wrote at `path`, which `open` then reads as well.
 
         `told`: the fields, where the data do not say themselves what they hold. CorruptArtifact where
@@ -89,7 +91,7 @@ class Format(Options, ABC):
         """
         raise CorruptArtifact(f"{path}: data in {self.name} cannot be added where they lie")
 
-    def remarks(self, path: Path, schema: Schema) -> list[str]:
+    def notes(self, path: Path, schema: Schema) -> list[str]:
         """What should be known of data that others wrote at `path` and that can be read; a sentence each."""
         return []
 
@@ -102,7 +104,7 @@ class Format(Options, ABC):
 
     @abstractmethod
     def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
-        """A reader of what `write` left in `path`, or of what `schema_of` described there.
+        """A reader of what `write` left in `path`, or of what `infer_schema` described there.
 
         CorruptArtifact where it is not `schema`.
         `random` announces that rows will be asked for in random order; any order can be read.

@@ -16,13 +16,13 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
+from iobench.base.text import reason
 from iobench.formats._placement import Blocks, Chunked, Index, Placement, Strided
 from iobench.formats._schema import Array, raw_bytes
-from iobench.formats._text import reason
 
 
 @dataclass(frozen=True)
-class Chunks:
+class Hdf5Chunks:
     """A dataset's chunks in the order of rows: byte offset, stored bytes and filter mask of each."""
 
     rows: int  # in each but the last
@@ -67,13 +67,13 @@ def encoded(dataset: h5py.Dataset, name: str, path: Path) -> Blocks | None:
     if chunks is None:
         return None
     width, item = sample_bytes(dataset), int(dataset.dtype.itemsize)
-    decode = Decoder(path, name, chunks.rows * width, item, filters, chunks.mask)
+    decode = ChunkDecoder(path, name, chunks.rows * width, item, filters, chunks.mask)
     file = np.zeros_like(chunks.offset)
     return Blocks((name,), (path,), chunks.first, file, chunks.offset, chunks.stored, decode)
 
 
 @dataclass(frozen=True)
-class Decoder:
+class ChunkDecoder:
     """Takes back a dataset's filters, in the order in which they were applied.
 
     `mask`: for each chunk, the filters that were left out, as bits.
@@ -130,7 +130,7 @@ def _stored_alike(dataset: h5py.Dataset) -> bool:
     return bool(dataset.id.get_type().get_size() == dataset.dtype.itemsize)
 
 
-def chunks_of(dataset: h5py.Dataset) -> Chunks | None:
+def chunks_of(dataset: h5py.Dataset) -> Hdf5Chunks | None:
     """The chunks of a dataset; None unless all are allocated and each holds whole samples.
 
     CorruptArtifact where their index is damaged.
@@ -153,7 +153,7 @@ def chunks_of(dataset: h5py.Dataset) -> Chunks | None:
         raise corrupt(Path(dataset.file.filename), expected, reason(error)) from error
     if (table[:, 0] < 0).any():  # never written: rows of the fill value, which lie nowhere
         return None
-    return Chunks(chunk[0], *(np.ascontiguousarray(column) for column in table.T))
+    return Hdf5Chunks(chunk[0], *(np.ascontiguousarray(column) for column in table.T))
 
 
 def sample_bytes(dataset: h5py.Dataset) -> int:

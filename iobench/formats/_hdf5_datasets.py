@@ -12,7 +12,7 @@ from typing import Any
 
 import h5py
 
-from iobench.formats._text import reason, shortened
+from iobench.base.text import reason, shortened
 
 MAX_OBJECTS = 10_000
 MAX_PATH = 1000

@@ -13,12 +13,12 @@ import numpy.typing as npt
 from iobench.base.errors import (
     corrupt,
 )
+from iobench.base.text import reason
 from iobench.formats._arrays import native_dtype
 from iobench.formats._hdf5_chunks import encoded, placed
 from iobench.formats._placement import Blocks, Placement
-from iobench.formats._reader import Convert, Reader, Rows, same
+from iobench.formats._reader import Convert, Reader, Rows, identity
 from iobench.formats._schema import Array, Batch, Schema
-from iobench.formats._text import reason
 
 
 class Hdf5Reader(Reader):
@@ -59,7 +59,7 @@ class Hdf5Reader(Reader):
         except OSError as error:
             raise corrupt(self._path, "readable chunks", reason(error)) from error
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays."""
         if not self._datasets:
             raise ValueError("this reader is closed")

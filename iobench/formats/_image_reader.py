@@ -12,10 +12,10 @@ import numpy.typing as npt
 from iobench.base.errors import (
     corrupt,
 )
-from iobench.formats._files import regular
+from iobench.formats._file_kind import regular
 from iobench.formats._pixels import decoded, seen
 from iobench.formats._placement import Blocks, Placement
-from iobench.formats._reader import Convert, Reader, Timed, same
+from iobench.formats._reader import Convert, Reader, TimingWrapper, identity
 from iobench.formats._schema import Array, Schema
 
 
@@ -31,7 +31,7 @@ class ImageReader(Reader):
     ) -> None:
         super().__init__(schema)
         self._others = others
-        self._timed: Timed = same
+        self._timed: TimingWrapper = identity
         known = others.schema if isinstance(others, Reader) else None
         for field in schema.fields:
             held = len(files.get(field.name, ())) if field.shape else self._length(field.name, known)
@@ -47,13 +47,13 @@ class ImageReader(Reader):
         assert not isinstance(self._others, Reader)
         return len(self._others.get(name, ()))
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays; IndexError out of range."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 
-    def time_decoding(self, timed: Timed) -> None:
+    def time_decoding(self, timed: TimingWrapper) -> None:
         """Have `timed` wrap the reading and decoding of a batch's images."""
         self._timed = timed
 

@@ -15,13 +15,13 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
+from iobench.base.text import reason
 from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
-from iobench.formats._files import regular
-from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
+from iobench.formats._external import fields_by_name, not_fixed, schema_of_arrays
+from iobench.formats._file_kind import regular
 from iobench.formats._lance_library import is_panic, lance, without_panics
-from iobench.formats._reader import Convert, Reader, Rows, same
+from iobench.formats._reader import Convert, Reader, Rows, identity
 from iobench.formats._schema import Array, Batch, Field, Schema
-from iobench.formats._text import reason
 
 PIECE_ROWS = 1024  # looked at together
 
@@ -45,11 +45,11 @@ def opened(path: Path) -> Any:
     return dataset
 
 
-def found_schema(path: Path, told: Sequence[Field]) -> Schema:
+def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
     """The samples and fields of a dataset that others wrote."""
     dataset = opened(path)
     names = fields_by_name(path, dataset.schema.names)
-    wanted = {field.name for field in told} or set(names)
+    wanted = {field.name for field in fields} or set(names)
     chosen = [name for field, name in names.items() if field in wanted]
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     with _telling(path, "readable columns"):
@@ -61,7 +61,7 @@ def found_schema(path: Path, told: Sequence[Field]) -> Schema:
         samples = dataset.count_rows()
     if not samples:
         raise CorruptArtifact(f"{path}: it holds no rows")
-    return schema_of_arrays(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, told)
+    return schema_of_arrays(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields)
 
 
 class LanceReader(Reader):
@@ -81,7 +81,7 @@ class LanceReader(Reader):
         if samples != schema.samples:
             raise corrupt(path, f"{schema.samples} samples", samples)
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample; IndexError out of range."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")

@@ -11,9 +11,9 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._foreign import FIXED, not_fixed
+from iobench.base.text import reason
+from iobench.formats._external import FIXED, not_fixed
 from iobench.formats._schema import DTYPES, Field
-from iobench.formats._text import reason
 
 # the numbers that litdata has for dtypes: of NumPy, and of torch (where it has two, both mean the same)
 NUMPY = dict.fromkeys("int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split(), 0)

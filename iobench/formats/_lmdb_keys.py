@@ -11,9 +11,9 @@ from typing import Any
 from iobench.base.errors import (
     CorruptArtifact,
 )
+from iobench.base.text import listed, shortened
 from iobench.formats._arrays import check_sample
 from iobench.formats._schema import Field, Schema
-from iobench.formats._text import listed, shortened
 
 MOST_OTHERS = 16  # keys beside those of samples, which hold lengths, names and the like
 
@@ -76,7 +76,7 @@ def others_at_end(txn: Any, keys: Keys) -> int:
         return sum(itertools.takewhile(bool, found))
 
 
-def schema_of(path: Path, txn: Any, told: Sequence[Field]) -> Schema:
+def infer_schema(path: Path, txn: Any, fields: Sequence[Field]) -> Schema:
     """The schema of raw values whose fields are told; looks at every key and at every value's length."""
     keys, samples, highest = keys_of(path, txn), 0, -1
     others: list[str] = []
@@ -99,7 +99,7 @@ def schema_of(path: Path, txn: Any, told: Sequence[Field]) -> Schema:
             f"{path}: its values have {min(lengths):,} to {max(lengths):,} bytes; samples must be all of one "
             "shape: pad them, or cut them to a fixed crop, and write them again"
         )
-    return _told(path, samples, lengths.pop(), tuple(told))
+    return _told(path, samples, lengths.pop(), tuple(fields))
 
 
 def _told(path: Path, samples: int, value_bytes: int, fields: tuple[Field, ...]) -> Schema:

@@ -17,7 +17,7 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._files import regular
+from iobench.formats._file_kind import regular
 
 META = 8
 MAGIC, VERSION = 0xBEEFC0DE, 1

@@ -20,7 +20,7 @@ from iobench.formats import _lmdb_keys, _lmdb_tree
 from iobench.formats._lmdb_environments import Environments
 from iobench.formats._lmdb_values import HEADER, KEY, LAYOUT, MAGIC, SCHEMA_KEY, data_file, described
 from iobench.formats._placement import Blocks, Index, Listed, Placement
-from iobench.formats._reader import Convert, Reader, Timed, same
+from iobench.formats._reader import Convert, Reader, TimingWrapper, identity
 from iobench.formats._schema import Array, Schema, raw_bytes
 
 PIECE_BYTES = 64 << 10  # of values that are copied together: more would be fresh memory each time
@@ -33,7 +33,7 @@ class LmdbReader(Reader):
         super().__init__(schema)
         self._path = data_file(path)
         self._codec = codec
-        self._timed: Timed = same
+        self._timed: TimingWrapper = identity
         self._keys: _lmdb_keys.Keys | None = None  # of an environment that others wrote
         self._in_order = True  # samples by their keys, and other keys after all of them
         self._key: Callable[[int], bytes] = KEY.pack
@@ -48,7 +48,7 @@ class LmdbReader(Reader):
         self._columns = _columns(schema, first)
         self._size = first + schema.sample_bytes
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays; IndexError out of range."""
         if self._env is None:
             raise ValueError("this reader is closed")
@@ -65,7 +65,7 @@ class LmdbReader(Reader):
             sample[name] = convert(np.frombuffer(decoded, dtype, elements, offset).reshape(shape))
         return sample
 
-    def time_decoding(self, timed: Timed) -> None:
+    def time_decoding(self, timed: TimingWrapper) -> None:
         """Have `timed` wrap the decoding of a batch's values."""
         self._timed = timed
 
@@ -127,7 +127,7 @@ class LmdbReader(Reader):
         """The byte offset and the size of each value; CorruptArtifact where they cannot hold a sample."""
         if self._env is None:
             raise ValueError("this reader is closed")
-        found = self.kept("values" if self._keys is None else "values-by-row", self._find_values)
+        found = self.load_or_build("values" if self._keys is None else "values-by-row", self._find_values)
         return found["offset"], found["size"]
 
     def _find_values(self) -> dict[str, Array]:

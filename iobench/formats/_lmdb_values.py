@@ -10,8 +10,8 @@ from pathlib import Path
 from iobench.base.errors import (
     corrupt,
 )
+from iobench.base.text import shortened
 from iobench.formats._schema import Field, Schema
-from iobench.formats._text import shortened
 
 HEADER = struct.Struct("<2sBBI")
 MAGIC, LAYOUT = b"IO", 1

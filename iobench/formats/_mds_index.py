@@ -12,9 +12,16 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._chunks import Column, Items, inside, listed, packed_images, read_index
-from iobench.formats._foreign import FIXED, fields_by_name
-from iobench.formats._placed import Maps
+from iobench.formats._external import FIXED, fields_by_name
+from iobench.formats._offset_shards import (
+    SampleColumns,
+    ShardColumn,
+    inside,
+    listed,
+    packed_images,
+    read_index,
+)
+from iobench.formats._placed_reader import Maps
 from iobench.formats._schema import Field
 
 INDEX = "index.json"
@@ -92,7 +99,7 @@ class MdsIndex:
         lists = listed(maps, self.rows[:1], self.items([unknown]))
         return Field(field, packed_images(lists, unknown).shape(maps, 0), "uint8")
 
-    def items(self, fields: Sequence[Field]) -> Items:
+    def items(self, fields: Sequence[Field]) -> SampleColumns:
         """What a sample consists of, these fields being taken; CorruptArtifact where a column is another."""
         names = fields_by_name(self.path, self.columns)
         if missing := [field.name for field in fields if field.name not in names]:
@@ -105,9 +112,11 @@ class MdsIndex:
                 self._compare(name, taken[name])
             size = None if known is None else known.sample_bytes
             encoded = name in taken and encoding in IMAGES
-            columns.append(Column(size, heads if size is None else None, taken.get(name), encoded=encoded))
+            columns.append(
+                ShardColumn(size, heads if size is None else None, taken.get(name), encoded=encoded)
+            )
             heads += size is None
-        return Items(heads, tuple(columns))
+        return SampleColumns(heads, tuple(columns))
 
     def verify(self, maps: Maps) -> None:
         """CorruptArtifact where a shard has not the hash that the index gives."""

@@ -12,8 +12,8 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
+from iobench.base.text import reason
 from iobench.formats._schema import Field
-from iobench.formats._text import reason
 
 LONGEST = 10_000 + 12  # NumPy refuses longer headers, too
 # The header is Python source, and a damaged one fails in any way that source can.

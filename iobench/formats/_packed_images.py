@@ -11,8 +11,8 @@ import numpy as np
 from iobench.base.errors import (
     CorruptArtifact,
 )
-from iobench.formats._foreign import FIXED
-from iobench.formats._placed import Maps
+from iobench.formats._external import FIXED
+from iobench.formats._placed_reader import Maps
 from iobench.formats._placement import Blocks, Index
 from iobench.formats._schema import Array, Field
 

@@ -15,13 +15,13 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
+from iobench.base.text import reason
 from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
-from iobench.formats._chunked import ChunkedReader, Index
-from iobench.formats._files import regular
-from iobench.formats._foreign import fields_by_name, not_fixed, schema_of_arrays
-from iobench.formats._reader import Timed, same
+from iobench.formats._chunked_reader import ChunkedReader, Index
+from iobench.formats._external import fields_by_name, not_fixed, schema_of_arrays
+from iobench.formats._file_kind import regular
+from iobench.formats._reader import TimingWrapper, identity
 from iobench.formats._schema import Array, Batch, Field, Schema
-from iobench.formats._text import reason
 
 KEPT = 2  # decoded row groups: that which is read, and the next in order
 
@@ -34,9 +34,9 @@ def opened(file: Path) -> pq.ParquetFile:
         raise corrupt(file, "a Parquet file", reason(error)) from error
 
 
-def found_schema(files: Sequence[Path], told: Sequence[Field]) -> Schema:
+def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
     """The samples and fields of files that others wrote."""
-    wanted = {field.name for field in told}
+    wanted = {field.name for field in fields}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     samples = 0
     for file in files:
@@ -49,7 +49,7 @@ def found_schema(files: Sequence[Path], told: Sequence[Field]) -> Schema:
                         raise not_fixed(file, f"column {name}", f"{shapes[name]} and {found}")
     if not samples:
         raise CorruptArtifact(f"{files[0]}: it holds no rows")
-    return schema_of_arrays(files[0], {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, told)
+    return schema_of_arrays(files[0], {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields)
 
 
 def _groups(file: Path, wanted: set[str]) -> Iterator[tuple[pa.Table, list[str]]]:
@@ -83,9 +83,9 @@ class ParquetReader(ChunkedReader):
         self._names = [_names(file, p, schema) for file, p in zip(files, self._parquets, strict=True)]
         self._kept: dict[int, Batch] = {}
         self._lock = threading.Lock()  # a ParquetFile is for one thread at a time
-        self._timed: Timed = same
+        self._timed: TimingWrapper = identity
 
-    def time_decoding(self, timed: Timed) -> None:
+    def time_decoding(self, timed: TimingWrapper) -> None:
         """Have `timed` wrap the decoding of a row group."""
         self._timed = timed
 

@@ -14,9 +14,9 @@ from iobench.base.errors import (
     MissingDependency,
     corrupt,
 )
-from iobench.formats._files import regular
+from iobench.base.text import reason
+from iobench.formats._file_kind import regular
 from iobench.formats._schema import Array
-from iobench.formats._text import reason
 
 try:
     from PIL import Image

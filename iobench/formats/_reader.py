@@ -15,23 +15,23 @@ from iobench.formats._schema import Array, Batch, Schema
 T = TypeVar("T")
 Rows: TypeAlias = "slice | npt.NDArray[np.int64]"
 Convert: TypeAlias = Callable[[Array], Any]
-Find: TypeAlias = Callable[[], "dict[str, Array]"]
-Keep: TypeAlias = Callable[[str, Find], "dict[str, Array]"]
-Timed: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+Build: TypeAlias = Callable[[], "dict[str, Array]"]
+LoadOrBuild: TypeAlias = Callable[[str, Build], "dict[str, Array]"]
+TimingWrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
-def same(value: T) -> T:
+def identity(value: T) -> T:
     """The value itself."""
     return value
 
 
-def unread(array: Array) -> Array:
+def read_only(array: Array) -> Array:
     """The array made read-only, which says that it is a view of a file, of which no byte has moved."""
     array.flags.writeable = False
     return array
 
 
-def find_now(name: str, find: Find) -> dict[str, Array]:
+def build_now(name: str, find: Build) -> dict[str, Array]:
     """What `find` gives: nothing is kept."""
     return find()
 
@@ -39,7 +39,7 @@ def find_now(name: str, find: Find) -> dict[str, Array]:
 class Reader(ABC):
     """Fills a caller's buffers from rows. Reading is safe from several threads at once.
 
-    `kept(name, find)`: flat arrays that are found by reading much of the files, such as a byte offset
+    `load_or_build(name, build)`: flat arrays that are found by reading much of the files, such as a byte offset
     for each row. Whoever opens a reader may set it to give what `find` gave an earlier time, as long as
     the files are the same; the arrays may be maps of a file, and are not to be written to. `name` is a
     word, one for each list that a format has.
@@ -47,7 +47,7 @@ class Reader(ABC):
 
     def __init__(self, schema: Schema) -> None:
         self.schema = schema
-        self.kept: Keep = find_now
+        self.load_or_build: LoadOrBuild = build_now
         self._specs = {f.name: (f.shape, np.dtype(f.dtype)) for f in schema.fields}
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Reader(ABC):
         return out
 
     @abstractmethod
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample, each field without the leading axis and passed through `convert`.
 
         For map-style Datasets, which call it once per sample: `row` is the caller's promise to be
@@ -92,7 +92,7 @@ class Reader(ABC):
         """
         return self.batch(rows)
 
-    def time_decoding(self, timed: Timed) -> None:
+    def time_decoding(self, timed: TimingWrapper) -> None:
         """Have `timed` wrap what decodes many samples, for a profile; nothing where a library does that."""
         return
 

@@ -13,10 +13,10 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._foreign import FIXED
-from iobench.formats._placed import Found, Maps, runs
+from iobench.formats._external import FIXED
+from iobench.formats._placed_reader import FieldLocations, Maps, runs
 from iobench.formats._placement import Blocks, Index, Listed
-from iobench.formats._reader import Keep
+from iobench.formats._reader import LoadOrBuild
 from iobench.formats._schema import Array, Schema
 
 MAGIC = 0xCED7230A
@@ -35,12 +35,12 @@ def index_of(begins: Index) -> str:
     return "".join(f"{row}\t{begin}\n" for row, begin in enumerate(begins.tolist()))
 
 
-class Records:
+class RecordIORecords:
     """The records of a file, which an index may lie beside."""
 
-    def __init__(self, maps: Maps, kept: Keep) -> None:
+    def __init__(self, maps: Maps, load_or_build: LoadOrBuild) -> None:
         self._maps, self.path = maps, maps.files[0]
-        lists = kept("records", self._walk)
+        lists = load_or_build("records", self._walk)
         self.begin, self.size, self._length = lists["begin"], lists["size"], lists["length"]
 
     def _walk(self) -> dict[str, Array]:
@@ -78,7 +78,7 @@ class Records:
         found: Array = self.size != HEAD.size + self._length + -self._length % WORD
         return found
 
-    def found(self, schema: Schema) -> Found:
+    def found(self, schema: Schema) -> FieldLocations:
         """Where label and the other field of others' records lie; CorruptArtifact where they are not so."""
         flags = self._flags()
         more = int(flags[0]) if (flags == flags[0]).all() else -1
@@ -98,15 +98,17 @@ class Records:
 
     def placed(
         self, schema: Schema, places: Mapping[str, int], size: int | None, least: int = IR_HEADER.size
-    ) -> Found:
+    ) -> FieldLocations:
         """Where fields lie that begin at these bytes of data: `size` of them, or `least` or more."""
         if len(self.begin) != schema.samples:
             raise corrupt(self.path, f"{schema.samples} records", len(self.begin))
         self._check_sizes(size, least)
         if self._in_parts.any():
-            return Found(blocks=[self._blocks(schema, places, size)])
+            return FieldLocations(blocks=[self._blocks(schema, places, size)])
         file = np.zeros(len(self.begin), np.int64)
-        return Found({n: Listed((self.path,), file, self.begin, HEAD.size + at) for n, at in places.items()})
+        return FieldLocations(
+            {n: Listed((self.path,), file, self.begin, HEAD.size + at) for n, at in places.items()}
+        )
 
     def _check_sizes(self, size: int | None, least: int = IR_HEADER.size) -> None:
         """CorruptArtifact where a record has other than `size` bytes, or is too small for its labels."""

@@ -24,8 +24,8 @@ from iobench.base.errors import (
     IobenchError,
     MissingDependency,
 )
+from iobench.base.text import reason
 from iobench.formats._options import Option, Options, build, declared, read_word, word
-from iobench.formats._text import reason
 
 T = TypeVar("T", bound=Options)
 

@@ -16,10 +16,10 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._placed import runs
+from iobench.base.text import shortened
+from iobench.formats._placed_reader import runs
 from iobench.formats._placement import Index
 from iobench.formats._schema import Array
-from iobench.formats._text import shortened
 
 BLOCK = tarfile.BLOCKSIZE
 MAGIC_AT, MAGIC = 257, b"ustar"

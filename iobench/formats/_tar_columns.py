@@ -13,13 +13,13 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._placed import Maps
+from iobench.formats._placed_reader import Maps
 from iobench.formats._placement import Index
 from iobench.formats._tar import members
 
 
 @dataclass(frozen=True)
-class Column:
+class TarColumn:
     """The files with one suffix, of all samples in order: in which shard, from which byte, and how long."""
 
     file: array[int]
@@ -42,9 +42,9 @@ class Column:
         return maps.files[self.file[row]]
 
 
-def columns_of(maps: Maps) -> tuple[int, Mapping[str, Column]]:
+def columns_of(maps: Maps) -> tuple[int, Mapping[str, TarColumn]]:
     """How many samples there are, and the files of each suffix that all of them have."""
-    columns: dict[str, Column] = {}
+    columns: dict[str, TarColumn] = {}
     samples = 0
     for number, path in enumerate(maps.files):
         key = None
@@ -63,11 +63,16 @@ def columns_of(maps: Maps) -> tuple[int, Mapping[str, Column]]:
 
 
 def _add(
-    columns: dict[str, Column], suffix: str, samples: int, place: tuple[int, int, int], path: Path, key: str
+    columns: dict[str, TarColumn],
+    suffix: str,
+    samples: int,
+    place: tuple[int, int, int],
+    path: Path,
+    key: str,
 ) -> None:
     """Note a file of the newest sample; a suffix that an earlier sample lacks is never whole."""
     if suffix not in columns:
-        columns[suffix] = Column(array("q"), array("q"), array("q"))
+        columns[suffix] = TarColumn(array("q"), array("q"), array("q"))
     column = columns[suffix]
     if len(column.file) == samples:
         raise CorruptArtifact(f"{path}: sample {key} has two files .{suffix}; keys must differ")

@@ -12,20 +12,20 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._foreign import FIXED, as_options
+from iobench.formats._external import FIXED, as_options
 from iobench.formats._npy import LONGEST, header_of, read_header
 from iobench.formats._packed_images import PackedImages
-from iobench.formats._placed import Found, Maps, runs
+from iobench.formats._placed_reader import FieldLocations, Maps, runs
 from iobench.formats._placement import Blocks, Index, Listed, Placement
 from iobench.formats._schema import DTYPES, Array, Field, Schema, field_name
-from iobench.formats._tar_columns import Column, columns_of
+from iobench.formats._tar_columns import TarColumn, columns_of
 
 NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}  # webdataset decodes them as int
 IMAGES = {"png", "jpg", "jpeg"}
 OTHER_IMAGES = {"ppm", "pgm", "pbm", "webp", "bmp", "tif", "tiff"}
 
 
-def fields_of(columns: Mapping[str, Column], maps: Maps) -> tuple[Field, ...]:
+def fields_of(columns: Mapping[str, TarColumn], maps: Maps) -> tuple[Field, ...]:
     """The field of each column; CorruptArtifact says what can be taken where the files of one say nothing."""
     found = {suffix: field_of(suffix, column, maps) for suffix, column in columns.items()}
     known = [field for field in found.values() if field is not None]
@@ -39,7 +39,7 @@ def fields_of(columns: Mapping[str, Column], maps: Maps) -> tuple[Field, ...]:
     return tuple(known)
 
 
-def _instead(suffix: str, column: Column, known: Sequence[Field]) -> str:
+def _instead(suffix: str, column: TarColumn, known: Sequence[Field]) -> str:
     """What to type where the files of a column do not say what they hold."""
     ways = [f"take the others: {as_options(known)}"] if known else []
     if len(set(column.size)) == 1:
@@ -49,9 +49,9 @@ def _instead(suffix: str, column: Column, known: Sequence[Field]) -> str:
     return ", or ".join(ways) or "pack .npy files of one shape in their place, as they are not of one size"
 
 
-def check_told(columns: Mapping[str, Column], maps: Maps, told: Sequence[Field]) -> None:
+def check_fields(columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[Field]) -> None:
     """CorruptArtifact where the files of the first sample are other than the fields that were told."""
-    for field in told:
+    for field in fields:
         suffix = suffix_of(columns, field)
         if suffix is None:
             continue
@@ -69,12 +69,12 @@ def check_told(columns: Mapping[str, Column], maps: Maps, told: Sequence[Field])
         raise CorruptArtifact(f"{column.path(maps, 0)}: {differs}")
 
 
-def suffix_of(columns: Mapping[str, Column], field: Field) -> str | None:
+def suffix_of(columns: Mapping[str, TarColumn], field: Field) -> str | None:
     """The suffix of the files that hold a field; None where there are none."""
     return next((s for s in (f"{field.name.lower()}.npy", *columns) if s in columns and _is(s, field)), None)
 
 
-def field_of(suffix: str, column: Column, maps: Maps) -> Field | None:
+def field_of(suffix: str, column: TarColumn, maps: Maps) -> Field | None:
     """What a column's first file says of itself; None where it says nothing."""
     kind, path = _kind(suffix), column.path(maps, 0)
     if kind == "npy":
@@ -118,7 +118,7 @@ def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> dict[str, Ar
     return lists
 
 
-def found_of(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> Found:
+def locations_of(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> FieldLocations:
     """Where the fields lie, by what `lists_of` found."""
     placement: dict[str, Placement] = {}
     blocks = []
@@ -130,7 +130,7 @@ def found_of(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> Found:
             placement[field.name] = Listed(maps.files, file, offset)
         else:
             blocks.append(_blocks(maps.files, field, file, offset, size))
-    return Found(placement, blocks)
+    return FieldLocations(placement, blocks)
 
 
 def _kind(suffix: str) -> str:
@@ -154,15 +154,15 @@ def _encoded(suffix: str, field: Field, folder: Path) -> bool:
     return kind in NUMBERS or (kind in IMAGES and field.is_image)
 
 
-def _start(maps: Maps, column: Column, row: int) -> bytes:
+def _start(maps: Maps, column: TarColumn, row: int) -> bytes:
     return bytes(column.stored(maps, row, LONGEST))
 
 
-def _images(suffix: str, column: Column) -> PackedImages:
+def _images(suffix: str, column: TarColumn) -> PackedImages:
     return PackedImages(f".{suffix}", *column.arrays())
 
 
-def _before(maps: Maps, field: Field, suffix: str, column: Column) -> Index:
+def _before(maps: Maps, field: Field, suffix: str, column: TarColumn) -> Index:
     """The bytes before each array in its file, after headers and sizes were compared with the field."""
     file, _, size = column.arrays()
     header = np.zeros(len(file), np.int64)
@@ -177,7 +177,7 @@ def _before(maps: Maps, field: Field, suffix: str, column: Column) -> Index:
     return header
 
 
-def _headers(maps: Maps, field: Field, column: Column) -> Index:
+def _headers(maps: Maps, field: Field, column: TarColumn) -> Index:
     """How long the .npy header of each row is; each different one is read once."""
     file, offset, _ = column.arrays()
     lengths, first = np.zeros(len(file), np.int64), header_of(field)

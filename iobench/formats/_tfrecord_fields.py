@@ -12,32 +12,32 @@ from iobench.base.errors import (
     corrupt,
 )
 from iobench.formats import _example
-from iobench.formats._example import BYTES, FLOATS, INTS, Layout, Span
-from iobench.formats._foreign import FIXED, as_options, fields_by_name, not_fixed
-from iobench.formats._placed import Found, runs
+from iobench.formats._example import BYTES, FLOATS, INTS, ExampleLayout, Span
+from iobench.formats._external import FIXED, as_options, fields_by_name, not_fixed
+from iobench.formats._placed_reader import FieldLocations, runs
 from iobench.formats._placement import Blocks, Decode, Index, Listed, Placement
 from iobench.formats._schema import Array, Field, Schema
-from iobench.formats._tfrecords import Records
+from iobench.formats._tfrecords import TFRecords
 
 AT_ONCE, LAYOUTS = 4096, 16  # records that are searched together, and layouts that are tried among them
 
 
-def fields_of(path: Path, records: Records) -> tuple[Field, ...]:
+def fields_of(path: Path, records: TFRecords) -> tuple[Field, ...]:
     """The fields that the first record says it has; CorruptArtifact where it does not say what bytes are."""
     layout = records.layout(0)
     names = fields_by_name(path, sorted(layout.spans))
     if unknown := [key for key in names.values() if layout.spans[key].kind == BYTES]:
         known = [_field(records, n, layout.spans[key]) for n, key in names.items() if key not in unknown]
-        told = [as_options(known)] if known else []
-        told += [f"--field '{name}=DTYPE[SHAPE]'" for name, key in names.items() if key in unknown]
+        typed = [as_options(known)] if known else []
+        typed += [f"--field '{name}=DTYPE[SHAPE]'" for name, key in names.items() if key in unknown]
         raise CorruptArtifact(
             f"{path}: {', '.join(unknown)}: values of bytes do not say what they are; tell the fields to "
-            f"take: {' '.join(told)}"
+            f"take: {' '.join(typed)}"
         )
     return tuple(_field(records, name, layout.spans[key]) for name, key in names.items())
 
 
-def _field(records: Records, name: str, span: Span) -> Field:
+def _field(records: TFRecords, name: str, span: Span) -> Field:
     """A list of floats or whole numbers as the first record has it: a single one is a scalar."""
     stored = np.frombuffer(records.data(0)[span.begin : span.end], np.uint8)
     count = len(stored) // 4 if span.kind == FLOATS else int(_example.counts(stored[None])[0])
@@ -46,7 +46,7 @@ def _field(records: Records, name: str, span: Span) -> Field:
     return Field(name, () if count == 1 else (count,), "float32" if span.kind == FLOATS else "int64")
 
 
-def found_of(records: Records, schema: Schema, lists: Mapping[str, Array]) -> Found:
+def locations_of(records: TFRecords, schema: Schema, lists: Mapping[str, Array]) -> FieldLocations:
     """Where the fields lie, by what `lists_of` found."""
     files, rows = records.maps.files, np.arange(schema.samples)
     placement: dict[str, Placement] = {}
@@ -58,10 +58,10 @@ def found_of(records: Records, schema: Schema, lists: Mapping[str, Array]) -> Fo
         else:
             decode = _decoder(records, field.name)
             blocks.append(Blocks((field.name,), files, rows, records.file, begin, size, decode))
-    return Found(placement, blocks)
+    return FieldLocations(placement, blocks)
 
 
-def lists_of(records: Records, schema: Schema) -> dict[str, Array]:
+def lists_of(records: TFRecords, schema: Schema) -> dict[str, Array]:
     """Per field, by its number: where each record's values begin, and how long those are that are packed.
 
     CorruptArtifact where the records do not hold this schema.
@@ -91,7 +91,7 @@ def lists_of(records: Records, schema: Schema) -> dict[str, Array]:
     return lists
 
 
-def _spans(records: Records, keys: Sequence[str]) -> tuple[list[int], Array, Array]:
+def _spans(records: TFRecords, keys: Sequence[str]) -> tuple[list[int], Array, Array]:
     """The kind of each feature, and per feature and record where its values begin and how long they are.
 
     Records are compared with one whose layout is known, many at a time: what is no value must be the same.
@@ -116,7 +116,7 @@ def _spans(records: Records, keys: Sequence[str]) -> tuple[list[int], Array, Arr
     return kinds, begin, size
 
 
-def _alike(records: Records, rows: Index, row: int, layout: Layout) -> Array:
+def _alike(records: TFRecords, rows: Index, row: int, layout: ExampleLayout) -> Array:
     """Which of these records equal one in all that is no value of a feature."""
     alike: Array = (records.length[rows] == layout.size) & (records.file[rows] == records.file[row])
     data, stored = np.frombuffer(records.data(row), np.uint8), records.maps[int(records.file[row])]
@@ -127,7 +127,7 @@ def _alike(records: Records, rows: Index, row: int, layout: Layout) -> Array:
     return alike
 
 
-def _counts(records: Records, begin: Index, size: Index) -> Index:
+def _counts(records: TFRecords, begin: Index, size: Index) -> Index:
     """How many packed whole numbers each record has."""
     held = np.zeros(len(size), np.int64)
     for number in np.unique(records.file).tolist():
@@ -138,7 +138,7 @@ def _counts(records: Records, begin: Index, size: Index) -> Index:
     return held
 
 
-def _decoder(records: Records, name: str) -> Decode:
+def _decoder(records: TFRecords, name: str) -> Decode:
     """What unpacks whole numbers, one record's to a block."""
 
     def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
@@ -151,7 +151,7 @@ def _decoder(records: Records, name: str) -> Decode:
     return decode
 
 
-def _refuse_others(records: Records, field: Field, found: Index, expected: int, what: str) -> None:
+def _refuse_others(records: TFRecords, field: Field, found: Index, expected: int, what: str) -> None:
     """CorruptArtifact where a record holds more or less of a field than it should."""
     if (wrong := np.flatnonzero(found != expected)).size:
         row = int(wrong[0])

@@ -14,9 +14,9 @@ from iobench.base.errors import (
     corrupt,
 )
 from iobench.formats import _example
-from iobench.formats._crc import masked, masked_rows
-from iobench.formats._example import BadExample, Layout
-from iobench.formats._placed import Maps, runs
+from iobench.formats._crc32c import masked, masked_rows
+from iobench.formats._example import BadExample, ExampleLayout
+from iobench.formats._placed_reader import Maps, runs
 from iobench.formats._placement import Index
 from iobench.formats._schema import Array
 
@@ -27,7 +27,7 @@ GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True)
-class Records:
+class TFRecords:
     """The records of some files, in order: the file of each, where its data begin, and how long they are."""
 
     maps: Maps
@@ -36,7 +36,7 @@ class Records:
     length: Index
 
     @classmethod
-    def of(cls, maps: Maps) -> Records:
+    def of(cls, maps: Maps) -> TFRecords:
         """Walk the records; CorruptArtifact where a length, its checksum or the end of a file is wrong."""
         file, offset, length = array("q"), array("q"), array("q")
         for number, path in enumerate(maps.files):
@@ -55,7 +55,7 @@ class Records:
         begin = int(self.offset[row])
         return self.maps[int(self.file[row])][begin : begin + int(self.length[row])].data
 
-    def layout(self, row: int) -> Layout:
+    def layout(self, row: int) -> ExampleLayout:
         """Where the features of a record lie; CorruptArtifact where it is no Example."""
         try:
             return _example.layout_of(self.data(row))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import zarr
 
-from iobench.formats._zarr_places import INDEX_CODECS, MISSING, read_index
+from iobench.formats._zarr_placement import INDEX_CODECS, MISSING, read_index
 
 
 def missing_chunks(array: zarr.Array[Any], folder: Path) -> tuple[int, int]:

@@ -18,15 +18,15 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
+from iobench.base.text import reason
 from iobench.formats._arrays import native
-from iobench.formats._files import regular
-from iobench.formats._foreign import check_stored, fields_by_name, schema_of_arrays
+from iobench.formats._external import check_stored, fields_by_name, schema_of_arrays
+from iobench.formats._file_kind import regular
 from iobench.formats._placement import Blocks, Placement
-from iobench.formats._reader import Convert, Reader, Rows, same
+from iobench.formats._reader import Convert, Reader, Rows, identity
 from iobench.formats._schema import Array, Batch, Field, Schema
-from iobench.formats._text import reason
 from iobench.formats._zarr_missing import missing_chunks
-from iobench.formats._zarr_places import Chunks, chunks_of
+from iobench.formats._zarr_placement import ZarrChunks, chunks_of
 
 OURS = "iobench"
 METADATA = {"zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata"}
@@ -62,13 +62,13 @@ def open_arrays(path: Path) -> tuple[dict[str, zarr.Array[Any]], bool]:
         raise corrupt(path, "a Zarr group", reason(error)) from error
 
 
-def found_schema(path: Path, told: Sequence[Field]) -> Schema:
+def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
     """The samples and fields of arrays that others wrote; CorruptArtifact where chunks say wrong sizes."""
     arrays, _ = open_arrays(path)
     found = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     stored = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
     stored_bytes = sum(file.lstat().st_size for file in stored)
-    schema = check_stored(path, schema_of_arrays(path, found, told), stored_bytes)
+    schema = check_stored(path, schema_of_arrays(path, found, fields), stored_bytes)
     names = fields_by_name(path, arrays)
     for field in schema.fields:
         array = arrays[names[field.name]]
@@ -103,7 +103,7 @@ class ZarrReader(Reader):
             raise corrupt(path, f"arrays {', '.join(f.name for f in schema.fields)}", ", ".join(names))
         self._arrays: dict[str, zarr.Array[Any]] | None = {}
         self._folders: dict[str, Path] = {}
-        self._found: list[tuple[Field, Chunks | None]] | None = None  # a look at each of very many files
+        self._found: list[tuple[Field, ZarrChunks | None]] | None = None  # a look at each of very many files
         for field in schema.fields:
             array = arrays.get(names.get(field.name, ""))
             expected = f"{field.name}: {field.dtype} {(schema.samples, *field.shape)}"
@@ -130,7 +130,7 @@ class ZarrReader(Reader):
             if plain and found != size:
                 raise corrupt(file, f"{size} bytes", f"{found} bytes")
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays; IndexError out of range."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
@@ -149,7 +149,7 @@ class ZarrReader(Reader):
         """Fields in packed chunks."""
         return [c.blocks(field) for field, c in self._chunks() if c is not None and c.codec is not None]
 
-    def _chunks(self) -> list[tuple[Field, Chunks | None]]:
+    def _chunks(self) -> list[tuple[Field, ZarrChunks | None]]:
         arrays = self._opened()
         if self._found is None:
             fields = self.schema.fields

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, ClassVar
 from iobench.base.errors import (
     corrupt,
 )
-from iobench.formats._files import regular
+from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option
+from iobench.formats._rebatch import slabs
 from iobench.formats._schema import COMPLEX, NUMPY_DTYPES, Batch, Field, Schema
-from iobench.formats._slabs import slabs
 
 if TYPE_CHECKING:
     from iobench.formats._arrow_reader import ArrowReader
@@ -66,15 +66,15 @@ class Arrow(Format):
 
         check_lists(files_of(path), schema)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """A file whose name ends in .arrow, or a folder that `datasets` saved."""
         return (path.suffix == ".arrow" and path.is_file()) or (path / STATE_FILE).is_file()
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """What the columns hold; every list must be of one length."""
-        from iobench.formats._arrow_reader import found_schema
+        from iobench.formats._arrow_reader import infer_schema_of
 
-        return found_schema(files_of(path), told)
+        return infer_schema_of(files_of(path), fields)
 
     def size_bound(self, schema: Schema) -> int:
         """Logical bytes, and for each record batch what describes and aligns its columns."""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from iobench.formats._format import Format
 from iobench.formats._options import option
+from iobench.formats._rebatch import Slab
 from iobench.formats._schema import Batch, Field, Schema
-from iobench.formats._slabs import Slab
 
 if TYPE_CHECKING:
     from iobench.formats._blosc2_reader import Blosc2Reader
@@ -28,7 +28,7 @@ class Blosc2(Format):
     library: ClassVar[str] = "blosc2"
     modules: ClassVar[tuple[str, ...]] = ("blosc2",)
     extra: ClassVar[str] = "blosc2"
-    holds_files: ClassVar[bool] = False
+    survives_unlink: ClassVar[bool] = False
 
     chunk_bytes: int = option(1 << 20, "bytes in a chunk of whole samples", minimum=1)
     codec: str = option("lz4", "what chunks are packed with, after a shuffle", choices=("lz4", "zstd"))
@@ -73,15 +73,15 @@ class Blosc2(Format):
             return Blosc2Reader({f.name: path / f"{f.name}{SUFFIX}" for f in schema.fields}, schema)
         return Blosc2Reader({f.name: path for f in schema.fields[:1]}, schema)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """A file whose name ends in .b2nd."""
         return path.suffix == SUFFIX and path.is_file()
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """A field for the array, by the name of its file."""
-        from iobench.formats._blosc2_reader import found_schema
+        from iobench.formats._blosc2_reader import infer_schema_of
 
-        return found_schema(path, told)
+        return infer_schema_of(path, fields)
 
     def size_bound(self, schema: Schema) -> int:
         """Logical bytes, the last chunk of each field whole, and what describes every chunk and block."""

@@ -32,9 +32,9 @@ from iobench.formats._beton import (
     is_word,
 )
 from iobench.formats._format import Format
-from iobench.formats._placed import Found, Maps, PlacedReader
+from iobench.formats._placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.formats._placement import Index
-from iobench.formats._records import Record, write_at
+from iobench.formats._record_writer import RecordTemplate, write_at
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 
 DATA_FILE = "data.beton"
@@ -85,23 +85,23 @@ class Ffcv(Format):
         beton = Beton(maps)
         if beton.samples != schema.samples:
             raise corrupt(beton.path, f"{schema.samples} samples", beton.samples)
-        return PlacedReader(schema, maps, lambda kept: Found(beton.placement(schema)))
+        return PlacedReader(schema, maps, lambda load_or_build: FieldLocations(beton.placement(schema)))
 
     def size_bound(self, schema: Schema) -> int:
         """Whole pages, the words and the table."""
         layout = _Layout.of(schema)
         return layout.end + layout.entries * ENTRY.itemsize + (1 << 20)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """A file whose name ends in .beton."""
         return path.suffix == ".beton" and path.is_file()
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """What the file says of its fields; with fields told, these alone."""
         maps = Maps([path])
         try:
             beton = Beton(maps)
-            schema = Schema(beton.samples, tuple(told) or beton.known())
+            schema = Schema(beton.samples, tuple(fields) or beton.known())
             beton.placement(schema)
             return schema
         finally:
@@ -114,13 +114,13 @@ class _Layout:
 
     head: bytes
     fields: tuple[Field, ...]
-    record: Record
+    record: RecordTemplate
     samples: int
     page: int
 
     @classmethod
     def of(cls, schema: Schema) -> _Layout:
-        record = Record.of([field for field in schema.fields if not is_word(field)])
+        record = RecordTemplate.of([field for field in schema.fields if not is_word(field)])
         page = max(PAGE_BYTES, 1 << (len(record.pattern) - 1).bit_length() if record.pattern else 1)
         layout = cls(b"", schema.fields, record, schema.samples, page)
         described = b"".join(map(_description, schema.fields))

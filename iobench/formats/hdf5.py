@@ -16,15 +16,21 @@ from iobench.base.errors import (
     InvalidOption,
     corrupt,
 )
+from iobench.base.text import reason, shortened
 from iobench.formats import _hdf5_datasets
-from iobench.formats._arrays import NO_NUMBER, choice, choose, how_to_choose, native_dtype
-from iobench.formats._arrays import schema_of as arrays_schema
-from iobench.formats._files import regular
+from iobench.formats._arrays import (
+    NO_NUMBER,
+    arrays_schema,
+    native_dtype,
+    select_arrays,
+    selection_hint,
+    split_selection,
+)
+from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._hdf5_reader import Hdf5Reader
 from iobench.formats._options import option
 from iobench.formats._schema import Batch, Field, Schema, field_name
-from iobench.formats._text import reason, shortened
 
 # HDF5's own chunk cache, and room for the compressed chunks that a random batch touches.
 DEFAULT_CACHE_BYTES, LARGE_CACHE_BYTES = 1 << 20, 64 << 20
@@ -45,7 +51,7 @@ class Hdf5(Format):
     name: ClassVar[str] = "hdf5"
     summary: ClassVar[str] = "one HDF5 file, one dataset per field"
     library: ClassVar[str] = "h5py"
-    chooses: ClassVar[bool] = True
+    selectable: ClassVar[bool] = True
 
     chunk_bytes: int = option(1 << 20, "bytes in a chunk of whole samples; 0 is contiguous", minimum=0)
     compression: str | None = option(None, "filter on each chunk", choices=(None, "lzf", "gzip"))
@@ -107,7 +113,7 @@ class Hdf5(Format):
             raise
         return Hdf5Reader(schema, source, file, datasets)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """Whether it is a file that begins as HDF5 files do, or a folder that `write` made."""
         file = path / FILE_NAME if path.is_dir() else path
         if not file.is_file():  # to open a pipe would be to wait
@@ -118,22 +124,22 @@ class Hdf5(Format):
         except OSError:
             return False
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """The datasets of a file, nested ones named by their path, or those that follow `::`.
 
         They share one leading axis; nothing outside the file is followed.
         """
-        path, chosen = choice(path)
+        path, chosen = split_selection(path)
         file = path / FILE_NAME if path.is_dir() else path
         if path.is_dir() and not file.exists():
             raise CorruptArtifact(f"{path}: it is a folder without {FILE_NAME}, and no HDF5 file")
         found = _described(file)
-        keys = choose(file, found, chosen)
+        keys = select_arrays(file, found, chosen)
         for key in keys:
             if why := found[key].get("refused"):
                 number = f" ({found[key]['dtype']}), {NO_NUMBER}" if "dtype" in found[key] else ""
                 raise CorruptArtifact(
-                    f"{file}: {shortened(key)} is {why}{number}{how_to_choose(file, found)}"
+                    f"{file}: {shortened(key)} is {why}{number}{selection_hint(file, found)}"
                 )
         shapes = {key: (tuple(found[key]["shape"]), np.dtype(found[key]["dtype"])) for key in keys}
         schema = arrays_schema(file, shapes, found)

@@ -27,7 +27,7 @@ from iobench.base.errors import (
     UnsupportedSchema,
     corrupt,
 )
-from iobench.formats._foreign import FIXED
+from iobench.formats._external import FIXED
 from iobench.formats._format import Format
 from iobench.formats._options import option
 from iobench.formats._schema import Array, Batch, Field, Schema
@@ -51,7 +51,7 @@ class Images(Format):
     library: ClassVar[str] = "pillow"
     modules: ClassVar[tuple[str, ...]] = ("PIL",)
     extra: ClassVar[str] = "images"
-    holds_files: ClassVar[bool] = False
+    survives_unlink: ClassVar[bool] = False
 
     lossy: str | None = option(None, "what keeps most of each image, instead of PNG", choices=(None, "jpeg"))
     quality: int = option(QUALITY, "of JPEG", minimum=1, maximum=100)
@@ -62,13 +62,13 @@ class Images(Format):
             raise InvalidOption(f"images:quality={self.quality}: PNG has no quality; it is for lossy=jpeg")
 
     @property
-    def keeps(self) -> bool:
+    def lossless(self) -> bool:
         """Whether PNG."""
         return self.lossy is None
 
-    def kept(self, batch: Batch) -> Batch:
+    def roundtrip(self, batch: Batch) -> Batch:
         """The batch with each image as JPEG gives it back."""
-        return batch if self.keeps else {name: self._kept(array) for name, array in batch.items()}
+        return batch if self.lossless else {name: self._kept(array) for name, array in batch.items()}
 
     def _kept(self, array: Array) -> Array:
         from iobench.formats._pixels import decoded, seen
@@ -88,7 +88,7 @@ class Images(Format):
 
         file = BytesIO()
         image = Image.fromarray(np.ascontiguousarray(seen(pixels)))
-        if self.keeps:
+        if self.lossless:
             image.save(file, "PNG")
         else:
             image.save(file, "JPEG", quality=self.quality)
@@ -133,14 +133,14 @@ class Images(Format):
 
     def file_of(self, path: Path, name: str, row: int) -> Path:
         """Where the image of a row lies."""
-        suffix = ".png" if self.keeps else ".jpg"
+        suffix = ".png" if self.lossless else ".jpg"
         return path / name / f"{row // A_FOLDER:03}" / f"{row:09}{suffix}"
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> ImageReader:
         """A reader; each image is looked at when it is read."""
         from iobench.formats._image_reader import ImageReader
 
-        if self.recognises(path):
+        if self.sniff(path):
             files, labels = classes(path)
             return ImageReader(path, schema, {"image": files}, {"label": labels})
         if not path.is_dir():
@@ -163,7 +163,7 @@ class Images(Format):
         if after.exists():
             raise corrupt(path / field.name, f"{samples} images", f"{after.name}, which is one more")
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """A folder of folders, one for each class, with image files in the first, and nothing else."""
         with contextlib.suppress(OSError):
             entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
@@ -171,7 +171,7 @@ class Images(Format):
                 return any(file.suffix.lower() in SUFFIXES for file in min(entries).iterdir())
         return False
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """Fields `image` and `label`; every image must be of one size, which their headers say."""
         from iobench.formats._pixels import shape_of
 
@@ -188,7 +188,7 @@ class Images(Format):
     def size_bound(self, schema: Schema) -> int:
         """Each file with its last block; noise that no codec shrinks, and what JPEG makes of it."""
         images = [field for field in schema.fields if field.shape]
-        share = 0.02 if self.keeps else 2
+        share = 0.02 if self.lossless else 2
         noise = int(share * sum(field.sample_bytes for field in images))
         return super().size_bound(schema) + schema.samples * (noise + (8 << 10) * len(images))
 

@@ -30,7 +30,7 @@ class Lance(Format):
     extra: ClassVar[str] = "lance"
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
     forkable: ClassVar[bool] = False
-    holds_files: ClassVar[bool] = False
+    survives_unlink: ClassVar[bool] = False
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the dataset, and drop what only later writers need: the transaction, and a hint."""
@@ -56,15 +56,15 @@ class Lance(Format):
 
         return LanceReader(path, schema)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """A folder with Lance's versions."""
         return (path / VERSIONS).is_dir()
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """What the columns hold; every list must be of one length."""
-        from iobench.formats._lance_reader import found_schema
+        from iobench.formats._lance_reader import infer_schema_of
 
-        return found_schema(path, told)
+        return infer_schema_of(path, fields)
 
     def size_bound(self, schema: Schema) -> int:
         """Logical bytes, and what describes the pages of each column."""

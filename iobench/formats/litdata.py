@@ -19,10 +19,13 @@ from iobench.base.errors import (
     corrupt,
 )
 from iobench.formats import _litdata_leaves
-from iobench.formats._chunks import (
+from iobench.formats._external import fields_by_name
+from iobench.formats._format import Format
+from iobench.formats._litdata_leaves import NUMPY, header_of, leaf_names
+from iobench.formats._offset_shards import (
     MOST_SAMPLE_BYTES,
-    Column,
-    Items,
+    SampleColumns,
+    ShardColumn,
     inside,
     offsets_of,
     placements,
@@ -30,12 +33,9 @@ from iobench.formats._chunks import (
     rows_in_shard,
     table,
 )
-from iobench.formats._foreign import fields_by_name
-from iobench.formats._format import Format
-from iobench.formats._litdata_leaves import NUMPY, header_of, leaf_names
 from iobench.formats._options import option
-from iobench.formats._placed import Found, Maps, PlacedReader
-from iobench.formats._records import Record, ShardWriter
+from iobench.formats._placed_reader import FieldLocations, Maps, PlacedReader
+from iobench.formats._record_writer import RecordTemplate, ShardWriter
 from iobench.formats._schema import Batch, Field, Schema
 
 INDEX = "index.json"
@@ -64,7 +64,7 @@ class LitData(Format):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the chunks, then the index."""
         path.mkdir()
-        writer = _Writer(path, schema, self.chunk_bytes)
+        writer = _ChunkWriter(path, schema, self.chunk_bytes)
         writer.write(batches)
         writer.write_index()
 
@@ -76,16 +76,18 @@ class LitData(Format):
         maps = index.maps()
         items = index.items(schema.fields)
         return PlacedReader(
-            schema, maps, lambda kept: Found(placements(maps, index.rows, items, thorough=False))
+            schema,
+            maps,
+            lambda load_or_build: FieldLocations(placements(maps, index.rows, items, thorough=False)),
         )
 
     def size_bound(self, schema: Schema) -> int:
         """Samples with their headers, and the chunks' tables."""
-        writer = _Writer(Path(), schema, self.chunk_bytes)
+        writer = _ChunkWriter(Path(), schema, self.chunk_bytes)
         record = len(writer.record.pattern) + WORD
         return schema.samples * record + writer.shards * 8192 + (1 << 20)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """Whether it is a folder whose index lists chunks."""
         try:
             index = read_index(path / INDEX)
@@ -93,19 +95,19 @@ class LitData(Format):
             return False
         return isinstance(index.get("chunks"), list) and isinstance(index.get("config"), dict)
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """What index and first sample say, after each sample was looked at; with fields told, these alone."""
         index = _Index.read(path)
         maps = index.maps()
         try:
-            fields = tuple(told) or index.fields(maps)
-            placements(maps, index.rows, index.items(fields), thorough=True)
-            return Schema(sum(index.rows), fields)
+            schema = Schema(sum(index.rows), tuple(fields) or index.fields(maps))
+            placements(maps, index.rows, index.items(schema.fields), thorough=True)
+            return schema
         finally:
             maps.close()
 
 
-class _Writer(ShardWriter):
+class _ChunkWriter(ShardWriter):
     """Chunks of samples: the size of each leaf, then the leaves, each with its header."""
 
     def __init__(self, path: Path, schema: Schema, chunk_bytes: int) -> None:
@@ -114,7 +116,9 @@ class _Writer(ShardWriter):
         for field in schema.fields:
             parts += [header_of(field), field]
         sizes = [len(header_of(field)) + field.sample_bytes for field in schema.fields]
-        record = Record.of([struct.pack(f"<{len(sizes)}I", *(size & 0xFFFFFFFF for size in sizes)), *parts])
+        record = RecordTemplate.of(
+            [struct.pack(f"<{len(sizes)}I", *(size & 0xFFFFFFFF for size in sizes)), *parts]
+        )
         super().__init__(schema, record, rows_in_shard(chunk_bytes, len(record.pattern), 2 * WORD))
 
     def path_of(self, number: int) -> Path:
@@ -218,7 +222,7 @@ class _Index:
             at += size
         return tuple(fields)
 
-    def items(self, fields: Sequence[Field]) -> Items:
+    def items(self, fields: Sequence[Field]) -> SampleColumns:
         """What a sample consists of, these fields being taken; CorruptArtifact where a leaf is another."""
         names = fields_by_name(self.path, self.leaves)
         if missing := [field.name for field in fields if field.name not in names]:
@@ -228,5 +232,5 @@ class _Index:
         for head, (name, kind) in enumerate(self.leaves.items()):
             field = taken.get(name)
             prefix = b"" if field is None else _litdata_leaves.prefix_of(self.path, name, kind, field)
-            columns.append(Column(None, head, field, prefix))
-        return Items(len(columns), tuple(columns))
+            columns.append(ShardColumn(None, head, field, prefix))
+        return SampleColumns(len(columns), tuple(columns))

@@ -82,14 +82,14 @@ class Lmdb(Format):
         """A reader, after the meta pages, the number of keys and the first value were checked."""
         return LmdbReader(path, schema, CODECS[self.codec])
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """Whether it is a file that begins as LMDB's do, or a folder with one."""
         try:
             return begins(data_file(path))
         except OSError:
             return False
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """As it stands in what `write` wrote; else of as many values as keys, holding the fields told."""
         file = data_file(path)
         _lmdb_tree.check(file, read_meta(file).entries - 1, SCHEMA_KEY)
@@ -98,7 +98,7 @@ class Lmdb(Format):
             with env.begin(buffers=True) as txn:
                 text = txn.get(SCHEMA_KEY)
                 if text is None:
-                    return _lmdb_keys.schema_of(file, txn, told)
+                    return _lmdb_keys.infer_schema(file, txn, fields)
                 return read_described(file, bytes(text), txn.stat()["entries"] - 1)
         except lmdb.Error as error:
             raise corrupt(file, "readable pages", error) from error

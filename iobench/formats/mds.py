@@ -18,20 +18,20 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._chunks import (
+from iobench.formats._format import Format
+from iobench.formats._mds_index import INDEX, NUMBERS, VERSION, MdsIndex, get
+from iobench.formats._offset_shards import (
     MOST_SAMPLE_BYTES,
-    found_in,
     listed,
+    locations_in,
     packed_images,
     read_index,
     rows_in_shard,
     table,
 )
-from iobench.formats._format import Format
-from iobench.formats._mds_index import INDEX, NUMBERS, VERSION, MdsIndex, get
 from iobench.formats._options import option
-from iobench.formats._placed import PlacedReader
-from iobench.formats._records import Record, ShardWriter
+from iobench.formats._placed_reader import PlacedReader
+from iobench.formats._record_writer import RecordTemplate, ShardWriter
 from iobench.formats._schema import Batch, Field, Schema
 
 
@@ -56,7 +56,7 @@ class Mds(Format):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the shards, then the index."""
         path.mkdir()
-        writer = _Writer(path, schema, self.shard_bytes)
+        writer = _MdsWriter(path, schema, self.shard_bytes)
         writer.write(batches)
         writer.write_index()
 
@@ -67,15 +67,17 @@ class Mds(Format):
         if sum(index.rows) != schema.samples:
             raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
         maps = index.maps()
-        return PlacedReader(schema, maps, lambda kept: found_in(maps, index.rows, items, kept))
+        return PlacedReader(
+            schema, maps, lambda load_or_build: locations_in(maps, index.rows, items, load_or_build)
+        )
 
     def size_bound(self, schema: Schema) -> int:
         """Samples, their offsets and the shards' descriptions."""
-        writer = _Writer(Path(), schema, self.shard_bytes)
+        writer = _MdsWriter(Path(), schema, self.shard_bytes)
         per_shard = 4096 + 4 * len(writer.description)
         return schema.logical_bytes + 4 * schema.samples + writer.shards * per_shard + (1 << 20)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """Whether it is a folder whose index has MDS shards."""
         try:
             shards = read_index(path / INDEX).get("shards")
@@ -83,7 +85,7 @@ class Mds(Format):
             return False
         return isinstance(shards, list) and bool(shards) and get(shards[0], "format") == "mds"
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """What the index says, after each sample was looked at; with fields told, these alone.
 
         Hashes of shards are compared; those of kinds that Python has not are passed over.
@@ -91,7 +93,7 @@ class Mds(Format):
         index = MdsIndex.read(path)
         maps = index.maps()
         try:
-            schema = Schema(sum(index.rows), tuple(told) or index.fields(maps))
+            schema = Schema(sum(index.rows), tuple(fields) or index.fields(maps))
             items = index.items(schema.fields)
             lists = listed(maps, index.rows, items)
             for column in items.columns:
@@ -103,7 +105,7 @@ class Mds(Format):
             maps.close()
 
 
-class _Writer(ShardWriter):
+class _MdsWriter(ShardWriter):
     """Shards of fixed columns, in the order of their names."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
@@ -120,7 +122,7 @@ class _Writer(ShardWriter):
             "column_sizes": [field.sample_bytes for field in fields],
         }
         self.description = json.dumps(self._config, sort_keys=True).encode()
-        record = Record.of(fields)
+        record = RecordTemplate.of(fields)
         rows = rows_in_shard(shard_bytes, len(record.pattern), 8 + len(self.description))
         super().__init__(schema, record, rows)
 

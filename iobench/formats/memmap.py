@@ -20,13 +20,13 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._arrays import schema_of as arrays_schema
+from iobench.base.text import shortened
+from iobench.formats._arrays import arrays_schema
 from iobench.formats._format import Format
-from iobench.formats._mapped import MappedReader
+from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._reader import Rows
 from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_name, raw_bytes
-from iobench.formats._text import shortened
 
 META = "meta.json"
 INNER = "_tensordict"  # where a tensorclass keeps its tensors
@@ -78,7 +78,7 @@ class Memmap(Format):
             reader.load()
         return reader
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """Whether it is a folder in which TensorDict described what is in it."""
         try:
             return any(
@@ -87,7 +87,7 @@ class Memmap(Format):
         except CorruptArtifact:
             return False
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """The tensors of a TensorDict, or of a tensorclass, which is not imported; nothing is unpickled."""
         found = _tensors(path)
         shapes = {key: (tuple(one["shape"]), np.dtype(one["dtype"])) for key, one in found.items()}

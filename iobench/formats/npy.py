@@ -17,14 +17,14 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._arrays import schema_of as arrays_schema
-from iobench.formats._files import regular
+from iobench.base.text import reason
+from iobench.formats._arrays import arrays_schema
+from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
-from iobench.formats._mapped import MappedReader
+from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._npy import DAMAGE
 from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, field_name, raw_bytes
-from iobench.formats._text import reason
 
 SINGLE = "x"  # the field of a single file
 
@@ -64,14 +64,14 @@ class Npy(Format):
             places[field.name] = Strided((file,), offset, field.sample_bytes)
         return MappedReader(schema, arrays, places)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """Whether it is a .npy file, or a folder of nothing else."""
         if not path.is_dir():
             return _begins_as_npy(path)
         names = [one for one in sorted(path.iterdir()) if not one.name.startswith(".")]
         return bool(names) and all(one.suffix == ".npy" and _begins_as_npy(one) for one in names)
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """The arrays of a file or of a folder's files; their first axis is that of samples."""
         mapped = {name: _mapped(file) for name, file in _files(path).items()}
         if not mapped:

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, ClassVar
 from iobench.base.errors import (
     corrupt,
 )
-from iobench.formats._files import regular
+from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option
+from iobench.formats._rebatch import slabs
 from iobench.formats._schema import COMPLEX, NUMPY_DTYPES, Batch, Field, Schema
-from iobench.formats._slabs import slabs
 
 if TYPE_CHECKING:
     from iobench.formats._parquet_reader import ParquetReader
@@ -64,17 +64,17 @@ class Parquet(Format):
 
         return ParquetReader(files_of(path), schema)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """A file whose name ends in .parquet, or a folder with some that begin as Parquet does."""
         if path.is_dir():
             return any(map(_begins, path.glob(PATTERN)))
         return path.suffix == ".parquet" and path.is_file()
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """What the columns hold; every list must be of one length. Decodes all columns that are lists."""
-        from iobench.formats._parquet_reader import found_schema
+        from iobench.formats._parquet_reader import infer_schema_of
 
-        return found_schema(files_of(path), told)
+        return infer_schema_of(files_of(path), fields)
 
     def size_bound(self, schema: Schema) -> int:
         """Logical bytes, the levels of every value in a list, and what describes each row group."""

@@ -22,10 +22,10 @@ import numpy as np
 from iobench.base.errors import (
     CorruptArtifact,
 )
-from iobench.formats._described import check_described, describe
 from iobench.formats._format import Format
-from iobench.formats._placed import Found, Maps, PlacedReader
-from iobench.formats._reader import Keep, find_now
+from iobench.formats._placed_reader import FieldLocations, Maps, PlacedReader
+from iobench.formats._reader import LoadOrBuild, build_now
+from iobench.formats._record_writer import RecordTemplate, ShardWriter
 from iobench.formats._recordio_records import (
     FIRST,
     HEAD,
@@ -37,11 +37,11 @@ from iobench.formats._recordio_records import (
     MIDDLE,
     MOST_BYTES,
     WORD,
-    Records,
+    RecordIORecords,
     index_of,
 )
-from iobench.formats._records import Record, ShardWriter
 from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, raw_bytes
+from iobench.formats._schema_file import check_described, describe
 
 DATA_FILE, INDEX_FILE = "data.rec", "data.idx"
 
@@ -63,7 +63,7 @@ class RecordIO(Format):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the records, the index and the schema."""
         path.mkdir()
-        writer = _Writer(path, schema)
+        writer = _RecordIOWriter(path, schema)
         writer.write(batches)
         (path / INDEX_FILE).write_text(index_of(np.frombuffer(writer.begins, np.int64)))
         describe(path, schema)
@@ -72,42 +72,46 @@ class RecordIO(Format):
         """A reader; the records are walked when rows are first asked for."""
         if not path.is_dir():
             maps = Maps([path])
-            return PlacedReader(schema, maps, lambda kept: Records(maps, kept).found(schema))
+            return PlacedReader(
+                schema, maps, lambda load_or_build: RecordIORecords(maps, load_or_build).found(schema)
+            )
         check_described(path, schema)
         maps = Maps([path / DATA_FILE, path / INDEX_FILE])
-        return PlacedReader(schema, maps, lambda kept: _found_ours(maps, schema, kept))
+        return PlacedReader(
+            schema, maps, lambda load_or_build: _written_locations(maps, schema, load_or_build)
+        )
 
     def size_bound(self, schema: Schema) -> int:
         """Records and lines of the index."""
-        record = len(_Writer(Path(), schema).record.pattern)
+        record = len(_RecordIOWriter(Path(), schema).record.pattern)
         lines = 2 + len(str(schema.samples)) + len(str(schema.samples * record))
         return schema.samples * (record + lines) + (1 << 20)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """A file whose name ends in .rec and that begins with the magic word."""
         if path.suffix != ".rec" or not path.is_file():
             return False
         with open(path, "rb") as file:
             return file.read(WORD) == struct.pack("<I", MAGIC)
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """The records of a .rec file: `label`, if it is told, and one field that has to be told."""
-        if not told:
+        if not fields:
             raise CorruptArtifact(
                 f"{path}: records do not say what they hold; name a field with dtype and shape for "
                 "the bytes of each record, and label, if it is to be read, as float32"
             )
         maps = Maps([path])
         try:
-            records = Records(maps, find_now)
-            schema = Schema(len(records.begin), tuple(told))
+            records = RecordIORecords(maps, build_now)
+            schema = Schema(len(records.begin), tuple(fields))
             records.found(schema)
             return schema
         finally:
             maps.close()
 
 
-class _Writer(ShardWriter):
+class _RecordIOWriter(ShardWriter):
     """One file of records of one size, but for those that hold the magic word."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
@@ -116,7 +120,7 @@ class _Writer(ShardWriter):
         self._end = 0
         self.begins = array("q")
         head, padding = HEAD.pack(MAGIC, self._size) + bytes(IR_HEADER.size), bytes(-self._size % WORD)
-        super().__init__(schema, Record.of([head, *schema.fields, padding]), schema.samples)
+        super().__init__(schema, RecordTemplate.of([head, *schema.fields, padding]), schema.samples)
 
     def path_of(self, number: int) -> Path:
         return self._file
@@ -156,7 +160,7 @@ def _in_parts(data: bytes, words: Array) -> bytes:
     return b"".join(parts)
 
 
-def _found_ours(maps: Maps, schema: Schema, kept: Keep) -> Found:
+def _written_locations(maps: Maps, schema: Schema, load_or_build: LoadOrBuild) -> FieldLocations:
     """Where the fields lie in what we wrote."""
-    records = Records(maps, kept)
+    records = RecordIORecords(maps, load_or_build)
     return records.placed(schema, schema.offsets(IR_HEADER.size), IR_HEADER.size + schema.sample_bytes)

@@ -20,16 +20,16 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._files import regular
-from iobench.formats._foreign import fields_by_name, schema_of_arrays
+from iobench.base.text import reason
+from iobench.formats._external import fields_by_name, schema_of_arrays
+from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
-from iobench.formats._mapped import MappedReader
+from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
-from iobench.formats._reader import Rows, unread
-from iobench.formats._records import write_at
+from iobench.formats._reader import Rows, read_only
+from iobench.formats._record_writer import write_at
 from iobench.formats._schema import Batch, Field, Schema, raw_bytes
 from iobench.formats._tensors import array_of
-from iobench.formats._text import reason
 
 DATA_FILE = "data.safetensors"
 SIZE = struct.Struct("<Q")
@@ -90,14 +90,14 @@ class Safetensors(Format):
             raise corrupt(file, f"tensors {', '.join(places)}", ", ".join(tensors))
         return SafetensorsReader(file, schema, places, {f.name: names[f.name] for f in schema.fields})
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """A file whose name ends in .safetensors."""
         return path.suffix == ".safetensors" and path.is_file()
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """What the header of a file says; each tensor's first axis must be that of samples."""
         tensors = read_header(path)
-        return schema_of_arrays(path, {name: (t.shape, t.dtype) for name, t in tensors.items()}, told)
+        return schema_of_arrays(path, {name: (t.shape, t.dtype) for name, t in tensors.items()}, fields)
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class SafetensorsReader(MappedReader):
         if self._tensors is None:
             self._tensors = self._loaded()
         if isinstance(checked, slice):
-            return {name: unread(array_of(tensor[checked])) for name, tensor in self._tensors.items()}
+            return {name: read_only(array_of(tensor[checked])) for name, tensor in self._tensors.items()}
         index = torch.from_numpy(checked)
         return {name: array_of(tensor[index]) for name, tensor in self._tensors.items()}
 

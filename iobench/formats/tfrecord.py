@@ -20,18 +20,18 @@ from iobench.base.errors import (
     corrupt,
 )
 from iobench.formats import _example
-from iobench.formats._crc import masked, masked_rows
-from iobench.formats._described import check_described, describe
-from iobench.formats._files import regular
+from iobench.formats._crc32c import masked, masked_rows
+from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option
-from iobench.formats._placed import Found, Maps, PlacedReader
+from iobench.formats._placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.formats._placement import Index
-from iobench.formats._reader import Convert, Keep, same
-from iobench.formats._records import Record, ShardWriter, rows_within
+from iobench.formats._reader import Convert, LoadOrBuild, identity
+from iobench.formats._record_writer import RecordTemplate, ShardWriter, rows_within
 from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, raw_bytes
-from iobench.formats._tfrecord_fields import fields_of, found_of, lists_of
-from iobench.formats._tfrecords import CRC, HEAD, LENGTH, TAIL, Records, lengths_are_right
+from iobench.formats._schema_file import check_described, describe
+from iobench.formats._tfrecord_fields import fields_of, lists_of, locations_of
+from iobench.formats._tfrecords import CRC, HEAD, LENGTH, TAIL, TFRecords, lengths_are_right
 
 OURS = "iobench-"  # what names of files begin with that have a schema beside them
 MOST_BYTES = (1 << 31) - 1  # of a protocol buffer
@@ -61,7 +61,7 @@ class TfRecord(Format):
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the files and the schema."""
         path.mkdir()
-        _Writer(path, schema, self.shard_bytes).write(batches)
+        _TFRecordWriter(path, schema, self.shard_bytes).write(batches)
         describe(path, schema)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> TfRecordReader:
@@ -73,11 +73,11 @@ class TfRecord(Format):
 
     def size_bound(self, schema: Schema) -> int:
         """Records, and the schema."""
-        record = _Writer(Path(), schema, self.shard_bytes).record.pattern
+        record = _TFRecordWriter(Path(), schema, self.shard_bytes).record.pattern
         shards = -(-schema.samples // rows_within(self.shard_bytes, len(record)))
         return schema.samples * len(record) + shards * 4096 + (1 << 20)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """Whether it is, or is a folder of, files that begin with a length and its checksum."""
         try:
             with open(regular(_files(path)[0]), "rb") as file:
@@ -86,13 +86,12 @@ class TfRecord(Format):
             return False
         return len(head) == HEAD and bool(lengths_are_right(np.frombuffer(head, np.uint8)[None])[0])
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """What the first record says, and all others too; with fields told, these alone."""
         maps = Maps(_files(path))
         try:
-            records = Records.of(maps)
-            fields = tuple(told) or fields_of(path, records)
-            schema = Schema(len(records.file), fields)
+            records = TFRecords.of(maps)
+            schema = Schema(len(records.file), tuple(fields) or fields_of(path, records))
             lists_of(records, schema)
             return schema
         finally:
@@ -111,7 +110,7 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-class _Writer(ShardWriter):
+class _TFRecordWriter(ShardWriter):
     """Files of records that differ in the bytes of the fields and their checksum only."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
@@ -119,7 +118,7 @@ class _Writer(ShardWriter):
         parts = _example.encoded(schema.fields)
         size = LENGTH.pack(sum(len(p) if isinstance(p, bytes) else p.sample_bytes for p in parts))
         crc = masked_rows(np.frombuffer(size, np.uint8)[None]).tobytes()
-        record = Record.of([size + crc, *parts, bytes(TAIL)])
+        record = RecordTemplate.of([size + crc, *parts, bytes(TAIL)])
         super().__init__(schema, record, rows_within(shard_bytes, len(record.pattern)))
 
     def path_of(self, number: int) -> Path:
@@ -139,18 +138,20 @@ class TfRecordReader(PlacedReader):
 
     def __init__(self, schema: Schema, maps: Maps) -> None:
         super().__init__(schema, maps, self._look)
-        self._records: Records | None = None
+        self._records: TFRecords | None = None
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample, after its record was verified."""
         sample = super().sample(row, convert)
         self._verify(np.array([row]))
         return sample
 
-    def _look(self, kept: Keep) -> Found:
-        lists = kept("records", lambda: Records.of(self._maps).lists())
-        self._records = records = Records(self._maps, lists["file"], lists["offset"], lists["length"])
-        return found_of(records, self.schema, kept("features", lambda: lists_of(records, self.schema)))
+    def _look(self, load_or_build: LoadOrBuild) -> FieldLocations:
+        lists = load_or_build("records", lambda: TFRecords.of(self._maps).lists())
+        self._records = records = TFRecords(self._maps, lists["file"], lists["offset"], lists["length"])
+        return locations_of(
+            records, self.schema, load_or_build("features", lambda: lists_of(records, self.schema))
+        )
 
     def _read_rows(self, rows: Index, out: Mapping[str, Array]) -> None:
         super()._read_rows(rows, out)

@@ -20,17 +20,17 @@ from iobench.base.errors import (
     UnsupportedSchema,
     corrupt,
 )
-from iobench.formats._files import regular
-from iobench.formats._foreign import fields_by_name
+from iobench.formats._external import fields_by_name
+from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._npy import header_of
 from iobench.formats._options import option
-from iobench.formats._placed import Maps, PlacedReader
-from iobench.formats._records import Record, ShardWriter, rows_within
+from iobench.formats._placed_reader import Maps, PlacedReader
+from iobench.formats._record_writer import RecordTemplate, ShardWriter, rows_within
 from iobench.formats._schema import Array, Batch, Field, Schema
 from iobench.formats._tar import BLOCK, DIGIT, END, Headers, is_tar
 from iobench.formats._tar_columns import columns_of
-from iobench.formats._tar_fields import check_told, fields_of, found_of, lists_of
+from iobench.formats._tar_fields import check_fields, fields_of, lists_of, locations_of
 
 DIGITS = 9  # of a sample's number, as WebDataset's own examples have them
 
@@ -58,7 +58,7 @@ class WebDataset(Format):
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the shards."""
-        writer = _Writer(path, schema, self.shard_bytes)
+        writer = _TarWriter(path, schema, self.shard_bytes)
         path.mkdir()
         writer.write(batches)
 
@@ -66,16 +66,20 @@ class WebDataset(Format):
         """A reader; the headers of all files in the shards are walked when rows are first asked for."""
         maps = Maps(_shards(path))
         return PlacedReader(
-            schema, maps, lambda kept: found_of(maps, schema, kept("members", lambda: lists_of(maps, schema)))
+            schema,
+            maps,
+            lambda load_or_build: locations_of(
+                maps, schema, load_or_build("members", lambda: lists_of(maps, schema))
+            ),
         )
 
     def size_bound(self, schema: Schema) -> int:
         """Records, and two empty blocks for each shard."""
-        record = len(_Writer(Path(), schema, self.shard_bytes).record.pattern)
+        record = len(_TarWriter(Path(), schema, self.shard_bytes).record.pattern)
         shards = -(-schema.samples // rows_within(self.shard_bytes, record))
         return schema.samples * record + shards * (len(END) + 4096) + (1 << 20)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """Whether it is an archive, or a folder with archives named .tar."""
         try:
             first = _shards(path)[0]
@@ -84,14 +88,14 @@ class WebDataset(Format):
         except (CorruptArtifact, OSError):
             return False
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """What the samples of all shards have in common; with fields told, these alone."""
         maps = Maps(_shards(path))
         try:
             samples, columns = columns_of(maps)
             fields_by_name(path, (suffix.removesuffix(".npy") for suffix in columns))
-            check_told(columns, maps, told)
-            schema = Schema(samples, tuple(told) or fields_of(columns, maps))
+            check_fields(columns, maps, fields)
+            schema = Schema(samples, tuple(fields) or fields_of(columns, maps))
             lists_of(maps, schema, thorough=True)
             return schema
         finally:
@@ -112,7 +116,7 @@ def _shards(path: Path) -> list[Path]:
     return [path]
 
 
-class _Writer(ShardWriter):
+class _TarWriter(ShardWriter):
     """Shards of records: per field a tar header, a .npy header, the array and zeros up to a whole block."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
@@ -127,7 +131,7 @@ class _Writer(ShardWriter):
             self._headers.append((at, header))
             parts += [header.blocks, npy, field, bytes(-size % BLOCK)]
             at += len(header.blocks) + size + -size % BLOCK
-        record = Record.of(parts)
+        record = RecordTemplate.of(parts)
         super().__init__(schema, record, rows_within(shard_bytes, at))
 
     def path_of(self, number: int) -> Path:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.formats._format import Format
 from iobench.formats._options import option
+from iobench.formats._rebatch import Slab
 from iobench.formats._schema import Batch, Field, Schema
-from iobench.formats._slabs import Slab
 
 if TYPE_CHECKING:
     from iobench.formats._zarr_reader import ZarrReader
@@ -32,7 +32,7 @@ class Zarr(Format):
     library: ClassVar[str] = "zarr"
     modules: ClassVar[tuple[str, ...]] = ("zarr",)
     extra: ClassVar[str] = "zarr"
-    holds_files: ClassVar[bool] = False
+    survives_unlink: ClassVar[bool] = False
 
     chunk_bytes: int = option(1 << 20, "bytes in a chunk of whole samples", minimum=1)
     shard_bytes: int = option(0, "bytes in a shard of whole chunks; 0 is a file for each chunk", minimum=0)
@@ -79,17 +79,17 @@ class Zarr(Format):
 
         return ZarrReader(path, schema)
 
-    def recognises(self, path: Path) -> bool:
+    def sniff(self, path: Path) -> bool:
         """A folder with Zarr's metadata."""
         return any((path / name).is_file() for name in METADATA)
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
         """A field for the array, or for each array in the group and in those below it."""
-        from iobench.formats._zarr_reader import found_schema
+        from iobench.formats._zarr_reader import infer_schema_of
 
-        return found_schema(path, told)
+        return infer_schema_of(path, fields)
 
-    def remarks(self, path: Path, schema: Schema) -> list[str]:
+    def notes(self, path: Path, schema: Schema) -> list[str]:
         """How many chunks nobody stored, whether that was meant or they were lost."""
         from iobench.formats._zarr_reader import not_stored
 

@@ -73,7 +73,7 @@ def store(fmt: Format, path: Path, schema: Schema, batch_sizes: Sequence[int] = 
     edges = [min(edge, schema.samples) for edge in edges]
     batches = ({name: a[low:high] for name, a in source.items()} for low, high in itertools.pairwise(edges))
     fmt.write(path, schema, batches)
-    return Artifact(fmt, path, schema, fmt.kept(source))
+    return Artifact(fmt, path, schema, fmt.roundtrip(source))
 
 
 def assert_same(found: Any, expected: Array) -> None:

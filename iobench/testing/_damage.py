@@ -158,8 +158,8 @@ class Damage:
                 assert read_all(artifact.format, damaged, artifact.schema) is None, file.name
                 for path in (damaged, file):
                     with suppress(IobenchError):
-                        assert not (fmt.recognises(path) and path == file)
-                        fmt.schema_of(path)
+                        assert not (fmt.sniff(path) and path == file)
+                        fmt.infer_schema(path)
             file.unlink()
             aside.rename(file)
 

@@ -103,14 +103,14 @@ class Life:
         old = store(fmt, tmp_path / "a", replace(schema, samples=3))
         with old.open() as old_reader:
             shutil.rmtree(old.path)
-            if not fmt.holds_files:
+            if not fmt.survives_unlink:
                 with contextlib.suppress(CorruptArtifact):  # what was read before may be at hand
                     assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
                 old_reader.close()
             new = store(fmt, tmp_path / "a", schema)
             with new.open() as new_reader:
                 assert_rows(new_reader.batch(slice(None)), new.source, slice(None))
-                if fmt.holds_files:
+                if fmt.survives_unlink:
                     assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
 
     def test_lists_that_are_kept_give_the_same(self, artifact: Artifact) -> None:
@@ -124,7 +124,7 @@ class Life:
 
         rows = np.arange(SAMPLES)
         with artifact.open() as first, artifact.open() as second:
-            first.kept, second.kept = keep, lambda name, find: lists[name]
+            first.load_or_build, second.load_or_build = keep, lambda name, find: lists[name]
             for one, other in zip(first.placement().items(), second.placement().items(), strict=True):
                 assert one[0] == other[0]
                 np.testing.assert_array_equal(one[1].locate(rows), other[1].locate(rows))

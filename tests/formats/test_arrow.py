@@ -65,8 +65,8 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path, stream):
         pa.fixed_shape_tensor(pa.float32(), (5, 2)), nested(tensors)
     )
     save(tmp_path / "theirs.arrow", columns, stream)
-    assert ARROW.recognises(tmp_path / "theirs.arrow")
-    schema = ARROW.schema_of(tmp_path / "theirs.arrow")
+    assert ARROW.sniff(tmp_path / "theirs.arrow")
+    schema = ARROW.infer_schema(tmp_path / "theirs.arrow")
     expected = {f"train_{name}": array for name, array in source.items()} | {
         "tensor": tensors.reshape(23, 5, 2)
     }
@@ -94,8 +94,8 @@ def test_a_folder_that_datasets_saved_is_read_where_it_lies(tmp_path):
     )
     columns = {"image": list(images), "label": range(20), "box": np.arange(80.0).reshape(20, 4)}
     datasets.Dataset.from_dict(columns, features=features).save_to_disk(tmp_path / "saved", num_shards=3)
-    assert ARROW.recognises(tmp_path / "saved")
-    schema = ARROW.schema_of(tmp_path / "saved")
+    assert ARROW.sniff(tmp_path / "saved")
+    schema = ARROW.infer_schema(tmp_path / "saved")
     expected = {
         "image": images,
         "label": np.arange(20),
@@ -127,7 +127,7 @@ def test_a_folder_that_datasets_saved_is_read_where_it_lies(tmp_path):
 def test_columns_that_are_no_samples_of_one_shape_are_refused_by_name(tmp_path, column, complaint):
     save(tmp_path / "x.arrow", {"x": column})
     with pytest.raises(CorruptArtifact, match=complaint):
-        ARROW.open(tmp_path / "x.arrow", ARROW.schema_of(tmp_path / "x.arrow"))
+        ARROW.open(tmp_path / "x.arrow", ARROW.infer_schema(tmp_path / "x.arrow"))
 
 
 def test_lists_that_are_only_on_the_whole_of_one_length_are_found(tmp_path):
@@ -139,12 +139,12 @@ def test_lists_that_are_only_on_the_whole_of_one_length_are_found(tmp_path):
 def test_compressed_buffers_are_refused(tmp_path):
     save(tmp_path / "x.arrow", {"x": np.zeros(10_000)}, compression="zstd", rows=10_000)
     with pytest.raises(CorruptArtifact, match="compressed ones; write them without"):
-        ARROW.open(tmp_path / "x.arrow", ARROW.schema_of(tmp_path / "x.arrow"))
+        ARROW.open(tmp_path / "x.arrow", ARROW.infer_schema(tmp_path / "x.arrow"))
 
 
 def test_some_columns_can_be_told(tmp_path):
     save(tmp_path / "x.arrow", {"x": np.arange(5), "text": list("abcde")})
-    schema = ARROW.schema_of(tmp_path / "x.arrow", [Field("x", (), "int64")])
+    schema = ARROW.infer_schema(tmp_path / "x.arrow", [Field("x", (), "int64")])
     assert_same(read_all(ARROW, tmp_path / "x.arrow", schema)["x"], np.arange(5))
 
 
@@ -152,4 +152,4 @@ def test_a_state_that_is_none_is_corrupt(tmp_path):
     for state in ("", "[]", json.dumps({"_data_files": []}), json.dumps({"_data_files": [1]}), "[" * 99_999):
         (tmp_path / "state.json").write_text(state)
         with pytest.raises(CorruptArtifact):
-            ARROW.schema_of(tmp_path)
+            ARROW.infer_schema(tmp_path)

@@ -30,8 +30,8 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path, options, pac
     data = np.random.default_rng(0).random((50, 6))
     options = {"chunks": (8, 6), "blocks": (4, 6)} | options
     blosc2.asarray(data, urlpath=str(tmp_path / "train-x.b2nd"), **options)
-    assert BLOSC2.recognises(tmp_path / "train-x.b2nd")
-    schema = BLOSC2.schema_of(tmp_path / "train-x.b2nd")
+    assert BLOSC2.sniff(tmp_path / "train-x.b2nd")
+    schema = BLOSC2.infer_schema(tmp_path / "train-x.b2nd")
     assert schema == Schema(50, (Field("train_x", (6,), "float64"),))
     with BLOSC2.open(tmp_path / "train-x.b2nd", schema) as reader:
         assert_rows(reader.batch(INDICES), {"train_x": data}, INDICES)
@@ -43,7 +43,7 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path, options, pac
 def test_numbers_in_another_byte_order_are_this_machines_however_they_are_read(tmp_path):
     data, file = np.random.default_rng(0).random((50, 6)), tmp_path / "x.b2nd"
     blosc2.asarray(data.astype(">f8"), urlpath=str(file), chunks=(8, 6), blocks=(4, 6))
-    with BLOSC2.open(file, BLOSC2.schema_of(file)) as reader:
+    with BLOSC2.open(file, BLOSC2.infer_schema(file)) as reader:
         found = [reader.sample(4)["x"], reader.native(slice(4, 5))["x"][0], reader.batch(slice(4, 5))["x"][0]]
         assert reader.blocks() == []
     for one in found:
@@ -56,18 +56,18 @@ def test_what_the_library_would_compute_is_not_opened(tmp_path, monkeypatch):
     blosc2.lazyexpr("a + 1", {"a": a}).save(urlpath=str(tmp_path / "lazy.b2nd"))
     monkeypatch.setattr(blosc2, "open", lambda *arguments, **options: pytest.fail("it was opened"))
     with pytest.raises(CorruptArtifact, match="it computes or fetches what it gives"):
-        BLOSC2.schema_of(tmp_path / "lazy.b2nd")
+        BLOSC2.infer_schema(tmp_path / "lazy.b2nd")
 
 
 def test_an_array_that_next_to_nothing_is_stored_of_is_refused(tmp_path):
     blosc2.zeros((10**8, 1000), dtype=np.float64, urlpath=str(tmp_path / "x.b2nd"))
     with pytest.raises(CorruptArtifact, match=r"said to have 800,000,000,000 bytes, and .* are stored"):
-        BLOSC2.schema_of(tmp_path / "x.b2nd")
+        BLOSC2.infer_schema(tmp_path / "x.b2nd")
 
 
 def test_chunks_of_one_value_have_no_place_but_are_read(tmp_path):
     blosc2.zeros((50, 6), dtype="float32", chunks=(8, 6), urlpath=str(tmp_path / "x.b2nd"))
-    with BLOSC2.open(tmp_path / "x.b2nd", BLOSC2.schema_of(tmp_path / "x.b2nd")) as reader:
+    with BLOSC2.open(tmp_path / "x.b2nd", BLOSC2.infer_schema(tmp_path / "x.b2nd")) as reader:
         assert not reader.blocks()
         assert not reader.batch(slice(None))["x"].any()
 
@@ -75,4 +75,4 @@ def test_chunks_of_one_value_have_no_place_but_are_read(tmp_path):
 def test_a_file_that_is_no_array_is_refused_by_name(tmp_path):
     blosc2.SChunk(chunksize=800, data=np.arange(100), urlpath=str(tmp_path / "x.b2frame"), contiguous=True)
     with pytest.raises(CorruptArtifact, match=r"a Blosc2 array \(b2nd\), found SChunk"):
-        BLOSC2.schema_of(tmp_path / "x.b2frame")
+        BLOSC2.infer_schema(tmp_path / "x.b2frame")

@@ -52,13 +52,13 @@ def test_ffcv_reads_what_we_write(tmp_path):
 def test_what_ffcv_writes_is_read_where_it_lies(tmp_path):
     path = tmp_path / "train.beton"
     run("ffcv", WRITE, path)
-    assert FFCV.recognises(path)
+    assert FFCV.sniff(path)
     with pytest.raises(CorruptArtifact, match="field raw is no array or scalar of one size"):
-        FFCV.schema_of(path)
-    told = (Field("share", (), "float64"), Field("x", (3, 100), "float32"), Field("label", (), "int64"))
-    assert FFCV.schema_of(path, told) == Schema(500, told)
+        FFCV.infer_schema(path)
+    fields = (Field("share", (), "float64"), Field("x", (3, 100), "float32"), Field("label", (), "int64"))
+    assert FFCV.infer_schema(path, fields) == Schema(500, fields)
     rows = np.array([499, 0, 7, 7])
-    with FFCV.open(path, Schema(500, told)) as reader:
+    with FFCV.open(path, Schema(500, fields)) as reader:
         batch = reader.batch(rows)
         assert_same(batch["x"], np.broadcast_to(rows[:, None, None], (4, 3, 100)).astype("float32"))
         assert_same(batch["label"], rows - 7)

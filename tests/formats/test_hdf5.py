@@ -193,7 +193,7 @@ def test_truth_values_that_are_stored_as_larger_numbers_are_read_by_the_library(
         made_id = h5py.h5d.create(made.id, b"x", kind, space, plist)
         h5py.Dataset(made_id)[...] = data
     hdf5 = formats.get("hdf5")
-    schema = hdf5.schema_of(file)
+    schema = hdf5.infer_schema(file)
     with hdf5.open(file, schema) as reader:
         np.testing.assert_array_equal(reader.batch(slice(None))["x"], data)
         assert reader.placement() == {}

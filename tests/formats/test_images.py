@@ -43,7 +43,7 @@ def test_channels_may_come_first_as_torch_has_them(tmp_path, fmt):
     batch = random_batch(first)
     artifact = store(fmt, tmp_path / "a", first)
     file = artifact.path / "image/000" / f"{4:09}.{'png' if fmt.keeps else 'jpg'}"
-    kept = fmt.kept(batch)["image"]
+    kept = fmt.roundtrip(batch)["image"]
     assert np.array_equal(np.asarray(Image.open(file)), kept[4].transpose(1, 2, 0))
     with fmt.open(artifact.path, first) as reader:
         assert np.array_equal(reader.batch(slice(0, 7))["image"], kept)
@@ -51,7 +51,7 @@ def test_channels_may_come_first_as_torch_has_them(tmp_path, fmt):
         out = {"image": np.empty((1, 3, 9, 6), np.uint8)}
         table.decode(4, memoryview(file.read_bytes()), out)
     assert np.array_equal(out["image"][0], kept[4])
-    assert fmt.keeps == np.array_equal(kept, batch["image"])
+    assert fmt.lossless == np.array_equal(kept, batch["image"])
 
 
 def test_simplejpeg_reads_what_was_written(tmp_path):
@@ -101,8 +101,8 @@ def people(folder, suffix="png", sizes=((6, 4),)):
 
 def test_a_folder_of_other_peoples_images_is_read_where_it_lies(tmp_path):
     pixels = people(tmp_path / "train")
-    assert IMAGES.recognises(tmp_path / "train")
-    schema = IMAGES.schema_of(tmp_path / "train")
+    assert IMAGES.sniff(tmp_path / "train")
+    schema = IMAGES.infer_schema(tmp_path / "train")
     assert schema == Schema(6, (Field("image", (6, 4, 3), "uint8"), Field("label", (), "int64")))
     expected = {"image": np.stack(pixels), "label": np.array([0, 0, 0, 1, 1, 1])}
     with IMAGES.open(tmp_path / "train", schema) as reader:
@@ -113,18 +113,18 @@ def test_a_folder_of_other_peoples_images_is_read_where_it_lies(tmp_path):
 def test_images_of_several_sizes_are_refused_by_name(tmp_path):
     people(tmp_path / "train", "jpg", ((6, 4), (6, 5)))
     with pytest.raises(CorruptArtifact, match=r"jpg is \(6, 4, 3\) and .* crop them to a fixed one"):
-        IMAGES.schema_of(tmp_path / "train")
+        IMAGES.infer_schema(tmp_path / "train")
 
 
 def test_pixels_of_another_kind_and_links_are_refused_by_name(tmp_path):
     people(tmp_path / "train")
     Image.new("RGBA", (4, 6)).save(tmp_path / "train/cat/0.png")
     with pytest.raises(CorruptArtifact, match="its pixels are RGBA"):
-        IMAGES.schema_of(tmp_path / "train")
+        IMAGES.infer_schema(tmp_path / "train")
     (tmp_path / "train/cat/0.png").unlink()
     (tmp_path / "train/cat/0.png").symlink_to(tmp_path / "train/cat/1.png")
     with pytest.raises(CorruptArtifact, match="found a link"):
-        IMAGES.schema_of(tmp_path / "train")
+        IMAGES.infer_schema(tmp_path / "train")
 
 
 def test_an_image_of_too_many_pixels_is_told_how_many_there_may_be(tmp_path):
@@ -132,7 +132,7 @@ def test_an_image_of_too_many_pixels_is_told_how_many_there_may_be(tmp_path):
     file = tmp_path / "train/cat/0.png"
     enlarge(file)
     with pytest.raises(CorruptArtifact) as error:
-        IMAGES.schema_of(tmp_path / "train")
+        IMAGES.infer_schema(tmp_path / "train")
     assert str(error.value).startswith(
         f"{file}: it has more than 178,956,970 pixels, the most that are decod"
     )

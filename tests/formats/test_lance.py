@@ -31,8 +31,8 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path):
     table = pa.table({"signal": flat, "rgb": source["rgb"].tolist(), "label": source["label"]})
     lance.write_dataset(table.slice(0, 9), str(tmp_path / "t.lance"))
     lance.write_dataset(table.slice(9), str(tmp_path / "t.lance"), mode="append")
-    assert LANCE.recognises(tmp_path / "t.lance")
-    schema = LANCE.schema_of(tmp_path / "t.lance")
+    assert LANCE.sniff(tmp_path / "t.lance")
+    schema = LANCE.infer_schema(tmp_path / "t.lance")
     assert schema.fields[0] == Field("signal", (10,), "float32")
     expected = {
         "signal": source["signal"].reshape(23, 10),
@@ -55,7 +55,7 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path):
 def test_columns_that_are_no_samples_of_one_shape_are_refused_by_name(tmp_path, column, complaint):
     lance.write_dataset(pa.table({"x": column}), str(tmp_path / "x.lance"))
     with pytest.raises(CorruptArtifact, match=complaint):
-        LANCE.schema_of(tmp_path / "x.lance")
+        LANCE.infer_schema(tmp_path / "x.lance")
 
 
 def test_it_says_that_it_must_not_be_forked():

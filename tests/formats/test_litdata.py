@@ -87,8 +87,8 @@ def test_litdata_reads_what_we_write(artifact, tmp_path):
 @pytest.mark.parametrize(("name", "kind"), [("same", Chunked), ("texts", Listed)])
 def test_what_litdata_writes_is_read_where_it_lies(others, name, kind):
     path = others / name
-    assert LITDATA.recognises(path)
-    assert LITDATA.schema_of(path, TOLD) == Schema(50, TOLD)
+    assert LITDATA.sniff(path)
+    assert LITDATA.infer_schema(path, TOLD) == Schema(50, TOLD)
     rows = np.array([49, 0, 7, 7, 23])
     with LITDATA.open(path, Schema(50, TOLD)) as reader:
         batch = reader.batch(rows)
@@ -122,16 +122,16 @@ def test_leaves_that_do_not_say_what_they_are_are_named(others):
     with pytest.raises(
         CorruptArtifact, match="leaf nested_raw is bytes: bytes, which do not say what they are"
     ):
-        LITDATA.schema_of(others / "same")
+        LITDATA.infer_schema(others / "same")
     with pytest.raises(CorruptArtifact, match="is pickle: pickled, and nothing is unpickled here"):
-        LITDATA.schema_of(others / "objects", (Field("set", (3,), "uint8"),))
+        LITDATA.infer_schema(others / "objects", (Field("set", (3,), "uint8"),))
 
 
 def test_a_shape_that_changes_at_the_same_size_is_found(others):
     with pytest.raises(
         CorruptArtifact, match=r"train_x is of another shape or dtype than float32 \(3, 4\) in sample"
     ):
-        LITDATA.schema_of(others / "turned", TOLD)
+        LITDATA.infer_schema(others / "turned", TOLD)
 
 
 def altered(path, change):

@@ -180,4 +180,4 @@ def test_values_are_not_read(data, artifact):
 
 def test_what_was_written_says_what_it_is(artifact):
     """A copy of it can be added where it lies."""
-    assert artifact.format.schema_of(artifact.path) == artifact.schema
+    assert artifact.format.infer_schema(artifact.path) == artifact.schema

@@ -65,16 +65,16 @@ def test_streaming_reads_what_we_write(tmp_path, shard_bytes):
 
 
 def test_what_streaming_writes_is_read_where_it_lies(others):
-    assert MDS.recognises(others)
-    told = (
+    assert MDS.sniff(others)
+    fields = (
         Field("train_x", (3, 4), "float32"),
         Field("label", (), "int64"),
         Field("raw", (12,), "float32"),
         Field("u", (), "uint16"),
     )
-    assert MDS.schema_of(others, told) == Schema(50, told)
+    assert MDS.infer_schema(others, fields) == Schema(50, fields)
     rows = np.array([49, 0, 7, 7, 23])
-    with MDS.open(others, Schema(50, told)) as reader:
+    with MDS.open(others, Schema(50, fields)) as reader:
         batch = reader.batch(rows)
         expected = np.arange(12, dtype="float32").reshape(3, 4) + rows[:, None, None].astype("float32")
         assert_same(batch["train_x"], expected)
@@ -83,7 +83,7 @@ def test_what_streaming_writes_is_read_where_it_lies(others):
         assert_same(batch["u"], rows.astype("uint16"))
         assert all(isinstance(place, Chunked) for place in reader.placement().values())
     with pytest.raises(CorruptArtifact, match="column raw is bytes: bytes, which do not say what they are"):
-        MDS.schema_of(others)
+        MDS.infer_schema(others)
 
 
 def test_a_flipped_bit_is_found_by_the_hashes_of_the_index(others, tmp_path):
@@ -93,7 +93,7 @@ def test_a_flipped_bit_is_found_by_the_hashes_of_the_index(others, tmp_path):
     stored[-3] ^= 1
     shard.write_bytes(stored)
     with pytest.raises(CorruptArtifact, match=r"shard\.00001\.mds: expected sha1"):
-        MDS.schema_of(folder, (Field("label", (), "int64"),))
+        MDS.infer_schema(folder, (Field("label", (), "int64"),))
 
 
 def encode(path, encodings, rows, version=2):
@@ -121,7 +121,7 @@ def test_fixed_columns_beside_texts_are_listed(tmp_path):
     texts = [b"a", b"four", b"", b"two"]
     rows = [struct.pack("<I", len(text)) + text + struct.pack("<q", row) for row, text in enumerate(texts)]
     path = encode(tmp_path / "a", ["str", "int"], rows)
-    schema = MDS.schema_of(path, (Field("c1", (), "int64"),))
+    schema = MDS.infer_schema(path, (Field("c1", (), "int64"),))
     with MDS.open(path, schema) as reader:
         assert reader.batch(slice(None))["c1"].tolist() == [0, 1, 2, 3]
         assert isinstance(reader.placement()["c1"], Listed)
@@ -142,10 +142,10 @@ def test_columns_that_are_no_arrays_of_one_shape_are_refused_by_name(tmp_path, e
     row = pickle.dumps(Bomb(tmp_path / "exploded"))
     path = encode(tmp_path / "a", [encoding], [struct.pack("<I", len(row)) + row])
     with pytest.raises(CorruptArtifact, match=complaint):
-        MDS.schema_of(path)
+        MDS.infer_schema(path)
     if encoding != "bytes":
         with pytest.raises(CorruptArtifact):
-            MDS.schema_of(path, (Field("c0", (len(row),), "uint8"),))
+            MDS.infer_schema(path, (Field("c0", (len(row),), "uint8"),))
     assert not (tmp_path / "exploded").exists()
 
 
@@ -154,7 +154,7 @@ def test_bytes_of_several_lengths_are_refused(tmp_path):
     with pytest.raises(
         CorruptArtifact, match=r"c0 has 8 bytes in sample 2 of the shard, not 4 as float32 \(\); pad"
     ):
-        MDS.schema_of(path, (Field("c0", (), "float32"),))
+        MDS.infer_schema(path, (Field("c0", (), "float32"),))
 
 
 def altered(path, change):

@@ -38,12 +38,12 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path):
     columns["signal"] = pa.array(source["signal"].reshape(23, 10).tolist(), pa.list_(pa.float32()))
     for number, part in enumerate([pa.table(columns).slice(0, 9), pa.table(columns).slice(9)]):
         pq.write_table(part, tmp_path / f"{number}.parquet", row_group_size=4)
-    assert PARQUET.recognises(tmp_path)
-    schema = PARQUET.schema_of(tmp_path)
+    assert PARQUET.sniff(tmp_path)
+    schema = PARQUET.infer_schema(tmp_path)
     assert schema.field("signal") == Field("signal", (10,), "float32")
     expected = {"train_rgb": source["rgb"].astype("int64"), "train_label": source["label"]}
-    told = [f for f in schema.fields if f.name in expected]
-    schema = PARQUET.schema_of(tmp_path, told)
+    fields = [f for f in schema.fields if f.name in expected]
+    schema = PARQUET.infer_schema(tmp_path, fields)
     with PARQUET.open(tmp_path, schema) as reader:
         assert_rows(reader.batch(INDICES), expected, INDICES)
         assert_rows(reader.batch(slice(3, 22)), expected, slice(3, 22))
@@ -52,7 +52,7 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path):
 def test_a_table_of_pandas_is_read_where_it_lies(tmp_path):
     pandas = pytest.importorskip("pandas")
     pandas.DataFrame({"x": [0.5, 1.5], "y": [1, 2]}).to_parquet(tmp_path / "t.parquet")
-    schema = PARQUET.schema_of(tmp_path / "t.parquet")
+    schema = PARQUET.infer_schema(tmp_path / "t.parquet")
     found = read_all(PARQUET, tmp_path / "t.parquet", schema)
     assert_same(found["x"], np.array([0.5, 1.5]))
     assert_same(found["y"], np.array([1, 2]))
@@ -74,7 +74,7 @@ def test_columns_that_are_no_samples_of_one_shape_are_refused_by_name(tmp_path, 
 
 
 def read_all_of(path):
-    with PARQUET.open(path, PARQUET.schema_of(path)) as reader:
+    with PARQUET.open(path, PARQUET.infer_schema(path)) as reader:
         return reader.batch(slice(None))
 
 

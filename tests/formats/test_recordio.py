@@ -120,19 +120,19 @@ def others(tmp_path_factory):
 
 
 def test_what_mxnet_writes_is_read_where_it_lies(others):
-    told = (Field("label", (), "float32"), Field("x", (6,), "int16"))
-    assert RECORDIO.recognises(others / "one.rec")
-    assert RECORDIO.schema_of(others / "one.rec", told) == Schema(20, told)
+    fields = (Field("label", (), "float32"), Field("x", (6,), "int16"))
+    assert RECORDIO.sniff(others / "one.rec")
+    assert RECORDIO.infer_schema(others / "one.rec", fields) == Schema(20, fields)
     rows = np.array([19, 0, 7, 7])
-    with RECORDIO.open(others / "one.rec", Schema(20, told)) as reader:
+    with RECORDIO.open(others / "one.rec", Schema(20, fields)) as reader:
         assert reader.placement().keys() == {"label", "x"}
         assert_same(reader.batch(rows)["label"], rows.astype("float32") / 2)
         assert_same(reader.batch(rows)["x"], np.repeat(rows[:, None], 6, 1).astype("int16"))
 
 
 def test_several_labels_and_a_record_in_parts(others):
-    told = (Field("x", (6,), "int16"), Field("label", (3,), "float32"))
-    with RECORDIO.open(others / "many.rec", RECORDIO.schema_of(others / "many.rec", told)) as reader:
+    fields = (Field("x", (6,), "int16"), Field("label", (3,), "float32"))
+    with RECORDIO.open(others / "many.rec", RECORDIO.infer_schema(others / "many.rec", fields)) as reader:
         assert_same(
             reader.batch(np.array([7, 3]))["label"], np.array([[7, -7, 0.5], [3, -3, 0.5]], "float32")
         )
@@ -141,14 +141,14 @@ def test_several_labels_and_a_record_in_parts(others):
 
 
 def test_what_does_not_fit_is_refused_by_name(others):
-    for told, complaint in [
+    for fields, complaint in [
         ((), "records do not say what they hold"),
         ((Field("x", (7,), "int16"),), "record 0 has 36 bytes of data, not 38; pad"),
         ((Field("x", (6,), "int16"), Field("y", (), "int8")), "x, y: one field beside label"),
         ((Field("label", (2,), "float32"),), "label as float32"),
     ]:
         with pytest.raises(CorruptArtifact, match=complaint):
-            RECORDIO.schema_of(others / "one.rec", told)
+            RECORDIO.infer_schema(others / "one.rec", fields)
 
 
 def test_an_index_that_lies_is_corrupt(tmp_path):

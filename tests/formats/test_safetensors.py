@@ -32,8 +32,8 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path):
     source, file = random_batch(SCHEMA), tmp_path / "theirs.safetensors"
     save_file({f"train/{name}": torch.from_numpy(a.copy()) for name, a in source.items()}, file, {"of": "x"})
     fmt = formats.get("safetensors")
-    assert fmt.recognises(file)
-    schema = fmt.schema_of(file)
+    assert fmt.sniff(file)
+    schema = fmt.infer_schema(file)
     assert {field.name for field in schema.fields} == {f"train_{name}" for name in source}
     with fmt.open(file, schema) as reader:
         assert_rows(reader.batch(INDICES), {f"train_{n}": a for n, a in source.items()}, INDICES)
@@ -51,8 +51,8 @@ def test_some_of_the_tensors_can_be_told(tmp_path):
     save_file({"x": np.arange(12.0).reshape(4, 3), "step": np.array([7])}, file)
     fmt = formats.get("safetensors")
     with pytest.raises(CorruptArtifact, match="arrays differ in length: step has 1, x has 4"):
-        fmt.schema_of(file)
-    schema = fmt.schema_of(file, [Field("x", (3,), "float64")])
+        fmt.infer_schema(file)
+    schema = fmt.infer_schema(file, [Field("x", (3,), "float64")])
     with fmt.open(file, schema) as reader:
         assert_same(reader.batch(slice(None))["x"], np.arange(12.0).reshape(4, 3))
 
@@ -62,7 +62,7 @@ def test_a_tensor_that_is_not_of_its_bytes_is_damaged(tmp_path, shape):
     file = tmp_path / "theirs.safetensors"
     write_header(file, {"x": {"dtype": "F32", "shape": shape, "data_offsets": [0, 4]}}, bytes(4))
     with pytest.raises(CorruptArtifact, match="is not of 4 bytes"):
-        formats.get("safetensors").schema_of(file)
+        formats.get("safetensors").infer_schema(file)
 
 
 def write_header(file, described, data=b""):
@@ -99,4 +99,4 @@ def test_a_dtype_that_we_do_not_hold_is_named(tmp_path):
     file = tmp_path / "a.safetensors"
     write_header(file, {"x": {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}}, bytes(8))
     with pytest.raises(CorruptArtifact, match="x is F8_E4M3, which is not one of bool"):
-        formats.get("safetensors").schema_of(file)
+        formats.get("safetensors").infer_schema(file)

@@ -15,7 +15,7 @@ from iobench.base.errors import (
     UnsupportedSchema,
 )
 from iobench.formats import Field, Schema
-from iobench.formats._crc import masked, masked_rows
+from iobench.formats._crc32c import masked, masked_rows
 from iobench.testing._cases import SCHEMA, assert_rows, assert_same, files_of, read_all, store
 
 TFRECORD = formats.get("tfrecord")
@@ -134,7 +134,7 @@ def test_tensorflow_reads_what_we_write_and_we_what_it_writes(tmp_path):
     read = loaded(tmp_path / "read.npz")
     found = {f.name: read[f.name].view(f.dtype).reshape(-1, *f.shape) for f in SCHEMA.fields}
     assert_rows(found, artifact.source, slice(None))
-    with TFRECORD.open(theirs, TFRECORD.schema_of(theirs)) as reader:
+    with TFRECORD.open(theirs, TFRECORD.infer_schema(theirs)) as reader:
         batch = reader.batch(slice(None))
     rows = np.arange(300)
     np.testing.assert_array_equal(batch["x"], np.arange(6, dtype="float32") + rows[:, None])
@@ -142,21 +142,21 @@ def test_tensorflow_reads_what_we_write_and_we_what_it_writes(tmp_path):
 
 
 def test_what_others_write_is_read_where_it_lies(others):
-    assert TFRECORD.recognises(others)
-    assert TFRECORD.recognises(others.parent)
+    assert TFRECORD.sniff(others)
+    assert TFRECORD.sniff(others.parent)
     with pytest.raises(
         CorruptArtifact,
         match=r"raw: .* take: .*--field 'train_x=float32\[6\]'.* --field 'raw=DTYPE\[SHAPE\]'$",
     ):
-        TFRECORD.schema_of(others)
-    told = (
+        TFRECORD.infer_schema(others)
+    fields = (
         Field("train_x", (2, 3), "float32"),
         Field("label", (), "int64"),
         Field("pair", (2,), "int64"),
         Field("raw", (4,), "uint16"),
     )
-    schema = TFRECORD.schema_of(others.parent, told)
-    assert schema == Schema(300, told)
+    schema = TFRECORD.infer_schema(others.parent, fields)
+    assert schema == Schema(300, fields)
     rows = np.array([299, 0, 7, 7, 150])
     with TFRECORD.open(others.parent, schema) as reader:
         batch = reader.batch(rows)
@@ -178,14 +178,14 @@ def test_a_feature_of_another_kind_or_length_is_refused_by_name(others):
         (Field("other", (), "int64"), "features other"),
     ]:
         with pytest.raises(CorruptArtifact, match=complaint):
-            TFRECORD.schema_of(others, (field,))
+            TFRECORD.infer_schema(others, (field,))
 
 
 def test_lengths_that_differ_are_refused_with_what_to_do(tmp_path):
     code = WRITE.replace("np.full(4, row", "np.full(4 + row % 2, row")
     run("google.protobuf", code, tmp_path / "a.tfrecord")
     with pytest.raises(CorruptArtifact, match=r"raw of record 1 has 10 bytes, not 8 .*pad the samples"):
-        TFRECORD.schema_of(tmp_path / "a.tfrecord", (Field("raw", (4,), "uint16"),))
+        TFRECORD.infer_schema(tmp_path / "a.tfrecord", (Field("raw", (4,), "uint16"),))
 
 
 def test_masks_and_checksums_are_those_of_crc32c():
@@ -211,7 +211,7 @@ def test_a_length_that_lies_is_corrupt(tmp_path):
             head + struct.pack("<I", masked(crc32c.crc32c(head))) + bytes(50)
         )
         with pytest.raises(CorruptArtifact, match=f"a record of {size} bytes at byte 0"):
-            TFRECORD.schema_of(tmp_path / "a.tfrecord")
+            TFRECORD.infer_schema(tmp_path / "a.tfrecord")
 
 
 def record(data):
@@ -234,15 +234,15 @@ def record(data):
 def test_a_record_that_is_no_example_is_corrupt(tmp_path, data):
     (tmp_path / "a.tfrecord").write_bytes(record(data))
     with pytest.raises(CorruptArtifact) as error:
-        TFRECORD.schema_of(tmp_path / "a.tfrecord", (Field("x", (), "int8"),))
+        TFRECORD.infer_schema(tmp_path / "a.tfrecord", (Field("x", (), "int8"),))
     assert "\n" not in str(error.value)
 
 
 def test_compressed_records_are_named(tmp_path):
     (tmp_path / "a.tfrecord").write_bytes(gzip.compress(bytes(1 << 20)))
-    assert not TFRECORD.recognises(tmp_path)
+    assert not TFRECORD.sniff(tmp_path)
     with pytest.raises(CorruptArtifact, match="it is compressed"):
-        TFRECORD.schema_of(tmp_path)
+        TFRECORD.infer_schema(tmp_path)
 
 
 def test_samples_too_large_for_a_protocol_buffer_are_refused():

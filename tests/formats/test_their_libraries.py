@@ -69,8 +69,8 @@ def test_tar_shards_of_jpegs_with_labels(tmp_path):
     run("webdataset", SHARDS, tmp_path / "train")
     with pytest.raises(SourceError, match=r"files \.json hold nothing that says its dtype and shape"):
         add(tmp_path / "train", name="d", data_dir=tmp_path / "data")
-    told = (Field("jpg", IMAGE, "uint8"), Field("cls", (), LABEL))
-    manifest, _ = add(tmp_path / "train", name="d", fields=told, data_dir=tmp_path / "data")
+    fields = (Field("jpg", IMAGE, "uint8"), Field("cls", (), LABEL))
+    manifest, _ = add(tmp_path / "train", name="d", fields=fields, data_dir=tmp_path / "data")
     assert manifest.artifacts.keys() == {"webdataset"}
     assert measured(manifest, (*OURS, "webdataset")) == 8
     also, _ = iobench.prepare(AddedSource(manifest), ["npy"], data_dir=tmp_path / "data", name="d")
@@ -122,8 +122,8 @@ def write_lmdb(path, values):
 def test_an_lmdb_of_raw_values(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (SAMPLES, *IMAGE), dtype=np.uint8)
     write_lmdb(tmp_path / "train.lmdb", [image.tobytes() for image in images])
-    told = (Field("image", IMAGE, "uint8"),)
-    manifest, _ = add(tmp_path / "train.lmdb", name="d", fields=told, data_dir=tmp_path / "data")
+    fields = (Field("image", IMAGE, "uint8"),)
+    manifest, _ = add(tmp_path / "train.lmdb", name="d", fields=fields, data_dir=tmp_path / "data")
     assert measured(manifest) == 6
 
 

@@ -74,13 +74,13 @@ def test_webdataset_reads_what_we_write(tmp_path, shard_bytes):
 def test_what_webdataset_writes_is_read_where_it_lies(tmp_path):
     (tmp_path / "others").mkdir()
     run("webdataset", WRITE, tmp_path / "others")
-    assert WEBDATASET.recognises(tmp_path / "others")
+    assert WEBDATASET.sniff(tmp_path / "others")
     expected = np.arange(12, dtype="float32").reshape(3, 4) + np.arange(50, dtype="float32")[:, None, None]
     with pytest.raises(CorruptArtifact, match=r"\.raw hold nothing that says its dtype and shape"):
-        WEBDATASET.schema_of(tmp_path / "others")
-    told = (Field("input_x", (3, 4), "float32"), Field("cls", (), "int64"), Field("raw", (12,), "float32"))
-    schema = WEBDATASET.schema_of(tmp_path / "others", told)
-    assert schema == Schema(50, told)
+        WEBDATASET.infer_schema(tmp_path / "others")
+    fields = (Field("input_x", (3, 4), "float32"), Field("cls", (), "int64"), Field("raw", (12,), "float32"))
+    schema = WEBDATASET.infer_schema(tmp_path / "others", fields)
+    assert schema == Schema(50, fields)
     with WEBDATASET.open(tmp_path / "others", schema) as reader:
         batch = reader.batch(np.array([49, 0, 20, 19, 20]))
         assert_same(batch["input_x"], expected[[49, 0, 20, 19, 20]])
@@ -93,8 +93,8 @@ def test_what_webdataset_writes_is_read_where_it_lies(tmp_path):
 
 def test_an_archive_says_itself_what_it_holds(tmp_path):
     path = pack(tmp_path / "one.tar", FILES | {f"{row:03d}.cls": b"7" for row in range(4)} and FILES)
-    assert WEBDATASET.schema_of(path) == Schema(4, (Field("x", (3,), "int16"),))
-    assert read_all(WEBDATASET, path, WEBDATASET.schema_of(path))["x"][:, 0].tolist() == [0, 1, 2, 3]
+    assert WEBDATASET.infer_schema(path) == Schema(4, (Field("x", (3,), "int16"),))
+    assert read_all(WEBDATASET, path, WEBDATASET.infer_schema(path))["x"][:, 0].tolist() == [0, 1, 2, 3]
 
 
 def test_long_names_are_read_back(tmp_path):
@@ -113,7 +113,7 @@ def test_every_kind_of_header_is_read(tmp_path, made):
             info = tarfile.TarInfo(folder + name)
             info.size, info.mtime = len(content), 1.5
             archive.addfile(info, io.BytesIO(content))
-    schema = WEBDATASET.schema_of(tmp_path / "a.tar")
+    schema = WEBDATASET.infer_schema(tmp_path / "a.tar")
     assert read_all(WEBDATASET, tmp_path / "a.tar", schema)["x"][:, 0].tolist() == [0, 1, 2, 3]
 
 
@@ -127,7 +127,7 @@ def test_the_long_name_of_a_folder_is_no_file_s(tmp_path, made):
             info = tarfile.TarInfo(name)
             info.size = len(content)
             archive.addfile(info, io.BytesIO(content))
-    schema = WEBDATASET.schema_of(tmp_path / "a.tar")
+    schema = WEBDATASET.infer_schema(tmp_path / "a.tar")
     assert read_all(WEBDATASET, tmp_path / "a.tar", schema)["x"][:, 0].tolist() == [0, 1, 2, 3]
 
 
@@ -140,7 +140,7 @@ def test_a_pax_header_that_lies_about_its_length_is_damaged(tmp_path, length):
             info.size, info.type = len(content), kind
             archive.addfile(info, io.BytesIO(content))
     with pytest.raises(CorruptArtifact, match="a pax header"):
-        WEBDATASET.schema_of(path)
+        WEBDATASET.infer_schema(path)
 
 
 def named(name):
@@ -172,7 +172,7 @@ REFUSED = {
 def test_members_that_are_no_plain_files_inside_are_refused(tmp_path, change, complaint):
     path = pack(tmp_path / "a.tar", FILES, change)
     with pytest.raises(CorruptArtifact, match=complaint) as error:
-        WEBDATASET.schema_of(path)
+        WEBDATASET.infer_schema(path)
     assert "\n" not in str(error.value)
 
 
@@ -190,7 +190,7 @@ OTHER_SAMPLES = {
 @pytest.mark.parametrize(("more", "complaint"), OTHER_SAMPLES.values(), ids=OTHER_SAMPLES)
 def test_samples_that_are_not_alike_are_refused(tmp_path, more, complaint):
     with pytest.raises(CorruptArtifact, match=complaint):
-        WEBDATASET.schema_of(pack(tmp_path / "a.tar", FILES | more))
+        WEBDATASET.infer_schema(pack(tmp_path / "a.tar", FILES | more))
 
 
 def pictures(kind, sizes=((5, 4),), mode="RGB", rows=4):
@@ -212,7 +212,7 @@ def test_images_are_decoded_as_they_are_read(tmp_path, kind, mode):
     files, pixels = pictures(kind, mode=mode)
     more = sorted([*files.items(), ("000000.json", b"{}")], key=lambda file: file[0][:6])
     path = pack(tmp_path / "a.tar", dict(more))
-    schema = WEBDATASET.schema_of(path)
+    schema = WEBDATASET.infer_schema(path)
     assert schema == Schema(4, (Field(kind, pixels[0].shape, "uint8"), Field("cls", (), "int64")))
     expected = {kind: np.stack(pixels), "cls": np.arange(4) % 3}
     with WEBDATASET.open(path, schema) as reader:
@@ -232,14 +232,14 @@ def test_images_are_decoded_as_they_are_read(tmp_path, kind, mode):
 def test_images_that_are_no_samples_of_one_kind_are_refused_by_name(tmp_path, sizes, mode, complaint):
     files, _ = pictures("jpg", sizes, mode)
     with pytest.raises(CorruptArtifact, match=complaint):
-        WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
+        WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
 
 
 def test_what_to_type_is_said_where_files_do_not_say_what_they_hold(tmp_path):
     files = pictures("png")[0] | {f"{row:06d}.json": b"{}" + b" " * row for row in range(4)}
     path = pack(tmp_path / "a.tar", dict(sorted(files.items())))
     with pytest.raises(CorruptArtifact) as error:
-        WEBDATASET.schema_of(path)
+        WEBDATASET.infer_schema(path)
     said = "; take the others: --field cls=int64 --field 'png=uint8[4,5,3]'"
     assert str(error.value) == f"{path}: files .json hold nothing that says its dtype and shape{said}"
     path = pack(
@@ -248,16 +248,16 @@ def test_what_to_type_is_said_where_files_do_not_say_what_they_hold(tmp_path):
     with pytest.raises(
         CorruptArtifact, match=r"; tell what is in their 8 bytes: --field 'raw=DTYPE\[SHAPE\]'$"
     ):
-        WEBDATASET.schema_of(path)
+        WEBDATASET.infer_schema(path)
     path = pack(tmp_path / "c.tar", {f"{row}.txt": bytes(row + 1) for row in range(3)})
     with pytest.raises(
         CorruptArtifact, match=r"shape; pack \.npy files of one shape in their place, as they are"
     ):
-        WEBDATASET.schema_of(path)
+        WEBDATASET.infer_schema(path)
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("fields", "complaint"),
     [
         (
             Field("png", (5, 5, 3), "uint8"),
@@ -273,18 +273,18 @@ def test_what_to_type_is_said_where_files_do_not_say_what_they_hold(tmp_path):
     ],
     ids=["image", "number", "npy", "raw"],
 )
-def test_an_option_that_differs_from_the_data_is_said_to(tmp_path, told, complaint):
+def test_an_option_that_differs_from_the_data_is_said_to(tmp_path, fields, complaint):
     files = pictures("png")[0] | {f"000{name}": content for name, content in FILES.items()}
     files |= {f"{row:06d}.raw": bytes(3) for row in range(4)}
     path = pack(tmp_path / "a.tar", dict(sorted(files.items())))
     with pytest.raises(CorruptArtifact, match=complaint):
-        WEBDATASET.schema_of(path, (told,))
-    WEBDATASET.schema_of(path, (Field("raw", (3,), "uint8"),))
+        WEBDATASET.infer_schema(path, (fields,))
+    WEBDATASET.infer_schema(path, (Field("raw", (3,), "uint8"),))
 
 
 def test_an_image_that_is_damaged_or_replaced_is_corrupt(tmp_path):
     files, _ = pictures("jpg")
-    schema = WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
+    schema = WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
     whole, other = files["000002.jpg"], pictures("jpg", ((2000, 2000),), rows=1)[0]["000000.jpg"]
     for content in (whole[: len(whole) // 2], other, b"\x89PNG", b""):
         path = pack(tmp_path / "b.tar", files | {"000002.jpg": content})
@@ -297,20 +297,20 @@ def test_an_image_that_is_damaged_or_replaced_is_corrupt(tmp_path):
 def test_images_of_other_kinds_are_refused_with_what_to_do(tmp_path):
     files = {f"{row:03d}.webp": b"RIFF" for row in range(3)}
     with pytest.raises(CorruptArtifact, match=r"files \.webp hold images .* convert them to PNG or JPEG"):
-        WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
+        WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
 
 
 def test_compressed_shards_are_named(tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(bytes(1 << 20)))
-    assert not WEBDATASET.recognises(tmp_path)
+    assert not WEBDATASET.sniff(tmp_path)
     with pytest.raises(CorruptArtifact, match=r"a\.tar\.gz, which is compressed: unpack it"):
-        WEBDATASET.schema_of(tmp_path)
+        WEBDATASET.infer_schema(tmp_path)
 
 
 def test_two_suffixes_of_one_field_are_refused(tmp_path):
     files = {f"{row}.{name}.npy": npy(np.zeros(2)) for row in range(3) for name in ("a-b", "a_b")}
     with pytest.raises(CorruptArtifact, match="would both be the field a_b"):
-        WEBDATASET.schema_of(pack(tmp_path / "a.tar", files))
+        WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
 
 
 def test_names_that_webdataset_takes_for_one_are_refused():
@@ -321,7 +321,7 @@ def test_names_that_webdataset_takes_for_one_are_refused():
 
 def test_a_number_that_is_none_is_corrupt(tmp_path):
     path = pack(tmp_path / "a.tar", {"0.cls": b"7", "1.cls": b"cat"})
-    schema = WEBDATASET.schema_of(path)
+    schema = WEBDATASET.infer_schema(path)
     with (
         pytest.raises(CorruptArtifact, match="cls of sample 1 as a whole number"),
         WEBDATASET.open(path, schema) as r,
@@ -335,7 +335,7 @@ def test_a_header_that_claims_too_much_is_corrupt(tmp_path):
     stored[124:136] = b"\x80" + (1 << 60).to_bytes(11, "big")
     path.write_bytes(stored)
     with pytest.raises(CorruptArtifact, match="a header at byte 0 with the checksum"):
-        WEBDATASET.schema_of(path)
+        WEBDATASET.infer_schema(path)
 
 
 @pytest.mark.parametrize(
@@ -354,7 +354,7 @@ def test_an_archive_that_is_cut_off_is_said_to_be_that(tmp_path, left, complaint
     path = pack(tmp_path / "a.tar", FILES)
     os.truncate(path, left)
     with pytest.raises(CorruptArtifact, match=complaint):
-        WEBDATASET.schema_of(path)
+        WEBDATASET.infer_schema(path)
 
 
 def test_a_flipped_bit_in_any_header_is_found(tmp_path):
@@ -365,7 +365,7 @@ def test_a_flipped_bit_in_any_header_is_found(tmp_path):
     for place in {*range(headers[1], headers[1] + 512, 7)} - {headers[1] + 154}:  # of the checksum's own end
         path.write_bytes(stored[:place] + bytes([stored[place] ^ 4]) + stored[place + 1 :])
         with pytest.raises(CorruptArtifact):
-            WEBDATASET.schema_of(path)
+            WEBDATASET.infer_schema(path)
 
 
 @pytest.mark.parametrize("name", ["nothing", "pipe.tar", "text.tar", "empty.tar"])
@@ -373,7 +373,7 @@ def test_what_is_no_archive_is_one_line(tmp_path, name):
     os.mkfifo(tmp_path / "pipe.tar")
     (tmp_path / "text.tar").write_text("hello")
     (tmp_path / "empty.tar").touch()
-    assert not WEBDATASET.recognises(tmp_path / name)
+    assert not WEBDATASET.sniff(tmp_path / name)
     with pytest.raises(CorruptArtifact) as error:
-        WEBDATASET.schema_of(tmp_path / name)
+        WEBDATASET.infer_schema(tmp_path / name)
     assert "\n" not in str(error.value)

@@ -40,7 +40,7 @@ def test_a_chunk_that_unpacks_to_another_size_is_corrupt(tmp_path, codec, wrong)
     compressor = {"name": codec, "configuration": {} if codec == "blosc" else {"level": 1}}
     source, folder = np.arange(40, dtype=np.int16), tmp_path / "a"
     zarr.open_group(folder, mode="w").create_array("x", data=source, chunks=(8,), compressors=compressor)
-    with ZARR.open(folder, ZARR.schema_of(folder)) as reader:
+    with ZARR.open(folder, ZARR.infer_schema(folder)) as reader:
         (table,) = reader.blocks()
         out = {"x": np.zeros(8, np.int16)}
         table.decode(1, memoryview(packer.encode(source[8:16])), out)
@@ -75,7 +75,7 @@ def test_a_blosc_chunk_that_is_not_as_long_as_it_says_is_corrupt(tmp_path, conte
     if content == "noise":
         source[:] = np.random.default_rng(0).integers(0, 255, 8192)
     chunk, schema = chunk_in(tmp_path, "blosc", source), Schema(8192, (Field("x", (), "uint8"),))
-    ZARR.schema_of(tmp_path)
+    ZARR.infer_schema(tmp_path)
     stored = bytearray(chunk.read_bytes())
     if harm == "cut":
         del stored[len(stored) // 2 :]
@@ -83,7 +83,7 @@ def test_a_blosc_chunk_that_is_not_as_long_as_it_says_is_corrupt(tmp_path, conte
         stored[15] = 0x30
     chunk.write_bytes(stored)
     with pytest.raises(CorruptArtifact, match="packed bytes instead of"):
-        ZARR.schema_of(tmp_path)
+        ZARR.infer_schema(tmp_path)
     with ZARR.open(tmp_path, schema) as reader:
         (table,) = reader.blocks()
         with pytest.raises(CorruptArtifact, match=r"chunk 1 of x, found .* packed bytes instead"):
@@ -95,7 +95,7 @@ def test_a_chunk_that_would_grow_beyond_its_size_is_not_unpacked(tmp_path, codec
     packer = {"zstd": numcodecs.Zstd(), "blosc": numcodecs.Blosc(), "gzip": numcodecs.GZip()}[codec]
     chunk_in(tmp_path, codec, np.ones(8192, np.uint8))
     bomb = memoryview(bytes(packer.encode(np.zeros(64 << 20, np.uint8))))
-    with ZARR.open(tmp_path, ZARR.schema_of(tmp_path)) as reader:
+    with ZARR.open(tmp_path, ZARR.infer_schema(tmp_path)) as reader:
         (table,) = reader.blocks()
         tracemalloc.start()
         with pytest.raises(CorruptArtifact, match="4096 bytes in chunk 1 of x"):
@@ -108,7 +108,7 @@ def test_a_gzip_chunk_may_have_several_members_but_must_end(tmp_path):
     chunk_in(tmp_path, "gzip", np.ones(8192, np.uint8))
     content = np.random.default_rng(0).bytes(4096)
     members, out = gzip.compress(content[:1000]) + gzip.compress(content[1000:]), np.zeros(4096, np.uint8)
-    with ZARR.open(tmp_path, ZARR.schema_of(tmp_path)) as reader:
+    with ZARR.open(tmp_path, ZARR.infer_schema(tmp_path)) as reader:
         (table,) = reader.blocks()
         table.decode(1, memoryview(members), {"x": out})
         assert out.tobytes() == content
@@ -121,7 +121,7 @@ def test_files_beside_the_arrays_are_passed_over_in_silence(tmp_path, recwarn):
     artifact = store(ZARR, tmp_path / "a", SCHEMA)
     for name in (".iobench-seal.json", "signal/notes.txt"):
         (artifact.path / name).write_text("{}")
-    assert {field.name for field in ZARR.schema_of(artifact.path).fields} == set(artifact.source)
+    assert {field.name for field in ZARR.infer_schema(artifact.path).fields} == set(artifact.source)
     with artifact.open() as reader:
         assert_rows(reader.batch(INDICES), artifact.source, INDICES)
     assert [str(one.message) for one in recwarn if "zarr" in one.filename] == []
@@ -156,8 +156,8 @@ def theirs(path, **options):
 )
 def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path, options, placed, packed):
     source = theirs(tmp_path / "t.zarr", **options)
-    assert ZARR.recognises(tmp_path / "t.zarr")
-    schema = ZARR.schema_of(tmp_path / "t.zarr")
+    assert ZARR.sniff(tmp_path / "t.zarr")
+    schema = ZARR.infer_schema(tmp_path / "t.zarr")
     assert {f.name for f in schema.fields} == set(source)
     with ZARR.open(tmp_path / "t.zarr", schema) as reader:
         assert_rows(reader.batch(INDICES), source, INDICES)
@@ -173,7 +173,7 @@ def test_a_chunk_that_cannot_be_read_is_said_by_its_array_and_rows(tmp_path, alo
         zarr.create_array(path, data=data, chunks=(10, 3))
     else:
         zarr.open_group(path, mode="w").create_array("z/x", data=data, chunks=(10, 3))
-    schema = ZARR.schema_of(path)
+    schema = ZARR.infer_schema(path)
     (name,) = (field.name for field in schema.fields)
     assert name == ("z" if alone else "z_x")
     folder = path if alone else path / "z/x"
@@ -194,29 +194,29 @@ def test_chunks_that_are_not_stored_are_counted_and_said(tmp_path, version):
     group = zarr.open_group(tmp_path / "t", mode="w", zarr_format=version)
     array = group.create_array("x", data=np.ones((50, 6)), chunks=(10, 4), fill_value=7)
     group.create_array("y", data=np.ones(50), chunks=(10,))
-    schema = ZARR.schema_of(tmp_path / "t")
-    assert ZARR.remarks(tmp_path / "t", schema) == []
+    schema = ZARR.infer_schema(tmp_path / "t")
+    assert ZARR.notes(tmp_path / "t", schema) == []
     for place in ((1, 1), (4, 0)):
         (tmp_path / "t/x" / array.metadata.encode_chunk_key(place)).unlink()
     said = "x: 2 of 10 chunks are not stored and read as the fill value 7.0"
-    assert ZARR.remarks(tmp_path / "t", schema) == [said]
-    assert ZARR.remarks(tmp_path / "t", Schema(50, (schema.field("y"),))) == []
+    assert ZARR.notes(tmp_path / "t", schema) == [said]
+    assert ZARR.notes(tmp_path / "t", Schema(50, (schema.field("y"),))) == []
 
 
 def test_chunks_that_are_not_stored_in_shards_are_counted_within_the_array(tmp_path):
     array = zarr.create_array(tmp_path / "t", shape=(45, 7), shards=(20, 8), chunks=(5, 4), dtype="i4")
     array[:5] = 1
     array[40:] = 2
-    schema = ZARR.schema_of(tmp_path / "t")
+    schema = ZARR.infer_schema(tmp_path / "t")
     said = "t: 14 of 18 chunks are not stored and read as the fill value 0"
-    assert ZARR.remarks(tmp_path / "t", schema) == [said]
+    assert ZARR.notes(tmp_path / "t", schema) == [said]
     array[:] = 1
-    assert ZARR.remarks(tmp_path / "t", schema) == []
+    assert ZARR.notes(tmp_path / "t", schema) == []
 
 
 def test_an_array_by_itself_is_a_field_by_its_name(tmp_path):
     zarr.create_array(tmp_path / "images.zarr", data=np.arange(60, dtype="uint16").reshape(10, 6))
-    schema = ZARR.schema_of(tmp_path / "images.zarr")
+    schema = ZARR.infer_schema(tmp_path / "images.zarr")
     assert schema == Schema(10, (Field("images", (6,), "uint16"),))
     with ZARR.open(tmp_path / "images.zarr", schema) as reader:
         assert reader.batch(slice(9, 10))["images"].tolist() == [[54, 55, 56, 57, 58, 59]]
@@ -228,7 +228,7 @@ def test_chunks_cut_along_other_axes_and_missing_ones_have_no_place_but_are_read
     group.create_array("cut", data=data + 1, chunks=(2, 3), compressors=None)
     group.create_array("empty", data=data, chunks=(2, 6), compressors=None)
     group.create_array("big", data=(data + 2).astype(">f8"), chunks=(2, 6), compressors=None)
-    with ZARR.open(tmp_path / "t", ZARR.schema_of(tmp_path / "t")) as reader:
+    with ZARR.open(tmp_path / "t", ZARR.infer_schema(tmp_path / "t")) as reader:
         assert not reader.placement().keys() & {"cut", "empty"}
         assert_places(reader, {"cut": data + 1, "empty": data, "big": data + 2})
         assert_rows(reader.batch(slice(None)), {"cut": data + 1, "empty": data, "big": data + 2}, slice(None))
@@ -245,7 +245,7 @@ def test_a_codec_that_runs_what_a_file_says_is_refused(tmp_path, version):
         described["filters"] = [{"id": "pickle", "protocol": 5}]
     file.write_text(json.dumps(described))
     with pytest.raises(CorruptArtifact, match="codec pickle is not one that is read"):
-        ZARR.schema_of(tmp_path / "t")
+        ZARR.infer_schema(tmp_path / "t")
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -259,7 +259,7 @@ def test_what_is_consolidated_is_not_believed(tmp_path, version):
         zarr.consolidate_metadata(tmp_path / "t")
     array = zarr.open_array(tmp_path / "t/x", mode="r+")
     array.append(data[10:])
-    schema = ZARR.schema_of(tmp_path / "t")
+    schema = ZARR.infer_schema(tmp_path / "t")
     assert schema.samples == 20
     with ZARR.open(tmp_path / "t", schema) as reader:
         np.testing.assert_array_equal(reader.batch(slice(None))["x"], data)
@@ -270,7 +270,7 @@ def test_numbers_in_another_byte_order_are_this_machines_however_they_are_read(t
     data = np.arange(30.0).reshape(10, 3)
     group = zarr.open_group(tmp_path / "t", mode="w", zarr_format=version)
     group.create_array("x", data=data.astype(">f8"), chunks=(5, 3))
-    with ZARR.open(tmp_path / "t", ZARR.schema_of(tmp_path / "t")) as reader:
+    with ZARR.open(tmp_path / "t", ZARR.infer_schema(tmp_path / "t")) as reader:
         found = [reader.sample(4)["x"], reader.native(slice(4, 5))["x"][0], reader.batch(slice(4, 5))["x"][0]]
     for one in found:
         assert one.dtype == np.float64
@@ -281,13 +281,13 @@ def test_numbers_in_another_byte_order_are_this_machines_however_they_are_read(t
 def test_an_array_that_next_to_nothing_is_stored_of_is_refused(tmp_path):
     zarr.create_array(tmp_path / "t", shape=(10**9, 128), chunks=(1000, 128), dtype="f4")
     with pytest.raises(CorruptArtifact, match=r"said to have 512,000,000,000 bytes, and .* are stored"):
-        ZARR.schema_of(tmp_path / "t")
+        ZARR.infer_schema(tmp_path / "t")
 
 
 def test_a_sample_that_no_memory_holds_is_refused(tmp_path):
     zarr.create_array(tmp_path / "t", shape=(1, 10**10), chunks=(1, 1000), dtype="f4")
     with pytest.raises(CorruptArtifact, match="one sample is 38,147 MiB"):
-        ZARR.schema_of(tmp_path / "t")
+        ZARR.infer_schema(tmp_path / "t")
 
 
 def test_metadata_that_are_linked_from_elsewhere_are_refused(tmp_path):
@@ -296,7 +296,7 @@ def test_metadata_that_are_linked_from_elsewhere_are_refused(tmp_path):
     file.rename(tmp_path / "elsewhere.json")
     file.symlink_to(tmp_path / "elsewhere.json")
     with pytest.raises(CorruptArtifact, match="found a link"):
-        ZARR.schema_of(tmp_path / "t")
+        ZARR.infer_schema(tmp_path / "t")
 
 
 def test_an_index_of_a_shard_that_lies_is_corrupt(tmp_path):

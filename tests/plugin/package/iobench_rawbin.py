@@ -26,7 +26,7 @@ from iobench.formats import (
     Strided,
     option,
     raw_bytes,
-    same,
+    identity,
 )
 
 
@@ -85,7 +85,7 @@ class RawBinReader(Reader):
         """Each field's place in its own file."""
         return self._places
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays."""
         return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 

@@ -12,7 +12,7 @@ from iobench.formats import option
 from iobench.loading.loaders import Epochs, Job, Loader
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats._reader import Convert, Reader, same
+from iobench.formats._reader import Convert, Reader, identity
 from iobench.formats._schema import Array, Schema
 
 Index = npt.NDArray[np.int64]
@@ -34,7 +34,7 @@ class ChunkedReader(Reader):
     def _check_open(self) -> None:
         """ValueError where the reader is closed."""
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays; IndexError out of range."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")

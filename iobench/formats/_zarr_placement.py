@@ -27,7 +27,7 @@ CHECKSUM_BYTES = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Chunks:
+class ZarrChunks:
     """The chunks of an array in the order of rows: each in a file, from an offset on, so many bytes."""
 
     rows: int  # in each but the last; that one is as long, and filled up
@@ -80,7 +80,7 @@ class Chunks:
         return corrupt(self.files[self.file[number]], expected, found)
 
 
-def chunks_of(array: zarr.Array[Any], folder: Path, field: Field) -> Chunks | None:
+def chunks_of(array: zarr.Array[Any], folder: Path, field: Field) -> ZarrChunks | None:
     """The chunks of an array that lies in `folder`; None where rows are no bytes in a row in them.
 
     That is: cut along other axes, transposed, in another byte order, of version 2, packed by codecs that
@@ -102,7 +102,7 @@ def chunks_of(array: zarr.Array[Any], folder: Path, field: Field) -> Chunks | No
     chunks = -(-array.shape[0] // inner[0])
     if sharding is None:
         sizes = np.array([file.stat().st_size for file in files], np.int64)
-        return Chunks(inner[0], codec, files, np.arange(chunks), np.zeros(chunks, np.int64), sizes)
+        return ZarrChunks(inner[0], codec, files, np.arange(chunks), np.zeros(chunks, np.int64), sizes)
     if len(codecs) > 1 or sharding.get("index_location", "end") != "end":
         return None
     if [dict(codec) for codec in sharding["index_codecs"]] != INDEX_CODECS:
@@ -110,13 +110,15 @@ def chunks_of(array: zarr.Array[Any], folder: Path, field: Field) -> Chunks | No
     return _in_shards(files, inner[0], grid[0] // inner[0], chunks, codec)
 
 
-def _in_shards(files: tuple[Path, ...], rows: int, per_shard: int, chunks: int, codec: Any) -> Chunks | None:
+def _in_shards(
+    files: tuple[Path, ...], rows: int, per_shard: int, chunks: int, codec: Any
+) -> ZarrChunks | None:
     entries = np.concatenate([read_index(file, per_shard) for file in files])[:chunks]
     if (entries == MISSING).any():
         return None
     file = np.repeat(np.arange(len(files)), per_shard)[:chunks]
     offset, stored = entries.astype(np.int64).T
-    return Chunks(rows, codec, files, file, offset.copy(), stored.copy())
+    return ZarrChunks(rows, codec, files, file, offset.copy(), stored.copy())
 
 
 def read_index(file: Path, chunks: int) -> Any:

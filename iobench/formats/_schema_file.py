@@ -9,7 +9,7 @@ from pathlib import Path
 from iobench.base.errors import (
     corrupt,
 )
-from iobench.formats._files import regular
+from iobench.formats._file_kind import regular
 from iobench.formats._schema import Schema
 
 SCHEMA_FILE = "schema.json"

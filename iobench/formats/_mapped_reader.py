@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats._placement import Placement
-from iobench.formats._reader import Convert, Reader, same
+from iobench.formats._reader import Convert, Reader, identity
 from iobench.formats._schema import Array, Batch, Schema
 
 # One copy of 12 MiB or more out of a cold map runs from its tail and defeats the kernel's
@@ -31,7 +31,7 @@ class MappedReader(Reader):
         """Each field's place in its own file."""
         return self._places
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample as read-only views of the map."""
         if self._arrays is None:
             raise ValueError("this reader is closed")

@@ -18,26 +18,26 @@ FIXED = "pad the samples to one shape, or crop them to a fixed one, first"
 
 
 def schema_of_arrays(
-    path: Path, arrays: Mapping[str, tuple[tuple[int, ...], str]], told: Sequence[Field] = ()
+    path: Path, arrays: Mapping[str, tuple[tuple[int, ...], str]], fields: Sequence[Field] = ()
 ) -> Schema:
     """The schema of arrays by their own names, each of them (shape with the axis of samples, dtype).
 
-    `told`: take these fields alone. CorruptArtifact where there is none, one is a single value or empty,
+    `fields`: take these fields alone. CorruptArtifact where there is none, one is a single value or empty,
     its dtype is none that is held, a sample is too large, or lengths differ.
     """
     names = fields_by_name(path, arrays)
-    wanted = {field.name for field in told} or set(names)
+    wanted = {field.name for field in fields} or set(names)
     if missing := sorted(wanted - set(names)):
         raise CorruptArtifact(f"{path}: it has no {', '.join(missing)}; it has {', '.join(names)}")
-    fields = [_field(path, name, *arrays[names[name]]) for name in names if name in wanted]
+    taken = [_field(path, name, *arrays[names[name]]) for name in names if name in wanted]
     lengths = {name: arrays[names[name]][0][0] for name in wanted}
-    if not fields:
+    if not taken:
         raise CorruptArtifact(f"{path}: it holds no array")
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name} has {count}" for name, count in sorted(lengths.items()))
         raise CorruptArtifact(f"{path}: arrays differ in length: {shown}")
-    schema = Schema(next(iter(lengths.values())), tuple(fields))
-    for field in fields:
+    schema = Schema(next(iter(lengths.values())), tuple(taken))
+    for field in taken:
         check_sample(f"{path}: {field.name}", field.shape, field.sample_bytes)
     check_sample(f"{path}", (), schema.sample_bytes)
     return schema

@@ -17,7 +17,7 @@ PIECE_BYTES = 4 << 20  # of records that are made at once
 
 
 @dataclass(frozen=True)
-class Record:
+class RecordTemplate:
     """How one sample is stored: bytes that all samples share, and between them those of the fields.
 
     `pattern`: the record with zeros in place of the fields; `places`: where each field begins in it.
@@ -27,7 +27,7 @@ class Record:
     places: Mapping[str, int]
 
     @classmethod
-    def of(cls, parts: Sequence[bytes | Field]) -> Record:
+    def of(cls, parts: Sequence[bytes | Field]) -> RecordTemplate:
         """The record that is made of these, one after the other."""
         places, pattern = {}, bytearray()
         for part in parts:
@@ -52,7 +52,7 @@ class Record:
 class ShardWriter(ABC):
     """Writes samples into files of `shard_rows` samples each, the last one of the rest."""
 
-    def __init__(self, schema: Schema, record: Record, shard_rows: int) -> None:
+    def __init__(self, schema: Schema, record: RecordTemplate, shard_rows: int) -> None:
         self.schema, self.record = schema, record
         self.shard_rows = min(shard_rows, schema.samples)
 

@@ -18,7 +18,7 @@ from iobench.base.errors import (
     corrupt,
 )
 from iobench.formats._placement import Blocks, Index, Placement
-from iobench.formats._reader import Convert, Keep, Reader, same
+from iobench.formats._reader import Convert, LoadOrBuild, Reader, identity
 from iobench.formats._schema import Array, Schema
 
 MAPPED = 128  # files of one reader at once: each takes a descriptor
@@ -85,14 +85,14 @@ def runs(stored: Array, offsets: Index, width: int) -> Iterator[tuple[slice, Arr
 
 
 @dataclass(frozen=True)
-class Found:
+class FieldLocations:
     """Where the fields of a reader lie: as they are in memory, or encoded."""
 
     placement: Mapping[str, Placement] = field(default_factory=dict)
     blocks: Sequence[Blocks] = ()
 
 
-def _closed(kept: Keep) -> Found:
+def _closed(load_or_build: LoadOrBuild) -> FieldLocations:
     raise ValueError("this reader is closed")
 
 
@@ -100,15 +100,15 @@ class PlacedReader(Reader):
     """Copies or decodes rows out of mapped files, from where `find` says that they lie.
 
     All placements and blocks are of the files of `maps`. `find` is called once, when rows are first
-    asked for; what takes long in it is for `Keep`.
+    asked for; what takes long in it is for `LoadOrBuild`.
     """
 
-    def __init__(self, schema: Schema, maps: Maps, find: Callable[[Keep], Found]) -> None:
+    def __init__(self, schema: Schema, maps: Maps, find: Callable[[LoadOrBuild], FieldLocations]) -> None:
         super().__init__(schema)
         self._maps = maps
         self._find = find
         self._lock = threading.Lock()
-        self._known: Found | None = None
+        self._known: FieldLocations | None = None
 
     def placement(self) -> Mapping[str, Placement]:
         """Where the fields lie that are stored as they are in memory."""
@@ -118,7 +118,7 @@ class PlacedReader(Reader):
         """Where the fields lie that are stored encoded."""
         return self._found().blocks
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample: views of the files where it lies there as in memory, else fresh arrays."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
@@ -142,10 +142,10 @@ class PlacedReader(Reader):
         self._maps.close()
         self._find = _closed  # it may hold views of its own
 
-    def _found(self) -> Found:
+    def _found(self) -> FieldLocations:
         with self._lock:
             if self._known is None:
-                self._known = self._find(self.kept)
+                self._known = self._find(self.load_or_build)
             return self._known
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:

@@ -19,12 +19,12 @@ from iobench.base.errors import (
     CorruptArtifact,
     corrupt,
 )
-from iobench.formats._files import regular
-from iobench.formats._foreign import FIXED
+from iobench.formats._external import FIXED
+from iobench.formats._file_kind import regular
 from iobench.formats._packed_images import PackedImages
-from iobench.formats._placed import Found, Maps, runs
+from iobench.formats._placed_reader import FieldLocations, Maps, runs
 from iobench.formats._placement import Chunked, Index, Listed, Placement
-from iobench.formats._reader import Keep
+from iobench.formats._reader import LoadOrBuild
 from iobench.formats._schema import Array, Field
 
 WORD = 4  # bytes of a size or an offset
@@ -33,7 +33,7 @@ MOST_SAMPLE_BYTES = MOST_SHARD_BYTES - (1 << 20)
 
 
 @dataclass(frozen=True)
-class Column:
+class ShardColumn:
     """A column of a sample.
 
     `size`: its bytes, or None where a sample says it; `head`: which of the sizes that a sample begins
@@ -56,11 +56,11 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Items:
+class SampleColumns:
     """What a sample consists of: how many sizes it begins with, and its columns."""
 
     heads: int
-    columns: tuple[Column, ...]
+    columns: tuple[ShardColumn, ...]
 
     def sizes(self, stored: Array, begins: Index) -> Array:
         """The bytes of every column of the samples that begin there, int64 (samples, columns)."""
@@ -103,11 +103,13 @@ def inside(folder: Path, name: object) -> Path:
     return folder.joinpath(*parts)
 
 
-def found_in(maps: Maps, rows: Sequence[int], items: Items, kept: Keep) -> Found:
-    """Where the fields lie in shards of so many samples each; where some are encoded, that is for `kept`."""
+def locations_in(
+    maps: Maps, rows: Sequence[int], items: SampleColumns, load_or_build: LoadOrBuild
+) -> FieldLocations:
+    """Where the fields lie in shards of so many samples each; where some are encoded, that is for `load_or_build`."""
     if not any(column.encoded for column in items.columns):
-        return Found(placements(maps, rows, items, thorough=False))
-    lists = kept("samples", lambda: listed(maps, rows, items))
+        return FieldLocations(placements(maps, rows, items, thorough=False))
+    lists = load_or_build("samples", lambda: listed(maps, rows, items))
     placement: dict[str, Placement] = {}
     blocks = []
     for field, encoded in ((column.field, column.encoded) for column in items.columns):
@@ -117,7 +119,7 @@ def found_in(maps: Maps, rows: Sequence[int], items: Items, kept: Keep) -> Found
             blocks.append(packed_images(lists, field).blocks(maps.files, field))
         else:
             placement[field.name] = Listed(maps.files, lists["file"], lists[f"{field.name}.offset"])
-    return Found(placement, blocks)
+    return FieldLocations(placement, blocks)
 
 
 def packed_images(lists: Mapping[str, Array], field: Field) -> PackedImages:
@@ -126,7 +128,7 @@ def packed_images(lists: Mapping[str, Array], field: Field) -> PackedImages:
     return PackedImages(field.name, lists["file"], offset, size)
 
 
-def listed(maps: Maps, rows: Sequence[int], items: Items) -> dict[str, Array]:
+def listed(maps: Maps, rows: Sequence[int], items: SampleColumns) -> dict[str, Array]:
     """The shard of each sample, and where each field begins in it; how long those are that are encoded.
 
     CorruptArtifact where tables or sizes lie, or a field is not of one size.
@@ -144,7 +146,9 @@ def listed(maps: Maps, rows: Sequence[int], items: Items) -> dict[str, Array]:
     return lists
 
 
-def placements(maps: Maps, rows: Sequence[int], items: Items, thorough: bool) -> Mapping[str, Placement]:
+def placements(
+    maps: Maps, rows: Sequence[int], items: SampleColumns, thorough: bool
+) -> Mapping[str, Placement]:
     """Where the fields lie in shards of so many samples each.
 
     `thorough`: look at each sample, else where all of a shard are of one size only at the first.
@@ -169,7 +173,7 @@ def placements(maps: Maps, rows: Sequence[int], items: Items, thorough: bool) ->
     return found
 
 
-def _chunk(maps: Maps, number: int, rows: int, items: Items, thorough: bool) -> _Chunk:
+def _chunk(maps: Maps, number: int, rows: int, items: SampleColumns, thorough: bool) -> _Chunk:
     stored, path = maps[number], maps.files[number]
     edges = offsets_of(stored, path, rows)
     begins, lengths = edges[:-1], np.diff(edges)
@@ -206,7 +210,7 @@ def offsets_of(stored: Array, path: Path, rows: int) -> Index:
     return edges
 
 
-def _check(stored: Array, path: Path, column: Column, begins: Index, sizes: Array) -> None:
+def _check(stored: Array, path: Path, column: ShardColumn, begins: Index, sizes: Array) -> None:
     """CorruptArtifact where a column is not as its field is, in one of the samples that were looked at."""
     field = column.field
     assert field is not None
