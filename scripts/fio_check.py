@@ -15,7 +15,7 @@ from pathlib import Path
 from stream_speed import fio
 
 from iobench import find_dataset
-from iobench.host import limits
+from iobench.host import hardware_limits
 
 
 def main() -> None:
@@ -31,12 +31,20 @@ def main() -> None:
     print(f"{file}: {file.stat().st_size / 2**20:,.0f} MiB")
     pairs = {
         "sequential": (
-            lambda: limits.sequential_read(file, 1.0),
+            lambda: hardware_limits.sequential_read(file, 1.0),
             [("1M", 8), ("1M", 32), ("4M", 32)],
             "read",
         ),
-        "random 4 KiB": (lambda: limits.random_read(file, 4096, 1.0), [("4k", 32), ("4k", 128)], "randread"),
-        "random 148 KiB": (lambda: limits.random_read(file, 148 << 10, 1.0), [("148k", 32)], "randread"),
+        "random 4 KiB": (
+            lambda: hardware_limits.random_read(file, 4096, 1.0),
+            [("4k", 32), ("4k", 128)],
+            "randread",
+        ),
+        "random 148 KiB": (
+            lambda: hardware_limits.random_read(file, 148 << 10, 1.0),
+            [("148k", 32)],
+            "randread",
+        ),
     }
     print(f"{'':16} {'iobench':>12}  fio at block size, depth (MB/s)")
     for name, (own, ways, kind) in pairs.items():

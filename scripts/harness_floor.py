@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from iobench.bench.epoch import Round, measure
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.dataset.manifest import Opener
 from iobench.formats import Batch, Field, Format, Reader, Rows, Schema
 from iobench.loading import loaders
+from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.loading.transfer import HostToDevice
 
 BATCH_SIZE, BATCHES, ROUNDS = 256, 20_000, 7
 
@@ -76,7 +76,7 @@ def floor_us(loader: str) -> float:
     with TemporaryDirectory() as folder:
         job = Job(Opener(Null(), Path(folder), schema), Order(batch_size=BATCH_SIZE))
         for number in range(ROUNDS):
-            measured = measure(one, job, transfer, Round(number, lambda batch: None, seconds=0.0))
+            measured = measure(one, job, transfer, RoundSpec(number, lambda batch: None, seconds=0.0))
             epochs_s.append(measured.timing.epochs_s)
     return statistics.median(epochs_s) / BATCHES * 1e6
 

@@ -16,7 +16,7 @@ from iobench import RunOptions, find_dataset
 from iobench.bench.observer import Observer
 from iobench.bench.options import cases_of
 from iobench.bench.outcome import Run
-from iobench.bench.rounds import Measuring
+from iobench.bench.run_loop import RunLoop
 from iobench.results import stats
 from iobench.results.cases import by_case, key_of, labels_of
 from iobench.results.summary import rates
@@ -34,7 +34,7 @@ def main() -> None:
     options = RunOptions(device=("cpu",), order=(chosen.order,), rounds=str(chosen.rounds), limits=False)
     here = cases_of(manifest, replace(options, isolate=False), ["cpu"])
     run = Run(manifest, options, [*here, *(replace(case, isolated=True) for case in here)], chosen.out)
-    Measuring(run, Observer()).all_rounds()
+    RunLoop(run, Observer()).all_rounds()
     for key, reason in run.failures.items():
         print(f"{run.labels[key]}: {reason}")
     report(run)

@@ -27,13 +27,13 @@ from tensordict import TensorDict, tensorclass
 from torch.utils.data import DataLoader, Dataset
 
 from iobench import find_dataset
-from iobench.bench.epoch import Round, asked_of, measure
+from iobench.bench.epoch import RoundSpec, asked_of, measure
 from iobench.dataset.manifest import Manifest
-from iobench.host import cache
+from iobench.host import page_cache
 from iobench.loading import loaders
+from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.loading.transfer import HostToDevice
 
 warnings.filterwarnings("ignore", message="The given NumPy array is not writ")
 
@@ -155,8 +155,8 @@ def compare(manifest: Manifest, variant: str, loader: str, order: Order, rounds:
     job = Job(manifest.opener(variant), order)
     rates: dict[str, list[float]] = {"loop": [], "case": []}
     for number in range(rounds + 1):
-        cache.warm(manifest.files_of(variant))
-        measured = measure(one, job, transfer, Round(number, lambda batch: None, seconds=0.0)).timing
+        page_cache.warm(manifest.files_of(variant))
+        measured = measure(one, job, transfer, RoundSpec(number, lambda batch: None, seconds=0.0)).timing
         if number:  # the first epoch of each warms up
             rates["loop"].append(loop_rate(loop, manifest, variant, asked_of(one, job, number)))
             rates["case"].append(measured.samples / (measured.epochs_s + measured.open_s))

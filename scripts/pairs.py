@@ -24,13 +24,13 @@ from pathlib import Path
 from time import perf_counter
 
 import iobench
-from iobench.base.thresholds import OTHERS_PROCESSORS
+from iobench.base.thresholds import BACKGROUND_CPU
 from iobench.bench.options import RunOptions
 from iobench.formats import Rows
-from iobench.host.others import OtherWork
+from iobench.host.background_load import BackgroundLoadMonitor
+from iobench.loading.host_to_device import HostBatch
 from iobench.loading.loaders.dataloader import DataLoaderEpochs
-from iobench.loading.transfer import HostBatch
-from iobench.results import others, record, stats
+from iobench.results import background_signs, record, stats
 from iobench.results.compare import compare
 from iobench.results.record import Record
 
@@ -118,10 +118,10 @@ def wait_for_quiet(patience_s: float) -> None:
     """Until other processes leave the machine alone, but no longer than that."""
     began = time.monotonic()
     while time.monotonic() - began < patience_s:
-        watched = OtherWork(Path.cwd())
+        watched = BackgroundLoadMonitor(Path.cwd())
         watched.start()
         time.sleep(LOOK_S)
-        if (watched.stop().processors or 0.0) < OTHERS_PROCESSORS:
+        if (watched.stop().processors or 0.0) < BACKGROUND_CPU:
             return
 
 
@@ -153,8 +153,8 @@ def judge(folder: Path) -> None:
 
 def kind_of(meant: str, records: Sequence[Record]) -> str:
     """The kind of a pair: a machine that was meant to be quiet may have been neither quiet nor steady."""
-    busy = any(sign.often([one.others for one in records]) for sign in others.SIGNS)
-    paces = [one.processor.pace_per_s or 1.0 for one in records]
+    busy = any(sign.frequency([one.background for one in records]) for sign in background_signs.SIGNS)
+    paces = [one.processor.cpu_speed_per_s or 1.0 for one in records]
     unsteady = stats.spread(paces) > STEADY or not 1 / (1 + STEADY) < _halves(paces) < 1 + STEADY
     return "not as quiet as meant" if meant == "quiet" and (busy or unsteady) else meant
 

@@ -40,8 +40,8 @@ from iobench.base.errors import (
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import Source
 from iobench.formats import Blocks
-from iobench.host import cache
-from iobench.loading.stream.choice import check_placed
+from iobench.host import page_cache
+from iobench.loading.stream.backend_selection import check_placements
 
 Rate = Callable[[int], float]
 
@@ -94,7 +94,7 @@ def kinds(manifest: Manifest) -> tuple[list[str], dict[str, list[Blocks]]]:
     for variant in manifest.artifacts:
         with manifest.opener(variant)() as reader:
             try:
-                check_placed(reader.placement(), manifest.schema, variant)
+                check_placements(reader.placement(), manifest.schema, variant)
                 placed.append(variant)
             except iobench.base.errors.InvalidSettings:
                 if blocks := list(reader.blocks()):
@@ -135,7 +135,7 @@ def own_library(manifest: Manifest, variant: str) -> Rate:
 
     def rate(number: int) -> float:
         rows = np.random.default_rng(number).permutation(manifest.schema.samples)[:PER_SAMPLE].tolist()
-        cache.warm([file])
+        page_cache.warm([file])
         if variant == "lmdb":
             with lmdb.open(str(file.parent), readonly=True, lock=False) as env:
                 started = perf_counter()
@@ -175,7 +175,7 @@ def compare(options: argparse.Namespace, name: str, order: str, state: str) -> N
     if order == "random":
         encoded = {}
     for variant in manifest.artifacts:  # as they were written, files are in pages of other sizes
-        cache.evict(manifest.files_of(variant))
+        page_cache.evict(manifest.files_of(variant))
     rates: dict[str, Rate] = {}
     for variant in ["npy", *(v for v in placed if v != "npy"), *encoded]:
         rates[variant] = epoch_rate(

@@ -26,7 +26,7 @@ from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.recommendation.candidates import loader_word, candidate_set
+from iobench.recommendation.candidates import candidate_set, loader_word
 from iobench.recommendation.requirements import Requirements
 from iobench.results import stats
 from iobench.results.cases import key_of

@@ -28,13 +28,13 @@ from harness_floor import floor_us
 
 import iobench
 from iobench import StreamLoader
-from iobench.bench.epoch import Round, measure
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.dataset.manifest import Manifest
-from iobench.host import cache, counters, limits
+from iobench.host import counters, hardware_limits, page_cache
 from iobench.loading import loaders
+from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
-from iobench.loading.transfer import HostToDevice
 from iobench.results.parts import Measured
 
 FORMATS = ["npy", "memmap", "hdf5:chunk_bytes=0", "lmdb"]
@@ -77,8 +77,8 @@ def epochs(
 
     def epoch(number: int) -> Measured:
         mode = "cold" if cold else "warm"
-        cache.establish(mode, manifest.files_of(variant), manifest.schema.logical_bytes)
-        return measure(one, job, transfer, Round(number, lambda batch: None, seconds=0.0))
+        page_cache.establish(mode, manifest.files_of(variant), manifest.schema.logical_bytes)
+        return measure(one, job, transfer, RoundSpec(number, lambda batch: None, seconds=0.0))
 
     return epoch
 
@@ -127,7 +127,9 @@ def warm_large(bench: Bench) -> None:
     slot, file = 128 * images.schema.sample_bytes, images.files_of("npy")[0]
     rates: dict[str, Rate] = {}
     for threads in sorted({1, CORES}):
-        rates[f"limit {threads}"] = lambda n, t=threads: limits.page_cache(file, slot, 5, t).bytes_per_s
+        rates[f"limit {threads}"] = lambda n, t=threads: (
+            hardware_limits.page_cache_read(file, slot, 5, t).bytes_per_s
+        )
     for order in ("random", "sequential"):
         rates[order] = epoch_rate(images, "npy", "stream", False, batch_size=128, order=order)
         for fetch in ("sample", "batch"):
@@ -171,7 +173,7 @@ def cold_sequential(bench: Bench) -> None:
         found = bench.medians(
             {
                 "fio": reference,
-                "limit": lambda n: limits.sequential_read(images.files_of("npy")[0]).bytes_per_s,
+                "limit": lambda n: hardware_limits.sequential_read(images.files_of("npy")[0]).bytes_per_s,
                 "direct": epoch_rate(images, variant, "stream", True, **settings, direct=True),
                 "cached": epoch_rate(images, variant, "stream", True, **settings, direct=False),
             }
@@ -243,7 +245,7 @@ def block(bench: Bench) -> None:
     found = bench.medians(
         {
             "stream": stream,
-            "limit": lambda n: limits.sequential_read(file).bytes_per_s,
+            "limit": lambda n: hardware_limits.sequential_read(file).bytes_per_s,
             "fio": fio(file, "read", 1 << 20, 32),
         }
     )
@@ -271,11 +273,11 @@ def own_cost(bench: Bench) -> None:
     """What a batch costs that is nothing, and how soon the first one comes from a cold disk."""
     print(f"{'own cost per batch (null format)':44} {floor_us('stream'):9.2f} µs (at most 50)")
     rows = bench.dataset("rows")
-    disk = limits.random_read(rows.files_of("npy")[0], 512).reads_per_s or 1.0
+    disk = hardware_limits.random_read(rows.files_of("npy")[0], 512).reads_per_s or 1.0
     for direct in (True, False):
         waits = []
         for number in range(bench.rounds):
-            cache.establish("cold", rows.files_of("npy"), rows.schema.logical_bytes)
+            page_cache.establish("cold", rows.files_of("npy"), rows.schema.logical_bytes)
             waits.append(_first_wait(rows, direct, number))
         name, wait = f"first batch, cold, {'direct' if direct else 'cached'}", statistics.median(waits)
         most = 3 * 1024 / disk + 0.05

@@ -22,15 +22,15 @@ import torch
 
 import iobench
 from iobench.base.thresholds import WARM_LIMIT
-from iobench.bench import plan
-from iobench.bench.epoch import Round, measure
+from iobench.bench import round_plan
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Rows
-from iobench.host import cache
+from iobench.host import page_cache
+from iobench.loading.host_to_device import HostBatch, HostToDevice
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.loading.order import Order
-from iobench.loading.transfer import HostBatch, HostToDevice
 from iobench.results import stats
 
 SLOWED_BY = 0.1
@@ -65,10 +65,10 @@ def rates(manifest: Manifest, rounds: int, first: int) -> dict[str, list[float]]
     found: dict[str, list[float]] = {name: [] for name in CASES}
     transfer, files = HostToDevice(torch.device("cpu"), False), manifest.files_of("npy")
     job = Job(manifest.opener("npy"), Order())
-    if cache.residency(files) < WARM_LIMIT:
-        cache.warm(files)
-    for number, name in plan.interleaved(list(CASES), lambda done: done < rounds, seed=first):
-        wanted = Round(first + number, lambda batch: None, seconds=0.0)
+    if page_cache.residency(files) < WARM_LIMIT:
+        page_cache.warm(files)
+    for number, name in round_plan.interleaved(list(CASES), lambda done: done < rounds, seed=first):
+        wanted = RoundSpec(first + number, lambda batch: None, seconds=0.0)
         timing = measure(CASES[name], job, transfer, wanted).timing
         found[name].append(timing.samples / timing.epochs_s)
     return found

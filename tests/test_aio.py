@@ -16,8 +16,8 @@ from conftest import require_disk
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from iobench.host import flight
-from iobench.host.aio import DirectUnavailable, Queue, open_direct
+from iobench.host import io_engines
+from iobench.host.aio import DirectUnavailable, ReadQueue, open_direct
 from iobench.host.memory import PAGE, touched_array
 
 PAGES = 40
@@ -44,16 +44,16 @@ def descriptor(file):
 
 @pytest.fixture(autouse=True)
 def no_idle_flights(monkeypatch):
-    monkeypatch.setattr(flight, "_idle", deque())
+    monkeypatch.setattr(io_engines, "_idle", deque())
 
 
 @pytest.fixture(params=ENGINES)
 def queue(request, monkeypatch):
     """A queue of 8 reads of 4 pages, of either kind."""
     if request.param == "threads":
-        monkeypatch.setattr(flight, "_NUMBERS", None)
-    made = Queue(4 * PAGE, memory_bytes=32 * PAGE)
-    if request.param == "kernel" and not isinstance(made._flight, flight.KernelFlight):
+        monkeypatch.setattr(io_engines, "_NUMBERS", None)
+    made = ReadQueue(4 * PAGE, memory_bytes=32 * PAGE)
+    if request.param == "kernel" and not isinstance(made._flight, io_engines.LibaioEngine):
         pytest.skip("this kernel has no asynchronous reads to give")
     yield made
     made.close()
@@ -102,13 +102,13 @@ def test_more_reads_than_are_ever_in_flight_all_come(file, descriptor, queue):
 
 
 def test_as_many_reads_are_in_flight_as_memory_allows_within_bounds(monkeypatch):
-    monkeypatch.setattr(flight, "_NUMBERS", None)
+    monkeypatch.setattr(io_engines, "_NUMBERS", None)
     for piece, memory, depth in (
-        (PAGE, 1 << 30, flight.MOST_IN_FLIGHT),
+        (PAGE, 1 << 30, io_engines.MAX_IODEPTH),
         (1 << 20, 8 << 20, 8),
         (1 << 20, 1, 2),
     ):
-        with closing(Queue(piece, memory)) as queue:
+        with closing(ReadQueue(piece, memory)) as queue:
             assert queue.depth == depth
 
 
@@ -178,12 +178,12 @@ REFUSED = """
 import os, sys
 from pathlib import Path
 import numpy as np
-from iobench.host import aio, flight
+from iobench.host import aio, io_engines
 
 file, engine, what = sys.argv[1:]
 if engine == "threads":
-    flight._NUMBERS = None
-queue, descriptor = aio.Queue(4096), aio.open_direct(Path(file))
+    io_engines._NUMBERS = None
+queue, descriptor = aio.ReadQueue(4096), aio.open_direct(Path(file))
 offsets, lengths = np.arange(4) * 4096, np.full(4, 4096)
 other, wrong = os.dup(descriptor), offsets
 if what == "a closed file":
@@ -216,19 +216,19 @@ def test_what_cannot_even_be_submitted_is_an_error_and_the_next_read_works(file,
 
 
 def test_without_asynchronous_calls_threads_read(monkeypatch):
-    monkeypatch.setattr(flight, "_NUMBERS", None)
-    with closing(Queue(PAGE)) as queue:
-        assert isinstance(queue._flight, flight.ThreadFlight)
+    monkeypatch.setattr(io_engines, "_NUMBERS", None)
+    with closing(ReadQueue(PAGE)) as queue:
+        assert isinstance(queue._flight, io_engines.ThreadPoolEngine)
 
 
 def test_where_the_kernel_refuses_a_queue_threads_read(monkeypatch, file, descriptor):
     def refuse(name, *arguments):
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
-    monkeypatch.setattr(flight, "_call", refuse)
+    monkeypatch.setattr(io_engines, "_call", refuse)
     offsets, lengths = reads((3, 2), (0, 1))
-    with closing(Queue(2 * PAGE)) as queue:
-        assert isinstance(queue._flight, flight.ThreadFlight)
+    with closing(ReadQueue(2 * PAGE)) as queue:
+        assert isinstance(queue._flight, io_engines.ThreadPoolEngine)
         assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
 
 
@@ -242,10 +242,10 @@ def test_where_no_queue_is_left_threads_read(monkeypatch, file, descriptor):
             ctypes.set_errno(errno.EAGAIN)
             return -1
 
-    monkeypatch.setattr(flight, "_libc", Libc())
+    monkeypatch.setattr(io_engines, "_libc", Libc())
     offsets, lengths = reads((3, 2), (0, 1))
-    with closing(Queue(2 * PAGE)) as queue:
-        assert isinstance(queue._flight, flight.ThreadFlight)
+    with closing(ReadQueue(2 * PAGE)) as queue:
+        assert isinstance(queue._flight, io_engines.ThreadPoolEngine)
         assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
     assert len(asked) == 1
 
@@ -258,8 +258,8 @@ def test_a_queue_may_be_closed_twice(queue):
 @pytest.fixture
 def kernel():
     """A queue of the kernel's, closed when the test ends."""
-    with closing(Queue(PAGE)) as made:
-        if not isinstance(made._flight, flight.KernelFlight):
+    with closing(ReadQueue(PAGE)) as made:
+        if not isinstance(made._flight, io_engines.LibaioEngine):
             pytest.skip("this kernel has no asynchronous reads to give")
         yield made
 
@@ -269,7 +269,7 @@ def test_what_one_queue_has_had_of_the_kernel_the_next_has_again(file, descripto
     taken(kernel.read(descriptor, offsets, lengths - PAGE * (lengths > PAGE)))
     kernel.close()
     kernel.close()
-    with closing(Queue(2 * PAGE)) as first, closing(Queue(2 * PAGE)) as second:
+    with closing(ReadQueue(2 * PAGE)) as first, closing(ReadQueue(2 * PAGE)) as second:
         assert first._flight is kernel._flight is not second._flight
         assert taken(first.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
 
@@ -277,28 +277,28 @@ def test_what_one_queue_has_had_of_the_kernel_the_next_has_again(file, descripto
 def test_a_child_has_a_queue_of_its_own_from_the_kernel(kernel, monkeypatch):
     kernel.close()
     monkeypatch.setattr(os, "getpid", lambda: -1)
-    with closing(Queue(PAGE)) as queue:
+    with closing(ReadQueue(PAGE)) as queue:
         assert queue._flight is not kernel._flight
 
 
 def test_no_more_of_the_kernel_is_kept_than_a_few_and_nothing_in_flight(monkeypatch, descriptor, kernel):
-    monkeypatch.setattr(flight, "MOST_IDLE", 1)
+    monkeypatch.setattr(io_engines, "MAX_IDLE", 1)
     busy, given = kernel._flight, []
-    monkeypatch.setattr(flight.KernelFlight, "_give_back", lambda self: given.append(self))
+    monkeypatch.setattr(io_engines.LibaioEngine, "_give_back", lambda self: given.append(self))
     memory = [touched_array(PAGE)]
     assert busy.submit(np.array([descriptor]), [0], memory, np.array([0])) == 1
     kernel.close()
     assert given == [busy]
     busy.collect(1)
-    first, second = Queue(PAGE), Queue(PAGE)
+    first, second = ReadQueue(PAGE), ReadQueue(PAGE)
     for queue in (first, second):
         queue.close()
     assert given == [busy, second._flight]
 
 
 def test_a_closed_queue_leaves_no_thread(monkeypatch, file, descriptor):
-    monkeypatch.setattr(flight, "_NUMBERS", None)
-    with closing(Queue(PAGE)) as queue:
+    monkeypatch.setattr(io_engines, "_NUMBERS", None)
+    with closing(ReadQueue(PAGE)) as queue:
         taken(queue.read(descriptor, *reads((0, 1), (1, 1))))
         assert any("iobench-direct" in thread.name for thread in threading.enumerate())
     assert not any("iobench-direct" in thread.name for thread in threading.enumerate())

@@ -11,7 +11,7 @@ from conftest import require_disk
 from iobench.base.errors import (
     ColdCacheUnavailable,
 )
-from iobench.host import cache
+from iobench.host import page_cache
 
 MIB = 1 << 20
 NO_SUCH_CALL = -1
@@ -60,65 +60,65 @@ def fake_sudo(monkeypatch, tmp_path):
 
 
 def test_files_are_cold_after_eviction_by_file(by_file, files):
-    assert cache.residency(files) == 1
-    assert cache.evict(files) == "posix_fadvise"
-    assert cache.residency(files) == 0
+    assert page_cache.residency(files) == 1
+    assert page_cache.evict(files) == "posix_fadvise"
+    assert page_cache.residency(files) == 0
 
 
-@pytest.mark.skipif(not os.access(cache.DROP_CACHES, os.W_OK), reason="not root: caches cannot be dropped")
+@pytest.mark.skipif(not os.access(page_cache.DROP_CACHES, os.W_OK), reason="not root: caches cannot be dropped")
 def test_files_are_cold_after_dropping_all_caches(files):
-    assert cache.evict(files) in ("drop_caches", "posix_fadvise")  # a container's /proc may be read-only
-    assert cache.residency(files) == 0
+    assert page_cache.evict(files) in ("drop_caches", "posix_fadvise")  # a container's /proc may be read-only
+    assert page_cache.residency(files) == 0
 
 
 def test_files_that_another_process_maps_are_not_called_cold(by_file, files, holder):
     with pytest.raises(ColdCacheUnavailable, match=rf"50\.0%.*process {holder} \(.*close it"):
-        cache.evict(files)
+        page_cache.evict(files)
 
 
 def test_files_in_memory_only_are_not_called_cold(monkeypatch, tmp_path):
     if not os.access("/dev/shm", os.W_OK):
         pytest.skip("there is no /dev/shm here")
-    monkeypatch.setattr(cache, "DROP_CACHES", tmp_path / "no-such-file")
+    monkeypatch.setattr(page_cache, "DROP_CACHES", tmp_path / "no-such-file")
     path = Path("/dev/shm") / f"iobench-{os.getpid()}"
     path.write_bytes(bytes(MIB))
     try:
         with pytest.raises(ColdCacheUnavailable, match=r"100\.0%.*tmpfs"):
-            cache.evict([path])
+            page_cache.evict([path])
     finally:
         path.unlink()
 
 
 def test_residency_is_the_fraction_of_all_pages(by_file, files):
-    cache.evict(files)
-    assert cache.residency(files) == 0
+    page_cache.evict(files)
+    assert page_cache.residency(files) == 0
     files[0].read_bytes()
-    assert cache.residency(files) == 0.5
-    assert cache.residency([]) == 0
+    assert page_cache.residency(files) == 0.5
+    assert page_cache.residency([]) == 0
 
 
 def test_mincore_and_cachestat_agree(by_file, files, monkeypatch):
-    cache.evict(files)
+    page_cache.evict(files)
     with open(files[0], "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
         mapped.madvise(mmap.MADV_RANDOM)  # no read-ahead: pages on their way count for cachestat only
         _ = mapped[5 * mmap.PAGESIZE] + mapped[9 * mmap.PAGESIZE]
-        by_cachestat = cache.residency(files)  # while it is mapped: nobody else can evict it
-        monkeypatch.setattr(cache, "_CACHESTAT", NO_SUCH_CALL)
-        assert 0 < cache.residency(files) == by_cachestat < 1
+        by_cachestat = page_cache.residency(files)  # while it is mapped: nobody else can evict it
+        monkeypatch.setattr(page_cache, "_CACHESTAT", NO_SUCH_CALL)
+        assert 0 < page_cache.residency(files) == by_cachestat < 1
 
 
 def test_what_the_kernel_would_not_tell_is_unverifiable(files, monkeypatch):
-    monkeypatch.setattr(cache, "_CACHESTAT", NO_SUCH_CALL)
+    monkeypatch.setattr(page_cache, "_CACHESTAT", NO_SUCH_CALL)
     monkeypatch.setattr(os, "geteuid", lambda: os.stat(files[0]).st_uid + 1)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(cache.Unverifiable):
-        cache.residency(files)
+    with pytest.raises(page_cache.ResidencyUnknown):
+        page_cache.residency(files)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
-@pytest.mark.parametrize("call", [cache._CACHESTAT, NO_SUCH_CALL])
+@pytest.mark.parametrize("call", [page_cache._CACHESTAT, NO_SUCH_CALL])
 def test_files_of_another_user_are_unverifiable(files, monkeypatch, call):
-    monkeypatch.setattr(cache, "_CACHESTAT", call)
+    monkeypatch.setattr(page_cache, "_CACHESTAT", call)
     context = multiprocessing.get_context("fork")
     answers = context.SimpleQueue()
     descriptors = [Path(f"/proc/self/fd/{os.open(path, os.O_RDONLY)}") for path in files]
@@ -126,66 +126,66 @@ def test_files_of_another_user_are_unverifiable(files, monkeypatch, call):
     def ask():
         os.setresuid(65534, 65534, 65534)
         try:
-            answers.put(cache.residency(descriptors))
-        except (cache.Unverifiable, OSError) as error:
+            answers.put(page_cache.residency(descriptors))
+        except (page_cache.ResidencyUnknown, OSError) as error:
             answers.put(type(error).__name__)
 
     child = context.Process(target=ask)
     child.start()
-    assert answers.get() == "Unverifiable"
+    assert answers.get() == "ResidencyUnknown"
     child.join()
 
 
 @pytest.fixture
 def nobody_can_tell(monkeypatch):
     def refuse(path, size):
-        raise cache.Unverifiable(f"{path}: not yours")
+        raise page_cache.ResidencyUnknown(f"{path}: not yours")
 
-    monkeypatch.setattr(cache, "_cached_pages", refuse)
+    monkeypatch.setattr(page_cache, "_cached_pages", refuse)
 
 
 def test_cold_that_nobody_can_prove_is_refused(by_file, nobody_can_tell, files):
     with pytest.raises(ColdCacheUnavailable, match="one: not yours; run as the owner"):
-        cache.evict(files)
+        page_cache.evict(files)
 
 
 def test_warm_that_nobody_can_prove_is_unknown_but_read_through(by_file, files, monkeypatch):
-    cache.evict(files)
+    page_cache.evict(files)
     with monkeypatch.context() as patched:
-        patched.setattr(cache, "residency", lambda paths: (_ for _ in ()).throw(cache.Unverifiable()))
-        assert cache.warm(files) is None
-    assert cache.residency(files) == 1
+        patched.setattr(page_cache, "residency", lambda paths: (_ for _ in ()).throw(page_cache.ResidencyUnknown()))
+        assert page_cache.warm(files) is None
+    assert page_cache.residency(files) == 1
 
 
 def test_warm_files_are_in_memory(by_file, files):
-    cache.evict(files)
-    assert cache.warm(files) == 1
-    assert cache.warm(files) == 1
+    page_cache.evict(files)
+    assert page_cache.warm(files) == 1
+    assert page_cache.warm(files) == 1
 
 
 def test_sudo_is_told_not_to_ask_and_given_nothing_to_read(by_file, files, fake_sudo, tmp_path):
     fake_sudo(f'echo "$*" > {tmp_path}/asked; [ "$(readlink /proc/$$/fd/0)" = /dev/null ]')
-    assert cache.evict(files, sudo=True) == "sudo drop_caches"
-    assert (tmp_path / "asked").read_text() == f"-n sh -c echo 3 > {cache.DROP_CACHES}\n"
+    assert page_cache.evict(files, sudo=True) == "sudo drop_caches"
+    assert (tmp_path / "asked").read_text() == f"-n sh -c echo 3 > {page_cache.DROP_CACHES}\n"
 
 
 def test_sudo_that_wants_a_password_is_an_error(by_file, files, fake_sudo):
     fake_sudo("echo 'sudo: a password is required' >&2; exit 1")
     with pytest.raises(ColdCacheUnavailable, match="--sudo: sudo: a password is required; run 'sudo -v'"):
-        cache.evict(files, sudo=True)
+        page_cache.evict(files, sudo=True)
 
 
 def test_sudo_that_says_nothing_is_an_error_in_one_line(by_file, files, fake_sudo):
     fake_sudo("exit 7")
     with pytest.raises(ColdCacheUnavailable, match=r"--sudo: refused; run") as caught:
-        cache.evict(files, sudo=True)
+        page_cache.evict(files, sudo=True)
     assert "\n" not in str(caught.value)
 
 
 def test_without_sudo_it_cannot_be_used(by_file, files, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ColdCacheUnavailable, match="there is no sudo here"):
-        cache.evict(files, sudo=True)
+        page_cache.evict(files, sudo=True)
 
 
 @pytest.fixture
@@ -200,19 +200,19 @@ def asked_for(monkeypatch):
         def close(self):
             pass
 
-    monkeypatch.setattr(cache, "touched_map", Memory)
+    monkeypatch.setattr(page_cache, "touched_map", Memory)
     return counts
 
 
 def test_prefault_takes_whole_pages(asked_for):
-    cache.prefault(10 * mmap.PAGESIZE + 1)
-    cache.prefault(mmap.PAGESIZE - 1)
+    page_cache.prefault(10 * mmap.PAGESIZE + 1)
+    page_cache.prefault(mmap.PAGESIZE - 1)
     assert asked_for == [10 * mmap.PAGESIZE]
 
 
 def test_prefault_takes_half_of_what_is_free_at_most(asked_for):
-    cache.prefault(1 << 60)
-    assert 0 < asked_for[0] <= cache.psutil.virtual_memory().total // 2
+    page_cache.prefault(1 << 60)
+    assert 0 < asked_for[0] <= page_cache.psutil.virtual_memory().total // 2
 
 
 @pytest.mark.parametrize(
@@ -224,17 +224,17 @@ def test_prefault_takes_half_of_what_its_container_may_have_at_most(
     (tmp_path / limit).parent.mkdir(parents=True)
     (tmp_path / limit).write_text(f"{2 * MIB}\n")
     (tmp_path / "own").write_text(f"9:cpu:/a\n{own}\n")
-    monkeypatch.setattr(cache, "CONTROL_GROUPS", tmp_path)
-    monkeypatch.setattr(cache, "OWN_GROUPS", tmp_path / "own")
-    cache.prefault(1 << 60)
+    monkeypatch.setattr(page_cache, "CONTROL_GROUPS", tmp_path)
+    monkeypatch.setattr(page_cache, "OWN_GROUPS", tmp_path / "own")
+    page_cache.prefault(1 << 60)
     assert asked_for == [MIB]
 
 
 def test_read_ahead_is_that_of_the_disk(tmp_path):
     require_disk(tmp_path)
-    found = cache.read_ahead_kib(tmp_path)
+    found = page_cache.read_ahead_kib(tmp_path)
     assert found is None or found >= 0
-    assert cache.read_ahead_kib(Path("/proc")) is None
+    assert page_cache.read_ahead_kib(Path("/proc")) is None
 
 
 @pytest.mark.parametrize(
@@ -253,13 +253,13 @@ def test_memory_is_backed_until_touching_it_is_fast(monkeypatch, rates, times):
         asked.append(count)
         return next(given)
 
-    monkeypatch.setattr(cache, "prefault", prefault)
-    assert cache.back_memory(1 << 30) == rates[0]
+    monkeypatch.setattr(page_cache, "prefault", prefault)
+    assert page_cache.back_memory(1 << 30) == rates[0]
     assert asked == [int(factor * (1 << 30)) for factor in times]
 
 
 def test_of_little_data_the_rate_tells_nothing(monkeypatch):
     asked = []
-    monkeypatch.setattr(cache, "prefault", lambda count: asked.append(count) or 0.1e9)
-    cache.back_memory(1 << 20)
+    monkeypatch.setattr(page_cache, "prefault", lambda count: asked.append(count) or 0.1e9)
+    page_cache.back_memory(1 << 20)
     assert len(asked) == 1

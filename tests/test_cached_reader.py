@@ -16,14 +16,14 @@ from iobench.base.errors import (
     InvalidSettings,
 )
 from iobench.formats import Field, Schema, Strided
-from iobench.host import cache, counters
+from iobench.host import counters, page_cache
 from iobench.host.aio import DirectUnavailable
-from iobench.loading.stream import ahead, cached, direct, turn
-from iobench.loading.stream.blocks import BlockReader
-from iobench.loading.stream.cached import CachedReader
-from iobench.loading.stream.choice import MOST_THREADS, open_backend
-from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.unchanged import Unchanged
+from iobench.loading.stream import cached_reader, direct_reader, readahead, readahead_window
+from iobench.loading.stream.backend_selection import MAX_THREADS, select_backend
+from iobench.loading.stream.block_reader import BlockReader
+from iobench.loading.stream.cached_reader import CachedReader
+from iobench.loading.stream.change_detector import ChangeDetector
+from iobench.loading.stream.direct_reader import DirectReader
 
 SIZE = 6 << 20
 SMALL, LARGE = 100, 40_000  # bytes of a row
@@ -37,7 +37,7 @@ class Stored:
         self.rows = np.frombuffer(np.random.default_rng(1).bytes(SIZE), np.uint8)
         self.rows = self.rows[: SIZE // stride * stride].reshape(-1, stride)
         path.write_bytes(bytes(self.offset) + self.rows.tobytes())
-        cache.evict([path])
+        page_cache.evict([path])
 
     def open(self, cold=True):
         schema = Schema(len(self.rows), (Field("x", (self.rows.shape[1],), "uint8"),))
@@ -69,8 +69,8 @@ class Stored:
 
 @pytest.fixture(params=[SMALL, LARGE])
 def stored(request, by_file, tmp_path, monkeypatch):
-    monkeypatch.setattr(ahead, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
-    monkeypatch.setattr(turn, "PIECE_BYTES", 64 << 10)  # in which small rows lie far from each other
+    monkeypatch.setattr(readahead, "PIECE_BYTES", 256 << 10)  # many steps of the thread in a small file
+    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 64 << 10)  # in which small rows lie far from each other
     return Stored(tmp_path / "rows", request.param)
 
 
@@ -96,13 +96,13 @@ def test_cold_rows_are_right_in_order_and_at_random(stored, way):
 @WAYS
 def test_after_an_epoch_the_file_is_in_memory_and_was_read_once(stored, way):
     for _ in range(3):  # another process may empty the whole cache meanwhile
-        cache.evict([stored.path])
+        page_cache.evict([stored.path])
         counting = counters.Counters(stored.path)
         counting.start()
         with stored.open() as reader:
             way(stored, reader)
         disk_bytes = counting.stop().disk_bytes
-        resident = cache.residency([stored.path])
+        resident = page_cache.residency([stored.path])
         if resident > 0.99 and (disk_bytes is None or 0.9 * SIZE < disk_bytes < 1.2 * SIZE):
             return
     pytest.fail(f"{disk_bytes} bytes were read, and {resident:.1%} stay")
@@ -151,7 +151,7 @@ def test_only_the_rows_that_will_come_are_read_ahead(stored):
     with stored.open() as reader:
         reader.read_ahead([slice(half, half + 3), slice(half + 3, len(stored.rows))])
         stored.check(reader, slice(len(stored.rows) - 5, len(stored.rows)))
-    assert 0.45 < cache.residency([stored.path]) < 0.65
+    assert 0.45 < page_cache.residency([stored.path]) < 0.65
 
 
 def test_files_that_are_warm_are_read_by_no_thread(stored):
@@ -173,7 +173,7 @@ def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
     reader.close()
     assert not ahead_threads()
     assert open_files(stored.path) == 0
-    cache.evict([stored.path])  # which no map survives
+    page_cache.evict([stored.path])  # which no map survives
     with pytest.raises(ValueError, match="closed"):
         reader.batch(slice(0, 1))
 
@@ -232,7 +232,7 @@ def test_rows_of_a_truncated_file_are_an_error_and_no_bus_error(stored, cold):
 
 @pytest.mark.parametrize("cold", [True, False])
 def test_where_bus_errors_cannot_be_caught_rows_are_read_from_the_file(stored, cold, monkeypatch):
-    monkeypatch.setattr(cached, "CAUGHT", False)
+    monkeypatch.setattr(cached_reader, "SIGBUS_HANDLED", False)
     monkeypatch.delattr(CachedReader, "_gather")
     with stored.open(cold) as reader:
         stored.at_random(reader)
@@ -263,7 +263,7 @@ def test_what_went_wrong_in_the_thread_reaches_who_reads_afterwards(stored, in_o
 
 
 def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_thread, monkeypatch):
-    waiting, wait_for = threading.Event(), ahead.ReadAhead.wait_for
+    waiting, wait_for = threading.Event(), readahead.Readahead.wait_for
 
     def fail(*arguments):
         waiting.wait(20)
@@ -274,7 +274,7 @@ def test_what_goes_wrong_in_the_thread_reaches_who_waits_for_it(stored, in_threa
         wait_for(self, row)
 
     in_thread(fail)
-    monkeypatch.setattr(ahead.ReadAhead, "wait_for", wait)
+    monkeypatch.setattr(readahead.Readahead, "wait_for", wait)
     with stored.open() as reader:
         reader.read_ahead(stored.batches())
         with pytest.raises(OSError, match="the disk is broken"):
@@ -293,7 +293,7 @@ def dataset(tmp_path_factory):
 
 @pytest.fixture
 def choose(by_file, dataset):
-    """open_backend on a cold or a warm artifact; what it opens is closed at the end."""
+    """select_backend on a cold or a warm artifact; what it opens is closed at the end."""
     made = []
 
     def choose(variant, direct=None, cold=True, threads=None):
@@ -301,10 +301,10 @@ def choose(by_file, dataset):
         with dataset.opener(variant)() as reader:
             reader.placement()  # finding lists reads files into the cache, and is done once
         if cold:
-            cache.evict(files)
+            page_cache.evict(files)
         else:
-            cache.warm(files)
-        made.append(open_backend(dataset.opener(variant), dataset.schema, threads, direct))
+            page_cache.warm(files)
+        made.append(select_backend(dataset.opener(variant), dataset.schema, threads, direct))
         return made[-1]
 
     yield choose
@@ -317,7 +317,7 @@ def kind(source):
 
 
 def little_memory(monkeypatch):
-    monkeypatch.setattr(cache, "free_memory", lambda: 100_000)  # of which the data is more than half
+    monkeypatch.setattr(page_cache, "free_memory", lambda: 100_000)  # of which the data is more than half
 
 
 @pytest.mark.parametrize("variant", FIXED)
@@ -346,11 +346,11 @@ def test_who_says_how_is_obeyed(choose, variant, monkeypatch):
 
 def test_where_nobody_can_tell_what_is_cached_it_counts_as_cold(choose, monkeypatch):
     def refuse(files):
-        raise cache.Unverifiable
+        raise page_cache.ResidencyUnknown
 
     with monkeypatch.context() as patched:
-        patched.setattr(cache, "residency", refuse)
-        patched.setattr(cache, "evict", lambda files: None)
+        patched.setattr(page_cache, "residency", refuse)
+        patched.setattr(page_cache, "evict", lambda files: None)
         assert kind(choose("npy")) == (CachedReader, True, False)
 
 
@@ -381,8 +381,8 @@ def test_where_nothing_can_be_read_past_the_cache_it_is_used_unless_that_was_ask
     def refuse(path):
         raise DirectUnavailable(f"{path}: this file system has no O_DIRECT")
 
-    monkeypatch.setattr(direct, "open_direct", refuse)
-    monkeypatch.setattr(direct, "SMALL_BYTES", 0)
+    monkeypatch.setattr(direct_reader, "open_direct", refuse)
+    monkeypatch.setattr(direct_reader, "SMALL_BYTES", 0)
     little_memory(monkeypatch)
     assert kind(choose("npy")) == (CachedReader, True, False)
     with pytest.raises(InvalidSettings, match=r"--direct: .*no O_DIRECT; leave it out"):
@@ -391,7 +391,7 @@ def test_where_nothing_can_be_read_past_the_cache_it_is_used_unless_that_was_ask
 
 def test_as_many_threads_read_as_are_asked_for_else_one_a_core_or_two_past_the_cache(choose, monkeypatch):
     assert choose("npy", threads=7).threads == 7
-    for cores, through, past in ((1, 1, 2), (2, 2, 2), (64, MOST_THREADS, 2)):
+    for cores, through, past in ((1, 1, 2), (2, 2, 2), (64, MAX_THREADS, 2)):
         monkeypatch.setattr(os, "sched_getaffinity", lambda process, cores=cores: range(cores))
         assert choose("npy", direct=False, cold=False).threads == through
         assert choose("npy", direct=True, cold=False).threads == past
@@ -402,7 +402,7 @@ def test_as_many_threads_read_as_are_asked_for_else_one_a_core_or_two_past_the_c
     [*((v, None) for v in STORED), *((v, True) for v in FIXED)],
 )
 def test_every_source_reads_what_was_prepared_and_finds_it_unchanged(choose, variant, past, monkeypatch):
-    monkeypatch.setattr(direct, "SMALL_BYTES", 0)
+    monkeypatch.setattr(direct_reader, "SMALL_BYTES", 0)
     source = choose(variant, past)
     rows = [slice(0, SAMPLES), np.random.default_rng(3).permutation(SAMPLES)]
     source.start(rows)
@@ -413,13 +413,13 @@ def test_every_source_reads_what_was_prepared_and_finds_it_unchanged(choose, var
 
 
 def test_only_chosen_fields_are_opened(dataset, by_file):
-    cache.evict(dataset.files_of("npy"))
+    page_cache.evict(dataset.files_of("npy"))
     schema = Schema(SAMPLES, (dataset.schema.field("y"),))
-    source = open_backend(dataset.opener("npy"), schema, None, False)
+    source = select_backend(dataset.opener("npy"), schema, None, False)
     with source.reader as reader:
         source.start([slice(0, SAMPLES)])
         np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["y"], image_arrays()["y"])
-    assert cache.residency([dataset.path_of("npy") / "x.npy"]) < 0.9  # its header at most was looked at
+    assert page_cache.residency([dataset.path_of("npy") / "x.npy"]) < 0.9  # its header at most was looked at
 
 
 @pytest.mark.parametrize("batches", [[slice(50, 60), slice(60, 63)], []])
@@ -432,19 +432,19 @@ def test_an_epoch_is_read_ahead_of_if_it_has_batches(choose, monkeypatch, batche
 
 
 def test_memory_lies_as_the_file_does_where_slices_are_read_past_the_cache(choose, monkeypatch):
-    monkeypatch.setattr(direct, "SMALL_BYTES", 0)
+    monkeypatch.setattr(direct_reader, "SMALL_BYTES", 0)
     past, through = choose("npy", direct=True), choose("npy", direct=False)
-    phase = (128 + 3 * 768) % 4096  # after the header of an npy file
-    assert past.phase("x", slice(3, 9)) == phase
-    assert past.phase("x", np.array([3])) == through.phase("x", slice(3, 9)) == 0
+    page_offset = (128 + 3 * 768) % 4096  # after the header of an npy file
+    assert past.page_offset("x", slice(3, 9)) == page_offset
+    assert past.page_offset("x", np.array([3])) == through.page_offset("x", slice(3, 9)) == 0
 
 
 def test_of_very_many_files_each_is_looked_at_in_its_turn(tmp_path, monkeypatch):
-    monkeypatch.setattr("iobench.loading.stream.unchanged.AT_ONCE", 3)
+    monkeypatch.setattr("iobench.loading.stream.change_detector.AT_ONCE", 3)
     files = [tmp_path / f"{number}" for number in range(10)]
     for file in files:
         file.write_bytes(b"1")
-    unchanged = Unchanged(files)
+    unchanged = ChangeDetector(files)
     for _ in range(8):
         unchanged.check()
     files[7].write_bytes(b"22")
@@ -480,7 +480,7 @@ def test_a_file_that_is_no_longer_what_it_was_is_corrupt(tmp_path, harm):
     for file in files:
         file.write_bytes(os.urandom(1000))
         os.utime(file, ns=(0, 0))
-    unchanged = Unchanged(files)
+    unchanged = ChangeDetector(files)
     unchanged.check()
     harm(files[1])
     with pytest.raises(CorruptArtifact, match=f"{files[1]}: expected 1000 bytes, found") as caught:

@@ -16,11 +16,11 @@ from iobench.base.errors import (
     CorruptArtifact,
 )
 from iobench.formats import DTYPES, Field, Schema, Strided
-from iobench.host import aio, flight
+from iobench.host import aio, io_engines
 from iobench.host.memory import PAGE, touched_array
-from iobench.loading.stream import direct
-from iobench.loading.stream.direct import PIECE_BYTES, DirectReader, _pieces
-from iobench.loading.stream.wanted import sorted_by
+from iobench.loading.stream import direct_reader
+from iobench.loading.stream.direct_reader import PIECE_BYTES, DirectReader, _pieces
+from iobench.loading.stream.scatter_plan import sorted_by
 
 SIZE = (12 << 20) + 77
 GUARD = 0xA5
@@ -40,7 +40,7 @@ def file(tmp_path_factory):
 @pytest.fixture(scope="module", autouse=True)
 def _no_field_is_small():
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(direct, "SMALL_BYTES", 0)
+        patched.setattr(direct_reader, "SMALL_BYTES", 0)
         yield
 
 
@@ -65,17 +65,17 @@ class Placed:
     def open(self):
         return DirectReader(self.schema, self.places)
 
-    def read(self, reader, rows, phase):
-        """The rows, read to byte `phase` of a page, with nothing written beside them."""
+    def read(self, reader, rows, page_offset):
+        """The rows, read to byte `page_offset` of a page, with nothing written beside them."""
         index = np.arange(self.samples)[rows]
         count = len(index) * self.rows.shape[1]
-        memory = touched_array(PAGE + phase + count + PAGE)
+        memory = touched_array(PAGE + page_offset + count + PAGE)
         memory[:] = GUARD
         field = self.schema.fields[0]
-        out = memory[PAGE + phase :][:count].view(field.dtype).reshape(len(index), *field.shape)
+        out = memory[PAGE + page_offset :][:count].view(field.dtype).reshape(len(index), *field.shape)
         reader.read(rows, {"x": out})
-        assert (memory[: PAGE + phase] == GUARD).all()
-        assert (memory[PAGE + phase + count :] == GUARD).all()
+        assert (memory[: PAGE + page_offset] == GUARD).all()
+        assert (memory[PAGE + page_offset + count :] == GUARD).all()
         return out.reshape(-1).view(np.uint8).reshape(len(index), self.rows.shape[1])
 
 
@@ -89,7 +89,7 @@ def layouts(draw):
 
 def phases(reader, row, item):
     """Where in a page memory may begin: as the file does, and elsewhere."""
-    return {reader.phase("x", row), 0, 3 * item % PAGE, PAGE - item}
+    return {reader.page_offset("x", row), 0, 3 * item % PAGE, PAGE - item}
 
 
 @settings(deadline=None, max_examples=60)
@@ -100,8 +100,8 @@ def test_slices_are_those_of_the_file(file, layout, data):
     most = min(placed.samples, start + max(1, (1 << 20) // placed.rows.shape[1]))
     stop = data.draw(st.integers(start, most))
     with placed.open() as reader:
-        for phase in phases(reader, start, placed.item):
-            found = placed.read(reader, slice(start, stop), phase)
+        for page_offset in phases(reader, start, placed.item):
+            found = placed.read(reader, slice(start, stop), page_offset)
             np.testing.assert_array_equal(found, placed.rows[start:stop])
 
 
@@ -116,8 +116,8 @@ def test_rows_are_those_of_the_file_in_any_order_and_any_number_of_times(file, l
     )
     rows = np.array(data.draw(st.lists(number, max_size=most)), np.int64)
     with placed.open() as reader:
-        for phase in (0, placed.item):
-            np.testing.assert_array_equal(placed.read(reader, rows, phase), placed.rows[rows])
+        for page_offset in (0, placed.item):
+            np.testing.assert_array_equal(placed.read(reader, rows, page_offset), placed.rows[rows])
 
 
 @pytest.mark.parametrize("stride", [1, 7, 512, 3001, PAGE, 20_000, PIECE_BYTES - 8, PIECE_BYTES, 3 << 20])
@@ -156,24 +156,24 @@ def test_memory_that_begins_as_the_file_does_takes_whole_pages_without_a_copy(fi
     monkeypatch.delattr(DirectReader, "_copy_pages")
     with placed.open() as reader:
         for start in (0, 1, 1000):
-            found = placed.read(reader, slice(start, start + 5000), reader.phase("x", start))
+            found = placed.read(reader, slice(start, start + 5000), reader.page_offset("x", start))
             np.testing.assert_array_equal(found, placed.rows[start : start + 5000])
 
 
 def test_memory_is_never_asked_to_begin_within_an_element(file):
     placed = Placed(file, 131, 400, "float32")
     with placed.open() as reader:
-        assert {reader.phase("x", row) % 4 for row in range(100)} == {0}
+        assert {reader.page_offset("x", row) % 4 for row in range(100)} == {0}
 
 
 def test_small_fields_are_read_once_and_are_right(file, monkeypatch, tmp_path):
     path = tmp_path / "small"
     path.write_bytes(file.read_bytes()[:100_000])
     placed = Placed(path, 1000, 30)
-    monkeypatch.setattr(direct, "SMALL_BYTES", 100_000)
+    monkeypatch.setattr(direct_reader, "SMALL_BYTES", 100_000)
     with placed.open() as reader:
         path.unlink()
-        assert (open_files(path), reader.phase("x", 7)) == (0, 0)
+        assert (open_files(path), reader.page_offset("x", 7)) == (0, 0)
         for rows in (slice(3, 700), np.array([9, 9, 0, placed.samples - 1])):
             np.testing.assert_array_equal(placed.read(reader, rows, 0), placed.rows[rows])
     with pytest.raises(ValueError, match="closed"):
@@ -192,12 +192,12 @@ def test_a_truncated_file_is_corrupt_and_what_is_left_of_it_is_read(file, tmp_pa
         begin = max(0, cut - 90)
         for stop, left in ((cut, True), (cut + 1, False), (min(cut + 90, placed.samples), False)):
             rows = slice(begin, stop) if way != "row by row" else np.arange(begin, stop)[::-1]
-            phase = reader.phase("x", begin) if way == "as the file lies" else 8
+            page_offset = reader.page_offset("x", begin) if way == "as the file lies" else 8
             if left:
-                np.testing.assert_array_equal(placed.read(reader, rows, phase), placed.rows[rows])
+                np.testing.assert_array_equal(placed.read(reader, rows, page_offset), placed.rows[rows])
                 continue
             with pytest.raises(CorruptArtifact, match=f"{path}: expected at least"):
-                placed.read(reader, rows, phase)
+                placed.read(reader, rows, page_offset)
 
 
 def test_a_small_field_of_a_truncated_file_is_corrupt_and_leaves_nothing_open(file, monkeypatch, tmp_path):
@@ -205,7 +205,7 @@ def test_a_small_field_of_a_truncated_file_is_corrupt_and_leaves_nothing_open(fi
     path.write_bytes(file.read_bytes()[:10_000])
     placed = Placed(path, 0, 10)
     os.truncate(path, 5_000)
-    monkeypatch.setattr(direct, "SMALL_BYTES", 100_000)
+    monkeypatch.setattr(direct_reader, "SMALL_BYTES", 100_000)
     with pytest.raises(CorruptArtifact, match=f"{path}: expected 10000 bytes, found 5000"):
         placed.open()
     assert open_files(path) == 0
@@ -230,7 +230,7 @@ def queues(monkeypatch):
     """The queues that are open."""
     found = set()
 
-    class Counted(aio.Queue):
+    class Counted(aio.ReadQueue):
         def __init__(self, *arguments):
             super().__init__(*arguments)
             found.add(self)
@@ -239,7 +239,7 @@ def queues(monkeypatch):
             super().close()
             found.discard(self)
 
-    monkeypatch.setattr(direct, "Queue", Counted)
+    monkeypatch.setattr(direct_reader, "ReadQueue", Counted)
     return found
 
 
@@ -257,7 +257,7 @@ def test_several_threads_read_right_at_once_and_nothing_is_open_after_close(file
             np.testing.assert_array_equal(placed.read(reader, rows, 0), placed.rows[rows])
             start = int(rng.integers(0, placed.samples - 300))
             several = slice(start, start + 300)
-            found = placed.read(reader, several, reader.phase("x", start))
+            found = placed.read(reader, several, reader.page_offset("x", start))
             np.testing.assert_array_equal(found, placed.rows[several])
 
     with ThreadPoolExecutor(4) as pool:
@@ -293,8 +293,8 @@ def test_a_read_that_fails_leaves_a_reader_that_works(file, monkeypatch):
     placed = Placed(file, 77, 3001)
     with placed.open() as reader:
         with monkeypatch.context() as patched:
-            patched.setattr(flight.KernelFlight, "collect", failing(flight.KernelFlight.collect))
-            patched.setattr(flight.ThreadFlight, "collect", failing(flight.ThreadFlight.collect))
+            patched.setattr(io_engines.LibaioEngine, "collect", failing(io_engines.LibaioEngine.collect))
+            patched.setattr(io_engines.ThreadPoolEngine, "collect", failing(io_engines.ThreadPoolEngine.collect))
             for rows in (slice(0, 1000), np.array([900, 3, 3])):
                 with pytest.raises(OSError, match="Input/output error"):
                     reader.batch(rows)

@@ -115,7 +115,7 @@ def interrupted_at(code, manifest, tmp_path):
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.parametrize("module", ["iobench.terminal.cli", "numpy", "torch", "iobench.bench.rounds"])
+@pytest.mark.parametrize("module", ["iobench.terminal.cli", "numpy", "torch", "iobench.bench.run_loop"])
 def test_an_interrupted_import_is_one_line(images, tmp_path, module):
     done = interrupted_at(AT_IMPORT.format(module=module), images, tmp_path)
     assert done.returncode == 130, done.stderr

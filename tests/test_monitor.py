@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import iobench
-from iobench.host import machine, monitor
+from iobench.host import machine_info, monitor
 from iobench.host.device import nvml as nvml_room
 from iobench.host.monitor import Monitor
 
@@ -38,9 +38,9 @@ def test_a_busy_core_is_seen(tmp_path):
 
 
 def test_the_disk_is_seen_through_its_account(tmp_path, monkeypatch):
-    accounts = (machine.DiskAccount(n * 10**6, n * 100) for n in range(10**6))
+    accounts = (machine_info.DiskCounters(n * 10**6, n * 100) for n in range(10**6))
     clock = itertools.count(step=0.5)  # between two looks
-    monkeypatch.setattr(machine, "disk_account", lambda path: next(accounts))
+    monkeypatch.setattr(machine_info, "disk_counters", lambda path: next(accounts))
     monkeypatch.setattr(monitor, "time", SimpleNamespace(time=time.time, perf_counter=lambda: next(clock)))
     look = snapshots(tmp_path).take()[0]
     assert look["disk_bytes_per_s"] == pytest.approx(10**6 / 0.5)
@@ -48,7 +48,7 @@ def test_the_disk_is_seen_through_its_account(tmp_path, monkeypatch):
 
 
 def test_no_disk_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "disk_account", lambda path: None)
+    monkeypatch.setattr(machine_info, "disk_counters", lambda path: None)
     assert {look["disk_bytes_per_s"] for look in snapshots(tmp_path).take()} == {None}
 
 
@@ -135,7 +135,7 @@ def test_a_record_says_which_gpu_it_was_and_how_it_is_linked(nvml, tmp_path, mon
     monkeypatch.setattr(nvml_room, "PCI_DEVICES", tmp_path)
     properties = SimpleNamespace(name="a card", total_memory=5, uuid="abc")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    gpu = machine.describe(tmp_path, "cuda:0")["gpu"]
+    gpu = machine_info.describe(tmp_path, "cuda:0")["gpu"]
     assert gpu == {
         "name": "a card",
         "memory_bytes": 5,
@@ -152,12 +152,12 @@ def test_a_record_says_which_gpu_it_was_and_how_it_is_linked(nvml, tmp_path, mon
         "numa_node": 1,
     }
     node.write_text("-1\n")  # the kernel's word for a machine of one node
-    assert machine.describe(tmp_path, "cuda:0")["gpu"]["numa_node"] is None
+    assert machine_info.describe(tmp_path, "cuda:0")["gpu"]["numa_node"] is None
     assert nvml.open == 0
 
 
 def test_the_host_is_no_gpu(tmp_path):
-    assert machine.describe(tmp_path, "cpu")["gpu"] is None
+    assert machine_info.describe(tmp_path, "cpu")["gpu"] is None
 
 
 def test_a_driver_that_fails_is_none(nvml, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from iobench.loading.order import (
     Order,
     blocks_of,
     check_setting,
-    shuffledness,
+    shuffle_quality,
 )
 
 ORDER = st.builds(
@@ -232,7 +232,7 @@ SAMPLES, BLOCK = 50_000, 100
 
 def shuffled(kind, window_batches=1, **options):
     order = Order(kind, 250, block_rows=BLOCK, window_batches=window_batches, **options)
-    return shuffledness(order.batches(SAMPLES, 1), BLOCK, SAMPLES)
+    return shuffle_quality(order.batches(SAMPLES, 1), BLOCK, SAMPLES)
 
 
 def test_samples_in_order_are_not_shuffled_and_a_permutation_is():
@@ -251,8 +251,8 @@ def test_blocks_are_the_more_shuffled_the_larger_their_window_is():
 @given(samples=st.integers(1, 300), order=ORDER)
 def test_a_single_batch_is_as_shuffled_as_can_be(samples, order):
     batches = replace(order, batch_size=300).batches(samples, 0)
-    assert shuffledness(batches, order.block_rows, samples) == pytest.approx(1)
+    assert shuffle_quality(batches, order.block_rows, samples) == pytest.approx(1)
 
 
 def test_nothing_at_all_counts_as_shuffled():
-    assert shuffledness([], 10, 100) == 1
+    assert shuffle_quality([], 10, 100) == 1

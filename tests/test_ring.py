@@ -80,7 +80,7 @@ def test_no_two_holders_ever_share_memory(steps, keep):
     ring = Ring(SLOT, keep, memory)
     for take, number in steps:
         if take:
-            held.append(ring.take(SLOT, phase=number))
+            held.append(ring.take(SLOT, page_offset=number))
             held[-1][:] = len(held) % 251
         elif held:
             del held[number % len(held)]
@@ -130,10 +130,10 @@ def test_there_is_always_another_slot_and_at_most_so_many_wait(memory):
 
 
 @given(st.integers(1, SLOT), st.integers(0, PAGE))
-def test_a_slot_begins_at_the_byte_of_a_page_that_is_asked_for(count, phase):
-    array = Ring(SLOT, 1, Memory()).take(count, phase)
+def test_a_slot_begins_at_the_byte_of_a_page_that_is_asked_for(count, page_offset):
+    array = Ring(SLOT, 1, Memory()).take(count, page_offset)
     assert array.shape == (count,)
-    assert (address_of(array) - phase) % PAGE == 0
+    assert (address_of(array) - page_offset) % PAGE == 0
     assert array.flags.writeable
     assert array.flags.c_contiguous
 

@@ -73,8 +73,8 @@ def test_the_stages_of_an_epoch_add_up_to_it():
 def test_what_threads_read_is_apart():
     clock = Clock()
     profile = Profile(clock)
-    profile.beside(taking(clock, 2))()
-    assert profile.beside_s == 2
+    profile.timed_in_background(taking(clock, 2))()
+    assert profile.background_s == 2
     assert profile.seconds(0, 3, 0, False)["read"] == 0
 
 
@@ -97,7 +97,7 @@ def test_spans_say_how_much_they_cost(monkeypatch):
 
 def test_without_a_profile_functions_are_left_alone():
     assert UNTIMED.timed("read", np.sum) is np.sum
-    assert UNTIMED.beside(np.sum) is np.sum
+    assert UNTIMED.timed_in_background(np.sum) is np.sum
 
 
 def profiled_run(manifest, folder, variants, loaders, rounds=1, **options):
@@ -125,9 +125,9 @@ def test_every_profiled_round_is_split_without_a_rest(profiled, name):
         assert min(stages.values()) >= 0
         ahead = record.case["loader"] == "stream"
         assert (stages["wait"] > 0) == ahead
-        assert (timing.beside_s > 0) == ahead
+        assert (timing.reader_threads_s > 0) == ahead
         assert (stages["read"] > 0) != ahead
-        assert timing.spans_s < timing.epochs_s
+        assert timing.profiling_s < timing.epochs_s
         collated = record.case["loader"] == "dataloader"
         assert (stages["collate"] > 0) == collated
 
@@ -157,9 +157,9 @@ def test_lz4_is_decoding(tmp_path):
 def test_a_run_without_profile_has_none(profiled):
     (record,) = profiled(loaders=["native"], profile=False).records
     timing = record.timing
-    assert (timing.stages, timing.beside_s, timing.spans_s, record.snapshots) == (None,) * 4
+    assert (timing.stages, timing.reader_threads_s, timing.profiling_s, record.snapshots) == (None,) * 4
     (case,) = summarise([record]).cases
-    assert (case.stages, case.value("spans_share")) == (None, None)
+    assert (case.stages, case.value("profiling_share")) == (None, None)
 
 
 def test_a_summary_has_the_median_of_each_stage(profiled):

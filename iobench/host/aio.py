@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from iobench.host.flight import MOST_IN_FLIGHT, KernelFlight, ThreadFlight
+from iobench.host.io_engines import MAX_IODEPTH, LibaioEngine, ThreadPoolEngine
 from iobench.host.memory import PAGE, touched_array
 
 Bytes = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int64]
 
-FEW_IN_FLIGHT = 64
+SHALLOW_IODEPTH = 64
 
 
 class DirectUnavailable(Exception):
@@ -56,7 +56,7 @@ def open_direct(path: Path) -> int:
     return descriptor
 
 
-class Queue:
+class ReadQueue:
     """Reads in flight, for one thread at a time, into memory of its own or that of the caller.
 
     `piece_bytes` is the most that one read asks for, `memory_bytes` bounds what is in flight: 16 MiB
@@ -65,13 +65,13 @@ class Queue:
 
     def __init__(self, piece_bytes: int, memory_bytes: int = 16 << 20) -> None:
         piece_bytes = -(-piece_bytes // PAGE) * PAGE
-        self.depth = max(2, min(MOST_IN_FLIGHT, memory_bytes // piece_bytes))
+        self.depth = max(2, min(MAX_IODEPTH, memory_bytes // piece_bytes))
         self._piece_bytes, self._slots = piece_bytes, list[Bytes]()
-        self._flight: KernelFlight | ThreadFlight
+        self._flight: LibaioEngine | ThreadPoolEngine
         try:
-            self._flight = KernelFlight.idle()
+            self._flight = LibaioEngine.idle()
         except OSError:  # none in this kernel, or none left, or a container forbids them
-            self._flight = ThreadFlight(self.depth)
+            self._flight = ThreadPoolEngine(self.depth)
 
     def read(
         self,
@@ -98,7 +98,7 @@ class Queue:
         descriptors = np.broadcast_to(descriptors, count)
         # many small reads are submitted together; a few large ones as soon as there is room, so that the
         # disk is not idle while those that arrived with them are still being used
-        together = max(1, self.depth // (4 if self.depth > FEW_IN_FLIGHT else 8))
+        together = max(1, self.depth // (4 if self.depth > SHALLOW_IODEPTH else 8))
         try:
             while submitted < count or in_flight or arrived:
                 if submitted < count and (len(free) >= together or not in_flight):

@@ -2,7 +2,7 @@
 
 Where a disk fails under a mapped file, or the file was cut, the kernel answers a look at the page
 with SIGBUS. Here that signal puts empty pages in the place of those that are lost and makes a note,
-which `Guard.check` raises after the look. (libwayland guards shared memory in the same way.) The
+which `MapGuard.check` raises after the look. (libwayland guards shared memory in the same way.) The
 signal comes to the very thread that looks, at that instruction: inside NumPy's copying, where Python
 code may run. A bus error anywhere else is left to whoever was there before.
 
@@ -29,7 +29,7 @@ from typing import Any
 
 from iobench.host.memory import PAGE
 
-CAUGHT = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")  # as laid out below
+SIGBUS_HANDLED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")  # as laid out below
 
 # A leaf page without keys, as LMDB, which maps its files itself, lays it out: of zeros it would abort.
 # To whoever maps arrays it is as good as any other.
@@ -83,7 +83,7 @@ _libc.mremap.argtypes = (
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class Guard:
+class MapGuard:
     """A stretch of memory into which a file is mapped, watched until `release`.
 
     What cannot be read is replaced by empty pages: by one of `page`, if that is given, else the
@@ -93,7 +93,7 @@ class Guard:
     def __init__(self, path: Path, address: int, length: int, page: bytes = b"") -> None:
         self._path, self._address, self._end, self._page = path, address, address + length, page
         self._lost: Path | None = None
-        if CAUGHT:
+        if SIGBUS_HANDLED:
             _install()
             _guards.add(self)
 
@@ -142,7 +142,7 @@ def unmap_memory(address: int, count: int) -> None:
     _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(count))
 
 
-class FolderGuard(Guard):
+class FolderMapGuard(MapGuard):
     """Watches whatever this process has mapped of the files below a folder, or of a file, by the moment.
 
     Each page that is lost gives way to `page`, in which a library finds nothing. Maps may be made after
@@ -182,14 +182,14 @@ def guarded(folder: Path) -> Iterator[Callable[[], None]]:
 
     Yields what to call after each look: OSError where a page could not be read.
     """
-    guard = FolderGuard(folder)
+    guard = FolderMapGuard(folder)
     try:
         yield guard.check
     finally:
         guard.release()
 
 
-_guards: set[Guard] = set()
+_guards: set[MapGuard] = set()
 _before = _Action()  # what was done about bus errors before
 _passed_on = False
 

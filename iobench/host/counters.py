@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import psutil
 
-from iobench.host import machine
-from iobench.host.others import Others, OtherWork
-from iobench.host.tree import descendants
+from iobench.host import machine_info
+from iobench.host.background_load import BackgroundLoad, BackgroundLoadMonitor
+from iobench.host.process_tree import descendants
 
 Number = TypeVar("Number", int, float)
 
@@ -38,7 +38,7 @@ class Counts:
     memory_bytes: int | None
     steal_s: float | None
     device_disk_bytes: int | None
-    others: Others
+    others: BackgroundLoad
 
 
 class Counters:
@@ -48,8 +48,8 @@ class Counters:
     The memory of processes that are `apart`, by number, does not count: they are somebody else's.
     """
 
-    def __init__(self, path: Path, early_snapshot: bool = False, apart: Collection[int] = ()) -> None:
-        self._path, self._other_work, self._apart = path, OtherWork(path), apart
+    def __init__(self, path: Path, early_snapshot: bool = False, excluded: Collection[int] = ()) -> None:
+        self._path, self._background_load, self._excluded = path, BackgroundLoadMonitor(path), excluded
         self._pause = EARLY_SNAPSHOT_S if early_snapshot else SNAPSHOT_S
         self._before: tuple[int | None, float | None, int | None] = (None, None, None)
         self._used = (0.0, 0)
@@ -59,7 +59,7 @@ class Counters:
 
     def start(self) -> None:
         """Begin counting, with a thread that looks at memory twice a second."""
-        self._other_work.start()
+        self._background_load.start()
         self._before, self._used = self._accounts(), _used()
         self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
         self._sampler.start()
@@ -70,7 +70,7 @@ class Counters:
 
     def note_memory(self) -> None:
         """Look at memory now."""
-        if (seen := memory_bytes(self._apart)) is not None:
+        if (seen := memory_bytes(self._excluded)) is not None:
             self._snapshots.append(seen)
 
     def stop(self) -> Counts:
@@ -87,11 +87,11 @@ class Counters:
             memory_bytes=max(self._snapshots, default=None),
             steal_s=_difference(steal, before[1]),
             device_disk_bytes=_difference(device, before[2]),
-            others=self._other_work.stop(),
+            others=self._background_load.stop(),
         )
 
     def _accounts(self) -> tuple[int | None, float | None, int | None]:
-        steal, device = getattr(psutil.cpu_times(), "steal", None), machine.disk_account(self._path)
+        steal, device = getattr(psutil.cpu_times(), "steal", None), machine_info.disk_counters(self._path)
         return disk_bytes(), steal, device.read_bytes if device else None
 
     def _watch(self) -> None:
@@ -104,24 +104,24 @@ class Counters:
 class Memory:
     """Anonymous and shared memory of one process: its part by PSS, and what no other process shares."""
 
-    part_bytes: int
-    own_bytes: int  # anonymous: after a fork, what the process has written to
+    pss_bytes: int
+    private_bytes: int  # anonymous: after a fork, what the process has written to
 
 
-def memory_bytes(apart: Collection[int] = ()) -> int | None:
+def memory_bytes(excluded: Collection[int] = ()) -> int | None:
     """Anonymous and shared memory of this process and those below it, by PSS; None where untold.
 
     Without those that are `apart`, by number.
     """
-    own = memory_of(os.getpid())
+    own = process_memory(os.getpid())
     if own is None:
         return None
-    counted = (pid for pid in descendants() if pid not in apart)
-    found = map(memory_of, counted)  # one of them may just have ended
-    return own.part_bytes + sum(memory.part_bytes for memory in found if memory)
+    counted = (pid for pid in descendants() if pid not in excluded)
+    found = map(process_memory, counted)  # one of them may just have ended
+    return own.pss_bytes + sum(memory.pss_bytes for memory in found if memory)
 
 
-def memory_of(pid: int) -> Memory | None:
+def process_memory(pid: int) -> Memory | None:
     """The memory of one process; None where the kernel does not tell. Takes some 10 ms for each GiB."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.host.bus_errors import Guard, map_memory, unmap_memory
+from iobench.host.bus_errors import MapGuard, map_memory, unmap_memory
 from iobench.host.memory import HUGE_PAGE, MAP_NORESERVE, PAGE
 
 _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
@@ -66,7 +66,7 @@ class GuardedMap:
         advise(ctypes.c_void_p(self._begin), ctypes.c_size_t(len(self.bytes)), mmap.MADV_RANDOM)
 
 
-class _Guard(Guard):
+class _Guard(MapGuard):
     """Watches all files of a map; of one that fails, the whole gives way to zeros."""
 
     def __init__(self, paths: Sequence[Path], edges: list[int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from iobench.host import machine
+from iobench.host import machine_info
 from iobench.host.device.nvml import Gpu
 
 EVERY_S = 1.0
@@ -93,11 +93,11 @@ class Monitor:
 class _Accounts:
     clock: float
     cores: list[Any]
-    disk: machine.DiskAccount | None
+    disk: machine_info.DiskCounters | None
 
     @classmethod
     def now(cls, path: Path) -> _Accounts:
-        return cls(time.perf_counter(), psutil.cpu_times(percpu=True), machine.disk_account(path))
+        return cls(time.perf_counter(), psutil.cpu_times(percpu=True), machine_info.disk_counters(path))
 
 
 def _spent(before: Any, now: Any) -> tuple[float, float]:

@@ -39,8 +39,8 @@ def batches(
     import torch
 
     from iobench.host.device import pick_device
+    from iobench.loading.host_to_device import HostToDevice
     from iobench.loading.loaders import Job
-    from iobench.loading.transfer import HostToDevice
 
     check_setting("epoch", epoch)
     chosen = str(pick_device(device))
@@ -52,7 +52,7 @@ def batches(
     asked = epoch if used.own_order else drawn.batches(opener.schema.samples, epoch)
     job = Job(opener, drawn, chosen)
     with (
-        manifest.place_of(format).advising(),
+        manifest.location_of(format).hinting(),
         closing(used.open(job)) as epochs,
         closing(epochs.epoch(asked)) as running,
     ):

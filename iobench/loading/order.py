@@ -164,7 +164,7 @@ def blocks_of(schema: Schema, batch_size: int, block_bytes: int, window_bytes: i
     return block_rows, max(1, window_bytes // (batch_size * schema.sample_bytes))
 
 
-def shuffledness(batches: Sequence[Rows], block_rows: int, samples: int) -> float:
+def shuffle_quality(batches: Sequence[Rows], block_rows: int, samples: int) -> float:
     """How random batches are, from 0 (a batch is one block) to about 1 (as a full shuffle).
 
     The mean effective size of a batch if all samples of a block were alike, n² / Σ m² for m

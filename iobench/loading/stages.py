@@ -22,7 +22,7 @@ class Stages:
         """The function, such that each call's time counts for a stage."""
         return function
 
-    def beside(self, function: Callable[P, T]) -> Callable[P, T]:
+    def timed_in_background(self, function: Callable[P, T]) -> Callable[P, T]:
         """The same for what threads read beside the consumer."""
         return function
 
@@ -37,15 +37,15 @@ class Profile(Stages):
         self._clock = clock
         # appending is quick, and safe from any thread
         self._ns: dict[str, list[int]] = {stage: [] for stage in STAGES}
-        self._beside_ns: list[int] = []
+        self._background_ns: list[int] = []
 
     def timed(self, stage: str, function: Callable[P, T]) -> Callable[P, T]:
         """The function, such that each call's time counts for a stage."""
         return self._noted(self._ns[stage].append, function)
 
-    def beside(self, function: Callable[P, T]) -> Callable[P, T]:
+    def timed_in_background(self, function: Callable[P, T]) -> Callable[P, T]:
         """The same for what threads read beside the consumer."""
-        return self._noted(self._beside_ns.append, function)
+        return self._noted(self._background_ns.append, function)
 
     def _noted(self, note: Callable[[int], None], function: Callable[P, T]) -> Callable[P, T]:
         clock = self._clock
@@ -72,14 +72,14 @@ class Profile(Stages):
         return {**found, "open": open_s}
 
     @property
-    def beside_s(self) -> float:
+    def background_s(self) -> float:
         """Seconds that threads read beside the consumer, all together."""
-        return sum(self._beside_ns) / 1e9
+        return sum(self._background_ns) / 1e9
 
     @property
     def cost_s(self) -> float:
         """What the spans themselves took, by a trial of as many that are empty."""
-        spans = sum(map(len, self._ns.values())) + len(self._beside_ns)
+        spans = sum(map(len, self._ns.values())) + len(self._background_ns)
         timed, bare = (
             min(repeat(trial, number=TRIAL, repeat=3)) / TRIAL
             for trial in (Profile(self._clock).timed("other", nothing), nothing)

@@ -24,9 +24,9 @@ from typing import Any
 
 from _diagnoses import bad, data, good
 from iobench.diagnose import session
+from iobench.tuning.candidate import BASELINE, Candidate, compared
 from iobench.tuning.settings_race import SettingsRace
 from iobench.tuning.tunable_loader import TunableLoader
-from iobench.tuning.candidate import BASELINE, Candidate, compared
 from iobench.tuning.turn import TurnSpec
 
 BURN = "import os, sys\nwhile os.path.exists(sys.argv[1]): sum(range(1_000_000))"  # as long as this lives

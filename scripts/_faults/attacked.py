@@ -23,7 +23,7 @@ from iobench.base.errors import (
     MissingDependency,
     UnsupportedSchema,
 )
-from iobench.dataset import kept, seal
+from iobench.dataset import index_cache, seal
 from iobench.formats import Batch, Field, Schema
 
 PIECE_BYTES = 20_000  # of a chunk, shard, row group or record batch: several, of some samples each
@@ -126,7 +126,7 @@ class Whole:
     def files(self, variant: str) -> list[Path]:
         """Its files, and those that hold what readers found out about them."""
         manifest = self.of(variant)
-        index = manifest.root / kept.FOLDER
+        index = manifest.root / index_cache.FOLDER
         return [*manifest.files_of(variant), *index.glob(f"{manifest.path_of(variant).name}.*")]
 
     def copy(self, variant: str, root: Path) -> Path:

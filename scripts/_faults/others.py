@@ -47,7 +47,7 @@ def others(whole: Whole, folder: Path) -> list[Others]:
         own = folder / variant
         shutil.copytree(manifest.path_of(variant), own, ignore=shutil.ignore_patterns(seal.FILE_NAME))
         candidates = [own, *sorted(own.rglob("*"))]
-        path = next((one for one in candidates if form.recognises(one)), None)
+        path = next((one for one in candidates if form.sniff(one)), None)
         if path is not None:
             plain = Others(variant, own, path)
             found.append(_with_what_is_told(plain, manifest.schema, folder / f"{variant}-added"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import iobench
 from _faults.attacked import done, holds
 from iobench import Manifest
-from iobench.dataset import kept, seal
+from iobench.dataset import index_cache, seal
 from iobench.dataset.checksum import Checksum
 
 NAME, SMALL = "d", 4096  # the latter in elements
@@ -110,8 +110,8 @@ def go_on(scenario: Scenario, data_dir: Path, call: Call, elements: int = SMALL)
     if wrong or not set(call.variants) <= set(manifest.artifacts):
         raise NotWhole(f"prepared again, but not right: {wrong or sorted(manifest.artifacts)}")
     folders = {artifact.folder_name for artifact in manifest.artifacts.values()}
-    left = {path.name for path in root.iterdir()} - {".lock", "manifest.json", kept.FOLDER, *folders}
-    left |= {path.name for path in (root / kept.FOLDER).glob("*") if path.stem not in folders}
+    left = {path.name for path in root.iterdir()} - {".lock", "manifest.json", index_cache.FOLDER, *folders}
+    left |= {path.name for path in (root / index_cache.FOLDER).glob("*") if path.stem not in folders}
     if left:
         raise NotWhole(f"left behind: {sorted(left)}")
 

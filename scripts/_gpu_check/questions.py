@@ -23,18 +23,18 @@ def allocations(check: Check) -> Verdict:
     from iobench import StreamLoader
     from iobench.host.device import device_of
 
-    room, seen = device_of(torch.device(check.device)), []
+    device_api, seen = device_of(torch.device(check.device)), []
     loader = StreamLoader(check.manifest().root, format="npy", order="random", device=check.device)
-    room.empty_caches()
+    device_api.empty_caches()
     for _ in range(6):
-        before = room.allocations()
+        before = device_api.allocations()
         if before is None:
             return UNKNOWN, "nobody counts how often device memory is asked for"
         for batch in loader:
             batch["x"].float().mean()
-        room.synchronize()
-        seen.append((room.allocations() or 0) - before)
-    said = f"device allocations per epoch {seen}, most reserved {(room.peak_bytes() or (0, 0))[1] >> 20} MiB"
+        device_api.synchronize()
+        seen.append((device_api.allocations() or 0) - before)
+    said = f"device allocations per epoch {seen}, most reserved {(device_api.peak_bytes() or (0, 0))[1] >> 20} MiB"
     return (HOLDS if sum(seen[2:]) == 0 else FAILS), said
 
 
@@ -43,7 +43,7 @@ def late_consumer(check: Check) -> Verdict:
 
     from iobench import StreamLoader
     from iobench.dataset.checksum import Checksum
-    from iobench.loading.transfer import HostToDevice
+    from iobench.loading.host_to_device import HostToDevice
 
     manifest, transfer = check.manifest(), HostToDevice(torch.device(check.device), non_blocking=True)
     proof = Checksum(manifest.schema)
@@ -64,9 +64,9 @@ def clock(check: Check) -> Verdict:
     from iobench.bench.device_clock import DeviceClock
     from iobench.bench.training import Trainer
     from iobench.loading import loaders
+    from iobench.loading.host_to_device import HostToDevice
     from iobench.loading.loaders import Job
     from iobench.loading.order import Order
-    from iobench.loading.transfer import HostToDevice
 
     manifest, said = check.manifest(), []
     for loader in ("native", "stream"):
@@ -77,10 +77,10 @@ def clock(check: Check) -> Verdict:
             )
             job = Job(manifest.opener("npy"), Order("random", 64), check.device)
             trainer = Trainer("cnn", manifest.schema, transfer.device, seed=0)
-            found = DeviceClock(transfer.room, strict)
-            transfer.make_room()
+            found = DeviceClock(transfer.device_api, strict)
+            transfer.release_memory()
             with found:
-                wanted = epoch.Round(1, found.around(trainer.step), seconds=0.0)
+                wanted = epoch.RoundSpec(1, found.around(trainer.step), seconds=0.0)
                 done = epoch.measure(one, job, transfer, wanted).timing
             said.append(
                 f"{loader}{', strict' * strict}: epoch {done.epochs_s:.3f} s, host waited {done.wait_s:.3f}, "

@@ -23,9 +23,9 @@ def host_register(check: Check) -> Verdict:
 
     from iobench.host.device import device_of
 
-    room = device_of(torch.device(check.device))
-    room.use()
-    room.synchronize()  # CUDA's runtime is loaded
+    device_api = device_of(torch.device(check.device))
+    device_api.use()
+    device_api.synchronize()  # CUDA's runtime is loaded
     library = _runtime()
     if library is None:
         return UNKNOWN, "this torch has no libcudart of its own"
@@ -36,17 +36,17 @@ def host_register(check: Check) -> Verdict:
     ):
         array = np.frombuffer(mapped, np.uint8)
         try:
-            return _tried(library, room, array)
+            return _tried(library, device_api, array)
         finally:
             del array  # or the map could not be closed
 
 
-def _tried(library: Any, room: Any, array: Any) -> Verdict:
+def _tried(library: Any, device_api: Any, array: Any) -> Verdict:
     import torch
 
     host = torch.from_numpy(array)
-    there = torch.empty_like(host, device=room.torch)
-    before = _copied(room, there, host)
+    there = torch.empty_like(host, device=device_api.torch)
+    before = _copied(device_api, there, host)
     began = time.perf_counter()
     code = library.cudaHostRegister(array.ctypes.data, array.nbytes, READ_ONLY)
     took = time.perf_counter() - began
@@ -54,7 +54,7 @@ def _tried(library: Any, room: Any, array: Any) -> Verdict:
         library.cudaGetLastError()  # or the next call to CUDA would report it
         return UNKNOWN, f"cudaHostRegister of a read-only map gives error {code}"
     there.zero_()
-    after = _copied(room, there, host)
+    after = _copied(device_api, there, host)
     library.cudaHostUnregister(array.ctypes.data)
     said = (
         f"{host.nbytes >> 20} MiB registered in {took:.3f} s, copied at {after:.2f} GB/s, before that at "
@@ -63,15 +63,15 @@ def _tried(library: Any, room: Any, array: Any) -> Verdict:
     return (HOLDS, said) if torch.equal(there.cpu(), host) else (FAILS, f"other bytes arrived; {said}")
 
 
-def _copied(room: Any, there: Any, host: Any) -> float:
+def _copied(device_api: Any, there: Any, host: Any) -> float:
     """GB/s by the device's clock."""
     rates = []
     for _ in range(TIMES):
-        room.synchronize()
-        start = room.mark()
+        device_api.synchronize()
+        start = device_api.mark()
         there.copy_(host, non_blocking=True)
-        end = room.mark()
-        room.synchronize()
+        end = device_api.mark()
+        device_api.synchronize()
         rates.append(host.nbytes / end.seconds_since(start) / 1e9)
     return max(rates)
 

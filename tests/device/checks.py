@@ -17,13 +17,13 @@ from iobench.dataset.checksum import Checksum
 from iobench.formats import declared
 from iobench.host.device import device_of
 from iobench.loading import loaders
+from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.loading.stream import pipeline
-from iobench.loading.stream.choice import open_backend
+from iobench.loading.stream.backend_selection import select_backend
 from iobench.loading.stream.pipeline import Pipeline
-from iobench.loading.stream.transfer import MOST_BEHIND, transfer_to
-from iobench.loading.transfer import HostToDevice
+from iobench.loading.stream.transfer import MAX_BEHIND, transfer_to
 
 BATCH = 8
 
@@ -31,7 +31,7 @@ BATCH = 8
 def batches_of_stream(manifest, index, order, threads=2, transform=None):
     """(batch, rows) of one epoch whose groups are one batch each, so that slots are used again soon."""
     schema, epoch = manifest.schema, Order(order, BATCH)
-    backend_ = open_backend(manifest.opener("npy"), schema, threads, False)
+    backend_ = select_backend(manifest.opener("npy"), schema, threads, False)
     rows = epoch.batches(schema.samples, 0)
     before, pipeline.GROUP_BYTES = pipeline.GROUP_BYTES, 1
     try:
@@ -83,12 +83,12 @@ def memory_stays_flat(plug_in, schedule, manifest, index=0, epochs=50, batch_siz
 def the_consumer_is_never_far_behind(plug_in, schedule, manifest):
     """However late its stream is, a few batches are before it and not the whole epoch."""
     plug_in(schedule)
-    room, steps, behind = device_of(device(0)), [], []
+    device_api, steps, behind = device_of(device(0)), [], []
     for batch, _ in batches_of_stream(manifest, 0, "random"):
         batch["x"].add_(1)
-        steps.append(room.mark())
+        steps.append(device_api.mark())
         behind.append(sum(not step.reached() for step in steps))
-    assert max(behind) <= MOST_BEHIND + 1, behind
+    assert max(behind) <= MAX_BEHIND + 1, behind
 
 
 def nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, manifest, loader, index=0):
@@ -130,7 +130,7 @@ def peaks_are_each_case_s_own(plug_in, schedule, manifest):
         plug_in(schedule)
         transfer = HostToDevice(device(0), non_blocking=True)
         for size in batch_sizes:
-            transfer.make_room()
+            transfer.release_memory()
             measured(manifest, "native", 0, lambda batch: None, batch_size=size)
         return transfer.peak_bytes()
 
@@ -143,7 +143,7 @@ def copies_are_booked_as_waiting(plug_in, schedule, copy_s=0.02, step_s=0.01, st
     """Copies of 20 ms in the consumer's stream and steps of 10 ms, by the device's own clock."""
     machine = plug_in(schedule, copy_bytes_per_s=1000 / copy_s)
     transfer = HostToDevice(device(0), non_blocking=True)
-    clock = DeviceClock(transfer.room, strict)
+    clock = DeviceClock(transfer.device_api, strict)
     step = clock.around(lambda batch: machine.work(0, step_s))
     with clock:
         for _ in range(steps):
@@ -193,7 +193,7 @@ def measured(manifest, loader, index, consume, variant="npy", order=None, **chos
     given = {name: value for name, value in options.items() if name in own}
     one = loaders.get(loader, **given).on(job.device)
     transfer = HostToDevice(device(index), one.copies_without_blocking)
-    return epoch.measure(one, job, transfer, epoch.Round(1, consume, seconds=0.0))
+    return epoch.measure(one, job, transfer, epoch.RoundSpec(1, consume, seconds=0.0))
 
 
 def proved(manifest, loader, index, variant="npy", **chosen):

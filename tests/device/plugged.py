@@ -6,12 +6,12 @@ import torch
 from machine import SCHEDULES, Machine
 from simulated import Simulated
 
-from iobench.host import device as room
+from iobench.host import device as devices
 
 
 def wire(patch):
     """Have iobench and torch find the made-up devices, once a machine is plugged in."""
-    patch.setitem(room.KINDS, backend.NAME, Simulated)
+    patch.setitem(devices.KINDS, backend.NAME, Simulated)
     patch.setattr(torch.Tensor, "pin_memory", backend.pin)
     patch.setattr(torch.accelerator, "current_device_index", backend.Module.current_device)
     patch.setattr(torch.accelerator, "set_device_index", backend.Module.set_device)
@@ -26,7 +26,7 @@ def plug_in(monkeypatch):
     def plug_in(schedule="everything late", **options):
         made = Machine(SCHEDULES[schedule](), **options)
         backend._plugged.append(made)
-        room.device_of.cache_clear()
+        devices.device_of.cache_clear()
         return made
 
     wire(monkeypatch)
@@ -35,7 +35,7 @@ def plug_in(monkeypatch):
     yield plug_in
     torch.set_num_threads(threads)
     backend._plugged.clear()
-    room.device_of.cache_clear()
+    devices.device_of.cache_clear()
 
 
 @pytest.fixture(params=SCHEDULES)

@@ -5,7 +5,7 @@ from backend import NAME
 from simulated import device
 
 from iobench.bench.training import Trainer
-from iobench.loading.transfer import HostToDevice
+from iobench.loading.host_to_device import HostToDevice
 from iobench.studies import _combinations, _epochs, settings
 from iobench.studies._base import FAILS, HOLDS
 from iobench.studies._combinations import Combination, Resident

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from machine import SCHEDULES
 from simulated import device
 
-from iobench.host import limits
+from iobench.host import hardware_limits
 from iobench.host.memory import PAGE
 from iobench.loading.stream.ring import Ring
 from iobench.loading.stream.transfer import pinned_blocks, transfer_to
@@ -26,9 +26,12 @@ def test_the_link_is_measured_by_the_devices_clock_whatever_the_host_does(
     plug_in, monkeypatch, schedule, pinned, slot_bytes
 ):
     plug_in(schedule, copy_bytes_per_s=RATE)
-    monkeypatch.setattr(limits, "WARM_UP_S", 0.001)
-    monkeypatch.setattr(limits, "CHUNK_BYTES", 1 << 18)
-    ways = {"host to device": limits.host_to_device, "device to host": limits.device_to_host}
+    monkeypatch.setattr(hardware_limits, "WARM_UP_S", 0.001)
+    monkeypatch.setattr(hardware_limits, "CHUNK_BYTES", 1 << 18)
+    ways = {
+        "host to device": hardware_limits.host_to_device,
+        "device to host": hardware_limits.device_to_host,
+    }
     for name, measure in ways.items():
         found = measure(device(1), slot_bytes, pinned, 0.002)
         assert (found.name, found.how.rpartition(", ")[2]) == (name, "pinned" if pinned else "pageable")
@@ -37,16 +40,16 @@ def test_the_link_is_measured_by_the_devices_clock_whatever_the_host_does(
 
 def test_the_link_warms_up_before_it_is_timed_and_never_runs_dry(late, monkeypatch):
     asked = []
-    never_idle = limits._never_idle
-    monkeypatch.setattr(limits, "WARM_UP_S", 0.002)
+    never_idle = hardware_limits._never_idle
+    monkeypatch.setattr(hardware_limits, "WARM_UP_S", 0.002)
 
     def noting(ask, seconds):
         asked.append((seconds, late.now))
         return never_idle(ask, seconds)
 
-    monkeypatch.setattr(limits, "_never_idle", noting)
-    monkeypatch.setattr(limits, "CHUNK_BYTES", 1 << 18)
-    limits.host_to_device(device(0), 1 << 14, True, 0.001)
+    monkeypatch.setattr(hardware_limits, "_never_idle", noting)
+    monkeypatch.setattr(hardware_limits, "CHUNK_BYTES", 1 << 18)
+    hardware_limits.host_to_device(device(0), 1 << 14, True, 0.001)
     assert [seconds for seconds, _ in asked] == [0.002, 0.001]
     assert asked[1][1] > asked[0][1]  # by the warm-up's copies
 
@@ -63,7 +66,7 @@ def test_the_host_waits_for_the_oldest_only_so_that_two_are_always_under_way():
             under_way.pop(0)
 
     under_way, most = [], []
-    asked = limits._never_idle(Chunk, 0.001)
+    asked = hardware_limits._never_idle(Chunk, 0.001)
     assert asked == len(most)
     assert max(most) == 3
 

@@ -88,7 +88,7 @@ def test_cases_in_processes_of_their_own_are_proved_and_measured_on_both_devices
     if "spdl" not in {one["name"] for one in loaders.describe() if one["usable"] == "yes"}:
         pytest.skip("spdl is not installed")
     plug_in("everything late")
-    monkeypatch.syspath_prepend(Path(__file__).parent / "apart")
+    monkeypatch.syspath_prepend(Path(__file__).parent / "worker_site")
     devices = tuple(str(device(index)) for index in (0, 1))
     options = RunOptions(format=("npy",), loader=("spdl",), rounds="1", device=devices, limits=False)
     found = iobench.run(images, options, out=tmp_path / "r.jsonl")

@@ -52,34 +52,34 @@ def test_a_copy_out_of_pinned_memory_that_was_given_back_is_a_fault(late):
 
 
 def test_pinned_memory_comes_in_powers_of_two_and_is_given_out_again(late):
-    room = device_of(device(0))
-    address = room.memory(5000).ctypes.data
-    assert room.memory(8000).ctypes.data == address
+    device_api = device_of(device(0))
+    address = device_api.memory(5000).ctypes.data
+    assert device_api.memory(8000).ctypes.data == address
     assert late.pinned.bytes == 8192
-    held = [room.memory(5000), room.memory(5000)]
+    held = [device_api.memory(5000), device_api.memory(5000)]
     assert late.pinned.bytes == 2 * 8192
     assert all(slot.ctypes.data % 4096 == 0 for slot in held)
 
 
 def test_streams_are_out_of_step_until_one_waits_for_the_other(plug_in):
     plug_in("consumer late")
-    room = device_of(device(0))
-    side, event = room.side_stream, room.event()
-    with room.on(side):
+    device_api = device_of(device(0))
+    side, event = device_api.side_stream, device_api.event()
+    with device_api.on(side):
         there = ones().to(device(0), non_blocking=True)
     event.record(side)
     assert event.query()
     plug_in("copies late")
-    room = device_of(device(0))
-    side, event = room.side_stream, room.event()
-    with room.on(side):
+    device_api = device_of(device(0))
+    side, event = device_api.side_stream, device_api.event()
+    with device_api.on(side):
         there = ones().to(device(0), non_blocking=True)
     event.record(side)
     early = there + 1  # the consumer's stream, which is prompt, reads what is not there yet
-    room.current_stream().wait_event(event)
+    device_api.current_stream().wait_event(event)
     right = there + 1
     assert not event.query()
-    room.synchronize()
+    device_api.synchronize()
     assert early.cpu().tolist() == [POISON + 1] * 8
     assert right.cpu().tolist() == [2] * 8
 
@@ -96,26 +96,26 @@ def test_freed_memory_is_given_out_again_at_once_and_poisoned_in_its_stream(late
 
 
 def test_memory_belongs_to_the_stream_it_was_asked_for_in(late):
-    room = device_of(device(0))
+    device_api = device_of(device(0))
     torch.empty(8, device=device(0))
-    with room.on(room.side_stream):
+    with device_api.on(device_api.side_stream):
         torch.empty(8, device=device(0))
-    assert (room.allocations(), room.peak_bytes()) == (2, (512, 1024))
+    assert (device_api.allocations(), device_api.peak_bytes()) == (2, (512, 1024))
 
 
 def test_memory_that_another_stream_uses_is_held_back_until_that_is_through(plug_in):
     late = plug_in("everything late")
-    room = device_of(device(0))
-    with room.on(room.side_stream):
+    device_api = device_of(device(0))
+    with device_api.on(device_api.side_stream):
         there = torch.empty(8, device=device(0))
     used = there + 1
-    there.record_stream(room.current_stream())
+    there.record_stream(device_api.current_stream())
     block = there.block.memory
     del there
-    with room.on(room.side_stream):
+    with device_api.on(device_api.side_stream):
         assert torch.empty(8, device=device(0)).block.memory is not block
     late.stream_of(0).synchronize()
-    with room.on(room.side_stream):
+    with device_api.on(device_api.side_stream):
         found = [torch.empty(8, device=device(0)) for _ in range(2)]
     assert block.data_ptr() in [one.block.memory.data_ptr() for one in found]
     del used
@@ -144,19 +144,19 @@ def test_a_thread_that_begins_has_the_first_device(late):
 
 
 def test_time_is_that_of_the_devices_work(late):
-    room = device_of(device(0))
-    begins = room.mark()
+    device_api = device_of(device(0))
+    begins = device_api.mark()
     late.work(0, 0.5)
-    ends = room.mark()
+    ends = device_api.mark()
     assert not ends.reached()
     with pytest.raises(RuntimeError, match="must be completed"):
         ends.seconds_since(begins)
-    room.synchronize()
+    device_api.synchronize()
     assert ends.seconds_since(begins) == 0.5
     assert late.now == 0.5
     late.now += 1.0  # the host does something
-    begins, _, ends = room.mark(), late.work(0, 0.25), room.mark()
-    room.synchronize()
+    begins, _, ends = device_api.mark(), late.work(0, 0.25), device_api.mark()
+    device_api.synchronize()
     assert ends.seconds_since(begins) == 0.25
 
 

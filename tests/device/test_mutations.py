@@ -8,11 +8,11 @@ from machine import SCHEDULES
 from simulated import Simulated
 
 from iobench.bench import epoch
-from iobench.host import device as room
+from iobench.host import device as devices
 from iobench.host.device import Accelerator
 from iobench.loading import loaders
-from iobench.loading.stream.transfer import SideTransfer
-from iobench.loading.transfer import Side
+from iobench.loading.host_to_device import SideStreamCopier
+from iobench.loading.stream.transfer import SideStreamTransfer
 
 LOADERS = loaders.DEFAULT_LOADERS
 
@@ -61,7 +61,7 @@ def bounded(plug_in, schedule, images):
 
 def slots_used_again_at_once(patch):
     """Host memory is let go of while copies still read it."""
-    patch.setattr(Side, "release", lambda self, most: self._reading.clear())
+    patch.setattr(SideStreamCopier, "release", lambda self, most: self._reading.clear())
 
 
 def no_wait_for_the_copy(patch):
@@ -82,7 +82,7 @@ def no_final_synchronise(patch):
 def a_stream_per_epoch(patch):
     """Each loader copies on a stream of its own, which it makes when it is opened."""
     patch.setattr(Accelerator, "side_stream", property(lambda self: self._new_stream()))
-    patch.setattr("iobench.loading.stream.transfer.side_of", Side)
+    patch.setattr("iobench.loading.stream.transfer.side_copier", SideStreamCopier)
 
 
 def wrong_device(patch):
@@ -92,7 +92,7 @@ def wrong_device(patch):
 
 def wrong_device_in_threads(patch):
     """Threads that read pin memory and copy with the device that they began with."""
-    patch.setattr(Simulated, "current", lambda self: room.nullcontext())
+    patch.setattr(Simulated, "current", lambda self: devices.nullcontext())
 
 
 def peak_not_reset(patch):
@@ -118,7 +118,7 @@ def waits_by_the_host_s_clock(patch):
 
 def consumer_never_waits(patch):
     """Batches are handed over however far the consumer's stream is behind."""
-    patch.setattr(SideTransfer, "_not_too_far", lambda self, stream: None)
+    patch.setattr(SideStreamTransfer, "_not_too_far", lambda self, stream: None)
 
 
 MUTATIONS = {

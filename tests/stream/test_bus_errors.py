@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from stream_cases import in_child
 
-from iobench.dataset.kept import Kept
+from iobench.dataset.index_cache import IndexCache
 from iobench.formats import Listed
 from iobench.host import bus_errors
-from iobench.host.bus_errors import FolderGuard
+from iobench.host.bus_errors import FolderMapGuard
 from iobench.host.maps import GuardedMap
 
 SIZE = 8 << 20
@@ -73,7 +73,7 @@ def test_a_page_that_was_cut_off_is_an_error_that_names_the_file(path):
 
 
 def test_without_the_guard_the_process_ends(path, monkeypatch):
-    monkeypatch.setattr(bus_errors, "CAUGHT", False)
+    monkeypatch.setattr(bus_errors, "SIGBUS_HANDLED", False)
 
     def look():
         mapped = GuardedMap([path])
@@ -218,7 +218,7 @@ def test_files_side_by_side_are_each_what_they_are_and_fail_alone(path, tmp_path
 
 def test_what_a_library_has_mapped_is_guarded_page_by_page(path):
     def look():
-        guard = FolderGuard(path.parent, b"empty" + bytes(KEPT - 5))
+        guard = FolderMapGuard(path.parent, b"empty" + bytes(KEPT - 5))
         with open(path, "rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
         expected = path.read_bytes()
@@ -236,11 +236,11 @@ def test_what_a_library_has_mapped_is_guarded_page_by_page(path):
 @pytest.mark.parametrize("folder", ["fil", "filer"])
 def test_maps_of_other_folders_are_left_alone(path, tmp_path, folder):
     (tmp_path / "filer").mkdir()
-    ended_by_bus_error(lambda: cut_under(FolderGuard(tmp_path / folder), path))
+    ended_by_bus_error(lambda: cut_under(FolderMapGuard(tmp_path / folder), path))
 
 
 def test_a_forked_child_is_not_guarded_by_what_its_parent_checks(path):
-    guard = FolderGuard(path)
+    guard = FolderMapGuard(path)
     ended_by_bus_error(lambda: cut_under(guard, path))
     guard.release()
 
@@ -259,7 +259,7 @@ def test_a_list_of_places_that_is_cut_while_it_is_in_use_is_an_error(tmp_path, p
         return {"offset": np.arange(4096)}
 
     def look():
-        keep = Kept(path, tmp_path / ".index" / "data", "a test")
+        keep = IndexCache(path, tmp_path / ".index" / "data", "a test")
         assert keep("values", find)["offset"].sum() == keep("values", find)["offset"].sum()
         listed = Listed((path,), np.broadcast_to(np.int64(0), 4096), keep("values", find)["offset"])
         rows = np.array([4000, 7])

@@ -27,12 +27,12 @@ from iobench.formats import (
     Strided,
 )
 from iobench.host.memory import untouched_array
-from iobench.loading.stream import blocks, decoded, direct, files, gather
-from iobench.loading.stream.blocks import BlockReader
-from iobench.loading.stream.cached import CachedReader
-from iobench.loading.stream.direct import DirectReader
+from iobench.loading.stream import block_reader, decoded_blocks, direct_reader, files, gather
+from iobench.loading.stream.block_reader import BlockReader
+from iobench.loading.stream.cached_reader import CachedReader
+from iobench.loading.stream.composite_reader import CompositeReader
+from iobench.loading.stream.direct_reader import DirectReader
 from iobench.loading.stream.gather import Elements, one_thread
-from iobench.loading.stream.several import Several
 
 SHARDS, EACH = 40, 7
 SAMPLES = SHARDS * EACH
@@ -77,8 +77,8 @@ class Shards:
 
 @pytest.fixture(params=[(5, 3), (512, 0), (32_769, 11)], ids=["odd", "aligned", "large"])
 def shards(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MOST_OPEN", 4)
-    monkeypatch.setattr(direct, "MOST_OPEN", 4)
+    monkeypatch.setattr(files, "MAX_OPEN", 4)
+    monkeypatch.setattr(direct_reader, "MAX_OPEN", 4)
     return Shards(tmp_path, *request.param)
 
 
@@ -255,9 +255,9 @@ def test_the_memory_of_a_block_whose_rows_were_all_taken_is_used_again(encoded):
     assert len(set(several)) == 1
 
 
-@pytest.mark.parametrize("most", [8, gather.MOST_ITEM_BYTES])
+@pytest.mark.parametrize("most", [8, gather.MAX_ITEM_BYTES])
 def test_rows_larger_than_an_item_of_numpys_may_be_are_copied_as_well(monkeypatch, most):
-    monkeypatch.setattr(gather, "MOST_ITEM_BYTES", most)
+    monkeypatch.setattr(gather, "MAX_ITEM_BYTES", most)
     rows, numbers = np.random.default_rng(0).standard_normal((6, 5)), np.array([4, 0, 4])
     out, scattered = np.zeros((3, 5)), np.zeros((5, 5))
     Elements(rows)(numbers, out)
@@ -281,7 +281,7 @@ class Slow:
         self.harmed = set()
         self.begun = queue.SimpleQueue()
         spec = {"x": ((), np.dtype(np.int64))}
-        self.decoded = decoded.DecodedBlocks(self.counts, spec, room_for * 32, threads)
+        self.decoded = decoded_blocks.DecodedBlocks(self.counts, spec, room_for * 32, threads)
 
     def decode(self, number, out):
         self.begun.put(number)
@@ -401,7 +401,7 @@ def test_a_failure_leaves_no_memory_behind():
 
 def test_blocks_are_kept_as_long_as_there_is_room(encoded, monkeypatch):
     for room, times in ((1 << 20, 3), (1, 5)):
-        monkeypatch.setattr(blocks, "CACHE_BYTES", room)
+        monkeypatch.setattr(block_reader, "CACHE_BYTES", room)
         encoded.decoded.clear()
         with BlockReader(encoded.schema, [encoded.table], False, 1) as reader:
             for row in (0, 6, 14, 1, 7):  # two slots at least
@@ -442,7 +442,7 @@ def test_fields_that_lie_plain_and_fields_in_blocks_are_read_together(encoded, t
         CachedReader(Schema(26, y), {"y": place}, False),
         BlockReader(Schema(26, x), [encoded.table], False, 2),
     )
-    with Several(encoded.schema, parts) as reader:
+    with CompositeReader(encoded.schema, parts) as reader:
         for rows in ORDERS:
             encoded.check(reader, rows)
 
@@ -460,7 +460,7 @@ def test_rows_listed_at_whole_widths_are_taken_as_elements_of_an_array(tmp_path)
     wanted = np.array([20, 0, 7, 7, 3])
     for place, over in ((even, 8), (odd, None)):
         reader = CachedReader(schema, {"x": place}, cold=False)
-        assert reader._places.lattice("x") == over
+        assert reader._places.common_remainder("x") == over
         assert (reader.batch(wanted)["x"][1:] == rows[wanted][1:]).all()
         assert (reader.batch(wanted)["x"][0] == rows[20]).all() == (over is not None)
         reader.close()
@@ -481,6 +481,6 @@ def test_rows_in_chunks_are_taken_as_elements_wherever_the_chunks_lie(tmp_path, 
     every = np.arange(26)
     assert place.of_rows(place.first, every).tolist() == [max(f for f in first if f <= row) for row in every]
     with CachedReader(schema, {"x": place}, cold=False) as reader:
-        assert reader._places.lattice("x") == 40
+        assert reader._places.common_remainder("x") == 40
         wanted = np.array([25, 0, 4, 3, 8, 9, 20, 0])
         np.testing.assert_array_equal(reader.batch(wanted)["x"], rows[wanted])

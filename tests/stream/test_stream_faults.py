@@ -35,10 +35,10 @@ from iobench.base.errors import (
     LoaderFailed,
 )
 from iobench.formats import Reader
-from iobench.host import cache
-from iobench.host.aio import Queue
-from iobench.loading.stream import ahead, choice, pipeline
-from iobench.loading.stream.direct import DirectReader
+from iobench.host import page_cache
+from iobench.host.aio import ReadQueue
+from iobench.loading.stream import backend_selection, pipeline, readahead
+from iobench.loading.stream.direct_reader import DirectReader
 
 pytest_plugins = ("stream_fixtures",)
 
@@ -156,7 +156,7 @@ def test_an_epoch_that_is_left_leaves_nothing_behind(pictures, name, direct, ord
 @either_order
 @pytest.mark.usefixtures("by_file")
 def test_an_epoch_over_cold_files_that_is_left_leaves_nothing_behind(vectors, name, order):
-    cache.evict(vectors.files_of(name))
+    page_cache.evict(vectors.files_of(name))
     next(iter(loader(vectors, name, order=order)))
     assert_nothing_left(vectors.root)
 
@@ -170,7 +170,7 @@ def pieces(monkeypatch, by_file):
         pieces.append(time.sleep(0.01))
         return read(*arguments)
 
-    monkeypatch.setattr(ahead, "PIECE_BYTES", VECTORS * 1016 // 256)
+    monkeypatch.setattr(readahead, "PIECE_BYTES", VECTORS * 1016 // 256)
     monkeypatch.setattr(os, "preadv", slowly)
     return pieces
 
@@ -181,7 +181,7 @@ def test_leaving_does_not_wait_until_all_is_read_ahead(vectors, pieces, name, or
     with vectors.opener(name)() as reader:
         reader.placement()  # a walk over the files, once
     one = loader(vectors, name, order=order, batch_size=64, fields=["x"], threads=1)
-    cache.evict(vectors.files_of(name))
+    page_cache.evict(vectors.files_of(name))
     pieces.clear()
     next(iter(one))
     assert len(pieces) < 128
@@ -191,7 +191,7 @@ def test_leaving_does_not_wait_until_all_is_read_ahead(vectors, pieces, name, or
 @every_order
 def test_the_first_batch_does_not_wait_until_all_is_read_ahead(monkeypatch, vectors, pieces, order):
     as_a_read_begins(monkeypatch, lambda: time.sleep(0.1))  # the other threads go before the first batch's
-    cache.evict(vectors.files_of("npy"))
+    page_cache.evict(vectors.files_of("npy"))
     one = loader(vectors, "npy", order=order, batch_size=64, fields=["x"], threads=3)
     with contextlib.closing(iter(one)) as batches:
         next(batches)
@@ -332,7 +332,7 @@ def test_a_file_that_is_cut_while_it_is_opened_is_named(monkeypatch, own, name, 
         os.truncate(file, left)
         return 1.0
 
-    monkeypatch.setattr(choice, "_residency", then_cut)
+    monkeypatch.setattr(backend_selection, "_residency", then_cut)
     with pytest.raises(CorruptArtifact, match=str(file)) as caught:
         next(iter(loader(own, name)))
     assert "\n" not in str(caught.value)
@@ -359,7 +359,7 @@ def broken(*_):
 @pytest.mark.usefixtures("by_file")
 def test_a_disk_that_fails_ahead_of_the_cache_is_one_line(monkeypatch, vectors, name, order):
     one = loader(vectors, name, order=order)  # which reads files to check them
-    cache.evict(vectors.files_of(name))
+    page_cache.evict(vectors.files_of(name))
     monkeypatch.setattr(os, "preadv", broken)
     with pytest.raises(LoaderFailed, match=r"(?s)reading .*Input/output error") as caught:
         list(one)
@@ -371,12 +371,12 @@ def test_a_disk_that_fails_ahead_of_the_cache_is_one_line(monkeypatch, vectors, 
 @either_order
 @pytest.mark.usefixtures("real_direct")
 def test_a_disk_that_fails_past_the_cache_is_one_line(monkeypatch, pictures, name, direct, order):
-    collected = Queue._collected
+    collected = ReadQueue._collected
 
     def failing(self, *arguments):
         return [(slot, number, place, -errno.EIO) for slot, number, place, _ in collected(self, *arguments)]
 
-    monkeypatch.setattr(Queue, "_collected", failing)
+    monkeypatch.setattr(ReadQueue, "_collected", failing)
     with pytest.raises(LoaderFailed, match=r"(?s)reading .*Input/output error") as caught:
         list(loader(pictures, name, order=order, direct=direct))
     assert "\n" not in str(caught.value)
@@ -409,7 +409,7 @@ def failing(loop_disk, vectors):
 def test_a_disk_that_fails_is_one_line_and_no_bus_error(monkeypatch, failing, name, direct, order, cold):
     root, fail = failing(name)
     file = data_file(root, name)
-    cache.evict([file]) if cold else cache.warm([file])
+    page_cache.evict([file]) if cold else page_cache.warm([file])
 
     def go_on():
         as_a_read_begins(monkeypatch, fail)

@@ -35,10 +35,10 @@ from iobench.base.errors import (
     ManifestError,
     UnknownFormat,
 )
-from iobench.host import cache
+from iobench.host import page_cache
 from iobench.loading.order import ORDERS
-from iobench.loading.stream import ahead, turn
-from iobench.loading.stream import direct as direct_reads
+from iobench.loading.stream import direct_reader as direct_reads
+from iobench.loading.stream import readahead, readahead_window
 
 pytest_plugins = ("stream_fixtures",)
 
@@ -60,10 +60,10 @@ def test_every_sample_comes_once_in_its_place_and_nothing_is_left(pictures, name
     ("order", "long_bytes"), [("sequential", 1), ("random", 1 << 20), ("block", 1), ("block", 1 << 20)]
 )
 def test_cold_files_give_the_same_batches(by_file, monkeypatch, pictures, name, order, long_bytes):
-    monkeypatch.setattr(ahead, "PIECE_BYTES", 1 << 13)
-    monkeypatch.setattr(turn, "PIECE_BYTES", 1 << 13)
-    monkeypatch.setattr(turn, "LONG_BYTES", long_bytes)
-    cache.evict(pictures.files_of(name))
+    monkeypatch.setattr(readahead, "PIECE_BYTES", 1 << 13)
+    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1 << 13)
+    monkeypatch.setattr(readahead_window, "LONG_BYTES", long_bytes)
+    page_cache.evict(pictures.files_of(name))
     assert_batches(loader(pictures, name, order=order), SOURCE, rows_of(order))
     assert_nothing_left(pictures.root)
 
@@ -72,7 +72,7 @@ def test_cold_files_give_the_same_batches(by_file, monkeypatch, pictures, name, 
 @pytest.mark.parametrize(("order", "direct"), [("sequential", None), ("random", None), ("block", True)])
 @pytest.mark.usefixtures("real_direct", "by_file")
 def test_large_cold_files_give_the_same_batches(vectors, name, order, direct):
-    cache.evict(vectors.files_of(name))
+    page_cache.evict(vectors.files_of(name))
     rows = rows_of(order, samples=VECTORS, batch_size=1000)
     assert_batches(loader(vectors, name, order=order, direct=direct, batch_size=1000), vector_arrays(), rows)
 

@@ -20,7 +20,7 @@ from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import pinned
 
 if TYPE_CHECKING:  # it loads torch
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 Self = TypeVar("Self", bound="Loader")
 # the rows of each batch for a loader that is told them, the epoch's number for one with its own order

@@ -19,7 +19,7 @@ from iobench.loading.loaders.huggingface import tensor_of_column
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 MEMBERS = ["*.npy", "*.png", "*.jpg", "*.cls"]  # of archives, that its decoder makes arrays and numbers of
 

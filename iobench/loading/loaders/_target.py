@@ -28,7 +28,7 @@ from iobench.loading.tensors import tensor_of
 if TYPE_CHECKING:
     import torch
 
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 OF_DATA = ("path", "format")  # given only where a function cannot do without: it may know where its own lie
 OF_CASE = ("batch_size", "order", "shuffle", "seed", "device")

@@ -27,7 +27,7 @@ from iobench.loading.tensors import tensor_of
 if TYPE_CHECKING:
     import torch
 
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 Self = TypeVar("Self", bound="Dali")
 CPU, GPU = "cpu", "gpu"

@@ -15,7 +15,7 @@ from iobench.base.errors import (
     InvalidSettings,
 )
 from iobench.dataset.manifest import Opener
-from iobench.formats import Convert, Reader, Rows, Timed, option
+from iobench.formats import Convert, Reader, Rows, TimingWrapper, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader, fetch_option
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import DataLoader, DistributedSampler
 
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class SampleDataset:
             silence_read_only_warning()
         return self._reader
 
-    def open_timed(self, timed: Timed) -> None:
+    def open_timed(self, timed: TimingWrapper) -> None:
         """Open this process's reader, with what it decodes timed."""
         self.open().time_decoding(timed)
 

@@ -22,7 +22,7 @@ from iobench.loading.loaders._loader import Epochs, Job, Loader
 from iobench.loading.order import LIMITS
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 MOST_AHEAD = 1024  # batches, each in memory of its own
 

@@ -27,7 +27,7 @@ from iobench.loading.loaders._loader import Epochs, Job, Loader
 if TYPE_CHECKING:
     import torch
 
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 Self = TypeVar("Self", bound="Gds")
 Positions: TypeAlias = npt.NDArray[np.int64]

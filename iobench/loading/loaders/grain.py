@@ -23,7 +23,7 @@ from iobench.loading.order import LIMITS
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 THREADS, ENDING_S = "grain-prefetch", 10.0
 

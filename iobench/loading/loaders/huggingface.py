@@ -18,7 +18,7 @@ import numpy as np
 from iobench.base.errors import (
     InvalidSettings,
 )
-from iobench.formats import Format, Rows, Timed, field_name, option
+from iobench.formats import Format, Rows, TimingWrapper, field_name, option
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import (
@@ -92,7 +92,7 @@ class Samples(SampleDataset):
             self._views = list(self._formatted(_mapped(self._opener)))
         return self._views
 
-    def open_timed(self, timed: Timed) -> None:
+    def open_timed(self, timed: TimingWrapper) -> None:
         """Open this process's dataset; nobody can tell what of its time is decoding."""
         self.open()
 

@@ -17,7 +17,7 @@ from iobench.loading.loaders._workers import MOST_AHEAD
 from iobench.loading.loaders.huggingface import tensor_of_column
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from iobench.loading.loaders._workers import WorkerLoader
 from iobench.loading.loaders.dataloader import unwarned
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

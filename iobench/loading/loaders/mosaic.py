@@ -23,7 +23,7 @@ from iobench.loading.loaders.dataloader import unwarned
 from iobench.loading.tensors import silence_read_only_warning
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 SHARED_MEMORY = Path("/dev/shm")
 OF_64_NODES = ("py1s", "py2s")  # shuffles that deal samples out to 64 nodes, and repeat some, unless told

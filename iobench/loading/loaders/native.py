@@ -16,7 +16,7 @@ from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.tensors import pinned, silence_read_only_warning, tensor_of, unmoved
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
 from iobench.loading.loaders.webdataset import MOST_SHUFFLED
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

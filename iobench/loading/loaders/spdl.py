@@ -19,7 +19,7 @@ from iobench.loading.order import LIMITS
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 MOST_KEPT = 65536
 
@@ -90,7 +90,7 @@ class SpdlEpochs(Epochs):
         from spdl.pipeline import PipelineBuilder
 
         threads = self._settings.threads or len(os.sched_getaffinity(0))
-        read = self.stages.beside(self._read)
+        read = self.stages.timed_in_background(self._read)
         builder: Any = PipelineBuilder()
         stage = builder.add_source(source).pipe(read, concurrency=threads, output_order="input")
         return stage.add_sink(self._settings.sink).build(num_threads=threads)

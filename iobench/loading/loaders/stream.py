@@ -11,7 +11,7 @@ from iobench.loading.loaders._loader import Epochs, Job, Loader
 from iobench.loading.order import LIMITS
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 SLOTS = 5
 
@@ -56,12 +56,12 @@ class StreamEpochs(Epochs):
         super().__init__(loader, job)
         import torch
 
-        from iobench.loading.stream.choice import open_backend
+        from iobench.loading.stream.backend_selection import select_backend
         from iobench.loading.stream.pipeline import Pipeline
         from iobench.loading.stream.transfer import transfer_to
 
         schema = job.opener.schema
-        backend = open_backend(job.opener, schema, loader.threads, loader.direct)
+        backend = select_backend(job.opener, schema, loader.threads, loader.direct)
         transfer = transfer_to(torch.device(job.device))
         self._pipeline = Pipeline(backend, schema, job.order, transfer, stages=job.stages)
 

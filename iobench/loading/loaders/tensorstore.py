@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from iobench.formats._zarr_reader import ZarrReader
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from iobench.loading.loaders.webdataset import MOST_SHUFFLED
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 AS_WORDS = {"uint32": "int32", "uint64": "int64", "bfloat16": "int16"}  # TensorFlow decodes no such bytes
 

@@ -28,7 +28,7 @@ from iobench.loading.loaders.dataloader import (
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)

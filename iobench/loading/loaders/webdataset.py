@@ -27,7 +27,7 @@ from iobench.loading.loaders.dataloader import unwarned
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from iobench.loading.transfer import HostBatch
+    from iobench.loading.host_to_device import HostBatch
 
 MOST_SHUFFLED = 1 << 30
 IMAGES = ("png", "jpg", "jpeg")

@@ -1,5 +1,5 @@
 """A loader that keeps disk, memory and device busy: batches read by threads into reused memory."""
 
-from iobench.loading.stream.loader import StreamLoader
+from iobench.loading.stream.stream_loader import StreamLoader
 
 __all__ = ["StreamLoader"]

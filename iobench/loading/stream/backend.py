@@ -11,12 +11,12 @@ from iobench.base.errors import (
     LoaderFailed,
 )
 from iobench.formats import Batch, Reader, Rows
-from iobench.host.bus_errors import CAUGHT, Guard
-from iobench.loading.stream.blocks import BlockReader
-from iobench.loading.stream.cached import CachedReader
-from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.several import Several
-from iobench.loading.stream.unchanged import Unchanged
+from iobench.host.bus_errors import SIGBUS_HANDLED, MapGuard
+from iobench.loading.stream.block_reader import BlockReader
+from iobench.loading.stream.cached_reader import CachedReader
+from iobench.loading.stream.change_detector import ChangeDetector
+from iobench.loading.stream.composite_reader import CompositeReader
+from iobench.loading.stream.direct_reader import DirectReader
 
 
 class Backend:
@@ -32,7 +32,12 @@ class Backend:
     by_library = True  # which may map a file, and not survive that it was cut off
 
     def __init__(
-        self, path: Path, reader: Reader, threads: int, unchanged: Unchanged, guards: Sequence[Guard] = ()
+        self,
+        path: Path,
+        reader: Reader,
+        threads: int,
+        unchanged: ChangeDetector,
+        guards: Sequence[MapGuard] = (),
     ) -> None:
         self.path, self.reader, self.threads, self.unchanged = path, reader, threads, unchanged
         self._guards = guards
@@ -43,7 +48,7 @@ class Backend:
         CorruptArtifact where a file changes, LoaderFailed where the disk fails.
         """
         with failures_of(self.path):
-            if self.by_library or not CAUGHT:
+            if self.by_library or not SIGBUS_HANDLED:
                 self.unchanged.check()
             try:
                 self.reader.read(rows, out)
@@ -52,7 +57,7 @@ class Backend:
                 raise
             self._check()
 
-    def phase(self, name: str, rows: Rows) -> int:
+    def page_offset(self, name: str, rows: Rows) -> int:
         """Where in a page memory for these rows should begin."""
         return 0
 
@@ -78,10 +83,14 @@ class CachedBackend(Backend):
     """Rows whose places are known, out of the page cache."""
 
     by_library = False
-    reader: CachedReader | BlockReader | Several
+    reader: CachedReader | BlockReader | CompositeReader
 
     def __init__(
-        self, path: Path, reader: CachedReader | BlockReader | Several, threads: int, unchanged: Unchanged
+        self,
+        path: Path,
+        reader: CachedReader | BlockReader | CompositeReader,
+        threads: int,
+        unchanged: ChangeDetector,
     ) -> None:
         super().__init__(path, reader, threads, unchanged)
         self.cold = reader.cold
@@ -104,9 +113,9 @@ class DirectBackend(Backend):
     by_library = False
     reader: DirectReader
 
-    def phase(self, name: str, rows: Rows) -> int:
+    def page_offset(self, name: str, rows: Rows) -> int:
         """Where in a page memory for these rows should begin."""
-        return self.reader.phase(name, rows.start) if isinstance(rows, slice) else 0
+        return self.reader.page_offset(name, rows.start) if isinstance(rows, slice) else 0
 
 
 @contextmanager

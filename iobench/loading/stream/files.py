@@ -17,7 +17,7 @@ from iobench.base.errors import (
     corrupt,
 )
 
-MOST_OPEN = 256
+MAX_OPEN = 256
 READ_BYTES = 8 << 20  # the most that is read in one call: the kernel reads this far ahead of itself
 
 Bytes = npt.NDArray[np.uint8]
@@ -29,7 +29,7 @@ class _Opened:
     users: int = 0
 
 
-class Files:
+class DescriptorPool:
     """Descriptors of files by their numbers; those used last stay open, for several threads."""
 
     def __init__(self, paths: Sequence[Path], opening: Callable[[Path], int]) -> None:
@@ -39,7 +39,7 @@ class Files:
         self._closed = False
 
     @contextmanager
-    def using(self, number: int) -> Iterator[int]:
+    def descriptor(self, number: int) -> Iterator[int]:
         """The descriptor of a file, which stays open for as long as the block runs.
 
         ValueError after `close`; OSError where it cannot be opened.
@@ -51,7 +51,7 @@ class Files:
         finally:
             with self._lock:
                 found.users -= 1
-                self._trim(0 if self._closed else MOST_OPEN)
+                self._trim(0 if self._closed else MAX_OPEN)
 
     def close(self) -> None:
         """Close what is not being used at this moment; that is closed as soon as it is not."""

@@ -16,11 +16,11 @@ import numpy.typing as npt
 import torch
 
 from iobench.formats import Array, raw_bytes
-from iobench.loading.stream.places import Index, Locate, Places
+from iobench.loading.stream.addresses import Index, Locate, RowAddresses
 
 Bytes = npt.NDArray[np.uint8]
 Copy: TypeAlias = Callable[[Index, Array], None]
-MOST_ITEM_BYTES = (1 << 31) - 1  # of one item of an array of NumPy's
+MAX_ITEM_BYTES = (1 << 31) - 1  # of one item of an array of NumPy's
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Gather:
         self.copy(rows, out)
 
 
-def gather_of(places: Places, name: str, memory: Bytes) -> Gather:
+def gather_for(places: RowAddresses, name: str, memory: Bytes) -> Gather:
     """What copies rows of a field out of memory in which its files lie side by side.
 
     Where all positions are multiples of the width, but for one offset, NumPy's take knows rows as
@@ -51,10 +51,10 @@ def gather_of(places: Places, name: str, memory: Bytes) -> Gather:
     150 KB rows 0.86 to 0.95 of the speed. The kernel's asynchronous reads, a hundred rows to a call, gave as
     much as index_select, and less than take.
     """
-    width, first = places.widths[name], places.dense(name)
+    width, first = places.widths[name], places.start_if_contiguous(name)
     if first is not None:
         return Gather(None, Elements(memory[first:][: places.samples * width].reshape(-1, width)))
-    over = places.lattice(name)
+    over = places.common_remainder(name)
     if over is not None:
         take = Elements(memory[over:][: (len(memory) - over) // width * width].reshape(-1, width))
         return Gather(places.elements(name, over), take)
@@ -80,7 +80,7 @@ class Elements:
     def _rows(self, array: Array) -> Array:
         """Rows as items of their size, which NumPy assigns fastest, or else as bytes."""
         held = np.frombuffer(raw_bytes(array), np.uint8)
-        if self._bytes > MOST_ITEM_BYTES:
+        if self._bytes > MAX_ITEM_BYTES:
             return held.reshape(-1, self._bytes)
         return held.view(np.dtype((np.void, self._bytes)))
 

@@ -21,8 +21,8 @@ from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.stream.backend import Backend
 from iobench.loading.stream.ring import Ring
 from iobench.loading.stream.transfer import Tensors, Transfer
-from iobench.loading.stream.views import following
-from iobench.loading.stream.workers import Pending, Workers
+from iobench.loading.stream.views import joined_view
+from iobench.loading.stream.worker_pool import Pending, WorkerPool
 from iobench.loading.tensors import tensors_of
 
 Transform = Callable[[Tensors], Tensors]
@@ -45,7 +45,7 @@ class Pipeline:
         stages: Stages = UNTIMED,
     ) -> None:
         self._backend, self._transfer, self._transform = backend, transfer, transform
-        self._read = stages.beside(backend.read)
+        self._read = stages.timed_in_background(backend.read)
         # past the cache, a window is read as a whole, so that no block is read twice
         self._window = order.window_batches if backend.direct and order.kind == "block" else None
         batch_bytes = min(order.batch_size, schema.samples) * schema.sample_bytes
@@ -73,7 +73,7 @@ class Pipeline:
         generator along.
         """
         process, pending = os.getpid(), deque[Pending[Filled]]()
-        workers = Workers(self._fill, self._backend.threads)
+        workers = WorkerPool(self._fill, self._backend.threads)
         end = partial(self._end, workers, process)
         # a thread that outlives the interpreter is torn out of torch's code, which aborts the process
         atexit.register(end)
@@ -98,7 +98,7 @@ class Pipeline:
         for ring in self._rings.values():
             ring.close()
 
-    def _end(self, workers: Workers[list[Rows], Filled], process: int) -> None:
+    def _end(self, workers: WorkerPool[list[Rows], Filled], process: int) -> None:
         if os.getpid() == process:  # a child has none of these threads
             self._backend.stop()
             workers.close()
@@ -138,7 +138,9 @@ class Pipeline:
         """Room for that many samples."""
         slot = {}
         for f in self._fields:
-            memory = self._rings[f.name].take(samples * f.sample_bytes, self._backend.phase(f.name, rows))
+            memory = self._rings[f.name].take(
+                samples * f.sample_bytes, self._backend.page_offset(f.name, rows)
+            )
             slot[f.name] = memory.view(f.dtype).reshape(samples, *f.shape)
         return slot
 
@@ -175,7 +177,7 @@ def _joined(group: list[Rows]) -> Rows:
     if len(group) == 1:
         return first
     parts = [rows for rows in group if not isinstance(rows, slice)]
-    whole = following(parts)
+    whole = joined_view(parts)
     return np.concatenate(parts) if whole is None else whole
 
 

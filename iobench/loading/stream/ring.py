@@ -29,12 +29,12 @@ class Ring:
         self._out: set[_Held] = set()
         self._back: deque[_Held] = deque()  # in whichever thread the last reference is dropped
 
-    def take(self, count: int, phase: int = 0) -> Bytes:
-        """`count` bytes of a slot, from byte `phase` of a page on; free when no view of them is left."""
+    def take(self, count: int, page_offset: int = 0) -> Bytes:
+        """`count` bytes of a slot, from byte `page_offset` of a page on; free when no view of them is left."""
         lease = _Lease(self._memory())
         # the callback is no Python code: a signal that came while it ran would be lost
         self._out.add(_Held(lease, self._back.append))
-        return np.asarray(lease)[phase : phase + count]
+        return np.asarray(lease)[page_offset : page_offset + count]
 
     def close(self) -> None:
         """Let go of the slots; those in use go when they are let go of."""

@@ -16,13 +16,13 @@ from iobench.base.errors import (
 from iobench.base.text import reason
 from iobench.host.device import Accelerator, Device, device_of
 from iobench.host.memory import PAGE, touched_array
-from iobench.loading.transfer import Side, side_of
+from iobench.loading.host_to_device import SideStreamCopier, side_copier
 
 Tensors = dict[str, torch.Tensor]
 Bytes = npt.NDArray[np.uint8]
 
 COPIED = "_iobench_copied"  # of a tensor: the event behind its copy
-MOST_BEHIND = 2  # groups of batches that the consumer's stream may have before it when it gets another
+MAX_BEHIND = 2  # groups of batches that the consumer's stream may have before it when it gets another
 
 
 class Transfer:
@@ -42,18 +42,18 @@ class Transfer:
         """Called in the consumer's thread for each batch that it gets."""
 
 
-class PlainTransfer(Transfer):
+class BlockingTransfer(Transfer):
     """Copies batches to a device that has no stream to spare, and waits for each."""
 
-    def __init__(self, room: Device) -> None:
-        self._room = room
+    def __init__(self, device_api: Device) -> None:
+        self._device_api = device_api
 
     def send(self, batches: list[Tensors]) -> list[Tensors]:
         """The batches on the device."""
-        return [{name: t.to(self._room.torch) for name, t in batch.items()} for batch in batches]
+        return [{name: t.to(self._device_api.torch) for name, t in batch.items()} for batch in batches]
 
 
-class SideTransfer(Transfer):
+class SideStreamTransfer(Transfer):
     """Copies batches out of pinned memory on the device's side stream, beside the consumer's work.
 
     Device memory comes from torch's allocator and belongs to the consumer. Whoever reads goes on
@@ -63,9 +63,9 @@ class SideTransfer(Transfer):
 
     at_once = True  # pinning a little takes as long as pinning much
 
-    def __init__(self, room: Accelerator) -> None:
-        self._room = room
-        self._side: Side = side_of(room)
+    def __init__(self, device_api: Accelerator) -> None:
+        self._device_api = device_api
+        self._side: SideStreamCopier = side_copier(device_api)
         self._behind: deque[Any] = deque()
         self._last: Any = None
 
@@ -78,7 +78,7 @@ class SideTransfer(Transfer):
         found: list[Bytes] = []
         for pinned, held in pinned_blocks(size, slots):
             try:
-                block = self._room.memory(pinned)
+                block = self._device_api.memory(pinned)
             except (RuntimeError, MemoryError) as error:
                 raise LoaderFailed(
                     f"pinning {pinned} bytes of memory: {reason(error)}; use less of it"
@@ -98,7 +98,7 @@ class SideTransfer(Transfer):
 
         That memory is not given out again before the consumer's stream is through with it.
         """
-        stream = self._room.current_stream()
+        stream = self._device_api.current_stream()
         for tensor in batch.values():
             copied = _copied(tensor)
             if copied is not None and copied is not self._last:
@@ -108,19 +108,19 @@ class SideTransfer(Transfer):
             tensor.record_stream(stream)
 
     def _not_too_far(self, stream: Any) -> None:
-        event = self._room.event()
+        event = self._device_api.event()
         event.record(stream)
         self._behind.append(event)
-        if len(self._behind) > MOST_BEHIND:
+        if len(self._behind) > MAX_BEHIND:
             self._behind.popleft().synchronize()
 
 
 def transfer_to(device: torch.device) -> Transfer:
     """How batches get to a device."""
-    room = device_of(device)
-    if isinstance(room, Accelerator) and room.side_streams:
-        return SideTransfer(room)
-    return Transfer() if room.is_host else PlainTransfer(room)
+    device_api = device_of(device)
+    if isinstance(device_api, Accelerator) and device_api.side_streams:
+        return SideStreamTransfer(device_api)
+    return Transfer() if device_api.is_host else BlockingTransfer(device_api)
 
 
 def pinned_blocks(size: int, slots: int) -> Iterator[tuple[int, int]]:

@@ -14,7 +14,7 @@ from _faults.deeds import DEEDS, damage
 from _faults.others import Others, others
 from _faults.reading import WAYS, assert_right
 from _faults.registry import Outcome, Trials, kind
-from iobench.dataset import kept
+from iobench.dataset import index_cache
 
 TIMES = {True: ", times preserved", False: ""}
 
@@ -38,7 +38,7 @@ def damages(trials: Trials) -> Iterator[Outcome]:
         files = [root / file.relative_to(whole.of(variant).root) for file in whole.files(variant)]
         file = damage(deed, files, strangers, stays, trials.chance)
         ended = forked(functools.partial(_read, root, variant, way))
-        where = f"{variant}'s index" if kept.FOLDER in file.parts else variant
+        where = f"{variant}'s index" if index_cache.FOLDER in file.parts else variant
         yield f"{number}: {deed} in {file.name} of {where}{TIMES[stays]}, {way}", complaint(ended)
         shutil.rmtree(root.parent)
 

@@ -15,10 +15,10 @@ from iobench.base.errors import (
     DeviceUnavailable,
     InvalidSettings,
 )
-from iobench.host import device as room
+from iobench.host import device as devices
 from iobench.host.device import Cuda, Mps, device_of, pick_device
-from iobench.loading.stream.transfer import PlainTransfer, transfer_to
-from iobench.loading.transfer import HostToDevice
+from iobench.loading.host_to_device import HostToDevice
+from iobench.loading.stream.transfer import BlockingTransfer, transfer_to
 
 pytest_plugins = "plugged"
 
@@ -154,30 +154,30 @@ def test_mps_goes_without_pinned_memory_and_side_streams(monkeypatch):
     assert (mps.pins, mps.side_streams, mps.peak_bytes(), mps.allocations()) == (False, False, None, None)
     mps.reset_peak()
     assert mps.memory(3).shape == (3,)
-    transfer = PlainTransfer(Mps(torch.device("cpu")))  # copies in the way, wherever that is
+    transfer = BlockingTransfer(Mps(torch.device("cpu")))  # copies in the way, wherever that is
     assert transfer.send([{"x": torch.ones(3)}])[0]["x"].tolist() == [1] * 3
     transfer.hand_over({})
 
 
 def test_a_device_without_side_streams_is_fed_by_waiting(late, monkeypatch):
-    kinds = {**room.KINDS, NAME: type("Plain", (room.KINDS[NAME],), {"side_streams": False})}
-    monkeypatch.setattr(room, "KINDS", kinds)
+    kinds = {**devices.KINDS, NAME: type("Plain", (devices.KINDS[NAME],), {"side_streams": False})}
+    monkeypatch.setattr(devices, "KINDS", kinds)
     device_of.cache_clear()
     transfer = transfer_to(device(0))
-    assert type(transfer) is PlainTransfer
+    assert type(transfer) is BlockingTransfer
     (batch,) = transfer.send([{"x": torch.ones(3)}])
     assert late.unfinished() == 0
     assert batch["x"].cpu().tolist() == [1] * 3
-    HostToDevice(device(0), False).make_room()
+    HostToDevice(device(0), False).release_memory()
 
 
 def test_the_accelerator_in_use_is_told_from_one_that_is_only_here(late, built_for, monkeypatch):
     built_for(NAME, 2)
-    assert room.in_use() == "cpu"
+    assert devices.in_use() == "cpu"
     torch.empty(3, device=device(0))
-    assert room.in_use() == NAME
+    assert devices.in_use() == NAME
     built_for(None, 0)
-    assert room.in_use() == "cpu"
+    assert devices.in_use() == "cpu"
 
 
 def test_the_generic_room_asks_torch_accelerator(monkeypatch):
@@ -194,7 +194,7 @@ def test_the_generic_room_asks_torch_accelerator(monkeypatch):
     properties = SimpleNamespace(name="a card", total_memory=9)
     module = SimpleNamespace(get_device_properties=lambda where: properties)
     monkeypatch.setattr(torch, "get_device_module", lambda where: module)
-    one = room.Accelerator(torch.device("xpu:1"))
+    one = devices.Accelerator(torch.device("xpu:1"))
     one.use()
     one.synchronize()
     one.reset_peak()

@@ -21,7 +21,7 @@ while not select.select([0], [], [], {LOOK_S})[0]:
 """
 
 
-def end_where_stopped(seconds: float) -> subprocess.Popen[bytes]:
+def kill_when_stopped(seconds: float) -> subprocess.Popen[bytes]:
     """Start a small process that kills this one once it has been stopped for so long; it ends with it."""
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _GUARD, str(os.getpid()), str(seconds)],

@@ -18,8 +18,8 @@ from iobench.bench import trace
 from iobench.bench.training import Trainer
 from iobench.dataset.checksum import Checksum
 from iobench.loading import loaders
-from iobench.loading.stream.transfer import SideTransfer, Transfer, transfer_to
-from iobench.loading.transfer import HostToDevice, device_errors
+from iobench.loading.host_to_device import HostToDevice, device_errors
+from iobench.loading.stream.transfer import SideStreamTransfer, Transfer, transfer_to
 
 LOADERS = loaders.DEFAULT_LOADERS
 
@@ -123,13 +123,13 @@ def test_a_transform_s_batches_are_copied_before_they_are_let_go(plug_in, images
 
 def test_each_batch_is_handed_over_once_in_the_consumers_thread(late, images, monkeypatch):
     handed = []
-    hand_over = SideTransfer.hand_over
+    hand_over = SideStreamTransfer.hand_over
 
     def noting(self, batch):
         handed.append((batch["x"].untyped_storage()._cdata, threading.get_ident()))
         hand_over(self, batch)
 
-    monkeypatch.setattr(SideTransfer, "hand_over", noting)
+    monkeypatch.setattr(SideStreamTransfer, "hand_over", noting)
     here = threading.get_ident()
     for number, (batch, _) in enumerate(checks.batches_of_stream(images, 0, "random"), 1):
         assert len(handed) == number  # not before it is asked for
@@ -139,7 +139,7 @@ def test_each_batch_is_handed_over_once_in_the_consumers_thread(late, images, mo
 
 def test_batches_are_copied_by_other_threads_and_the_first_two_together(late, images, monkeypatch):
     together, sent = threading.Barrier(2, timeout=PATIENCE_S), []
-    send = SideTransfer.send
+    send = SideStreamTransfer.send
 
     def meeting(self, batches):
         moved = send(self, batches)
@@ -148,14 +148,14 @@ def test_batches_are_copied_by_other_threads_and_the_first_two_together(late, im
             together.wait()  # raises if nobody else is sending
         return moved
 
-    monkeypatch.setattr(SideTransfer, "send", meeting)
+    monkeypatch.setattr(SideStreamTransfer, "send", meeting)
     assert len(list(checks.batches_of_stream(images, 0, "random"))) == len(sent) == BATCHES
     assert threading.get_ident() not in sent
 
 
 def test_one_thread_goes_on_while_the_first_batch_is_consumed(late, images, monkeypatch):
     second, sent = threading.Event(), []
-    send = SideTransfer.send
+    send = SideStreamTransfer.send
 
     def noting(self, batches):
         moved = send(self, batches)
@@ -164,7 +164,7 @@ def test_one_thread_goes_on_while_the_first_batch_is_consumed(late, images, monk
             second.set()
         return moved
 
-    monkeypatch.setattr(SideTransfer, "send", noting)
+    monkeypatch.setattr(SideStreamTransfer, "send", noting)
     with closing(checks.batches_of_stream(images, 0, "random", threads=1)) as epoch:
         next(epoch)
         assert second.wait(PATIENCE_S)
@@ -255,7 +255,7 @@ def test_a_trace_sees_the_host_and_the_device(kind, seen):
 
 def test_making_room_gives_all_memory_back(machine, images):
     assert sum(1 for _ in checks.batches_of_stream(images, 0, "random")) == BATCHES
-    HostToDevice(device(0), True).make_room()
+    HostToDevice(device(0), True).release_memory()
     assert machine.pools[0].reserved == 0
     assert not machine.pinned.owned
 
@@ -273,7 +273,7 @@ def test_on_the_cpu_batches_stay_what_they_are_and_there_is_no_device_memory():
     tensor, transfer = torch.ones(3), HostToDevice(torch.device("cpu"), non_blocking=False)
     assert transfer.move({"x": tensor})["x"] is tensor
     assert transfer.peak_bytes() is None
-    transfer.make_room()
+    transfer.release_memory()
 
 
 @pytest.mark.parametrize("non_blocking", [True, False])

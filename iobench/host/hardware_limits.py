@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.thresholds import CACHED_BELOW
+from iobench.base.thresholds import LOWER_CACHE_SPEEDUP
 from iobench.base.units import bytes_text, counted
-from iobench.host import cache
-from iobench.host.aio import Queue, open_direct
+from iobench.host import page_cache
+from iobench.host.aio import ReadQueue, open_direct
 from iobench.host.memory import PAGE, touched_array
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ class Limit:
     how: str
     bytes_per_s: float
     reads_per_s: float | None = None
-    definition: int = 1
 
 
 def sequential_read(file: Path, seconds: float = SECONDS) -> Limit:
@@ -80,7 +79,7 @@ def random_read(file: Path, size: int, seconds: float = SECONDS) -> Limit:
     )
 
 
-def page_cache(file: Path, slot_bytes: int, slots: int, threads: int, seconds: float = SECONDS) -> Limit:
+def page_cache_read(file: Path, slot_bytes: int, slots: int, threads: int, seconds: float = SECONDS) -> Limit:
     """What is in the page cache copied into slots, one after the other, by `threads` threads.
 
     Out of a map and by reads: whichever is faster. The file is read first as far as it is copied. There are
@@ -95,13 +94,13 @@ def page_cache(file: Path, slot_bytes: int, slots: int, threads: int, seconds: f
     mapped = np.memmap(file, np.uint8, "r", shape=(size,))
     with open(file, "rb", buffering=0) as opened:
         descriptor = opened.fileno()
-        for start in range(0, size, cache.PIECE_BYTES):
-            os.preadv(descriptor, [bytearray(min(cache.PIECE_BYTES, size - start))], start)
+        for start in range(0, size, page_cache.PIECE_BYTES):
+            os.preadv(descriptor, [bytearray(min(page_cache.PIECE_BYTES, size - start))], start)
 
         def copy(turn: int) -> None:
             start, slot = starts[turn % len(starts)], ring[turn % len(ring)]
-            for low in range(0, step, cache.PIECE_BYTES):
-                high = min(low + cache.PIECE_BYTES, step)
+            for low in range(0, step, page_cache.PIECE_BYTES):
+                high = min(low + page_cache.PIECE_BYTES, step)
                 slot[low:high] = mapped[start + low : start + high]
 
         def read(turn: int) -> None:
@@ -109,7 +108,7 @@ def page_cache(file: Path, slot_bytes: int, slots: int, threads: int, seconds: f
 
         rates = [_calls_per_s(way, threads, seconds) * step for way in (copy, read)]
     how = f"{_into(slot_bytes, threads)}, {bytes_text(len(ring) * slot_bytes)} in turn"
-    return Limit("page cache", how, max(rates), definition=2)
+    return Limit("page cache", how, max(rates))
 
 
 def _ring(slot_bytes: int, slots: int) -> list[Bytes]:
@@ -140,7 +139,7 @@ def device_to_host(device: torch.device, slot_bytes: int, pinned: bool, seconds:
 
 
 @dataclass(frozen=True)
-class Below:
+class LowerCacheProbe:
     """The median time of single random 4 KiB reads past the page cache, and of the same ones once more."""
 
     first_s: float
@@ -149,7 +148,7 @@ class Below:
     @property
     def seen(self) -> bool:
         """Whether a cache below this kernel was seen to fill."""
-        return self.first_s > CACHED_BELOW * self.second_s
+        return self.first_s > LOWER_CACHE_SPEEDUP * self.second_s
 
     @property
     def sentence(self) -> str:
@@ -166,7 +165,7 @@ class Below:
         )
 
 
-def below(file: Path, reads: int = READS) -> Below:
+def probe_lower_cache(file: Path, reads: int = READS) -> LowerCacheProbe:
     """How long single random reads past the page cache take, twice over the same places."""
     places = np.arange(0, max(1, file.stat().st_size - PAGE), PAGE)
     seed = time.time_ns()  # other places each time, because these are cached afterwards
@@ -181,7 +180,7 @@ def below(file: Path, reads: int = READS) -> Below:
                 os.preadv(descriptor, page, offset)
                 times.append(time.perf_counter() - before)
             medians.append(statistics.median(times))
-    return Below(*medians)
+    return LowerCacheProbe(*medians)
 
 
 def _into(slot_bytes: int, threads: int) -> str:
@@ -205,7 +204,7 @@ def _reads_per_s(
     descriptor: int, offsets: npt.NDArray[np.int64], length: int, in_flight: int, seconds: float
 ) -> tuple[float, float]:
     """Reads and bytes per second of reading these places over and over."""
-    queue, reads, bytes_read = Queue(length, in_flight), 0, 0
+    queue, reads, bytes_read = ReadQueue(length, in_flight), 0, 0
     lengths = np.full(len(offsets), length)
     started = time.perf_counter()
     try:
@@ -246,10 +245,10 @@ def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bo
 
     from iobench.host.device import Accelerator, device_of
 
-    room = device_of(device)
-    assert isinstance(room, Accelerator), f"{device} is the host: nothing is copied to it"
-    room.use()
-    slot = room.memory(slot_bytes) if pinned else touched_array(slot_bytes)
+    device_api = device_of(device)
+    assert isinstance(device_api, Accelerator), f"{device} is the host: nothing is copied to it"
+    device_api.use()
+    slot = device_api.memory(slot_bytes) if pinned else touched_array(slot_bytes)
     slot[:] = 1
     host, there = torch.from_numpy(slot), torch.ones(slot_bytes, dtype=torch.uint8, device=device)
     source, target = (host, there) if to_device else (there, host)
@@ -258,16 +257,16 @@ def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bo
     def copy() -> Any:
         for _ in range(chunk):
             target.copy_(source, non_blocking=pinned)
-        event = room.event()
-        event.record(room.current_stream())
+        event = device_api.event()
+        event.record(device_api.current_stream())
         return event
 
     _never_idle(copy, WARM_UP_S)
-    room.synchronize()
-    started = room.mark()
+    device_api.synchronize()
+    started = device_api.mark()
     chunks = _never_idle(copy, seconds)
-    ended = room.mark()
-    room.synchronize()
+    ended = device_api.mark()
+    device_api.synchronize()
     rate = chunks * chunk * slot_bytes / ended.seconds_since(started)
     direction = "host to device" if to_device else "device to host"
     return Limit(direction, f"slots of {bytes_text(slot_bytes)}, {'pinned' if pinned else 'pageable'}", rate)

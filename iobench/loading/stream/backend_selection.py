@@ -15,25 +15,25 @@ from iobench.base.errors import (
 from iobench.base.thresholds import WARM_LIMIT
 from iobench.dataset.manifest import Opener
 from iobench.formats import Blocks, Placement, Reader, Schema
-from iobench.host import cache
+from iobench.host import page_cache
 from iobench.host.aio import DirectUnavailable
-from iobench.host.bus_errors import FolderGuard, Guard
+from iobench.host.bus_errors import FolderMapGuard, MapGuard
 from iobench.loading.stream.backend import Backend, CachedBackend, DirectBackend, failures_of
-from iobench.loading.stream.blocks import BlockReader
-from iobench.loading.stream.cached import CachedReader
-from iobench.loading.stream.direct import DirectReader
-from iobench.loading.stream.several import Several
-from iobench.loading.stream.unchanged import Unchanged
+from iobench.loading.stream.block_reader import BlockReader
+from iobench.loading.stream.cached_reader import CachedReader
+from iobench.loading.stream.change_detector import ChangeDetector
+from iobench.loading.stream.composite_reader import CompositeReader
+from iobench.loading.stream.direct_reader import DirectReader
 
 FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
-MOST_THREADS = 4
+MAX_THREADS = 4
 # one copies rows while the other waits for the disk; more bring nothing: 150 KB rows at random came at
 # 1,151 MiB/s to four, 1,203 to two and 1,237 to one in turns of one run on four cores
 DIRECT_THREADS = 2
 SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # decoded, on average
 
 
-def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bool | None) -> Backend:
+def select_backend(opener: Opener, schema: Schema, threads: int | None, direct: bool | None) -> Backend:
     """The way to read an artifact that suits it and the state of its cache.
 
     Fields that are stored as they are in memory are read through the cache if they are in it or will
@@ -44,15 +44,15 @@ def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bo
     """
     with failures_of(opener.path):
         files = _files(opener.path)
-        unchanged = Unchanged(files)  # first: what changes while it is opened counts
+        unchanged = ChangeDetector(files)  # first: what changes while it is opened counts
         cold = _residency(files) < WARM_LIMIT  # before a reader looks at them
         with ExitStack() as ends:
-            guard = FolderGuard(opener.path)  # a reader looks at what it maps to find where rows lie
+            guard = FolderMapGuard(opener.path)  # a reader looks at what it maps to find where rows lie
             ends.callback(guard.release)
             reader, places, blocks = _looked_at(opener, schema, guard)
             ends.callback(reader.close)
             if direct:
-                check_placed(places, schema, opener.format.variant)
+                check_placements(places, schema, opener.format.variant)
             encoded = {name for table in blocks for name in table.fields}
             if {field.name for field in schema.fields} - places.keys() - encoded:
                 ends.pop_all()
@@ -65,12 +65,12 @@ def open_backend(opener: Opener, schema: Schema, threads: int | None, direct: bo
             )
         placed = _placed_reader(schema, places, direct, cold)
         if isinstance(placed, CachedReader):
-            return CachedBackend(opener.path, placed, threads or min(MOST_THREADS, cores), unchanged)
+            return CachedBackend(opener.path, placed, threads or min(MAX_THREADS, cores), unchanged)
         return DirectBackend(opener.path, placed, threads or DIRECT_THREADS, unchanged)
 
 
 def _looked_at(
-    opener: Opener, schema: Schema, guard: Guard
+    opener: Opener, schema: Schema, guard: MapGuard
 ) -> tuple[Reader, Mapping[str, Placement], list[Blocks]]:
     """A reader, and where its rows lie; OSError where the disk failed meanwhile."""
     try:
@@ -87,7 +87,7 @@ def _looked_at(
     return reader, places, blocks
 
 
-def check_placed(places: Mapping[str, Placement], schema: Schema, variant: str) -> None:
+def check_placements(places: Mapping[str, Placement], schema: Schema, variant: str) -> None:
     """InvalidSettings where a field is not stored as it is in memory, but has to be decoded."""
     if {field.name for field in schema.fields} - places.keys():
         raise InvalidSettings(
@@ -109,13 +109,13 @@ def _large_blocks(reader: Reader, schema: Schema) -> list[Blocks]:
 
 def _decoding_reader(
     schema: Schema, places: Mapping[str, Placement], blocks: Sequence[Blocks], cold: bool, threads: int
-) -> BlockReader | Several:
+) -> BlockReader | CompositeReader:
     plain = tuple(field for field in schema.fields if field.name in places)
     others = tuple(field for field in schema.fields if field.name not in places)
     decoding = BlockReader(replace(schema, fields=others), blocks, cold, threads)
     if not plain:
         return decoding
-    return Several(schema, (CachedReader(replace(schema, fields=plain), places, cold), decoding))
+    return CompositeReader(schema, (CachedReader(replace(schema, fields=plain), places, cold), decoding))
 
 
 def _placed_reader(
@@ -133,13 +133,13 @@ def _placed_reader(
 
 def _residency(files: Sequence[Path]) -> float:
     try:
-        return cache.residency(files)
-    except cache.Unverifiable:
+        return page_cache.residency(files)
+    except page_cache.ResidencyUnknown:
         return 0.0
 
 
 def _fits(files: Sequence[Path]) -> bool:
-    return sum(file.stat().st_size for file in files) <= FITS * cache.free_memory()
+    return sum(file.stat().st_size for file in files) <= FITS * page_cache.free_memory()
 
 
 def _files(path: Path) -> list[Path]:

@@ -22,11 +22,11 @@ Index = npt.NDArray[np.int64]
 Locate: TypeAlias = Callable[[Index], Index]
 
 PIECE_ROWS = 1 << 17  # looked at together: what stays in the processor's cache
-MOST_LISTED = 8 << 20  # rows whose positions are kept in memory
+MAX_LISTED = 8 << 20  # rows whose positions are kept in memory
 NEAR_BYTES = 64 << 10  # a gap of no more between rows is read along with them; less than is BETWEEN files
 
 
-class Laid(ABC):
+class AddressSpace(ABC):
     """Files laid side by side in one line of addresses, called positions, and rows somewhere in them.
 
     `files` and `sizes` go by the same numbers, and so do `starts`, of which there is one more: where
@@ -51,7 +51,7 @@ class Laid(ABC):
         return [self._numbers[path] for path in paths]
 
     @abstractmethod
-    def stretches(self, name: str, rows: Index) -> tuple[Index, Index]:
+    def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
         """Where what is stored of these rows of a field begins and ends, in any order."""
 
     @abstractmethod
@@ -60,12 +60,12 @@ class Laid(ABC):
 
     def pages(self, rows: Index, names: Sequence[str]) -> tuple[Index, Index]:
         """Where the pages of these rows of these fields begin and end, sorted and merged."""
-        lows, highs = zip(*(self.stretches(name, rows) for name in names), strict=True)
+        lows, highs = zip(*(self.byte_ranges(name, rows) for name in names), strict=True)
         low, high = np.concatenate(lows) // PAGE * PAGE, -(-np.concatenate(highs) // PAGE) * PAGE
         return merged(low, high, NEAR_BYTES)
 
 
-class Places(Laid):
+class RowAddresses(AddressSpace):
     """Where each row of each field is: its position.
 
     CorruptArtifact where a placement leads out of its files.
@@ -82,7 +82,7 @@ class Places(Laid):
             self._starts[name], self._sizes[name] = self.starts[of_field], sizes[of_field]
             for rows in _telling(place, self.samples):
                 self._check(name, *place.locate(rows))
-            if isinstance(place, Listed) and len(of_field) > 1 and self.samples <= MOST_LISTED:
+            if isinstance(place, Listed) and len(of_field) > 1 and self.samples <= MAX_LISTED:
                 self._listed[name] = _joined(place, self._starts[name], self.samples)
             if isinstance(place, Chunked):  # where row 0 would be if all were as in this chunk
                 begins = self._starts[name][place.file] + place.offset
@@ -114,7 +114,7 @@ class Places(Laid):
 
         None where that is not known without looking at each row.
         """
-        place, first, width = self._of(name), self.dense(name), self.widths[name]
+        place, first, width = self._of(name), self.start_if_contiguous(name), self.widths[name]
         if first is not None:
             return [(first + start * width, stop - start)]
         if not isinstance(place, Chunked) or place.stride != width:
@@ -124,14 +124,14 @@ class Places(Laid):
         begins = self._bases[name][low : high + 1] + edges[:-1] * width
         return list(zip(begins.tolist(), np.diff(edges).tolist(), strict=True))
 
-    def dense(self, name: str) -> int | None:
+    def start_if_contiguous(self, name: str) -> int | None:
         """The position of row 0 where all rows follow each other without a gap, else None."""
         place = self._of(name)
         if not isinstance(place, Strided) or place.stride != self.widths[name]:
             return None
         return int(self._starts[name][0]) + place.offset
 
-    def lattice(self, name: str) -> int | None:
+    def common_remainder(self, name: str) -> int | None:
         """What positions leave over when they are divided by the width, if all leave the same."""
         place, width = self._of(name), self.widths[name]
         if not isinstance(place, Listed) and getattr(place, "stride", 1) % width:
@@ -147,24 +147,24 @@ class Places(Laid):
     def elements(self, name: str, over: int) -> Locate:
         """What tells the numbers of rows as elements of the field's width, from position `over` on.
 
-        Where all rows are such elements, as `lattice` knows. It calls as little as there can be: each call
+        Where all rows are such elements, as `common_remainder` knows. It calls as little as there can be: each call
         lets go of the interpreter's lock, and other threads have it meanwhile.
         """
         place, width = self._of(name), self.widths[name]
         if isinstance(place, Chunked):
             bases, step = (self._bases[name] - over) // width, place.stride // width
             return lambda rows: np.add(place.of_rows(bases, rows), rows if step == 1 else rows * step)
-        if isinstance(place, Listed) and self.samples <= MOST_LISTED:
+        if isinstance(place, Listed) and self.samples <= MAX_LISTED:
             every = [(self.positions(name, rows) - over) // width for rows in _pieces(self.samples)]
             return partial(np.take, np.concatenate(every))
         return lambda rows: (self.positions(name, rows) - over) // width
 
-    def compact(self, name: str) -> bool:
+    def is_contiguous(self, name: str) -> bool:
         """Whether a field's rows lie by themselves, not among those of others."""
         place = self._of(name)
         return isinstance(place, Strided | Chunked) and place.stride <= 2 * self.widths[name]
 
-    def stretches(self, name: str, rows: Index) -> tuple[Index, Index]:
+    def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
         """Where these rows of a field begin and end."""
         low = self.positions(name, rows)
         return low, low + self.widths[name]
@@ -209,7 +209,7 @@ def merged(low: Index, high: Index, near: int = 0) -> tuple[Index, Index]:
 
 
 def _telling(place: Placement, samples: int) -> Iterator[Index]:
-    """Rows of which all are in the files if these are: ends of stretches, or else each, some at a time."""
+    """Rows of which all are in the files if these are: ends of byte_ranges, or else each, some at a time."""
     if isinstance(place, Strided):
         yield np.array([0, samples - 1])
     elif isinstance(place, Chunked):

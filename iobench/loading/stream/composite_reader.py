@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Array, Convert, Reader, Rows, Schema, same
-from iobench.loading.stream.blocks import BlockReader
-from iobench.loading.stream.cached import CachedReader
+from iobench.formats import Array, Convert, Reader, Rows, Schema, identity
+from iobench.loading.stream.block_reader import BlockReader
+from iobench.loading.stream.cached_reader import CachedReader
 
 
-class Several(Reader):
+class CompositeReader(Reader):
     """Readers of some of the fields each."""
 
     def __init__(self, schema: Schema, parts: Sequence[CachedReader | BlockReader]) -> None:
@@ -21,12 +21,12 @@ class Several(Reader):
         self._parts = tuple(parts)
         self.cold = any(part.cold for part in parts)
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays."""
         return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
-        """Begin to bring these batches into the cache, as `AheadReader.read_ahead`."""
+        """Begin to bring these batches into the cache, as `ReadaheadReader.read_ahead`."""
         for part in self._parts:
             part.read_ahead(batches)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from iobench.host import cache
+from iobench.host import page_cache
 
 SECTOR_BYTES = 512  # in the kernel's accounts, whatever the disk's own are
 LIBRARIES = ("iobench", "torch", "numpy")  # what every figure depends on
@@ -60,19 +60,19 @@ def disk(path: Path) -> dict[str, Any]:
         "file_system": mount.fstype if mount else None,
         "device": mount.device if mount else None,
         "model": _disk_model(path),
-        "read_ahead_kib": cache.read_ahead_kib(path),
+        "read_ahead_kib": page_cache.read_ahead_kib(path),
     }
 
 
 @dataclass(frozen=True)
-class DiskAccount:
+class DiskCounters:
     """What a disk has done since the machine started."""
 
     read_bytes: int
     queued_ms: int  # of all requests together, waiting or served
 
 
-def disk_account(path: Path) -> DiskAccount | None:
+def disk_counters(path: Path) -> DiskCounters | None:
     """The kernel's account of the disk under a path; None where it lies on none, or nothing is there.
 
     Fields as in the kernel's Documentation/block/stat.rst.
@@ -82,7 +82,7 @@ def disk_account(path: Path) -> DiskAccount | None:
         fields = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text().split()
     except OSError:
         return None
-    return DiskAccount(int(fields[2]) * SECTOR_BYTES, int(fields[10]))
+    return DiskCounters(int(fields[2]) * SECTOR_BYTES, int(fields[10]))
 
 
 def _disk_model(path: Path) -> str | None:

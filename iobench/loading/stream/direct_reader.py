@@ -19,14 +19,14 @@ from iobench.formats import (
     Placement,
     Reader,
     Schema,
+    identity,
     raw_bytes,
-    same,
 )
-from iobench.host.aio import Queue, ReadFailed, open_direct
+from iobench.host.aio import ReadFailed, ReadQueue, open_direct
 from iobench.host.memory import PAGE, address_of, touched_array
-from iobench.loading.stream.files import MOST_OPEN, Files, naming, open_plain, read_into
-from iobench.loading.stream.places import Places
-from iobench.loading.stream.wanted import Wanted
+from iobench.loading.stream.addresses import RowAddresses
+from iobench.loading.stream.files import MAX_OPEN, DescriptorPool, naming, open_plain, read_into
+from iobench.loading.stream.scatter_plan import ScatterPlan
 
 PIECE_BYTES = 1 << 20  # the most that is asked for at a time where rows follow each other
 SMALLEST_SLOT = 8 << 10
@@ -45,24 +45,26 @@ class DirectReader(Reader):
 
     def __init__(self, schema: Schema, placements: Mapping[str, Placement]) -> None:
         super().__init__(schema)
-        self._places = Places(schema, placements)
-        self._files = Files(self._places.files, open_direct)
+        self._places = RowAddresses(schema, placements)
+        self._files = DescriptorPool(self._places.files, open_direct)
         self._small: dict[str, Array] = {}
-        self._queues: list[Queue] = []
+        self._queues: list[ReadQueue] = []
         self._own = threading.local()
         try:
             for field in schema.fields:
                 place = placements[field.name]
-                if field.sample_bytes * schema.samples <= SMALL_BYTES and self._places.compact(field.name):
+                if field.sample_bytes * schema.samples <= SMALL_BYTES and self._places.is_contiguous(
+                    field.name
+                ):
                     self._small[field.name] = self._whole(field.name)
                 else:
-                    with self._files.using(self._places.files.index(place.files[0])):
+                    with self._files.descriptor(self._places.files.index(place.files[0])):
                         pass  # it can be opened
         except BaseException:
             self.close()
             raise
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays."""
         return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
@@ -74,9 +76,9 @@ class DirectReader(Reader):
         while self._queues:
             self._queues.pop().close()
 
-    def phase(self, name: str, row: int) -> int:
+    def page_offset(self, name: str, row: int) -> int:
         """Where in a page a row begins: memory that begins there needs no copy of a slice."""
-        first, width = self._places.dense(name), self._places.widths[name]
+        first, width = self._places.start_if_contiguous(name), self._places.widths[name]
         if first is None or name in self._small:
             return 0
         start = (first + row * width) % PAGE
@@ -88,11 +90,11 @@ class DirectReader(Reader):
         rows = np.frombuffer(raw_bytes(array), np.uint8).reshape(len(array), -1)
         starts, width = self._places.positions(name, np.arange(len(array))), rows.shape[1]
         first = np.flatnonzero(np.diff(starts, prepend=starts[0] - width - 1) != width).tolist()
-        plain = Files(self._places.files, open_plain)
+        plain = DescriptorPool(self._places.files, open_plain)
         try:
             for low, high in zip(first, [*first[1:], len(rows)], strict=True):
                 number, offset = self._places.within(int(starts[low]))
-                with plain.using(number) as file:
+                with plain.descriptor(number) as file:
                     read_into(file, self._places.files[number], offset, rows[low:high].reshape(-1))
         finally:
             plain.close()
@@ -101,7 +103,7 @@ class DirectReader(Reader):
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         scattered = {}
         for name, target in out.items():
-            first = self._places.dense(name)
+            first = self._places.start_if_contiguous(name)
             if name in self._small:
                 target[:] = self._small[name][start:stop]
             elif first is not None:
@@ -125,10 +127,10 @@ class DirectReader(Reader):
             for slot, position in enumerate(self._places.positions(name, rows).tolist()):
                 self._copy(position, raw_bytes(target[slot]))
         if together:
-            wanted = Wanted.of(self._places, rows, together)
+            wanted = ScatterPlan.of(self._places, rows, together)
             # no more files at a time than may be open
             files = np.searchsorted(self._places.starts, wanted.starts, side="right")
-            steps = np.flatnonzero(np.diff(files, prepend=-1))[:: MOST_OPEN // 2]
+            steps = np.flatnonzero(np.diff(files, prepend=-1))[:: MAX_OPEN // 2]
             for low, high in zip(steps.tolist(), [*steps[1:].tolist(), len(files)], strict=True):
                 self._gather(wanted.part(low, high))
 
@@ -169,7 +171,7 @@ class DirectReader(Reader):
             self._check(start + high, int(offsets[number]) + len(got))
             into[max(low, 0) : high] = got[max(-low, 0) : high - low]
 
-    def _gather(self, wanted: Wanted) -> None:
+    def _gather(self, wanted: ScatterPlan) -> None:
         """Rows in the order of their positions, each into its slot: neighbours are read together."""
         low, high = wanted.starts // PAGE * PAGE, -(-wanted.ends // PAGE) * PAGE
         first = _pieces(low, high)
@@ -190,7 +192,7 @@ class DirectReader(Reader):
         offsets = positions - self._places.starts[numbers]
         files, which = np.unique(numbers, return_inverse=True)
         with ExitStack() as stack:
-            opened = [stack.enter_context(self._files.using(number)) for number in files.tolist()]
+            opened = [stack.enter_context(self._files.descriptor(number)) for number in files.tolist()]
             queue = self._queue(int(lengths.max()))
             try:
                 yield from queue.read(np.array(opened)[which], offsets, lengths, into)
@@ -198,7 +200,7 @@ class DirectReader(Reader):
                 with naming(self._places.files[int(numbers[error.number])]):
                     raise
 
-    def _queue(self, most: int) -> Queue:
+    def _queue(self, most: int) -> ReadQueue:
         """This thread's queue for reads of at most so many bytes."""
         size = SMALLEST_SLOT
         while size < most:
@@ -207,9 +209,9 @@ class DirectReader(Reader):
         if not hasattr(self._own, "queues"):
             self._own.queues = {}
         if size not in self._own.queues:
-            self._own.queues[size] = Queue(size)
+            self._own.queues[size] = ReadQueue(size)
             self._queues.append(self._own.queues[size])
-        queue: Queue = self._own.queues[size]
+        queue: ReadQueue = self._own.queues[size]
         return queue
 
     def _check(self, expected: int, found: int) -> None:

@@ -15,12 +15,12 @@ from iobench.base.errors import (
 )
 from iobench.host.device import Accelerator, device_of
 
-__all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "Side", "device_errors", "side_of"]
+__all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "SideStreamCopier", "device_errors", "side_copier"]
 
 HostBatch: TypeAlias = Any  # dict[str, Tensor], or a tensorclass of the same fields
 DeviceBatch = dict[str, torch.Tensor]
 
-MOST_COPIES = 2  # of groups of batches under way: one that is copied, and the next one behind it
+MAX_COPIES = 2  # of groups of batches under way: one that is copied, and the next one behind it
 LAG_ELEMENTS, LAG_TURNS = 1 << 20, 64  # a few milliseconds of a large GPU
 
 
@@ -33,21 +33,21 @@ class HostToDevice:
     """
 
     def __init__(self, device: torch.device, non_blocking: bool) -> None:
-        self.room = device_of(device)
-        self.room.use()
+        self.device_api = device_of(device)
+        self.device_api.use()
         self._non_blocking = non_blocking
 
     @property
     def device(self) -> torch.device:
         """Where batches go."""
-        return self.room.torch
+        return self.device_api.torch
 
     def move(self, batch: HostBatch) -> DeviceBatch:
         """The batch on the device; elsewhere than on the CPU its copies may still be under way.
 
         The consumer's stream runs them before whatever it is asked for next.
         """
-        if self.room.is_host:
+        if self.device_api.is_host:
             return dict(batch.items())
         if isinstance(batch, dict):
             return {name: self._to(tensor) for name, tensor in batch.items()}
@@ -55,30 +55,30 @@ class HostToDevice:
 
     def synchronize(self) -> None:
         """Wait until everything asked of the device is done."""
-        self.room.synchronize()
+        self.device_api.synchronize()
 
-    def make_room(self) -> None:
+    def release_memory(self) -> None:
         """Give back the device memory that earlier cases left with torch, and forget peaks."""
-        self.room.synchronize()
-        if isinstance(self.room, Accelerator) and self.room.side_streams:
-            side_of(self.room).release(0)
-        self.room.empty_caches()
-        self.room.reset_peak()
+        self.device_api.synchronize()
+        if isinstance(self.device_api, Accelerator) and self.device_api.side_streams:
+            side_copier(self.device_api).release(0)
+        self.device_api.empty_caches()
+        self.device_api.reset_peak()
 
     def reset_peak(self) -> None:
         """Forget the device's peak memory."""
-        self.room.reset_peak()
+        self.device_api.reset_peak()
 
     def peak_bytes(self) -> tuple[int, int] | None:
         """Most memory (allocated, reserved) on the device since `reset_peak`; None where nobody counts."""
-        return self.room.peak_bytes()
+        return self.device_api.peak_bytes()
 
     def lag(self) -> None:
         """Keep the consumer's stream busy for a while, so that what it is asked for next comes late.
 
         A batch whose memory is used again too soon is still right where the consumer is never late.
         """
-        if not self.room.is_host:
+        if not self.device_api.is_host:
             busy = torch.ones(LAG_ELEMENTS, device=self.device)
             for _ in range(LAG_TURNS):
                 busy.mul_(1.0)
@@ -87,11 +87,11 @@ class HostToDevice:
         return tensor.to(self.device, non_blocking=self._non_blocking)
 
 
-class Side:
+class SideStreamCopier:
     """Copies on a device's one side stream, and the host memory that they still read."""
 
-    def __init__(self, room: Accelerator) -> None:
-        self.room, self._stream = room, room.side_stream
+    def __init__(self, device_api: Accelerator) -> None:
+        self.device_api, self._stream = device_api, device_api.side_stream
         self._reading: deque[tuple[Any, Any]] = deque()  # events and what they guard; of any thread
 
     def copy(self, batches: list[DeviceBatch]) -> tuple[list[DeviceBatch], Any]:
@@ -100,13 +100,13 @@ class Side:
         Their host memory is held until the copies have left it: threads wait only for those that
         are more than two groups behind.
         """
-        device = self.room.torch
-        with self.room.on(self._stream):  # and on its device
+        device = self.device_api.torch
+        with self.device_api.on(self._stream):  # and on its device
             moved = [{name: t.to(device, non_blocking=True) for name, t in b.items()} for b in batches]
-            copied = self.room.event()
+            copied = self.device_api.event()
             copied.record(self._stream)
             self._reading.append((copied, batches))
-        self.release(MOST_COPIES)
+        self.release(MAX_COPIES)
         return moved, copied
 
     def release(self, most: int) -> None:
@@ -122,9 +122,9 @@ class Side:
 
 
 @functools.cache
-def side_of(room: Accelerator) -> Side:
+def side_copier(device_api: Accelerator) -> SideStreamCopier:
     """What goes on beside a device's consumers: one for the life of the process."""
-    return Side(room)
+    return SideStreamCopier(device_api)
 
 
 @contextmanager

@@ -19,8 +19,8 @@ from iobench.host.memory import address_of
 Bytes = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int64]
 
-MOST_IN_FLIGHT = 128
-MOST_IDLE = 8  # kept for whoever is next
+MAX_IODEPTH = 128
+MAX_IDLE = 8  # kept for whoever is next
 THREADS = 16  # in place of asynchronous calls
 
 # io_setup, io_destroy, io_getevents, io_submit
@@ -47,21 +47,21 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
 
-class KernelFlight:
-    """Reads that the kernel has, MOST_IN_FLIGHT at a time; OSError where it takes none."""
+class LibaioEngine:
+    """Reads that the kernel has, MAX_IODEPTH at a time; OSError where it takes none."""
 
     def __init__(self) -> None:
         self._context = ctypes.c_ulong(0)
-        _call(0, ctypes.c_uint(MOST_IN_FLIGHT), ctypes.byref(self._context))
+        _call(0, ctypes.c_uint(MAX_IODEPTH), ctypes.byref(self._context))
         self._process, self._flying = os.getpid(), 0
-        slots = np.arange(MOST_IN_FLIGHT)
-        self._requests = np.zeros(MOST_IN_FLIGHT, _REQUEST)
+        slots = np.arange(MAX_IODEPTH)
+        self._requests = np.zeros(MAX_IODEPTH, _REQUEST)
         self._requests["data"] = slots
         self._places = (self._requests.ctypes.data + _REQUEST.itemsize * slots).astype("u8")
-        self._events = np.zeros(MOST_IN_FLIGHT, _EVENT)
+        self._events = np.zeros(MAX_IODEPTH, _EVENT)
 
     @classmethod
-    def idle(cls) -> KernelFlight:
+    def idle(cls) -> LibaioEngine:
         """One that somebody has closed, or a new one."""
         if _NUMBERS is None:
             raise OSError(errno.ENOSYS, "no asynchronous reads on this processor")
@@ -96,7 +96,7 @@ class KernelFlight:
 
     def close(self) -> None:
         """Leave it to whoever is next: the kernel takes 30 ms to take one back."""
-        if self._flying or len(_idle) >= MOST_IDLE:
+        if self._flying or len(_idle) >= MAX_IDLE:
             self._give_back()
         else:
             _idle.append(self)
@@ -107,7 +107,7 @@ class KernelFlight:
         self._context.value = 0
 
 
-_idle: deque[KernelFlight] = deque()
+_idle: deque[LibaioEngine] = deque()
 
 
 def _call(name: int, *arguments: Any) -> int:
@@ -122,7 +122,7 @@ def _call(name: int, *arguments: Any) -> int:
             raise OSError(code, os.strerror(code))
 
 
-class ThreadFlight:
+class ThreadPoolEngine:
     """Reads that threads have."""
 
     def __init__(self, depth: int) -> None:

@@ -39,7 +39,7 @@ _CACHESTAT = 451  # the same number on every architecture; Linux 6.5
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Unverifiable(Exception):
+class ResidencyUnknown(Exception):
     """The kernel does not tell this user which pages of a file are cached."""
 
 
@@ -75,7 +75,7 @@ def establish(mode: str, files: Sequence[Path], logical_bytes: int, sudo: bool =
 def residency(files: Sequence[Path]) -> float:
     """The fraction of the pages of all files that is in the page cache, 0 to 1.
 
-    Asks cachestat(2), else mincore(2). Unverifiable where the kernel would not tell the truth:
+    Asks cachestat(2), else mincore(2). ResidencyUnknown where the kernel would not tell the truth:
     both answer only for files that one owns or may write.
     """
     cached = pages = 0
@@ -102,7 +102,7 @@ def evict(files: Sequence[Path], sudo: bool = False) -> str:
             _drop_file(path)
         try:
             reached = residency(files)
-        except Unverifiable as error:
+        except ResidencyUnknown as error:
             raise ColdCacheUnavailable(f"--cache cold: {error}; run as the owner of the files") from error
         if reached <= COLD_LIMIT:
             return method or "posix_fadvise"
@@ -125,7 +125,7 @@ def warm(files: Sequence[Path]) -> float | None:
             prefault(int(PREFAULT * sum(path.stat().st_size for path in files)))
         read_through(files)
         return residency(files)
-    except Unverifiable:
+    except ResidencyUnknown:
         read_through(files)
         return None
 
@@ -255,16 +255,16 @@ def _cached_pages(path: Path, size: int) -> int:
 
 def _mincore(path: Path, descriptor: int, size: int) -> int:
     if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
-        raise Unverifiable(f"{path}: mincore answers only for files that you own or may write")
+        raise ResidencyUnknown(f"{path}: mincore answers only for files that you own or may write")
     _libc.mmap.restype = ctypes.c_void_p
     _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:
-        raise Unverifiable(f"{path}: cannot be mapped")
+        raise ResidencyUnknown(f"{path}: cannot be mapped")
     try:
         vector = (ctypes.c_ubyte * -(-size // PAGE))()
         if _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), vector):
-            raise Unverifiable(f"{path}: mincore failed")
+            raise ResidencyUnknown(f"{path}: mincore failed")
         return sum(page & 1 for page in bytes(vector))
     finally:
         _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))

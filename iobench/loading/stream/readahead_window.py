@@ -8,24 +8,24 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from iobench.loading.stream.places import Laid
+from iobench.loading.stream.addresses import AddressSpace
 
 PIECE_BYTES = 32 << 20  # of rows, asked for together
 LONG_BYTES = 32 << 10  # reads of this size at random are about as fast as in order
-MOST_BESIDE = 2  # times what is wanted may be read for it
+MAX_READ_RATIO = 2  # times what is wanted may be read for it
 
 Index = npt.NDArray[np.int64]
 
 
-class Turn:
+class ReadaheadWindow:
     """The rows of an epoch in the order in which they are wanted, batch by batch.
 
-    `fields`: those of which a piece of the epoch lies in long stretches, because rows are large or come
+    `fields`: those of which a piece of the epoch lies in long byte_ranges, because rows are large or come
     in blocks, and those that lie among them. Others are sooner read as they are stored, and so is all of
     what is no more than a piece.
     """
 
-    def __init__(self, places: Laid, batches: Sequence[Index]) -> None:
+    def __init__(self, places: AddressSpace, batches: Sequence[Index]) -> None:
         self._places, self._batches = places, batches
         self._rows = max(1, PIECE_BYTES // sum(places.widths.values()))
         first = next(self._pieces(0))
@@ -58,7 +58,7 @@ class Turn:
             yield np.concatenate(gathered)
 
     def _long(self, rows: Index) -> list[str]:
-        """The fields whose rows, or what lies between them as well, can be read in long stretches."""
+        """The fields whose rows, or what lies between them as well, can be read in long byte_ranges."""
         long = [name for name in self._places.widths if self._is_long(rows, name)]
         for name in self._places.widths.keys() - long if long else ():
             if len(self._places.pages(rows, [*long, name])[0]) <= len(self._places.pages(rows, long)[0]):
@@ -68,4 +68,4 @@ class Turn:
     def _is_long(self, rows: Index, name: str) -> bool:
         low, high = self._places.pages(rows, [name])
         count, size = len(low), int((high - low).sum())
-        return size >= count * LONG_BYTES and size <= MOST_BESIDE * len(rows) * self._places.widths[name]
+        return size >= count * LONG_BYTES and size <= MAX_READ_RATIO * len(rows) * self._places.widths[name]

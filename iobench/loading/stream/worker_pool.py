@@ -11,7 +11,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class Workers(Generic[Item, Result]):
+class WorkerPool(Generic[Item, Result]):
     """Threads that turn items into results, begun in the order in which they are given.
 
     Between them and whoever waits there are only queues written in C: a Ctrl-C that comes at any

@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from iobench.host import machine, others
-from iobench.host.others import Others, OtherWork
-from iobench.results.others import said
-from iobench.results.parts import OthersPart
+from iobench.host import background_load, machine_info
+from iobench.host.background_load import BackgroundLoad, BackgroundLoadMonitor
+from iobench.results.background_signs import said
+from iobench.results.parts import BackgroundPart
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -22,11 +22,11 @@ class Kernel:
         self.stat, self.pressure = folder / "stat", folder / "pressure"
         self.pressure.mkdir()
         self.own_s, self.own_bytes, self.disk, self.clock = 0.0, 0, 0, 0.0
-        monkeypatch.setattr(others, "STAT", self.stat)
-        monkeypatch.setattr(others, "PRESSURE", self.pressure)
-        monkeypatch.setattr(others, "own_cpu_s", lambda: self.own_s)
-        monkeypatch.setattr(others, "own_disk_bytes", lambda: self.own_bytes)
-        monkeypatch.setattr(machine, "disk_account", lambda path: machine.DiskAccount(self.disk, 0))
+        monkeypatch.setattr(background_load, "STAT", self.stat)
+        monkeypatch.setattr(background_load, "PRESSURE", self.pressure)
+        monkeypatch.setattr(background_load, "own_cpu_s", lambda: self.own_s)
+        monkeypatch.setattr(background_load, "own_disk_bytes", lambda: self.own_bytes)
+        monkeypatch.setattr(machine_info, "disk_counters", lambda path: machine_info.DiskCounters(self.disk, 0))
         monkeypatch.setattr(time, "perf_counter", lambda: self.clock)
         monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
         self.says(busy_s=(0, 0, 0), steal_s=0)
@@ -49,7 +49,7 @@ def kernel(tmp_path, monkeypatch):
 
 
 def seen(kernel, path, **changes):
-    watched = OtherWork(path)
+    watched = BackgroundLoadMonitor(path)
     watched.start()
     kernel.clock += 10
     for name, value in changes.pop("ours", {}).items():
@@ -61,7 +61,7 @@ def seen(kernel, path, **changes):
 def test_what_is_ours_is_not_others(kernel, tmp_path):
     ours = {"own_s": 6.0, "own_bytes": 300, "disk": 1300}
     found = seen(kernel, tmp_path, busy_s=(7, 10, 9), steal_s=1, stalled_s=2.5, ours=ours)
-    assert found == Others(
+    assert found == BackgroundLoad(
         processors=pytest.approx((7 + 9 - 6) / 20),  # of the two that we may use
         steal=pytest.approx(2 / 20),
         disk_bytes_per_s=pytest.approx(100),
@@ -81,17 +81,17 @@ def test_a_kernel_that_keeps_no_such_accounts_leaves_it_open(kernel, tmp_path, m
         (kernel.pressure / name).unlink()
     monkeypatch.setattr(kernel, "says", lambda **accounts: None)
     kernel.stat.unlink()
-    monkeypatch.setattr(machine, "disk_account", lambda path: None)
-    assert seen(kernel, tmp_path) == Others()
+    monkeypatch.setattr(machine_info, "disk_counters", lambda path: None)
+    assert seen(kernel, tmp_path) == BackgroundLoad()
 
 
 def test_children_that_live_are_ours(tmp_path):
-    before = others.own_cpu_s()
+    before = background_load.own_cpu_s()
     used = time.process_time()
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         deadline = time.monotonic() + 60
-        while others.own_cpu_s() - before - (time.process_time() - used) < 0.2:
+        while background_load.own_cpu_s() - before - (time.process_time() - used) < 0.2:
             assert time.monotonic() < deadline, "what a child of ours does is not seen"
             time.sleep(0.02)
     finally:
@@ -100,7 +100,7 @@ def test_children_that_live_are_ours(tmp_path):
 
 
 def test_few_turns_with_other_work_are_not_worth_a_word():
-    quiet, busy = OthersPart(processors=0.01, steal=0.0), OthersPart(processors=0.5, steal=0.1)
+    quiet, busy = BackgroundPart(processors=0.01, steal=0.0), BackgroundPart(processors=0.5, steal=0.1)
     assert said([quiet] * 10 + [busy]) == []
     told = said([quiet] * 8 + [busy] * 2)
     assert len(told) == 2

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.formats import Convert, Reader, Rows, Schema, same
-from iobench.host.cache import read_ahead_kib
+from iobench.formats import Convert, Reader, Rows, Schema, identity
 from iobench.host.memory import touched_array
-from iobench.loading.stream.files import Files, open_plain, read_into
-from iobench.loading.stream.places import Laid
-from iobench.loading.stream.turn import Turn
-from iobench.loading.stream.workers import Pending, Workers
+from iobench.host.page_cache import read_ahead_kib
+from iobench.loading.stream.addresses import AddressSpace
+from iobench.loading.stream.files import DescriptorPool, open_plain, read_into
+from iobench.loading.stream.readahead_window import ReadaheadWindow
+from iobench.loading.stream.worker_pool import Pending, WorkerPool
 
 # Reads of this size fill the cache at the speed of the disk even where the kernel's own
 # read-ahead is short, and with large folios, which are fast to copy from afterwards.
@@ -33,22 +33,22 @@ Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
-class ReadAhead:
+class Readahead:
     """A thread that brings what an epoch wants into the page cache, before it is wanted.
 
     Where batches come as they are stored, they are read. Where they come in another order, what lies in
-    long stretches is asked for in that order (see `Turn`), ASKED_BYTES ahead of who takes it. Before
+    long byte_ranges is asked for in that order (see `ReadaheadWindow`), ASKED_BYTES ahead of who takes it. Before
     that, the rest is read as it is stored: this brings small rows sooner, by up to 50 times.
     """
 
-    def __init__(self, places: Laid, batches: Sequence[Rows]) -> None:
+    def __init__(self, places: AddressSpace, batches: Sequence[Rows]) -> None:
         self._places = places
         first, last = batches[0], batches[-1]
-        self._turn: Turn | None = None
+        self._turn: ReadaheadWindow | None = None
         if isinstance(first, slice) and isinstance(last, slice):
             self._rows = slice(first.start, last.stop)
         else:
-            self._turn = Turn(places, [rows for rows in batches if not isinstance(rows, slice)])
+            self._turn = ReadaheadWindow(places, [rows for rows in batches if not isinstance(rows, slice)])
             self._rows = slice(0, places.samples)
         asked = self._turn.fields if self._turn else []
         self._stored = [name for name in places.widths if name not in asked]
@@ -63,7 +63,7 @@ class ReadAhead:
         self._stopping = self.finished = False
         self._changed = threading.Condition()
         self._request_bytes = max(REQUEST_BYTES, (read_ahead_kib(Path(places.files[0])) or 0) << 10)
-        self._files = Files(places.files, open_plain)
+        self._files = DescriptorPool(places.files, open_plain)
         self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
         self._thread.start()
 
@@ -146,7 +146,7 @@ class ReadAhead:
             return
         step = max(1, PIECE_BYTES // max(self._places.widths[name] for name in self._stored))
         under_way = deque[tuple[int, Pending[None]]]()
-        readers = Workers(self._read, READERS, "iobench-ahead")
+        readers = WorkerPool(self._read, READERS, "iobench-ahead")
         for _ in range(READERS):
             self._scratch.put(touched_array(PIECE_BYTES))
         try:
@@ -178,14 +178,14 @@ class ReadAhead:
             found = self._places.ranges(rows.start, rows.stop, self._stored)
             for low, high in zip(*(ends.tolist() for ends in found), strict=True):
                 number, offset = self._places.within(low)
-                with self._files.using(number) as file:
+                with self._files.descriptor(number) as file:
                     for done in range(0, high - low, len(scratch)):
                         into = scratch[: high - low - done]
                         read_into(file, self._places.files[number], offset + done, into)
         finally:
             self._scratch.put(scratch)
 
-    def _ask_in_turn(self, turn: Turn) -> None:
+    def _ask_in_turn(self, turn: ReadaheadWindow) -> None:
         """Ask for the epoch's rows after the first batch, so many ahead of those that were taken."""
         ahead = ASKED_BYTES // sum(self._places.widths.values())
         for rows in turn.pieces():
@@ -200,22 +200,22 @@ class ReadAhead:
         for low, high in zip(*(ends.tolist() for ends in self._places.pages(rows, names)), strict=True):
             number, offset = self._places.within(low)
             end = offset + high - low
-            with self._files.using(number) as file:
+            with self._files.descriptor(number) as file:
                 for begin in range(offset, end, self._request_bytes):
                     length = min(self._request_bytes, end - begin)
                     os.posix_fadvise(file, begin, length, os.POSIX_FADV_WILLNEED)
 
 
-class AheadReader(Reader):
+class ReadaheadReader(Reader):
     """A reader through the page cache, which a thread of its own fills ahead of it where it is `cold`."""
 
-    def __init__(self, schema: Schema, laid: Laid, cold: bool) -> None:
+    def __init__(self, schema: Schema, laid: AddressSpace, cold: bool) -> None:
         super().__init__(schema)
         self.cold = cold
         self._laid = laid
-        self._ahead: ReadAhead | None = None
+        self._ahead: Readahead | None = None
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """One sample in fresh arrays."""
         return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
@@ -223,7 +223,7 @@ class AheadReader(Reader):
         """Begin to bring these batches into the cache, which will be asked for in this order."""
         self.stop()
         if self.cold:
-            self._ahead = ReadAhead(self._laid, batches)
+            self._ahead = Readahead(self._laid, batches)
 
     def stop(self) -> None:
         """End reading ahead; whoever waits for it gets CancelledError."""

@@ -10,28 +10,28 @@ EVERY_S = 0.05  # between looks, at least
 WORK = 2000  # steps of a piece: about a tenth of a millisecond
 
 
-class PaceWatch:
+class CpuSpeedProbe:
     """How fast processors run while something else is measured: looks in its pauses."""
 
     def __init__(self) -> None:
-        self.used_s = 0.0  # seconds of this thread's processor that `look` took
-        self._seen = [pace()]
-        self._looked = time.perf_counter()
+        self.used_s = 0.0  # seconds of this thread's processor that `sample` took
+        self._samples = [cpu_speed()]
+        self._sampled_at = time.perf_counter()
 
-    def look(self) -> None:
+    def sample(self) -> None:
         """Look again, unless it was a moment ago."""
-        if time.perf_counter() - self._looked >= EVERY_S:
+        if time.perf_counter() - self._sampled_at >= EVERY_S:
             began = time.thread_time()
-            self._seen.append(pace())
+            self._samples.append(cpu_speed())
             self.used_s += time.thread_time() - began
-            self._looked = time.perf_counter()
+            self._sampled_at = time.perf_counter()
 
     def stop(self) -> float:
-        """The mean of all looks and a last one, as `pace`."""
-        return statistics.fmean([*self._seen, pace()])
+        """The mean of all looks and a last one, as `cpu_speed`."""
+        return statistics.fmean([*self._samples, cpu_speed()])
 
 
-def pace() -> float:
+def cpu_speed() -> float:
     """Pieces of the same plain Python work per second of this thread; the median over a moment.
 
     On a virtual machine two threads may share a core without the kernel knowing of it: one runs at 0.6

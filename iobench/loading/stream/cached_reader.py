@@ -11,20 +11,20 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats import Array, Placement, Rows, Schema, raw_bytes
-from iobench.host.bus_errors import CAUGHT
+from iobench.host.bus_errors import SIGBUS_HANDLED
 from iobench.host.maps import GuardedMap
-from iobench.loading.stream.ahead import AheadReader
-from iobench.loading.stream.files import Files, open_plain, read_into
-from iobench.loading.stream.gather import Gather, gather_of
-from iobench.loading.stream.located import Located
-from iobench.loading.stream.places import Places
+from iobench.loading.stream.addresses import RowAddresses
+from iobench.loading.stream.files import DescriptorPool, open_plain, read_into
+from iobench.loading.stream.gather import Gather, gather_for
+from iobench.loading.stream.offset_prefetch import OffsetPrefetch
+from iobench.loading.stream.readahead import ReadaheadReader
 
 Index = npt.NDArray[np.int64]
 
 READ_BYTES = 64 << 10  # rows that follow each other without a gap for as long are read, others gathered
 
 
-class CachedReader(AheadReader):
+class CachedReader(ReadaheadReader):
     """Copies rows out of maps; of cold files, `read_ahead` brings them into the cache before.
 
     CorruptArtifact where a file ends too soon, OSError where the disk fails. A page of a map that
@@ -34,23 +34,23 @@ class CachedReader(AheadReader):
     """
 
     def __init__(self, schema: Schema, placements: Mapping[str, Placement], cold: bool) -> None:
-        self._places = Places(schema, placements)
+        self._places = RowAddresses(schema, placements)
         super().__init__(schema, self._places, cold)
         mapped = GuardedMap(self._places.files, self._places.sizes)
         self._guard = mapped.guard  # an error's traceback keeps it, but not the map
         self._gathers: dict[str, Gather] = {
-            f.name: gather_of(self._places, f.name, mapped.bytes) for f in schema.fields
+            f.name: gather_for(self._places, f.name, mapped.bytes) for f in schema.fields
         }
         if cold:  # `read_ahead` reads ahead, and a fault must not start a stream of its own beside it
             mapped.advise_random()
-        self._files = Files(self._places.files, partial(_opened, cold))
-        self._located = Located({}, [])
+        self._files = DescriptorPool(self._places.files, partial(_opened, cold))
+        self._located = OffsetPrefetch({}, [])
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
         """Begin to find where the rows of these batches lie, and to fill the cache if it is cold."""
         super().read_ahead(batches)
         locates = {name: gather.locate for name, gather in self._gathers.items() if gather.locate}
-        self._located = Located(locates, batches)
+        self._located = OffsetPrefetch(locates, batches)
 
     def stop(self) -> None:
         """End what `read_ahead` began; whoever waits for it gets CancelledError."""
@@ -70,7 +70,7 @@ class CachedReader(AheadReader):
             self._ahead.wait_for(stop)
         for name, target in out.items():
             runs, done = self._places.runs(name, start, stop), 0
-            if runs is None or (len(runs) * READ_BYTES > target.nbytes and CAUGHT and len(runs) > 1):
+            if runs is None or (len(runs) * READ_BYTES > target.nbytes and SIGBUS_HANDLED and len(runs) > 1):
                 self._read_each(name, np.arange(start, stop), target)
                 continue
             for position, count in runs:
@@ -92,7 +92,7 @@ class CachedReader(AheadReader):
         self._guard.check()
 
     def _read_each(self, name: str, rows: Index, target: Array) -> None:
-        if CAUGHT:
+        if SIGBUS_HANDLED:
             self._gather(name, rows, target)
             return
         for slot, position in enumerate(self._places.positions(name, rows).tolist()):
@@ -101,7 +101,7 @@ class CachedReader(AheadReader):
     def _read_from(self, position: int, target: Array) -> None:
         """Fill an array with what lies from a position on."""
         number, offset = self._places.within(position)
-        with self._files.using(number) as file:
+        with self._files.descriptor(number) as file:
             read_into(file, self._places.files[number], offset, np.frombuffer(raw_bytes(target), np.uint8))
 
 

@@ -14,7 +14,7 @@ from iobench.base.errors import (
 AT_ONCE = 4  # files that are looked at with each read: of each, the interpreter's lock is let go
 
 
-class Unchanged:
+class ChangeDetector:
     """Complains about files that are no longer what they were when this was made.
 
     Of very many, each check looks at the next few: all are looked at again and again, in turn.

@@ -9,13 +9,13 @@ from contextlib import suppress
 import numpy as np
 
 from iobench.formats import Rows
-from iobench.loading.stream.places import MOST_LISTED, Index, Locate
-from iobench.loading.stream.views import begin_in, rest_of
+from iobench.loading.stream.addresses import MAX_LISTED, Index, Locate
+from iobench.loading.stream.views import base_from, offset_in
 
 PIECE_ROWS = 1 << 16  # found by one call: half a millisecond
 
 
-class Located:
+class OffsetPrefetch:
     """What each of `locates` says of an epoch's rows, found by a thread of its own, in turn.
 
     After each call of NumPy a thread waits for the interpreter's lock, and to find a group's rows takes
@@ -24,8 +24,10 @@ class Located:
 
     def __init__(self, locates: Mapping[str, Locate], batches: Sequence[Rows]) -> None:
         first = batches[0] if batches and locates else slice(0)
-        rest = None if isinstance(first, slice) else rest_of(first)  # those that follow are parts of it, too
-        self._rows = rest if rest is not None and len(rest) <= MOST_LISTED else np.empty(0, np.int64)
+        rest = (
+            None if isinstance(first, slice) else base_from(first)
+        )  # those that follow are parts of it, too
+        self._rows = rest if rest is not None and len(rest) <= MAX_LISTED else np.empty(0, np.int64)
         self._locates = dict(locates)
         self._found = {name: np.empty(len(self._rows), np.int64) for name in locates}
         self._reached, self._stopping = 0, False
@@ -35,7 +37,7 @@ class Located:
 
     def of(self, name: str, rows: Index) -> Index | None:
         """What is said of these rows of a field, None where that is not known."""
-        begin = begin_in(self._rows, rows) if name in self._found else None
+        begin = offset_in(self._rows, rows) if name in self._found else None
         if begin is None or begin + len(rows) > self._reached:
             return None
         return self._found[name][begin : begin + len(rows)]

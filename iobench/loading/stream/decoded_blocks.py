@@ -14,9 +14,9 @@ import numpy as np
 
 from iobench.formats import Array, Batch
 from iobench.host.memory import untouched_array
+from iobench.loading.stream.addresses import Index
 from iobench.loading.stream.gather import Elements
-from iobench.loading.stream.places import Index
-from iobench.loading.stream.wanted import sorted_by
+from iobench.loading.stream.scatter_plan import sorted_by
 
 CACHE_BYTES = 256 << 20  # of all tables: several windows of block order
 

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 import iobench
 from iobench.formats import Blocks, Field, Schema, Strided
-from iobench.host import cache
-from iobench.loading.stream import ahead, choice, turn
-from iobench.loading.stream.blocks import BlockPlaces, BlockReader
-from iobench.loading.stream.cached import CachedReader
-from iobench.loading.stream.places import Places
-from iobench.loading.stream.turn import Turn
+from iobench.host import page_cache
+from iobench.loading.stream import backend_selection, readahead, readahead_window
+from iobench.loading.stream.addresses import RowAddresses
+from iobench.loading.stream.block_reader import BlockAddresses, BlockReader
+from iobench.loading.stream.cached_reader import CachedReader
+from iobench.loading.stream.readahead_window import ReadaheadWindow
 
 SAMPLES = 8_000
 IMAGE, VECTOR, LABEL = 150_528, 512, 8
@@ -60,21 +60,21 @@ def places(folder, samples=SAMPLES, **widths):
 def test_what_lies_in_long_stretches_is_asked_for_and_the_rest_is_not(
     tmp_path, monkeypatch, widths, batches, asked
 ):
-    monkeypatch.setattr(turn, "PIECE_BYTES", 4 << 20)
-    laid = Places(*places(tmp_path, 16 * SAMPLES, **widths))
-    assert set(Turn(laid, batches).fields) == asked
+    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 4 << 20)
+    laid = RowAddresses(*places(tmp_path, 16 * SAMPLES, **widths))
+    assert set(ReadaheadWindow(laid, batches).fields) == asked
 
 
 @pytest.mark.parametrize(("stored", "asked"), [(200, set()), (60_000, {"x"})])
 def test_blocks_are_asked_for_where_they_are_large(tmp_path, monkeypatch, stored, asked):
-    monkeypatch.setattr(turn, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1 << 20)
     path, count = tmp_path / "blocks", SAMPLES // 2
     with open(path, "wb") as file:
         os.truncate(file.fileno(), 70_000 * count)
     numbers = np.arange(count)
     table = Blocks(("x",), (path,), numbers * 2, numbers * 0, numbers * 70_000, numbers * 0 + stored, None)
     schema = Schema(SAMPLES, (Field("x", (50_000,), "uint8"),))
-    assert set(Turn(BlockPlaces(schema, [table]), AT_RANDOM).fields) == asked
+    assert set(ReadaheadWindow(BlockAddresses(schema, [table]), AT_RANDOM).fields) == asked
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 12))
@@ -82,10 +82,10 @@ def test_pieces_are_all_rows_after_the_first_batch_in_their_order(tmp_path_facto
     ends = np.cumsum(lengths)
     order = np.random.default_rng(len(lengths)).permutation(SAMPLES)[: ends[-1]]
     batches = np.split(order, ends[:-1])
-    laid = Places(*places(tmp_path_factory.getbasetemp(), x=IMAGE))
+    laid = RowAddresses(*places(tmp_path_factory.getbasetemp(), x=IMAGE))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(turn, "PIECE_BYTES", rows_each * IMAGE)
-        made = Turn(laid, batches)
+        patched.setattr(readahead_window, "PIECE_BYTES", rows_each * IMAGE)
+        made = ReadaheadWindow(laid, batches)
         pieces = list(made.pieces())
     assert np.concatenate([order[:0], *pieces]).tolist() == order[lengths[0] :].tolist()
     assert all(rows_each <= len(piece) < rows_each + max(lengths) for piece in pieces[:-1])
@@ -107,7 +107,7 @@ def images(tmp_path):
     }
     for name, array in rows.items():
         (tmp_path / name).write_bytes(array.tobytes())
-        cache.evict([tmp_path / name])
+        page_cache.evict([tmp_path / name])
     return schema, found, rows
 
 
@@ -126,8 +126,8 @@ def asked(monkeypatch):
 
 
 def test_no_more_is_asked_for_than_so_far_ahead_of_what_was_taken(images, asked, monkeypatch):
-    monkeypatch.setattr(turn, "PIECE_BYTES", 1_000_000)  # ten rows
-    monkeypatch.setattr(ahead, "ASKED_BYTES", 3_000_000)  # thirty
+    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1_000_000)  # ten rows
+    monkeypatch.setattr(readahead, "ASKED_BYTES", 3_000_000)  # thirty
     schema, found, rows = images
     batches = np.array_split(np.random.default_rng(3).permutation(200), 20)
     with closing(CachedReader(schema, found, True)) as reader:
@@ -143,7 +143,7 @@ def test_no_more_is_asked_for_than_so_far_ahead_of_what_was_taken(images, asked,
 
 def test_rows_are_taken_only_after_they_were_asked_for(images, asked, monkeypatch):
     """A page that nobody has asked for is read alone, while whoever touches it waits."""
-    monkeypatch.setattr(turn, "PIECE_BYTES", 600_000)
+    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 600_000)
     schema, found, _ = images
     batches, seen = np.array_split(np.random.default_rng(3).permutation(200), 20), []
     advise, read_each = os.posix_fadvise, CachedReader._read_each
@@ -168,7 +168,7 @@ def test_rows_are_taken_only_after_they_were_asked_for(images, asked, monkeypatc
 
 @pytest.mark.parametrize("read_ahead", [None, 64, 512])
 def test_no_request_is_larger_than_what_the_kernel_reads_of_one(images, monkeypatch, read_ahead):
-    monkeypatch.setattr(ahead, "read_ahead_kib", lambda path: read_ahead)
+    monkeypatch.setattr(readahead, "read_ahead_kib", lambda path: read_ahead)
     counts = []
     monkeypatch.setattr(os, "posix_fadvise", lambda file, offset, count, advice: counts.append(count))
     schema, found, _ = images
@@ -180,25 +180,25 @@ def test_no_request_is_larger_than_what_the_kernel_reads_of_one(images, monkeypa
 
 
 def test_all_that_is_asked_for_comes_into_the_cache(tmp_path, monkeypatch):
-    """However far it stretches: of one request, the kernel reads no more than its read-ahead."""
-    monkeypatch.setattr(turn, "PIECE_BYTES", 40_000_000)
+    """However far it byte_ranges: of one request, the kernel reads no more than its read-ahead."""
+    monkeypatch.setattr(readahead_window, "PIECE_BYTES", 40_000_000)
     schema, found = places(tmp_path, 2000, x=40_000)
     (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(80_000_000))
-    cache.evict([tmp_path / "x"])
+    page_cache.evict([tmp_path / "x"])
     batches = [np.array([3, 1]), np.random.default_rng(1).permutation(1000) + 500]
     with closing(CachedReader(schema, found, True)) as reader:
         reader.read_ahead(batches)
         reader.batch(batches[0])
         end = time.monotonic() + 10
-        while cache.residency([tmp_path / "x"]) < 0.49 and time.monotonic() < end:
+        while page_cache.residency([tmp_path / "x"]) < 0.49 and time.monotonic() < end:
             time.sleep(0.01)
-        assert cache.residency([tmp_path / "x"]) >= 0.49
+        assert page_cache.residency([tmp_path / "x"]) >= 0.49
 
 
 def test_blocks_of_the_first_batch_are_decoded_by_several_threads(tmp_path, monkeypatch):
     variant, array = "hdf5:compression=gzip,chunk_bytes=65536", np.arange(1 << 20).reshape(512, 2048)
     manifest = prepared(tmp_path, {"x": array}, [variant])
-    monkeypatch.setattr(choice, "_residency", lambda files: 0.0)
+    monkeypatch.setattr(backend_selection, "_residency", lambda files: 0.0)
     decode, threads, two, in_time = BlockReader._decode, set(), threading.Event(), []
 
     def together(self, *arguments):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.formats import Array, raw_bytes
-from iobench.loading.stream.places import Places
+from iobench.loading.stream.addresses import RowAddresses
 
 FEW = 4  # rows that are copied one by one
 
@@ -18,7 +18,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ScatterPlan:
     """Rows of some fields in the order of their positions: where each begins and ends, field and slot.
 
     `targets`: the fields' memory, as rows.
@@ -31,7 +31,7 @@ class Wanted:
     targets: list[Array]
 
     @classmethod
-    def of(cls, places: Places, rows: Index, out: Mapping[str, Array]) -> Wanted:
+    def of(cls, places: RowAddresses, rows: Index, out: Mapping[str, Array]) -> ScatterPlan:
         """These rows of all the fields."""
         found = [places.positions(name, rows) for name in out]
         starts = np.concatenate(found) if len(found) > 1 else found[0]
@@ -45,12 +45,14 @@ class Wanted:
         ]
         return cls(starts, starts + np.array(widths)[fields], fields, slots, targets)
 
-    def part(self, low: int, high: int) -> Wanted:
+    def part(self, low: int, high: int) -> ScatterPlan:
         """Those of these numbers."""
         if (low, high) == (0, len(self.starts)):
             return self
         some = slice(low, high)
-        return Wanted(self.starts[some], self.ends[some], self.fields[some], self.slots[some], self.targets)
+        return ScatterPlan(
+            self.starts[some], self.ends[some], self.fields[some], self.slots[some], self.targets
+        )
 
     def take(self, low: int, high: int, got: Bytes, position: int) -> None:
         """Copy those of these numbers out of the bytes from a position on."""

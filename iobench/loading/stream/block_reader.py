@@ -15,14 +15,14 @@ from iobench.base.errors import (
 )
 from iobench.formats import Array, Batch, Blocks, Schema
 from iobench.host.maps import GuardedMap
-from iobench.loading.stream.ahead import AheadReader
-from iobench.loading.stream.decoded import CACHE_BYTES, DecodedBlocks
-from iobench.loading.stream.places import NEAR_BYTES, Index, Laid, merged
+from iobench.loading.stream.addresses import NEAR_BYTES, AddressSpace, Index, merged
+from iobench.loading.stream.decoded_blocks import CACHE_BYTES, DecodedBlocks
+from iobench.loading.stream.readahead import ReadaheadReader
 
 Bytes = npt.NDArray[np.uint8]
 
 
-class BlockPlaces(Laid):
+class BlockAddresses(AddressSpace):
     """Where the stored bytes of blocks lie; CorruptArtifact where that is not in their files."""
 
     def __init__(self, schema: Schema, tables: Sequence[Blocks]) -> None:
@@ -30,7 +30,7 @@ class BlockPlaces(Laid):
         self._tables = {name: table for table in tables for name in table.fields if name in self.widths}
         self._lows = {id(table): self._checked(table) for table in tables}
 
-    def stretches(self, name: str, rows: Index) -> tuple[Index, Index]:
+    def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
         """Where the blocks of these rows begin and end."""
         table = self._tables[name]
         numbers = np.unique(table.number(rows))
@@ -40,7 +40,7 @@ class BlockPlaces(Laid):
     def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
         """Where the blocks of rows start..stop-1 of these fields begin and end, sorted and merged."""
         rows = np.arange(start, stop)
-        found = [self.stretches(name, rows) for name in names]
+        found = [self.byte_ranges(name, rows) for name in names]
         low, high = (np.concatenate(ends) for ends in zip(*found, strict=True))
         return merged(low, high, NEAR_BYTES)
 
@@ -67,7 +67,7 @@ class BlockPlaces(Laid):
         return self.starts[of_table]
 
 
-class BlockReader(AheadReader):
+class BlockReader(ReadaheadReader):
     """Decodes blocks out of maps; of cold files, `read_ahead` brings them into the cache before.
 
     CorruptArtifact where a block is damaged; OSError where the disk fails. Several threads that want
@@ -78,7 +78,7 @@ class BlockReader(AheadReader):
     def __init__(self, schema: Schema, tables: Sequence[Blocks], cold: bool, threads: int) -> None:
         self._tables = tuple(tables)
         self._counts = [np.diff(table.first, append=schema.samples) for table in tables]
-        self._places = BlockPlaces(schema, tables)
+        self._places = BlockAddresses(schema, tables)
         self._begins = [self._places.low(table, np.arange(len(table.first))) for table in tables]
         super().__init__(schema, self._places, cold)
         mapped = GuardedMap(self._places.files, self._places.sizes)

@@ -8,10 +8,10 @@ import pytest
 
 from iobench.formats import Field, Listed, Schema
 from iobench.loading.order import Order
-from iobench.loading.stream import located
-from iobench.loading.stream.cached import CachedReader
-from iobench.loading.stream.located import Located
-from iobench.loading.stream.views import following
+from iobench.loading.stream import offset_prefetch
+from iobench.loading.stream.cached_reader import CachedReader
+from iobench.loading.stream.offset_prefetch import OffsetPrefetch
+from iobench.loading.stream.views import joined_view
 
 SAMPLES = 1000
 
@@ -31,29 +31,29 @@ def finished(found):
 
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch):
-    monkeypatch.setattr(located, "PIECE_ROWS", 64)
+    monkeypatch.setattr(offset_prefetch, "PIECE_ROWS", 64)
 
 
 @pytest.mark.parametrize("kind", ["random", "block"])
 @pytest.mark.parametrize("start", [0, 5])
 def test_of_each_batch_and_of_batches_together_it_says_what_was_found(kind, start):
     batches = batches_of(kind)[start:]
-    found = finished(Located({"x": squares, "y": np.negative}, batches))
-    for rows in (*batches, following(batches[2:9]), following(batches)):
+    found = finished(OffsetPrefetch({"x": squares, "y": np.negative}, batches))
+    for rows in (*batches, joined_view(batches[2:9]), joined_view(batches)):
         np.testing.assert_array_equal(found.of("x", rows), squares(rows))
         np.testing.assert_array_equal(found.of("y", rows), -rows)
 
 
 def test_of_rows_that_are_not_the_epochs_it_says_nothing():
     batches = batches_of()
-    found = finished(Located({"x": squares}, batches[3:]))
+    found = finished(OffsetPrefetch({"x": squares}, batches[3:]))
     others = (
         batches[2],
         batches[5].copy(),
         batches[5][::2],
         batches_of()[5],
         np.arange(5),
-        following(batches[1:6]),
+        joined_view(batches[1:6]),
     )
     assert [found.of("x", rows) for rows in others] == [None] * len(others)
 
@@ -68,7 +68,7 @@ def test_what_is_not_found_yet_is_not_waited_for():
         return squares(rows)
 
     batches = batches_of()
-    found = Located({"x": slow}, batches)
+    found = OffsetPrefetch({"x": slow}, batches)
     begun.wait()
     np.testing.assert_array_equal(found.of("x", batches[0]), squares(batches[0]))
     assert found.of("x", batches[20]) is None
@@ -84,7 +84,7 @@ def test_it_can_be_ended_before_it_is_through():
         time.sleep(0.02)
         return rows
 
-    found = Located({"x": slow}, batches_of())
+    found = OffsetPrefetch({"x": slow}, batches_of())
     found.stop()
     assert len(calls) < SAMPLES // 64
     assert not found._thread.is_alive()
@@ -95,7 +95,7 @@ def test_what_cannot_be_found_is_left_to_who_gathers_it(recwarn):
         raise OSError("gone")
 
     batches = batches_of()
-    found = finished(Located({"x": broken}, batches))
+    found = finished(OffsetPrefetch({"x": broken}, batches))
     assert found.of("x", batches[0]) is None
     assert not recwarn.list  # as pytest tells of a thread that ends by an error
 
@@ -104,14 +104,14 @@ def test_what_cannot_be_found_is_left_to_who_gathers_it(recwarn):
     "batches", [[], [slice(0, 5), slice(5, 9)], [np.arange(5), np.arange(5)]], ids=["none", "slices", "apart"]
 )
 def test_where_there_is_nothing_to_find_there_is_no_thread(batches):
-    found = Located({"x": squares}, batches)
+    found = OffsetPrefetch({"x": squares}, batches)
     assert found._thread.ident is None
     found.stop()
 
 
 def test_more_rows_than_fit_in_memory_are_found_as_they_are_gathered(monkeypatch):
-    monkeypatch.setattr(located, "MOST_LISTED", SAMPLES - 1)
-    assert Located({"x": squares}, batches_of())._thread.ident is None
+    monkeypatch.setattr(offset_prefetch, "MAX_LISTED", SAMPLES - 1)
+    assert OffsetPrefetch({"x": squares}, batches_of())._thread.ident is None
 
 
 @pytest.mark.parametrize("uneven", [0, 1], ids=["elements", "any byte"])

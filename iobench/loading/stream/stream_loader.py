@@ -15,13 +15,13 @@ from iobench.base.errors import (
     InvalidSettings,
     IobenchError,
 )
+from iobench.dataset.artifact_location import ArtifactLocation
 from iobench.dataset.manifest import Manifest
-from iobench.dataset.places import Place
 from iobench.formats import Schema
 from iobench.host.device import pick_device
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, check_setting
 from iobench.loading.stream.backend import failures_of
-from iobench.loading.stream.choice import check_placed, open_backend
+from iobench.loading.stream.backend_selection import check_placements, select_backend
 from iobench.loading.stream.pipeline import Pipeline, Transform
 from iobench.loading.stream.transfer import Tensors, transfer_to
 
@@ -76,11 +76,11 @@ class StreamLoader:
         self._manifest = Manifest.load(Path(dataset))
         self._variant = formats.parse(format).variant
         opener = self._manifest.opener(self._variant)  # says now what would be wrong later
-        with self._place.advising(), failures_of(opener.path):
+        with self._place.hinting(), failures_of(opener.path):
             opener.check()
         if direct:
-            with self._place.advising(), failures_of(opener.path), opener() as reader:
-                check_placed(reader.placement(), _chosen(opener.schema, fields), self._variant)
+            with self._place.hinting(), failures_of(opener.path), opener() as reader:
+                check_placements(reader.placement(), _chosen(opener.schema, fields), self._variant)
         self._device = pick_device(str(device))
         self._fields = _chosen(self._manifest.schema, fields)
         self._transform, self._threads, self._direct = transform, threads, direct
@@ -138,13 +138,13 @@ class StreamLoader:
         return self._manifest.schema.samples
 
     @property
-    def _place(self) -> Place:
-        return self._manifest.place_of(self._variant)
+    def _place(self) -> ArtifactLocation:
+        return self._manifest.location_of(self._variant)
 
     def _open(self) -> Pipeline:
         ordered = replace(self._manifest.opener(self._variant), random=self._order.kind != "sequential")
-        with self._place.advising():
-            backend = open_backend(ordered, self._fields, self._threads, self._direct)
+        with self._place.hinting():
+            backend = select_backend(ordered, self._fields, self._threads, self._direct)
         return Pipeline(backend, self._fields, self._order, transfer_to(self._device), self._transform)
 
     def _identity(self) -> dict[str, Any]:

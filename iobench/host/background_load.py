@@ -10,16 +10,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from iobench.host import machine
-from iobench.host.tree import descendants
+from iobench.host import machine_info
+from iobench.host.process_tree import descendants
 
 PRESSURE, STAT = Path("/proc/pressure"), Path("/proc/stat")
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Others:
-    """What was seen between `start` and `stop` of `OtherWork`; None where the kernel keeps no such account.
+class BackgroundLoad:
+    """What was seen between `start` and `stop` of `BackgroundLoadMonitor`; None where the kernel keeps no such account.
 
     Shares are of the time of the processors that this process may use; what is stalled is a share of
     the time in which some task of the machine, ours or not, had to wait for that resource (pressure stall
@@ -37,12 +37,12 @@ class Others:
 _beside: set[int] = set()  # processes that do the same work as this one
 
 
-def count_as_ours(processes: Iterable[int]) -> None:
+def exclude_processes(processes: Iterable[int]) -> None:
     """From now on these and what is below them are no other processes: the ranks of a run on this host."""
     _beside.update(set(processes) - {os.getpid()})
 
 
-class OtherWork:
+class BackgroundLoadMonitor:
     """Watches other processes between `start` and `stop`: the whole machine, less ours and our children's."""
 
     def __init__(self, path: Path) -> None:
@@ -52,7 +52,7 @@ class OtherWork:
         """Begin."""
         self._before = _Accounts.now(self._path)
 
-    def stop(self) -> Others:
+    def stop(self) -> BackgroundLoad:
         """End, and say what there was."""
         before, now = self._before, _Accounts.now(self._path)
         elapsed = max(now.clock - before.clock, 1e-9)
@@ -63,7 +63,7 @@ class OtherWork:
         whole = elapsed * len(os.sched_getaffinity(0))
         rate = _rest(now.disk_bytes, before.disk_bytes, now.own_disk_bytes, before.own_disk_bytes)
         busy = _rest(now.busy_s, before.busy_s, now.own_s, before.own_s)
-        return Others(
+        return BackgroundLoad(
             processors=None if busy is None else min(1.0, busy / whole),
             steal=_share(now.steal_s, before.steal_s, whole),
             disk_bytes_per_s=None if rate is None else rate / elapsed,
@@ -88,7 +88,7 @@ class _Accounts:
     @classmethod
     def now(cls, path: Path) -> _Accounts:
         busy, steal = _processors()
-        disk = machine.disk_account(path)
+        disk = machine_info.disk_counters(path)
         return cls(
             clock=time.perf_counter(),
             busy_s=busy,
