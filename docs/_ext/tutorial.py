@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from sphinx.application import Sphinx
 from sphinx.directives.code import container_wrapper
 from sphinx.util.docutils import SphinxDirective
 
-COLUMNS, TIMEOUT_S = 100, 120
+COLUMNS, TIMEOUT_S = 92, 120  # as many columns as a page shows without scrolling
 _folders: dict[str, Path] = {}  # by page
 
 
@@ -75,8 +76,8 @@ class Run(_InFolder):
 
     def _kept(self, output: str) -> str:
         unwanted = self.options.get("without")
-        lines = [line.rstrip() for line in output.splitlines()]
-        return "\n".join(line for line in lines if not (unwanted and re.search(unwanted, line))) + "\n"
+        lines = [line for line in output.splitlines() if not (unwanted and re.search(unwanted, line))]
+        return "\n".join(map(_wrapped, lines)) + "\n"
 
     def _output(self, command: str) -> str:
         try:
@@ -95,6 +96,10 @@ class Run(_InFolder):
         if ended.returncode:
             raise self.severe(f"{command!r} ended with {ended.returncode}:\n{ended.stdout}")
         return ended.stdout.rstrip()
+
+
+def _wrapped(line: str) -> str:
+    return line.rstrip() if len(line) <= COLUMNS else textwrap.fill(line, COLUMNS, subsequent_indent="  ")
 
 
 def _environment() -> dict[str, str]:

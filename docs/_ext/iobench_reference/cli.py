@@ -81,7 +81,7 @@ def _entries(program: str, command: Any) -> str:
 
 def _entry(parameter: Any) -> str:
     text, default = _help_and_default(parameter)
-    notes = [f"Default: {code(default)}."] if default is not None else []
+    notes = [f"Default: {default}."] if default is not None else []
     notes += ["Repeatable."] if getattr(parameter, "multiple", False) and "repeatable" not in text else []
     notes += ["Required."] if parameter.required else []
     return directive("option", _typed(parameter), " ".join([prose(sentence(text)), *notes]))
@@ -100,16 +100,16 @@ def _placeholder(parameter: Any) -> str:
 
 
 def _help_and_default(parameter: Any) -> tuple[str, str | None]:
-    """Return the help without the default that some of them end in, and the default."""
+    """Return the help without the default that some of them end in, and the default as Markdown."""
     text = parameter.help or ""
     if told := _DEFAULT.search(text):
-        return text[: told.start()], told["default"]
-    if parameter.required or parameter.default in (None, (), []):
+        return text[: told.start()], prose(told["default"])
+    if parameter.required or parameter.default in (None, "", (), []):
         return text, None
     if getattr(parameter, "is_flag", False):
         flags = parameter.opts if parameter.default else parameter.secondary_opts
-        return text, flags[0] if flags else None
-    return text, str(parameter.default)
+        return text, code(flags[0]) if flags else None
+    return text, code(parameter.default)
 
 
 def _slug(name: str) -> str:

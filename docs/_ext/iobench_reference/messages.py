@@ -10,7 +10,7 @@ from iobench.base.errors import IobenchError
 from iobench_reference.kinds import Use, meaning_of, scan
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence
 
-WARNINGS = ("RunWarning", "Sign")
+WARNINGS = ("RunWarning", "BackgroundSign")
 ADVICE = ("Advice",)
 
 

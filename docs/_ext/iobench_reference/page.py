@@ -35,7 +35,7 @@ def paragraphs(docstring: str | None) -> str:
 def sentence(text: str) -> str:
     """Return text with a capital first letter and a full stop."""
     text = text.strip()
-    return text[:1].upper() + text[1:] + ("" if text.endswith((".", ":", "?")) else ".")
+    return text[:1].upper() + text[1:] + ("" if not text or text.endswith((".", ":", "?")) else ".")
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

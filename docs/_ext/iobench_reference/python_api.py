@@ -27,25 +27,35 @@ def _page() -> str:
 
 
 def _entry(name: str, value: Any) -> str:
-    kind = "autoclass" if inspect.isclass(value) else "autofunction"
-    options = "\n   :members:" if inspect.isclass(value) else ""
-    described = f"```{{eval-rst}}\n.. {kind}:: iobench.{name}{options}\n```"
-    return section(code(name), described, _fields(value), label=f"python-{name.lower()}")
+    kind, members = ("autoclass", "\n   :members:") if inspect.isclass(value) else ("autofunction", "")
+    described = f"```{{eval-rst}}\n.. {kind}:: iobench.{name}{_arguments(value)}{members}\n```"
+    label = f"python-{kind.removeprefix('auto')}-{name.lower()}"  # labels ignore case: there are run and Run
+    return section(code(name), described, _table(value), label=label)
 
 
-def _fields(value: Any) -> str:
-    if not dataclasses.is_dataclass(value) or not inspect.isclass(value):
-        return ""
-    texts = comments.of_fields(value)
+def _fields(value: Any) -> list[dataclasses.Field[Any]]:
+    """Return the fields of a dataclass that a caller sets; none of anything else."""
+    if not (inspect.isclass(value) and dataclasses.is_dataclass(value)):
+        return []
+    return [spec for spec in dataclasses.fields(value) if spec.init and not spec.name.startswith("_")]
+
+
+def _arguments(value: Any) -> str:
+    """Return a dataclass's arguments by name: types and defaults are in its table."""
+    names = [spec.name + ("" if _default(spec) is None else "=...") for spec in _fields(value)]
+    return f"({', '.join(names)})" if names else ""
+
+
+def _table(value: Any) -> str:
+    texts = comments.of_fields(value) if inspect.isclass(value) else {}
     rows = [
-        [code(spec.name), code(spec.type), _default(spec), prose(sentence(texts.get(spec.name, "")))]
-        for spec in dataclasses.fields(value)
-        if not spec.name.startswith("_")
+        [code(spec.name), code(spec.type), _default(spec) or "", prose(sentence(texts.get(spec.name, "")))]
+        for spec in _fields(value)
     ]
-    return table(["field", "type", "default", "meaning"], rows)
+    return table(["field", "type", "default", "meaning"], rows) if rows else ""
 
 
-def _default(spec: dataclasses.Field[Any]) -> str:
+def _default(spec: dataclasses.Field[Any]) -> str | None:
     if spec.default_factory is not dataclasses.MISSING:
         return code(f"{spec.default_factory()!r}")
-    return "" if spec.default is dataclasses.MISSING else code(repr(spec.default))
+    return None if spec.default is dataclasses.MISSING else code(repr(spec.default))

@@ -14,7 +14,8 @@ from iobench_reference.page import code, page, paragraphs, prose, section, sente
 
 _HOW = (
     "An option is set in the name itself: `NAME:OPTION=VALUE,OPTION=VALUE`. "
-    "{listed} lists the same with what is installed here."
+    "{listed} lists the same with what is installed here. "
+    "Where the table names an extra, `pip install 'iobench[EXTRA]'` installs what is needed."
 )
 
 
@@ -51,9 +52,9 @@ def _loaders() -> str:
 def _overview(kind: str, classes: list[Any], extra: tuple[str, Any]) -> str:
     title, value = extra
     return table(
-        [kind, "what it is", title, "install"],
+        [kind, "what it is", title, "extra"],
         [
-            [f"[{code(cls.name)}](#{kind}-{cls.name})", prose(cls.summary), value(cls), _install(cls)]
+            [f"[{code(cls.name)}](#{kind}-{cls.name})", prose(cls.summary), value(cls), _extra(cls)]
             for cls in classes
         ],
     )
@@ -80,12 +81,16 @@ def options(cls: Any) -> str:
     return table(["option", "default", "values", "meaning"], rows) if rows else "No options."
 
 
+def _extra(cls: Any) -> str:
+    return code(cls.extra) if cls.extra else ""
+
+
 def _install(cls: Any) -> str:
     return code(f"pip install 'iobench[{cls.extra}]'") if cls.extra else "included"
 
 
 def _format_facts(cls: Any) -> list[tuple[str, str]]:
-    adds = "yes, with `iobench add`" if _overrides(cls, "recognises") else "no"
+    adds = "yes, with `iobench add`" if _overrides(cls, "sniff") else "no"
     chosen = "; some of its arrays with `PATH::NAME,NAME`" if cls.chooses else ""
     return [
         ("Library", code(cls.library)),
