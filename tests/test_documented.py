@@ -1,48 +1,216 @@
-"""The README names everything that can be typed."""
+"""The generated reference names everything that can be typed, read or met."""
 
 import dataclasses
+import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 import typer
 
-from iobench import formats
+import iobench
+from iobench import formats, studies
+from iobench.base import errors
 from iobench.formats import declared
 from iobench.loading import loaders
-from iobench.loading.loaders import DEFAULT_LOADERS
+from iobench.results.cases import FACETS
 from iobench.results.metrics import METRICS
+from iobench.results.record import Record
 from iobench.terminal.cli import app
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+EXTENSIONS = ROOT / "docs" / "_ext"
+sys.path.insert(0, str(EXTENSIONS))  # as docs/conf.py does
+
+import iobench_reference  # noqa: E402
+
+SOURCES = {path: path.read_text() for path in (ROOT / "iobench").rglob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def pages():
+    return iobench_reference.pages()
 
 
 def commands(group, above=""):
     """Every command below a group, and below the groups in it, by what has to be typed."""
     for name, command in group.commands.items():
-        yield f"{above}{name}", command
         if hasattr(command, "commands"):
             yield from commands(command, f"{above}{name} ")
+        else:
+            yield f"{above}{name}", command
 
 
 COMMANDS = dict(commands(typer.main.get_command(app)))
-OPTIONS = [
-    (name, flag)
-    for name, command in COMMANDS.items()
-    for parameter in command.params
-    if parameter.param_type_name == "option"
-    for flag in (*parameter.opts, *parameter.secondary_opts)
-]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_in_the_readme(command):
-    assert f"iobench {command}" in README
+def section_of(page, name):
+    """The text below the heading of a name, up to the next heading."""
+    return re.search(rf"^## `{re.escape(name)}`$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)[1]
 
 
-@pytest.mark.parametrize(("command", "flag"), OPTIONS)
-def test_every_option_is_in_the_readme(command, flag):
-    assert re.search(rf"{flag}(?![\w-])", README)
+def literals(pattern):
+    """What a pattern catches in the package's source."""
+    return {match for text in SOURCES.values() for match in re.findall(pattern, text)}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_a_page_with_each_of_its_options(name, pages):
+    page = pages[f"cli/{name.replace(' ', '-')}.md"]
+    assert page.startswith(f"(command-{name.replace(' ', '-')})=\n# iobench {name}\n")
+    for parameter in COMMANDS[name].params:
+        flags = (*parameter.opts, *parameter.secondary_opts)
+        for typed in flags if parameter.param_type_name == "option" else [parameter.name.upper()]:
+            assert re.search(rf"^:::{{option}} .*{typed}(?![\w-])", page, re.MULTILINE)
+
+
+def test_the_program_has_options_of_its_own(pages):
+    for flag in ("--version", "--install-completion"):
+        assert f":::{{option}} {flag}" in pages["cli/index.md"]
+
+
+def test_an_option_has_its_help_and_its_default(pages):
+    page = pages["cli/diagnose.md"]
+    options = {parameter.opts[0]: parameter for parameter in COMMANDS["diagnose"].params}
+    assert options["--device"].help in page
+    assert f"Default: `{options['--device'].default}`." in page
+    assert "[default:" not in "".join(pages.values())
+
+
+@pytest.mark.parametrize(
+    ("registry", "page"), [(formats.FORMATS, "formats.md"), (loaders.LOADERS, "loaders.md")]
+)
+def test_every_format_and_loader_has_a_section_with_its_options(registry, page, pages):
+    for name in registry.names():
+        section = section_of(pages[page], name)
+        for spec in declared(registry.class_of(name)):
+            assert re.search(rf"^\| `{spec.name}` \| `.*` \| .+ \| .+ \|$", section, re.MULTILINE)
+        assert registry.class_of(name).library in section
+
+
+def test_the_formats_that_a_loader_reads(pages):
+    assert "- Reads: every format\n" in section_of(pages["loaders.md"], "dataloader")
+    assert "- Reads: `litdata`\n" in section_of(pages["loaders.md"], "litdata")
+
+
+def test_every_metric_has_its_title_name_meaning_and_unit(pages):
+    for metric in METRICS:
+        _, _, rest = pages["metrics.md"].partition(f"(metric-{metric.name})=")
+        section = rest.partition("\n(metric-")[0]
+        assert metric.title.replace("%", "") in section.replace("\\", "").replace("%", "")
+        assert f"JSON: `{metric.name}`" in section
+        assert metric.meaning[:20].lower() in section.replace("\\", "").lower()
+
+
+def test_a_metric_that_is_a_time_is_in_seconds(pages):
+    section = pages["metrics.md"].partition("(metric-epoch_s)=")[2].partition("\n(metric-")[0]
+    assert "Unit in JSON: seconds" in section
+
+
+def test_every_facet_study_and_public_name_is_there(pages):
+    for name in FACETS:
+        assert f"| `{name}` |" in pages["facets.md"]
+    for name in studies.names():
+        assert studies.study_of(name).reference.author in section_of(pages["studies.md"], name)
+    for name in iobench.__all__:
+        assert re.search(rf":: iobench\.{name}(\(|$)", section_of(pages["python.md"], name), re.MULTILINE)
+
+
+def test_every_field_of_the_run_options_is_there(pages):
+    for spec in dataclasses.fields(iobench.RunOptions):
+        assert f"| `{spec.name}` |" in section_of(pages["python.md"], "RunOptions")
+
+
+def test_every_kind_of_warning_has_a_section(pages):
+    kinds = literals(r'RunWarning\(\s*"([^"]+)"') | literals(r'RunWarning\(\s*kind="([^"]+)"')
+    assert len(kinds) > 20
+    for kind in kinds:
+        assert f"\n## `{kind}`" in pages["warnings.md"]
+
+
+def test_every_kind_of_advice_has_a_section(pages):
+    kinds = literals(r'Advice\(\s*"([^"]+)"') | literals(r'Advice\(\s*kind="([^"]+)"')
+    assert len(kinds) > 10
+    for kind in kinds:
+        assert f"\n## `{kind}`" in pages["advice.md"]
+
+
+def test_every_kind_of_error_is_there(pages):
+    classes = [cls for _, cls in inspect.getmembers(errors, inspect.isclass)]
+    defaults = {cls.default_kind for cls in classes if issubclass(cls, errors.IobenchError)}
+    given = literals(r'raise \w+\((?:[^()]|\([^()]*\))*\bkind="([^"]+)"')
+    for kind in (defaults | given) - {errors.IobenchError.default_kind}:
+        assert f"`{kind}`" in pages["errors.md"]
+
+
+def test_a_kind_that_is_chosen_between_two_is_found(tmp_path, monkeypatch):
+    from iobench_reference import kinds
+
+    lines = [
+        "def check():",
+        '    """Say why."""',
+        '    kind = "one" if x else "other"',
+        '    return Advice(kind, "text")',
+        'SIGN = Advice("third", figure, "what happened", "what to do")',
+    ]
+    (tmp_path / "module.py").write_text("\n".join(lines))
+    monkeypatch.setattr(kinds, "PACKAGE", tmp_path)
+    found = kinds.scan(("Advice",), positional=True)
+    assert {kind: kinds.meaning_of(uses) for kind, uses in found.items()} == {
+        "one": "Say why.",
+        "other": "Say why.",
+        "third": "what happened; what to do",
+    }
+
+
+def test_the_schema_takes_what_a_record_is(pages):
+    schema = msgspec.json.decode(pages["record.schema.json"])
+    assert set(schema["properties"]) == {spec.name for spec in dataclasses.fields(Record)}
+    assert schema["properties"]["case"]["$ref"] == "#/$defs/CasePart"
+    for name, body in schema["$defs"].items():
+        section = section_of(pages["record.md"], name)
+        assert all(f"| `{field}` |" in section for field in body["properties"])
+
+
+def test_comments_beside_fields_are_their_meaning(pages):
+    schema = msgspec.json.decode(pages["record.schema.json"])
+    assert schema["properties"]["round"]["description"] == "from 1"
+    assert schema["$defs"]["CachePart"]["properties"]["mode"]["description"] == "warm or cold"
+
+
+def test_special_characters_are_shown_as_they_are():
+    from iobench_reference.page import prose, table
+
+    assert prose("give --max-time N, 'iobench run' or `a|b`: x=float32[*,3]_") == (
+        r"give `--max-time` N, `iobench run` or `a|b`: x=float32\[\*,3\]\_"
+    )
+    assert table(["a"], [["`x|y`"]]).splitlines()[-1] == r"| `x\|y` |"
+
+
+def test_the_reference_is_written_without_sphinx_and_holds_nothing_old(tmp_path):
+    (tmp_path / "index.md").write_text("by hand")
+    (tmp_path / "cli").mkdir()
+    (tmp_path / "cli" / "removed.md").write_text("a command that is no more")
+    script = (
+        "import sys; from pathlib import Path; sys.modules |= {'sphinx': None, 'docutils': None}; "
+        f"sys.path.insert(0, {str(EXTENSIONS)!r}); import iobench_reference; "
+        "iobench_reference.write(Path(sys.argv[1]))"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    assert written == {*iobench_reference.pages(), "index.md"}
+    assert (tmp_path / "index.md").read_text() == "by hand"
+
+
+def test_the_index_of_the_reference_lists_every_page():
+    index = (ROOT / "docs" / "reference" / "index.md").read_text()
+    for path in iobench_reference.pages():
+        if path.endswith(".md") and not re.match(r"cli/(?!index)", path):
+            assert f"]({path})" in index
+            assert f"\n{path.removesuffix('.md')}\n" in index
 
 
 @pytest.mark.parametrize("columns", [80, 100])
@@ -55,36 +223,12 @@ def test_help_is_not_cut_off(columns, monkeypatch, inside):
         assert "…" not in shown
 
 
-def test_completion_can_be_installed_and_is_in_the_readme(inside):
+def test_completion_can_be_installed(inside):
     assert "--install-completion" in inside("--help").stdout
-    assert "iobench --install-completion" in README
-
-
-def test_the_first_screen_of_the_readme_fits_100_columns():
-    assert max(map(len, README.splitlines()[:60])) <= 100
-
-
-@pytest.mark.parametrize("name", formats.names())
-def test_every_format_and_its_options_are_in_the_readme(name):
-    for word in (name, *(spec.name for spec in dataclasses.fields(formats.type_of(name)))):
-        assert f"`{word}`" in README or f"{name}:{word}=" in README
-
-
-@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
-def test_every_metric_is_in_the_readme_as_it_is_declared(metric):
-    assert f"| {metric.title} | `{metric.name}` | {metric.meaning} |" in README
-
-
-@pytest.mark.parametrize("name", loaders.names())
-def test_every_loader_and_its_options_are_in_the_readme(name):
-    assert f"`{name}`" in README
-    for spec in declared(loaders.class_of(name)):
-        plain = f"`--{spec.name.replace('_', '-')}`" in README
-        assert plain if name in DEFAULT_LOADERS else plain or f"`{spec.name}`" in README
 
 
 def test_the_architecture_names_every_room():
-    text = (Path(__file__).parent.parent / "ARCHITECTURE.md").read_text()
-    for folder in (Path(__file__).parent.parent / "iobench").iterdir():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    for folder in (ROOT / "iobench").iterdir():
         if (folder / "__init__.py").is_file():
             assert f"`{folder.name}/`" in text

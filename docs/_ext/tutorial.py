@@ -36,7 +36,8 @@ class _InFolder(SphinxDirective):
         """The page's folder, made when it is first asked for."""
         page = self.env.docname
         if page not in _folders:
-            _folders[page] = Path(tempfile.mkdtemp(prefix="iobench-docs-"))
+            _folders[page] = Path(tempfile.mkdtemp(prefix="iobench-docs-")) / "tutorial"
+            _folders[page].mkdir()
         return _folders[page]
 
     def block(self, text: str, language: str) -> nodes.literal_block:
@@ -68,7 +69,7 @@ class Run(_InFolder):
 
     def run(self) -> list[nodes.Node]:
         """Return a console block; an error where a command fails, hangs or does not print what it should."""
-        shown = "\n".join(f"$ {command}\n{self._kept(self._output(command))}" for command in self.content)
+        shown = "\n".join(self._kept(f"$ {command}\n{self._output(command)}") for command in self.content)
         words = [word.strip() for word in self.options.get("shows", "").split(",") if word.strip()]
         if missing := [word for word in words if word not in shown]:
             raise self.severe(f"the output lacks {', '.join(missing)}, which the page explains:\n{shown}")
@@ -77,7 +78,7 @@ class Run(_InFolder):
     def _kept(self, output: str) -> str:
         unwanted = self.options.get("without")
         lines = [line for line in output.splitlines() if not (unwanted and re.search(unwanted, line))]
-        return "\n".join(map(_wrapped, lines)) + "\n"
+        return "\n".join(map(_wrapped, lines))
 
     def _output(self, command: str) -> str:
         try:
@@ -110,7 +111,7 @@ def _environment() -> dict[str, str]:
 
 def _remove(app: Sphinx, doctree: nodes.document) -> None:
     if folder := _folders.pop(app.env.docname, None):
-        shutil.rmtree(folder)
+        shutil.rmtree(folder.parent)
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

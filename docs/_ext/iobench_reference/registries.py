@@ -14,8 +14,7 @@ from iobench_reference.page import code, page, paragraphs, prose, section, sente
 
 _HOW = (
     "An option is set in the name itself: `NAME:OPTION=VALUE,OPTION=VALUE`. "
-    "{listed} lists the same with what is installed here. "
-    "Where the table names an extra, `pip install 'iobench[EXTRA]'` installs what is needed."
+    "{listed} lists the same with what is installed here."
 )
 
 
@@ -52,11 +51,8 @@ def _loaders() -> str:
 def _overview(kind: str, classes: list[Any], extra: tuple[str, Any]) -> str:
     title, value = extra
     return table(
-        [kind, "what it is", title, "extra"],
-        [
-            [f"[{code(cls.name)}](#{kind}-{cls.name})", prose(cls.summary), value(cls), _extra(cls)]
-            for cls in classes
-        ],
+        [kind, "what it is", title],
+        [[f"[{code(cls.name)}](#{kind}-{cls.name})", prose(cls.summary), value(cls)] for cls in classes],
     )
 
 
@@ -79,10 +75,6 @@ def options(cls: Any) -> str:
         for spec in declared(cls)
     ]
     return table(["option", "default", "values", "meaning"], rows) if rows else "No options."
-
-
-def _extra(cls: Any) -> str:
-    return code(cls.extra) if cls.extra else ""
 
 
 def _install(cls: Any) -> str:
