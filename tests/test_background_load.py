@@ -1,4 +1,4 @@
-"""What other processes did is told apart from what is ours, and left open where the kernel does not tell."""
+"""Load of other processes is separated from this run's, and unknown where the kernel does not account."""
 
 import os
 import subprocess
@@ -9,14 +9,14 @@ import pytest
 
 from iobench.host import background_load, machine_info
 from iobench.host.background_load import BackgroundLoad, BackgroundLoadMonitor
-from iobench.results.background_signs import said
+from iobench.results.background_signs import background_warnings
 from iobench.results.parts import BackgroundPart
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Kernel:
-    """The kernel's accounts as a test says them."""
+    """The kernel's counters, set by a test."""
 
     def __init__(self, folder, monkeypatch):
         self.stat, self.pressure = folder / "stat", folder / "pressure"
@@ -26,13 +26,15 @@ class Kernel:
         monkeypatch.setattr(background_load, "PRESSURE", self.pressure)
         monkeypatch.setattr(background_load, "own_cpu_s", lambda: self.own_s)
         monkeypatch.setattr(background_load, "own_disk_bytes", lambda: self.own_bytes)
-        monkeypatch.setattr(machine_info, "disk_counters", lambda path: machine_info.DiskCounters(self.disk, 0))
+        monkeypatch.setattr(
+            machine_info, "disk_counters", lambda path: machine_info.DiskCounters(self.disk, 0)
+        )
         monkeypatch.setattr(time, "perf_counter", lambda: self.clock)
         monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2})
-        self.says(busy_s=(0, 0, 0), steal_s=0)
+        self.set(busy_s=(0, 0, 0), steal_s=0)
 
-    def says(self, busy_s, steal_s, stalled_s=0.0):
-        """Seconds that each of three processors worked, of which we may use the first and the last."""
+    def set(self, busy_s, steal_s, stalled_s=0.0):
+        """Set the busy seconds of three processors, of which this process may use the first and the last."""
         lines = ["cpu  1 2 3 4 5 6 7 8 0 0"]
         for number, seconds in enumerate(busy_s):
             user = int(seconds * TICKS)
@@ -48,21 +50,21 @@ def kernel(tmp_path, monkeypatch):
     return Kernel(tmp_path, monkeypatch)
 
 
-def seen(kernel, path, **changes):
-    watched = BackgroundLoadMonitor(path)
-    watched.start()
+def measured(kernel, path, **changes):
+    monitor = BackgroundLoadMonitor(path)
+    monitor.start()
     kernel.clock += 10
     for name, value in changes.pop("ours", {}).items():
         setattr(kernel, name, value)
-    kernel.says(**{"busy_s": (0, 0, 0), "steal_s": 0, **changes})
-    return watched.stop()
+    kernel.set(**{"busy_s": (0, 0, 0), "steal_s": 0, **changes})
+    return monitor.stop()
 
 
-def test_what_is_ours_is_not_others(kernel, tmp_path):
+def test_own_work_does_not_count_as_background_load(kernel, tmp_path):
     ours = {"own_s": 6.0, "own_bytes": 300, "disk": 1300}
-    found = seen(kernel, tmp_path, busy_s=(7, 10, 9), steal_s=1, stalled_s=2.5, ours=ours)
-    assert found == BackgroundLoad(
-        processors=pytest.approx((7 + 9 - 6) / 20),  # of the two that we may use
+    load = measured(kernel, tmp_path, busy_s=(7, 10, 9), steal_s=1, stalled_s=2.5, ours=ours)
+    assert load == BackgroundLoad(
+        processors=pytest.approx((7 + 9 - 6) / 20),  # of the two that this process may use
         steal=pytest.approx(2 / 20),
         disk_bytes_per_s=pytest.approx(100),
         cpu_stalled=pytest.approx(0.25),
@@ -71,39 +73,41 @@ def test_what_is_ours_is_not_others(kernel, tmp_path):
     )
 
 
-def test_accounts_that_are_rounded_never_make_others_negative(kernel, tmp_path):
-    found = seen(kernel, tmp_path, busy_s=(3, 0, 0), ours={"own_s": 3.2, "own_bytes": 500})
-    assert (found.processors, found.disk_bytes_per_s) == (0, 0)
+def test_rounded_counters_never_make_background_load_negative(kernel, tmp_path):
+    load = measured(kernel, tmp_path, busy_s=(3, 0, 0), ours={"own_s": 3.2, "own_bytes": 500})
+    assert (load.processors, load.disk_bytes_per_s) == (0, 0)
 
 
-def test_a_kernel_that_keeps_no_such_accounts_leaves_it_open(kernel, tmp_path, monkeypatch):
+def test_without_the_kernels_counters_background_load_is_unknown(kernel, tmp_path, monkeypatch):
     for name in ("cpu", "io", "memory"):
         (kernel.pressure / name).unlink()
-    monkeypatch.setattr(kernel, "says", lambda **accounts: None)
+    monkeypatch.setattr(kernel, "set", lambda **counters: None)
     kernel.stat.unlink()
     monkeypatch.setattr(machine_info, "disk_counters", lambda path: None)
-    assert seen(kernel, tmp_path) == BackgroundLoad()
+    assert measured(kernel, tmp_path) == BackgroundLoad()
 
 
-def test_children_that_live_are_ours(tmp_path):
+def test_living_children_count_as_own_work(tmp_path):
     before = background_load.own_cpu_s()
     used = time.process_time()
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         deadline = time.monotonic() + 60
         while background_load.own_cpu_s() - before - (time.process_time() - used) < 0.2:
-            assert time.monotonic() < deadline, "what a child of ours does is not seen"
+            assert time.monotonic() < deadline, "a child's work is not counted"
             time.sleep(0.02)
     finally:
         busy.kill()
         busy.wait()
 
 
-def test_few_turns_with_other_work_are_not_worth_a_word():
+def test_few_turns_under_background_load_give_no_warning():
     quiet, busy = BackgroundPart(processors=0.01, steal=0.0), BackgroundPart(processors=0.5, steal=0.1)
-    assert said([quiet] * 10 + [busy]) == []
-    told = said([quiet] * 8 + [busy] * 2)
-    assert len(told) == 2
-    assert told[0].startswith("other processes used up to 50% of the processors during 2 of 10 rounds; ")
-    assert said([busy])[0].startswith("other processes used up to 50% of the processors; ")
-    assert said([]) == []
+    assert background_warnings([quiet] * 10 + [busy]) == []
+    warnings = background_warnings([quiet] * 8 + [busy] * 2)
+    assert len(warnings) == 2
+    assert warnings[0].kind == "background-cpu"
+    assert warnings[0].values == {"highest": 0.5, "affected": 2, "rounds": 10}
+    alone = background_warnings([busy])[0]
+    assert (alone.kind, alone.values["rounds"]) == ("background-cpu", 1)
+    assert background_warnings([]) == []

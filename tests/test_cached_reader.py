@@ -424,11 +424,11 @@ def test_only_chosen_fields_are_opened(dataset, by_file):
 
 @pytest.mark.parametrize("batches", [[slice(50, 60), slice(60, 63)], []])
 def test_an_epoch_is_read_ahead_of_if_it_has_batches(choose, monkeypatch, batches):
-    asked = []
+    requested = []
     source = choose("npy")
-    monkeypatch.setattr(source.reader, "read_ahead", asked.append)
+    monkeypatch.setattr(source.reader, "read_ahead", requested.append)
     source.start(batches)
-    assert asked == [batches] * bool(batches)
+    assert requested == [batches] * bool(batches)
 
 
 def test_memory_lies_as_the_file_does_where_slices_are_read_past_the_cache(choose, monkeypatch):

@@ -101,8 +101,8 @@ def test_slices_are_those_of_the_file(file, layout, data):
     stop = data.draw(st.integers(start, most))
     with placed.open() as reader:
         for page_offset in phases(reader, start, placed.item):
-            found = placed.read(reader, slice(start, stop), page_offset)
-            np.testing.assert_array_equal(found, placed.rows[start:stop])
+            result = placed.read(reader, slice(start, stop), page_offset)
+            np.testing.assert_array_equal(result, placed.rows[start:stop])
 
 
 @settings(deadline=None, max_examples=60)
@@ -143,9 +143,9 @@ def test_fields_are_read_from_their_own_files_and_any_of_them_alone(file, tmp_pa
     schema = Schema(300, (*x.schema.fields, Field("y", (8,), "uint8")))
     rows = np.array([299, 0, 7, 7, 150])
     with DirectReader(schema, {"x": x.places["x"], "y": y.places["x"]}) as reader:
-        found = reader.batch(rows)
-        np.testing.assert_array_equal(found["x"], x.rows[rows])
-        np.testing.assert_array_equal(found["y"], y.rows[rows])
+        result = reader.batch(rows)
+        np.testing.assert_array_equal(result["x"], x.rows[rows])
+        np.testing.assert_array_equal(result["y"], y.rows[rows])
         out = np.empty((5, 8), np.uint8)
         reader.read(rows, {"y": out})
         np.testing.assert_array_equal(out, y.rows[rows])
@@ -156,8 +156,8 @@ def test_memory_that_begins_as_the_file_does_takes_whole_pages_without_a_copy(fi
     monkeypatch.delattr(DirectReader, "_copy_pages")
     with placed.open() as reader:
         for start in (0, 1, 1000):
-            found = placed.read(reader, slice(start, start + 5000), reader.page_offset("x", start))
-            np.testing.assert_array_equal(found, placed.rows[start : start + 5000])
+            result = placed.read(reader, slice(start, start + 5000), reader.page_offset("x", start))
+            np.testing.assert_array_equal(result, placed.rows[start : start + 5000])
 
 
 def test_memory_is_never_asked_to_begin_within_an_element(file):
@@ -228,19 +228,19 @@ def open_files(path):
 @pytest.fixture
 def queues(monkeypatch):
     """The queues that are open."""
-    found = set()
+    result = set()
 
     class Counted(aio.ReadQueue):
         def __init__(self, *arguments):
             super().__init__(*arguments)
-            found.add(self)
+            result.add(self)
 
         def close(self):
             super().close()
-            found.discard(self)
+            result.discard(self)
 
     monkeypatch.setattr(direct_reader, "ReadQueue", Counted)
-    return found
+    return result
 
 
 READS = (slice(0, 9), slice(100, 3000), np.array([5, 3, 3]))
@@ -257,8 +257,8 @@ def test_several_threads_read_right_at_once_and_nothing_is_open_after_close(file
             np.testing.assert_array_equal(placed.read(reader, rows, 0), placed.rows[rows])
             start = int(rng.integers(0, placed.samples - 300))
             several = slice(start, start + 300)
-            found = placed.read(reader, several, reader.page_offset("x", start))
-            np.testing.assert_array_equal(found, placed.rows[several])
+            result = placed.read(reader, several, reader.page_offset("x", start))
+            np.testing.assert_array_equal(result, placed.rows[several])
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(8)))

@@ -13,7 +13,7 @@ def interrupt():
     signal.raise_signal(signal.SIGINT)
 
 
-def test_the_first_interrupt_waits_until_it_is_asked_for():
+def test_the_first_interrupt_is_deferred_until_the_check():
     with interrupts.deferred() as check:
         check()
         interrupt()
@@ -123,7 +123,7 @@ def test_an_interrupted_import_is_one_line(images, tmp_path, module):
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_an_import_that_bears_no_interrupt_is_one_line(images, tmp_path):
+def test_an_import_that_aborts_on_an_interrupt_is_one_line(images, tmp_path):
     done = interrupted_at(INSIDE_IMPORT, images, tmp_path)
     assert complaint(done, 130) == "iobench: interrupted"
     assert not (tmp_path / "out.jsonl").exists()

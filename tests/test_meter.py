@@ -6,7 +6,7 @@ from iobench.bench.meter import Meter
 
 
 class FakeClock:
-    """Stands still but for what `spend` says."""
+    """A clock that moves only by `spend`."""
 
     def __init__(self):
         self.now = 1_000
@@ -37,7 +37,7 @@ def consume(clock, waits, work):
     return meter
 
 
-def test_waits_leave_out_what_the_consumer_spends(clock):
+def test_waits_exclude_the_consumers_time(clock):
     assert consume(clock, [1, 2, 3], work=100).waits.total_s == 6
 
 
@@ -58,7 +58,7 @@ def test_items_come_through_as_they_are(clock):
     assert list(Meter(clock).over("abc")) == ["a", "b", "c"]
 
 
-def test_what_starting_the_iterator_costs_is_in_the_first_wait(clock):
+def test_the_first_wait_includes_starting_the_iterator(clock):
     class Slow:
         def __iter__(self):
             clock.spend(9)
@@ -80,7 +80,7 @@ def test_without_items_there_are_no_waits(clock):
     )
 
 
-def test_a_stretch_that_fails_has_ended_too(clock):
+def test_an_interval_that_fails_has_ended(clock):
     meter = Meter(clock)
     with contextlib.suppress(ZeroDivisionError), meter:
         clock.spend(2)

@@ -1,4 +1,4 @@
-"""What the machine did, second by second."""
+"""Snapshots of the machine once a second."""
 
 import itertools
 import time
@@ -9,23 +9,23 @@ import torch
 
 import iobench
 from iobench.host import machine_info, monitor
-from iobench.host.device import nvml as nvml_room
+from iobench.host.device import nvml as nvml_module
 from iobench.host.monitor import Monitor
 
 
 def snapshots(path, device="cpu", looks=2):
-    found = Monitor(path, device, every_s=0.05)
-    with found.watching():
-        while len(found._snapshots) < looks:  # keeps one core busy, for as long as it takes
+    result = Monitor(path, device, every_s=0.05)
+    with result.watching():
+        while len(result._snapshots) < looks:  # keeps one core busy, for as long as it takes
             pass
-    return found
+    return result
 
 
-def test_it_looks_while_it_is_watching_and_gives_each_look_once(tmp_path):
-    found = snapshots(tmp_path)
-    taken = found.take()
+def test_snapshots_are_taken_while_watching_and_returned_once(tmp_path):
+    result = snapshots(tmp_path)
+    taken = result.take()
     assert len(taken) >= 2
-    assert found.take() == []
+    assert result.take() == []
     assert [look["time"] for look in taken] == sorted(look["time"] for look in taken)
 
 
@@ -37,7 +37,7 @@ def test_a_busy_core_is_seen(tmp_path):
     assert max(max(look["cores"]) for look in snapshots(tmp_path).take()) > 0.5
 
 
-def test_the_disk_is_seen_through_its_account(tmp_path, monkeypatch):
+def test_the_disk_is_read_from_its_counters(tmp_path, monkeypatch):
     accounts = (machine_info.DiskCounters(n * 10**6, n * 100) for n in range(10**6))
     clock = itertools.count(step=0.5)  # between two looks
     monkeypatch.setattr(machine_info, "disk_counters", lambda path: next(accounts))
@@ -53,7 +53,7 @@ def test_no_disk_is_none(tmp_path, monkeypatch):
 
 
 class FakeNvml:
-    """One GPU that is half busy, and held back by its power limit."""
+    """One GPU that is half busy and throttled by its power limit."""
 
     NVML_CLOCK_SM = 1
 
@@ -86,7 +86,7 @@ class FakeNvml:
         return 1410
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
-        return 0x1 | 0x4  # idle, which is no throttling, and a power cap
+        return 0x1 | 0x4  # idle, which is not throttling, and a power cap
 
     def nvmlDeviceGetPciInfo(self, handle):
         return SimpleNamespace(busId=b"00000000:65:00.0")
@@ -128,11 +128,11 @@ def test_a_gpu_is_seen_by_its_driver(nvml, tmp_path):
     assert nvml.open == 0
 
 
-def test_a_record_says_which_gpu_it_was_and_how_it_is_linked(nvml, tmp_path, monkeypatch):
+def test_a_record_holds_the_gpu_and_its_link(nvml, tmp_path, monkeypatch):
     node = tmp_path / "0000:65:00.0" / "numa_node"
     node.parent.mkdir()
     node.write_text("1\n")
-    monkeypatch.setattr(nvml_room, "PCI_DEVICES", tmp_path)
+    monkeypatch.setattr(nvml_module, "PCI_DEVICES", tmp_path)
     properties = SimpleNamespace(name="a card", total_memory=5, uuid="abc")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     gpu = machine_info.describe(tmp_path, "cuda:0")["gpu"]
@@ -156,7 +156,7 @@ def test_a_record_says_which_gpu_it_was_and_how_it_is_linked(nvml, tmp_path, mon
     assert nvml.open == 0
 
 
-def test_the_host_is_no_gpu(tmp_path):
+def test_the_cpu_has_no_gpu_entry(tmp_path):
     assert machine_info.describe(tmp_path, "cpu")["gpu"] is None
 
 
@@ -172,9 +172,9 @@ def test_a_driver_that_fails_is_none(nvml, tmp_path, monkeypatch):
 
 def test_records_of_a_profiled_run_have_the_snapshots_since_the_last(images, tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "EVERY_S", 0.05)
-    asked = iobench.RunOptions(
+    requested = iobench.RunOptions(
         ("hdf5",), ("dataloader",), device=("cpu",), rounds="3", profile=True, limits=False
     )
-    found = iobench.run(images, asked, out=tmp_path / "r.jsonl")
-    times = [snapshot["time"] for one in found.records for snapshot in one.snapshots]
+    result = iobench.run(images, requested, out=tmp_path / "r.jsonl")
+    times = [snapshot["time"] for one in result.records for snapshot in one.snapshots]
     assert times == sorted(set(times))

@@ -63,8 +63,8 @@ def test_a_smaller_last_batch_can_be_left_out(samples, order, epoch):
     whole = order.batches(samples, epoch)
     dropped = replace(order, drop_last=True).batches(samples, epoch)
     assert sizes_of(dropped) == [order.batch_size] * (samples // order.batch_size)
-    for kept, rows in zip(dropped, whole, strict=False):
-        np.testing.assert_array_equal(np.arange(samples)[kept], np.arange(samples)[rows])
+    for held, rows in zip(dropped, whole, strict=False):
+        np.testing.assert_array_equal(np.arange(samples)[held], np.arange(samples)[rows])
 
 
 @settings(deadline=None)
@@ -79,11 +79,11 @@ def test_over_all_ranks_each_row_comes_once_in_equally_many_batches(samples, ord
             with pytest.raises(InvalidSettings, match=f"dealt out to {world_size} ranks"):
                 one.batches(samples, epoch)
         return
-    found = [one.batches(samples, epoch) for one in every]
-    assert sorted(np.concatenate([rows_of(own, samples) for own in found])) == list(range(samples))
-    assert {len(own) for own in found} == {order.length(most)}
+    result = [one.batches(samples, epoch) for one in every]
+    assert sorted(np.concatenate([rows_of(own, samples) for own in result])) == list(range(samples))
+    assert {len(own) for own in result} == {order.length(most)}
     assert {one.length(samples) for one in every} == {order.length(most)}
-    sizes = [sizes_of(own) for own in found]
+    sizes = [sizes_of(own) for own in result]
     assert all(1 <= size <= order.batch_size for own in sizes for size in own)
     assert all(set(own[:-2]) <= {order.batch_size} for own in sizes)
     shares = [sum(own) for own in sizes]
@@ -95,10 +95,10 @@ def test_over_all_ranks_each_row_comes_once_in_equally_many_batches(samples, ord
 def test_ranks_that_drop_the_last_have_full_batches_of_different_rows(samples, order, epoch, world_size):
     assume(samples >= world_size)  # fewer are refused
     every = [replace(one, drop_last=True) for one in ranks(order, world_size)]
-    found = [one.batches(samples, epoch) for one in every]
+    result = [one.batches(samples, epoch) for one in every]
     count = samples // world_size // order.batch_size
-    assert [sizes_of(own) for own in found] == [[order.batch_size] * count] * world_size
-    rows = np.concatenate([rows_of(own, samples) for own in found])
+    assert [sizes_of(own) for own in result] == [[order.batch_size] * count] * world_size
+    rows = np.concatenate([rows_of(own, samples) for own in result])
     assert len(set(rows.tolist())) == len(rows)
 
 
@@ -189,8 +189,8 @@ def test_blocks_and_windows_are_refused_where_nothing_reads_them(name, order):
 
 def test_what_a_user_says_becomes_an_order_of_rows():
     schema = Schema(203, (Field("x", (100,), "uint8"),))
-    said = Batching("block", 10, 7, block_bytes=1000, window_bytes=10_000, drop_last=True)
-    assert said.row_order(schema, 1, 3) == Order("block", 10, 7, 10, 10, 1, 3, True)
+    output = Batching("block", 10, 7, block_bytes=1000, window_bytes=10_000, drop_last=True)
+    assert output.row_order(schema, 1, 3) == Order("block", 10, 7, 10, 10, 1, 3, True)
     assert Batching("random").row_order(schema) == replace(Batching().row_order(schema), kind="random")
 
 
@@ -241,10 +241,10 @@ def test_samples_in_order_are_not_shuffled_and_a_permutation_is():
 
 
 def test_blocks_are_the_more_shuffled_the_larger_their_window_is():
-    found = [shuffled("block", window) for window in (1, 2, 5, 20, 200)]
-    assert found == sorted(found)
-    assert shuffled("sequential") <= found[0] < found[-2] < 0.9
-    assert found[-1] == pytest.approx(1, abs=0.02)  # the window is all there is
+    result = [shuffled("block", window) for window in (1, 2, 5, 20, 200)]
+    assert result == sorted(result)
+    assert shuffled("sequential") <= result[0] < result[-2] < 0.9
+    assert result[-1] == pytest.approx(1, abs=0.02)  # the window is all there is
 
 
 @settings(deadline=None)

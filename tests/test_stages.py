@@ -40,8 +40,8 @@ def test_every_call_counts_for_its_stage_and_returns_what_it_did():
     read = profile.timed("read", taking(clock, 2, "rows"))
     assert [read(), read()] == ["rows", "rows"]
     profile.timed("compute", taking(clock, 3))()
-    found = profile.seconds(open_s=1, epoch_s=8, wait_s=4, ahead=False)
-    assert found == {**dict.fromkeys(STAGES, 0), "open": 1, "read": 4, "compute": 3, "other": 1}
+    result = profile.seconds(open_s=1, epoch_s=8, wait_s=4, ahead=False)
+    assert result == {**dict.fromkeys(STAGES, 0), "open": 1, "read": 4, "compute": 3, "other": 1}
 
 
 def test_decoding_is_taken_off_the_read_that_it_is_part_of():
@@ -49,8 +49,8 @@ def test_decoding_is_taken_off_the_read_that_it_is_part_of():
     profile = Profile(clock)
     decode = profile.timed("decode", taking(clock, 2))
     profile.timed("read", lambda: (decode(), taking(clock, 1)()))()
-    found = profile.seconds(0, 3, 3, ahead=False)
-    assert (found["read"], found["decode"], found["other"]) == (1, 2, 0)
+    result = profile.seconds(0, 3, 3, ahead=False)
+    assert (result["read"], result["decode"], result["other"]) == (1, 2, 0)
 
 
 @pytest.mark.parametrize(("ahead", "stage"), [(True, "wait"), (False, "other")])
@@ -66,8 +66,8 @@ def test_the_stages_of_an_epoch_add_up_to_it():
     profile = Profile(clock)
     for stage in ("read", "collate", "host_to_device", "compute"):
         profile.timed(stage, taking(clock, 1))()
-    found = profile.seconds(open_s=5, epoch_s=10, wait_s=4.5, ahead=True)
-    assert sum(found.values()) == 15
+    result = profile.seconds(open_s=5, epoch_s=10, wait_s=4.5, ahead=True)
+    assert sum(result.values()) == 15
 
 
 def test_what_threads_read_is_apart():
@@ -102,8 +102,8 @@ def test_without_a_profile_functions_are_left_alone():
 
 def profiled_run(manifest, folder, variants, loaders, rounds=1, **options):
     chosen = {"device": ("cpu",), "order": ("sequential",), "limits": False, **options}
-    asked = iobench.RunOptions(tuple(variants), tuple(loaders), rounds=str(rounds), **chosen)
-    return iobench.run(manifest, asked, out=folder / "r.jsonl")
+    requested = iobench.RunOptions(tuple(variants), tuple(loaders), rounds=str(rounds), **chosen)
+    return iobench.run(manifest, requested, out=folder / "r.jsonl")
 
 
 @pytest.fixture
@@ -116,9 +116,9 @@ def profiled(images, tmp_path):
 
 @pytest.mark.parametrize("name", DEFAULT_FORMATS)
 def test_every_profiled_round_is_split_without_a_rest(profiled, name):
-    found = profiled([name])
-    assert len(found.records) == len(known_loaders.DEFAULT_LOADERS)
-    for record in found.records:
+    result = profiled([name])
+    assert len(result.records) == len(known_loaders.DEFAULT_LOADERS)
+    for record in result.records:
         timing, stages = record.timing, record.timing.stages
         assert set(stages) == set(STAGES)
         assert sum(stages.values()) == pytest.approx(timing.epochs_s + timing.open_s, rel=0.01)
@@ -148,8 +148,8 @@ def test_training_is_compute(profiled):
 def test_lz4_is_decoding(tmp_path):
     source = iobench.Synthetic(200_000, compressibility=0.5)
     manifest, _ = iobench.prepare(source, ["lmdb:codec=lz4", "lmdb"], data_dir=tmp_path)
-    found = profiled_run(manifest, tmp_path, ["all"], ["native"], profile=True)
-    decoding = {record.case["format"]: record.timing.stages["decode"] for record in found.records}
+    result = profiled_run(manifest, tmp_path, ["all"], ["native"], profile=True)
+    decoding = {record.case["format"]: record.timing.stages["decode"] for record in result.records}
     assert decoding["lmdb:codec=lz4"] > 0
     assert decoding["lmdb"] == 0
 
@@ -163,21 +163,21 @@ def test_a_run_without_profile_has_none(profiled):
 
 
 def test_a_summary_has_the_median_of_each_stage(profiled):
-    found = profiled(loaders=["native"], rounds=3)
-    (case,) = summarise(found.records).cases
-    assert case.stages["read"] == float(np.median([r.timing.stages["read"] for r in found.records]))
-    assert isinstance(found.records[0], Record)
+    result = profiled(loaders=["native"], rounds=3)
+    (case,) = summarise(result.records).cases
+    assert case.stages["read"] == float(np.median([r.timing.stages["read"] for r in result.records]))
+    assert isinstance(result.records[0], Record)
 
 
 def test_a_trace_has_a_span_for_each_step_of_each_batch(images, tmp_path):
     loaders = ["native", "dataloader:fetch=batch", "dataloader"]
-    found = profiled_run(images, tmp_path, ["npy"], loaders, trace=True, batch_size=(50,))
-    assert {path.relative_to(tmp_path).as_posix() for path in found.traces} == {
+    result = profiled_run(images, tmp_path, ["npy"], loaders, trace=True, batch_size=(50,))
+    assert {path.relative_to(tmp_path).as_posix() for path in result.traces} == {
         "r.traces/npy-native.json",
         "r.traces/npy-dataloader-fetch-batch.json",
         "r.traces/npy-dataloader-fetch-sample.json",
     }
-    for path in found.traces:
+    for path in result.traces:
         spans = [event.get("name") for event in json.loads(path.read_text())["traceEvents"]]
         assert [spans.count(name) for name in ("open", "next", "move", "consume")] == [1, 6, 5, 5]
 

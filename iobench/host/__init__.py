@@ -1,1 +1,1 @@
-"""What the machine does: page cache, memory, asynchronous reads, limits, counters, devices."""
+"""The machine: page cache, memory, asynchronous reads, processes, hardware limits, counters, devices."""

@@ -1,7 +1,7 @@
-"""Reads past the page cache, many in flight: Linux's asynchronous IO on files opened O_DIRECT.
+"""Asynchronous reads past the page cache: Linux AIO on files opened with O_DIRECT.
 
-One system call submits and one collects a hundred reads, so that a single Python thread keeps a
-disk as busy as fio does. Where the kernel has no such calls, threads with preadv take their place.
+One system call submits a hundred reads and one collects them, so a single Python thread keeps a
+disk as busy as fio does. On kernels without these calls, a pool of threads uses preadv instead.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ SHALLOW_IODEPTH = 64
 
 
 class DirectUnavailable(Exception):
-    """This file system cannot be read past the page cache."""
+    """The file system does not support reads past the page cache."""
 
 
 class ReadFailed(OSError):
-    """One of several reads failed: that of this number."""
+    """One of several reads failed; `number` is its index."""
 
     def __init__(self, code: int, number: int) -> None:
         super().__init__(code, os.strerror(code))
@@ -37,41 +37,56 @@ class ReadFailed(OSError):
 
 
 def open_direct(path: Path) -> int:
-    """A descriptor for reads past the page cache; DirectUnavailable where there are none."""
+    """Open a file for reads past the page cache.
+
+    Raises
+    ------
+    DirectUnavailable
+        If the file system does not support O_DIRECT, or not for reads of one page.
+    OSError
+        If the file cannot be opened for another reason.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     except OSError as error:
         if error.errno != errno.EINVAL:
             raise
         raise DirectUnavailable(
-            f"{path}: this file system cannot be read past the page cache (O_DIRECT)"
+            f"{path}: this file system does not support reads past the page cache (O_DIRECT)"
         ) from error
     try:
         os.preadv(descriptor, [touched_array(PAGE).data], 0)
     except OSError as error:
         os.close(descriptor)
         raise DirectUnavailable(
-            f"{path}: cannot be read in pieces of {PAGE} bytes: {error.strerror}"
+            f"{path}: reads of {PAGE} bytes past the page cache fail: {error.strerror}"
         ) from error
     return descriptor
 
 
 class ReadQueue:
-    """Reads in flight, for one thread at a time, into memory of its own or that of the caller.
+    """A queue of reads in flight, used by one thread at a time.
 
-    `piece_bytes` is the most that one read asks for, `memory_bytes` bounds what is in flight: 16 MiB
-    keep a disk busy and stay in the processor's cache, from which they are copied on.
+    Reads go into the queue's own memory or into the caller's.
+
+    Parameters
+    ----------
+    piece_bytes : int
+        Largest size of one read.
+    memory_bytes : int
+        Limit of the bytes in flight. The default of 16 MiB keeps a disk busy and still fits into the
+        processor's cache, from which the data is copied on.
     """
 
     def __init__(self, piece_bytes: int, memory_bytes: int = 16 << 20) -> None:
         piece_bytes = -(-piece_bytes // PAGE) * PAGE
         self.depth = max(2, min(MAX_IODEPTH, memory_bytes // piece_bytes))
         self._piece_bytes, self._slots = piece_bytes, list[Bytes]()
-        self._flight: LibaioEngine | ThreadPoolEngine
+        self._engine: LibaioEngine | ThreadPoolEngine
         try:
-            self._flight = LibaioEngine.idle()
-        except OSError:  # none in this kernel, or none left, or a container forbids them
-            self._flight = ThreadPoolEngine(self.depth)
+            self._engine = LibaioEngine.acquire()
+        except OSError:  # the kernel has no AIO, its limit is used up, or a container forbids it
+            self._engine = ThreadPoolEngine(self.depth)
 
     def read(
         self,
@@ -80,13 +95,29 @@ class ReadQueue:
         lengths: Index,
         into: Sequence[Bytes] | None = None,
     ) -> Generator[tuple[int, Bytes], None, None]:
-        """The number of each read with the bytes it got, as they come.
+        """Yield the index of each read and the bytes it returned, in order of completion.
 
-        One descriptor for all reads, or one for each.
+        Parameters
+        ----------
+        descriptors : int or array of int64
+            One file descriptor for all reads, or one per read.
+        offsets, lengths : array of int64
+            Position and size of each read in bytes, multiples of the page size.
+        into : sequence of uint8 arrays, optional
+            Page-aligned memory, one array per read. Without it the bytes that are yielded are valid
+            until the next item is requested.
 
-        Without memory to read `into`, one page-aligned array for each read, the bytes are there
-        until the next is asked for. They are fewer than asked for where the file ends. Offsets and
-        lengths are multiples of the page. ReadFailed where the disk fails.
+        Yields
+        ------
+        index, data : int, uint8 array
+            `data` is shorter than requested where the file ends.
+
+        Raises
+        ------
+        ReadFailed
+            If the disk reports an error.
+        ValueError
+            If the queue is closed.
         """
         if not self.depth:
             raise ValueError("this queue is closed")
@@ -96,8 +127,8 @@ class ReadQueue:
         arrived: deque[tuple[int, int, Bytes, int]] = deque()
         submitted, count = 0, len(offsets)
         descriptors = np.broadcast_to(descriptors, count)
-        # many small reads are submitted together; a few large ones as soon as there is room, so that the
-        # disk is not idle while those that arrived with them are still being used
+        # Many small reads are submitted together. A few large ones are submitted as soon as a slot is free:
+        # otherwise the disk would be idle while the consumer uses those that arrived.
         together = max(1, self.depth // (4 if self.depth > SHALLOW_IODEPTH else 8))
         try:
             while submitted < count or in_flight or arrived:
@@ -108,7 +139,7 @@ class ReadQueue:
                         for i, n in enumerate(numbers)
                     ]
                     slots = free[: -1 - len(numbers) : -1]
-                    taken = self._flight.submit(descriptors[submitted:], slots, places, offsets[submitted:])
+                    taken = self._engine.submit(descriptors[submitted:], slots, places, offsets[submitted:])
                     for number, place in zip(numbers[:taken], places, strict=False):
                         in_flight[free.pop()] = (number, place)
                     submitted += taken
@@ -120,18 +151,18 @@ class ReadQueue:
                 yield number, place[:result]
                 free.append(slot)
         finally:
-            while in_flight:  # their memory must not be given away before
+            while in_flight:  # the kernel still writes to their memory
                 self._collected(in_flight, 1)
 
     def _collected(
         self, in_flight: dict[int, tuple[int, Bytes]], least: int
     ) -> list[tuple[int, int, Bytes, int]]:
-        """Slot, number, memory and result of reads that have come, `least` of them if there are so many."""
-        done = self._flight.collect(min(least, len(in_flight)))
+        """Wait for `least` reads, or all in flight; return slot, number, memory and result of each."""
+        done = self._engine.collect(min(least, len(in_flight)))
         return [(slot, *in_flight.pop(slot), result) for slot, result in done]
 
     def close(self) -> None:
-        """Let go of the kernel's queue; a second call does nothing, a later read is a ValueError."""
+        """Release the engine. Later reads raise ValueError; a second call does nothing."""
         if self.depth:
             self.depth = 0
-            self._flight.close()
+            self._engine.close()

@@ -1,4 +1,4 @@
-"""What other processes did to this machine meanwhile: processors, disk, and who had to wait for what."""
+"""Load of other processes on the machine during a measurement: processors, disk, stalled tasks."""
 
 from __future__ import annotations
 
@@ -19,42 +19,43 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class BackgroundLoad:
-    """What was seen between `start` and `stop` of `BackgroundLoadMonitor`; None where the kernel keeps no such account.
+    """Load of other processes over an interval; a field is None if the kernel does not account for it.
 
-    Shares are of the time of the processors that this process may use; what is stalled is a share of
-    the time in which some task of the machine, ours or not, had to wait for that resource (pressure stall
-    information: the kernel's Documentation/accounting/psi.rst).
+    `processors` and `steal` are shares of the time of the processors that this process may use. The
+    stalled shares are the part of the interval in which at least one task of the machine, of this run or
+    not, waited for that resource (pressure stall information, the kernel's
+    Documentation/accounting/psi.rst).
     """
 
-    processors: float | None = None  # that other processes used
-    steal: float | None = None  # that a hypervisor gave to others
-    disk_bytes_per_s: float | None = None  # that other processes read from the disk under the data
+    processors: float | None = None  # used by other processes
+    steal: float | None = None  # given to other virtual machines by the hypervisor
+    disk_bytes_per_s: float | None = None  # read by other processes from the disk under the data
     cpu_stalled: float | None = None
     io_stalled: float | None = None
     memory_stalled: float | None = None
 
 
-_beside: set[int] = set()  # processes that do the same work as this one
+_excluded: set[int] = set()  # processes that belong to the same run
 
 
 def exclude_processes(processes: Iterable[int]) -> None:
-    """From now on these and what is below them are no other processes: the ranks of a run on this host."""
-    _beside.update(set(processes) - {os.getpid()})
+    """Count these processes and their descendants as part of this run: its ranks on this host."""
+    _excluded.update(set(processes) - {os.getpid()})
 
 
 class BackgroundLoadMonitor:
-    """Watches other processes between `start` and `stop`: the whole machine, less ours and our children's."""
+    """Measures the load of other processes: the machine's, minus that of this run's processes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def start(self) -> None:
-        """Begin."""
-        self._before = _Accounts.now(self._path)
+        """Begin the interval."""
+        self._before = _LoadCounters.now(self._path)
 
     def stop(self) -> BackgroundLoad:
-        """End, and say what there was."""
-        before, now = self._before, _Accounts.now(self._path)
+        """End the interval and return the load."""
+        before, now = self._before, _LoadCounters.now(self._path)
         elapsed = max(now.clock - before.clock, 1e-9)
         stalled = {
             name: None if now.stalled_s[name] is None else _share(now.stalled_s[name], then, elapsed)
@@ -74,8 +75,8 @@ class BackgroundLoadMonitor:
 
 
 @dataclass(frozen=True)
-class _Accounts:
-    """Sums since the machine started, or since we did."""
+class _LoadCounters:
+    """Sums since the start of the machine or of this process."""
 
     clock: float
     busy_s: float | None
@@ -86,7 +87,7 @@ class _Accounts:
     stalled_s: dict[str, float | None]
 
     @classmethod
-    def now(cls, path: Path) -> _Accounts:
+    def now(cls, path: Path) -> _LoadCounters:
         busy, steal = _processors()
         disk = machine_info.disk_counters(path)
         return cls(
@@ -101,27 +102,27 @@ class _Accounts:
 
 
 def own_cpu_s() -> float:
-    """Processor seconds of this process, of its children that were reaped, and of those that live."""
+    """Return the processor seconds of this process and of its children, reaped and living."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used) + sum(map(_cpu_s, _ours()))
+    return sum(u.ru_utime + u.ru_stime for u in used) + sum(map(_cpu_s, _own_processes()))
 
 
 def own_disk_bytes() -> int | None:
-    """Bytes the kernel fetched from disk for this process, its reaped children and those that live.
+    """Return the bytes read from disk for this process and its children, reaped and living.
 
-    None where it keeps no such account.
+    None if the kernel does not account for them.
     """
     own = _read_bytes("self")
-    return None if own is None else own + sum(_read_bytes(str(child)) or 0 for child in _ours())
+    return None if own is None else own + sum(_read_bytes(str(child)) or 0 for child in _own_processes())
 
 
-def _ours() -> set[int]:
-    """Every process but this one whose work is ours."""
-    return {*descendants(), *(below for one in _beside for below in (one, *descendants(one)))}
+def _own_processes() -> set[int]:
+    """Return all processes of this run but this one."""
+    return {*descendants(), *(below for one in _excluded for below in (one, *descendants(one)))}
 
 
 def _cpu_s(pid: int) -> float:
-    """Of a process and those that it has reaped; 0 where it has just ended."""
+    """Return the processor seconds of a process and its reaped children; 0 if it has just ended."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return TICK_S * sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
@@ -136,7 +137,7 @@ def _read_bytes(pid: str) -> int | None:
 
 
 def _processors() -> tuple[float | None, float | None]:
-    """Seconds that the processors which we may use worked for processes, and that a hypervisor took."""
+    """Return busy and stolen seconds of the processors that this process may use."""
     usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     try:
         lines = [line.split() for line in STAT.read_text().splitlines()]
@@ -148,7 +149,7 @@ def _processors() -> tuple[float | None, float | None]:
 
 
 def _stalled_s(name: str) -> float | None:
-    """Seconds in which some task waited for a resource; None where the kernel does not tell."""
+    """Return the seconds in which some task waited for a resource, or None if unknown."""
     with suppress(OSError, StopIteration, ValueError):
         lines = (PRESSURE / name).read_text().splitlines()
         some = next(line for line in lines if line.startswith("some "))
@@ -161,7 +162,7 @@ def _share(now: float | None, then: float | None, whole: float) -> float | None:
 
 
 def _rest(now: float | None, then: float | None, own: float | None, own_then: float | None) -> float | None:
-    """What a sum grew by, less what is ours of it."""
+    """Return the growth of a sum minus the growth of this run's part; None if either is unknown."""
     if now is None or then is None or own is None or own_then is None:
         return None
     return max(0.0, (now - then) - (own - own_then))

@@ -1,14 +1,14 @@
-"""Mapped files whose unreadable pages are an error for whoever reads them, not the end of the process.
+"""Turn bus errors in mapped files into exceptions.
 
-Where a disk fails under a mapped file, or the file was cut, the kernel answers a look at the page
-with SIGBUS. Here that signal puts empty pages in the place of those that are lost and makes a note,
-which `MapGuard.check` raises after the look. (libwayland guards shared memory in the same way.) The
-signal comes to the very thread that looks, at that instruction: inside NumPy's copying, where Python
-code may run. A bus error anywhere else is left to whoever was there before.
+If a disk fails under a mapped file, or the file is truncated, the kernel answers an access to the page
+with SIGBUS, which ends the process. The handler installed here replaces the lost pages by empty ones and
+notes the file; `MapGuard.check` raises after the access. (libwayland guards shared memory in the same way.)
+The signal is delivered to the accessing thread at that instruction: inside NumPy's copy, where Python code
+may run. A bus error at any other address is passed on to the previous handler.
 
-Nothing is paid while all is well. Whatever asks the kernel before or in place of each look costs more
-than the look: for rows of 512 bytes, MADV_POPULATE_READ of their pages 5 times a copy, process_vm_readv
-9 times, preadv 18 times; for rows of 150 KB, 1.3 to 1.4 times.
+Without an error this costs nothing. Every alternative asks the kernel before or instead of each access and
+costs more than the access: for rows of 512 bytes, MADV_POPULATE_READ of their pages takes 5 times as long
+as a copy, process_vm_readv 9 times, preadv 18 times; for rows of 150 KB, 1.3 to 1.4 times.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from iobench.host.memory import PAGE
 
 SIGBUS_HANDLED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")  # as laid out below
 
-# A leaf page without keys, as LMDB, which maps its files itself, lays it out: of zeros it would abort.
-# To whoever maps arrays it is as good as any other.
+# An LMDB leaf page without keys: LMDB maps its files itself and would abort on a page of zeros.
+# For maps of arrays any content will do.
 NO_KEYS = struct.pack("<QHHHH4080x", 0, 0, 0x02, 16, 4096) * (PAGE // 4096)
 
 _PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
@@ -52,7 +52,7 @@ class _Action(ctypes.Structure):
 
 
 class _Info(ctypes.Structure):
-    """The beginning of siginfo_t."""
+    """First fields of siginfo_t."""
 
     _fields_ = (
         ("number", ctypes.c_int),
@@ -84,10 +84,17 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class MapGuard:
-    """A stretch of memory into which a file is mapped, watched until `release`.
+    """Guard over the memory range of one mapped file, active until `release`.
 
-    What cannot be read is replaced by empty pages: by one of `page`, if that is given, else the
-    whole stretch by zeros, so that a disk that fails slowly is asked once.
+    Parameters
+    ----------
+    path : Path
+        The mapped file, named in errors.
+    address, length : int
+        The range in memory.
+    page : bytes
+        Content that replaces an unreadable page. Without it the whole range is replaced by zeros at
+        once, so that a disk that fails slowly is accessed only once.
     """
 
     def __init__(self, path: Path, address: int, length: int, page: bytes = b"") -> None:
@@ -98,74 +105,76 @@ class MapGuard:
             _guards.add(self)
 
     def check(self) -> None:
-        """OSError where a page could not be read since this was made: what was copied may be no data."""
+        """Raise OSError if a page was unreadable since the guard was made: copied bytes may be invalid."""
         if self._lost is not None:
-            raise OSError(errno.EIO, "a page that is mapped (SIGBUS) cannot be read", str(self._lost))
+            raise OSError(errno.EIO, "a mapped page cannot be read (SIGBUS)", str(self._lost))
 
     def release(self) -> None:
-        """Watch no longer; to be called before the memory is unmapped."""
+        """End the guard. Call this before the memory is unmapped."""
         _guards.discard(self)
 
-    def holds(self, address: int) -> bool:
-        """Whether a byte of memory is in this stretch."""
+    def covers(self, address: int) -> bool:
+        """Return True if the guard covers an address."""
         return self._address <= address < self._end
 
-    def stretch(self, address: int) -> tuple[Path, int, int]:
-        """The file mapped at an address, and from where to where it gives way if it fails there."""
+    def lost_range(self, address: int) -> tuple[Path, int, int]:
+        """Return the file mapped at an address, and the start and end of the range to replace there."""
         if not self._page:
             return self._path, self._address, self._end
         start = address // PAGE * PAGE
         return self._path, start, start + PAGE
 
     def replace(self, address: int) -> bool:
-        """Put empty pages in the place of what cannot be read there; whether that worked."""
-        self._lost, start, end = self.stretch(address)  # first: another thread may read the pages at once
+        """Replace the unreadable pages at an address by empty ones; return False if that fails."""
+        # note the loss first: another thread may read the new pages at once
+        self._lost, start, end = self.lost_range(address)
         count = end - start
         empty = _libc.mmap(None, count, mmap.PROT_READ | mmap.PROT_WRITE, _PRIVATE, -1, 0)
         if empty == _FAILED:
             return False
         ctypes.memmove(empty, self._page, len(self._page))
-        return bool(_libc.mremap(empty, count, count, _TO_FIXED, start) != _FAILED)  # at one blow
+        return bool(_libc.mremap(empty, count, count, _TO_FIXED, start) != _FAILED)  # atomic
 
 
 def map_memory(address: int | None, count: int, flags: int, descriptor: int = -1) -> int:
-    """Map memory, or a file from its beginning on, to be read; where that is. OSError where it cannot be."""
-    found = _libc.mmap(address, count, mmap.PROT_READ, flags, descriptor, 0)
-    if found == _FAILED:
+    """Map memory, or a file from its start, for reading; return the address. OSError if that fails."""
+    mapped = _libc.mmap(address, count, mmap.PROT_READ, flags, descriptor, 0)
+    if mapped == _FAILED:
         code = ctypes.get_errno()
         raise OSError(code, f"mapping {count} bytes: {os.strerror(code)}")
-    return int(found)
+    return int(mapped)
 
 
 def unmap_memory(address: int, count: int) -> None:
-    """Take back what was mapped there."""
+    """Unmap a range of memory."""
     _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(count))
 
 
 class FolderMapGuard(MapGuard):
-    """Watches whatever this process has mapped of the files below a folder, or of a file, by the moment.
+    """Guard over all maps that this process has of the files below a folder, or of one file.
 
-    Each page that is lost gives way to `page`, in which a library finds nothing. Maps may be made after
-    it: they are looked for when a page is lost. A forked child has none: it cannot tell who checks.
+    Each lost page is replaced by `page`, in which a library finds no entries. Maps may be made after the
+    guard: they are looked up when a page is lost. The guard is inactive in forked children, where no code
+    would call `check`.
     """
 
     def __init__(self, folder: Path, page: bytes = NO_KEYS) -> None:
         self._own, self._process = str(folder.resolve()), os.getpid()
         super().__init__(folder, 0, 0, page)
 
-    def holds(self, address: int) -> bool:
-        """Whether a byte of memory is in such a map."""
+    def covers(self, address: int) -> bool:
+        """Return True if an address lies in such a map."""
         return os.getpid() == self._process and self._file_at(address) is not None
 
-    def stretch(self, address: int) -> tuple[Path, int, int]:
-        """The file mapped at an address, and its page there."""
+    def lost_range(self, address: int) -> tuple[Path, int, int]:
+        """Return the file mapped at an address, and the start and end of its page there."""
         start = address // PAGE * PAGE
         return self._file_at(address) or self._path, start, start + PAGE
 
     def _file_at(self, address: int) -> Path | None:
         try:
             lines = Path("/proc/self/maps").read_text(errors="surrogateescape").splitlines()
-        except OSError:  # no descriptor is left: whoever was there before gets the bus error
+        except OSError:  # no descriptor is left: pass the bus error on
             return None
         for line in lines:
             if self._own in line:
@@ -178,9 +187,9 @@ class FolderMapGuard(MapGuard):
 
 @contextmanager
 def guarded(folder: Path) -> Iterator[Callable[[], None]]:
-    """A guard over what is mapped of a folder's files, or of a file, for as long as the block runs.
+    """Guard all maps of a folder's files, or of one file, for the duration of the block.
 
-    Yields what to call after each look: OSError where a page could not be read.
+    Yields the guard's `check`, to call after each access: it raises OSError if a page was unreadable.
     """
     guard = FolderMapGuard(folder)
     try:
@@ -190,25 +199,25 @@ def guarded(folder: Path) -> Iterator[Callable[[], None]]:
 
 
 _guards: set[MapGuard] = set()
-_before = _Action()  # what was done about bus errors before
+_before = _Action()  # the previous handler
 _passed_on = False
 
 
 def _on_bus_error(number: int, info: Any, context: int) -> None:
-    found = info.contents
-    sent = found.code <= 0  # by somebody; else an instruction's own fault
-    lost = [] if sent else [guard for guard in tuple(_guards) if guard.holds(found.address)]
-    if not (lost and all(guard.replace(found.address) for guard in lost)):
+    details = info.contents
+    sent = details.code <= 0  # by kill(); else the fault of an instruction
+    lost = [] if sent else [guard for guard in tuple(_guards) if guard.covers(details.address)]
+    if not (lost and all(guard.replace(details.address) for guard in lost)):
         _pass_on(sent)
 
 
 def _pass_on(sent: bool) -> None:
-    """Let whoever was there before have this bus error; where that one gave it back, the system."""
+    """Pass a bus error on to the previous handler, or to the system's if that one returned it here."""
     global _passed_on
     _set(_Action() if _passed_on else _before)
     _passed_on = True
     if sent:
-        signal.raise_signal(signal.SIGBUS)  # a fault comes again by itself
+        signal.raise_signal(signal.SIGBUS)  # a faulting instruction raises it again by itself
 
 
 def _install() -> None:
@@ -230,7 +239,7 @@ _OURS = ctypes.cast(_handler, ctypes.c_void_p).value
 
 @atexit.register
 def _uninstall() -> None:
-    """Python code cannot run in a handler once the interpreter has gone."""
+    """Restore the previous handler: Python code cannot run after the interpreter's end."""
     now = _Action()
     _libc.sigaction(signal.SIGBUS, None, ctypes.byref(now))
     if now.handler == _OURS:

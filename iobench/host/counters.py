@@ -1,4 +1,4 @@
-"""What an epoch cost: disk bytes, processor seconds, faults and memory, workers included."""
+"""Resources used by an epoch, workers included: disk bytes, processor seconds, faults, memory."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ from iobench.host.process_tree import descendants
 
 Number = TypeVar("Number", int, float)
 
-SNAPSHOT_S = 0.5  # a look costs some 4 ms of one core
-EARLY_SNAPSHOT_S = 0.05  # for workers, which end with a short epoch
+SNAPSHOT_S = 0.5  # between memory snapshots, each of which takes about 4 ms of one core
+EARLY_SNAPSHOT_S = 0.05  # before the first one: workers of a short epoch end soon
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Differences over a measured stretch, and the peak of its memory.
+    """Resources used over an interval; a field is None if the kernel does not account for it.
 
-    `memory_bytes` is anonymous and shared memory by PSS, so that what workers share with their
-    parent counts once; pages of the page cache that are merely mapped do not count. `steal_s` and
-    `device_disk_bytes` are of the whole machine, `others` is what other processes did to it. None where
-    the kernel keeps no such account.
+    `memory_bytes` is the peak of anonymous and shared memory by PSS: memory that workers share with their
+    parent counts once, mapped pages of the page cache do not count. `steal_s` and `device_disk_bytes` are
+    of the whole machine, `background` is the load of other processes.
     """
 
     disk_bytes: int | None
@@ -38,14 +37,22 @@ class Counts:
     memory_bytes: int | None
     steal_s: float | None
     device_disk_bytes: int | None
-    others: BackgroundLoad
+    background: BackgroundLoad
 
 
 class Counters:
-    """Counts between `start` and `stop`, of this process and of the disk under `path`.
+    """Measures the resources used between `start` and `stop`.
 
-    Let workers be reaped before `stop`: what they read and burned becomes their parent's only then.
-    The memory of processes that are `apart`, by number, does not count: they are somebody else's.
+    Reap workers before `stop`: only then are their disk bytes and processor seconds added to this process.
+
+    Parameters
+    ----------
+    path : Path
+        A path on the disk under the data.
+    early_snapshot : bool
+        Take the first memory snapshot after EARLY_SNAPSHOT_S.
+    excluded : collection of int
+        Process ids whose memory does not count, because they belong to something else.
     """
 
     def __init__(self, path: Path, early_snapshot: bool = False, excluded: Collection[int] = ()) -> None:
@@ -58,23 +65,23 @@ class Counters:
         self._sampler: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin counting, with a thread that looks at memory twice a second."""
+        """Begin the interval, with a thread that takes memory snapshots twice a second."""
         self._background_load.start()
         self._before, self._used = self._accounts(), _used()
         self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
         self._sampler.start()
 
     def disk_so_far(self) -> int | None:
-        """Bytes that came from disk since `start` for this process and its reaped children."""
+        """Return the bytes read from disk since `start` by this process and its reaped children."""
         return _difference(disk_bytes(), self._before[0])
 
     def note_memory(self) -> None:
-        """Look at memory now."""
-        if (seen := memory_bytes(self._excluded)) is not None:
-            self._snapshots.append(seen)
+        """Take a memory snapshot now."""
+        if (snapshot := memory_bytes(self._excluded)) is not None:
+            self._snapshots.append(snapshot)
 
     def stop(self) -> Counts:
-        """End counting."""
+        """End the interval and return its counts."""
         self._done.set()
         if self._sampler is not None:
             self._sampler.join()
@@ -87,7 +94,7 @@ class Counters:
             memory_bytes=max(self._snapshots, default=None),
             steal_s=_difference(steal, before[1]),
             device_disk_bytes=_difference(device, before[2]),
-            others=self._background_load.stop(),
+            background=self._background_load.stop(),
         )
 
     def _accounts(self) -> tuple[int | None, float | None, int | None]:
@@ -102,27 +109,24 @@ class Counters:
 
 @dataclass(frozen=True)
 class Memory:
-    """Anonymous and shared memory of one process: its part by PSS, and what no other process shares."""
+    """Anonymous and shared memory of one process."""
 
     pss_bytes: int
-    private_bytes: int  # anonymous: after a fork, what the process has written to
+    private_bytes: int  # anonymous and not shared: after a fork, the pages that the process has written to
 
 
 def memory_bytes(excluded: Collection[int] = ()) -> int | None:
-    """Anonymous and shared memory of this process and those below it, by PSS; None where untold.
-
-    Without those that are `apart`, by number.
-    """
+    """Return the PSS bytes of this process and its descendants without `excluded`; None if unknown."""
     own = process_memory(os.getpid())
     if own is None:
         return None
     counted = (pid for pid in descendants() if pid not in excluded)
-    found = map(process_memory, counted)  # one of them may just have ended
-    return own.pss_bytes + sum(memory.pss_bytes for memory in found if memory)
+    memories = map(process_memory, counted)  # None if the process has just ended
+    return own.pss_bytes + sum(memory.pss_bytes for memory in memories if memory)
 
 
 def process_memory(pid: int) -> Memory | None:
-    """The memory of one process; None where the kernel does not tell. Takes some 10 ms for each GiB."""
+    """Return the memory of one process, or None if unknown. Takes about 10 ms per GiB."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
@@ -139,13 +143,13 @@ def _difference(now: Number | None, then: Number | None) -> Number | None:
 
 
 def _used() -> tuple[float, int]:
-    """Processor seconds and major faults of this process and its reaped children."""
+    """Return processor seconds and major faults of this process and its reaped children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(u.ru_utime + u.ru_stime for u in used), sum(u.ru_majflt for u in used)
 
 
 def disk_bytes() -> int | None:
-    """Bytes the kernel fetched from disk for this process and its reaped children."""
+    """Return the bytes read from disk by this process and its reaped children; None if unknown."""
     try:
         lines = Path("/proc/self/io").read_text().splitlines()
     except OSError:

@@ -1,25 +1,25 @@
-"""How fast a processor runs Python right now, which heat and neighbours behind a hypervisor change."""
+"""Current speed of the processor, which changes with heat and with other virtual machines on the host."""
 
 from __future__ import annotations
 
 import statistics
 import time
 
-SECONDS = 0.003  # for a look
-EVERY_S = 0.05  # between looks, at least
-WORK = 2000  # steps of a piece: about a tenth of a millisecond
+SECONDS = 0.003  # of one sample
+EVERY_S = 0.05  # minimum time between samples
+WORK = 2000  # steps of one piece of work: about 0.1 ms
 
 
 class CpuSpeedProbe:
-    """How fast processors run while something else is measured: looks in its pauses."""
+    """Samples the speed of the processor in the pauses of another measurement."""
 
     def __init__(self) -> None:
-        self.used_s = 0.0  # seconds of this thread's processor that `sample` took
+        self.used_s = 0.0  # processor seconds spent in `sample`
         self._samples = [cpu_speed()]
         self._sampled_at = time.perf_counter()
 
     def sample(self) -> None:
-        """Look again, unless it was a moment ago."""
+        """Take a sample, unless the last one is less than EVERY_S old."""
         if time.perf_counter() - self._sampled_at >= EVERY_S:
             began = time.thread_time()
             self._samples.append(cpu_speed())
@@ -27,15 +27,15 @@ class CpuSpeedProbe:
             self._sampled_at = time.perf_counter()
 
     def stop(self) -> float:
-        """The mean of all looks and a last one, as `cpu_speed`."""
+        """Take a last sample and return the mean of all, in the unit of `cpu_speed`."""
         return statistics.fmean([*self._samples, cpu_speed()])
 
 
 def cpu_speed() -> float:
-    """Pieces of the same plain Python work per second of this thread; the median over a moment.
+    """Measure pieces of plain Python work per second in this thread; the median over SECONDS.
 
-    On a virtual machine two threads may share a core without the kernel knowing of it: one runs at 0.6
-    of its speed then, and neither steal nor other processes of this machine tell.
+    On a virtual machine two threads may share a core without the kernel's knowledge. Each then runs at 0.6
+    of its speed, which neither steal time nor the load of other processes shows.
     """
     taken, began = list[float](), time.perf_counter()
     while not taken or time.perf_counter() - began < SECONDS:

@@ -1,8 +1,8 @@
-"""A Python that has imported what many processes need, and is forked for each of them.
+"""Fork server: a Python process that has imported the needed modules and is forked for each case.
 
-Importing torch takes seconds of a processor, a fork tenths of one. It is what multiprocessing's own fork
-server does, which is one for the whole program (a DataLoader's `forkserver` workers would come out of
-it, too), and imports the user's main script again.
+Importing torch takes seconds of processor time, a fork tenths of a second. multiprocessing has a fork
+server too, but it is shared by the whole program (a DataLoader's `forkserver` workers would come from it as
+well) and it imports the user's main script again.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from multiprocessing.connection import Connection
 import psutil
 
 from iobench.host.memory import copy_inherited
-from iobench.host.process import START_S, KillableProcess, run
+from iobench.host.process import START_S, KillableProcess, run_in_child
 
 MOST_DESCRIPTORS = 8
 
 
 class ForkServer:
-    """Processes that begin with modules that are there already; it is started when the first is asked for."""
+    """Starts processes that have imported `modules` already. The server starts with the first of them."""
 
     def __init__(self, *modules: str) -> None:
         self._modules = modules
         self._server: KillableProcess | None = None
 
     def fork(self, function: str, descriptors: Sequence[int]) -> _Forked:
-        """Start `module:function` in a fork; see `iobench.host.process.fresh`."""
+        """Start `module:function` in a fork; see `iobench.host.process.spawn_python`."""
         try:
             return self._fork(function, descriptors)
-        except EOFError:  # somebody ended it, as the kernel does when memory is short
+        except EOFError:  # the server was killed, as the kernel does when memory is short
             self.close()
             return self._fork(function, descriptors)
 
     def close(self) -> None:
-        """End it, and with it all that it was forked for."""
+        """Kill the server and all processes forked from it."""
         if self._server:
             self._server.end()
             self._server = None
@@ -64,7 +64,7 @@ class ForkServer:
 
 
 class _Forked:
-    """A child of a fork server; see `iobench.host.process.Child`."""
+    """A child of a fork server; see `iobench.host.process.ChildProcess`."""
 
     def __init__(self, server: KillableProcess, pid: int) -> None:
         self._server, self.pid = server, pid
@@ -79,7 +79,7 @@ class _Forked:
 
     def wait(self) -> int:
         if self._code is None:
-            self._code = self._told()
+            self._code = self._exit_code()
         return self._code
 
     def kill(self) -> None:
@@ -87,30 +87,30 @@ class _Forked:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, signal.SIGKILL)
 
-    def _told(self) -> int:
+    def _exit_code(self) -> int:
         try:
             self._server.send(("wait", self.pid))
             code: int = self._server.receive()
-        except (EOFError, OSError):  # it has gone, and its children end with it
+        except (EOFError, OSError):  # the server has ended, and its children with it
             return -signal.SIGKILL
         return code
 
 
 def serve(connection: Connection) -> None:
-    """Import what the parent names, then fork and wait for children as it says."""
+    """Import the modules that the parent names, then fork and wait for children on request."""
     for module in connection.recv():
         importlib.import_module(module)
-    gc.freeze()  # no collection in a child touches, and so copies, what all share
+    gc.freeze()  # a collection in a child would touch, and thereby copy, the shared objects
     server = os.getpid()
-    if wanted := _wanted_of_child(connection):
+    if task := _serve_until_forked(connection):
         connection.close()
         os.setsid()
         copy_inherited()
-        run(*wanted, server)
+        run_in_child(*task, server)
 
 
-def _wanted_of_child(connection: Connection) -> tuple[str, list[int]] | None:
-    """In each forked child what it has to run; in the server, once its parent has gone, None."""
+def _serve_until_forked(connection: Connection) -> tuple[str, list[int]] | None:
+    """Serve requests; return the task in each forked child, and None in the server after its parent's end."""
     with contextlib.suppress(EOFError):
         while True:
             what, argument = connection.recv()
@@ -130,7 +130,7 @@ def _wanted_of_child(connection: Connection) -> tuple[str, list[int]] | None:
 def _fork_or_error() -> int | OSError:
     try:
         return os.fork()
-    except OSError as error:  # too many processes, or no memory: one case's failure, not that of all
+    except OSError as error:  # too many processes, or no memory: this case fails, the server goes on
         return error
 
 
@@ -141,5 +141,5 @@ def _received(connection: Connection) -> list[int]:
 
 def _channel(descriptor: int) -> socket.socket:
     channel = socket.socket(fileno=os.dup(descriptor))
-    channel.settimeout(None)  # which somebody may have made another default of
+    channel.settimeout(None)  # socket.setdefaulttimeout may have set another default
     return channel

@@ -1,7 +1,6 @@
-"""The physical limits: what this disk, this memory and this device can do, whatever reads with them.
+"""Hardware limits: bandwidth of the disk, the page cache, memory and the device, independent of a loader.
 
-Each figure is the best of a few ways to get it, each tried for a moment: a limit is too low as
-soon as something beats it.
+Each limit is the best of a few methods, each run for a moment. A limit that something exceeds is too low.
 """
 
 from __future__ import annotations
@@ -30,23 +29,20 @@ from iobench.host.memory import PAGE, touched_array
 if TYPE_CHECKING:
     import torch
 
-SECONDS = 0.25  # for each way
-PIECES = ((1 << 20, 8 << 20), (4 << 20, 64 << 20))  # bytes in a read and in flight
-IN_TURN_BYTES = 64 << 20  # of slots that are filled in turn: a batch is used once, and leaves the caches
-COPIED_BYTES = 512 << 20  # of a file, at most, from the page cache
-READS = 1500  # single reads, to tell what is below the page cache
-WARM_UP_S = 0.1  # in which a link that had nothing to do gets up to its speed
-CHUNK_BYTES, LEAST_COPIES, MOST_COPIES = 32 << 20, 8, 256  # asked for at a time
+SECONDS = 0.25  # per method
+PIECES = ((1 << 20, 8 << 20), (4 << 20, 64 << 20))  # bytes per read and bytes in flight
+IN_TURN_BYTES = 64 << 20  # minimum size of the ring of slots: a batch is used once and leaves the CPU caches
+COPIED_BYTES = 512 << 20  # maximum part of a file that is copied from the page cache
+READS = 1500  # single reads of the lower-cache probe
+WARM_UP_S = 0.1  # in which an idle link reaches its full speed
+CHUNK_BYTES, MIN_COPIES, MAX_COPIES = 32 << 20, 8, 256  # submitted to the device at a time
 
 Bytes = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit, in bytes per second; `reads_per_s` where single reads are the point.
-
-    `definition` counts what the name has meant: figures of two definitions are not compared.
-    """
+    """One limit in bytes per second, and in reads per second for random reads; `how` is the method."""
 
     name: str
     how: str
@@ -55,7 +51,7 @@ class Limit:
 
 
 def sequential_read(file: Path, seconds: float = SECONDS) -> Limit:
-    """The disk read in order past the page cache, with enough in flight."""
+    """Measure sequential reads past the page cache, with enough reads in flight."""
     size = file.stat().st_size
     rates = []
     with _direct(file) as descriptor:
@@ -66,7 +62,7 @@ def sequential_read(file: Path, seconds: float = SECONDS) -> Limit:
 
 
 def random_read(file: Path, size: int, seconds: float = SECONDS) -> Limit:
-    """The disk read at random in pieces that hold `size` bytes; only those count."""
+    """Measure random reads of `size` bytes past the page cache, in whole pages; only `size` counts."""
     length = _pages(size)
     places = np.arange(0, max(1, file.stat().st_size - length), PAGE)
     offsets = np.random.Generator(np.random.PCG64(0)).choice(places, 1 << 14)
@@ -80,12 +76,12 @@ def random_read(file: Path, size: int, seconds: float = SECONDS) -> Limit:
 
 
 def page_cache_read(file: Path, slot_bytes: int, slots: int, threads: int, seconds: float = SECONDS) -> Limit:
-    """What is in the page cache copied into slots, one after the other, by `threads` threads.
+    """Measure copies from the page cache into a ring of slots by `threads` threads.
 
-    Out of a map and by reads: whichever is faster. The file is read first as far as it is copied. There are
-    as many slots as a loader goes around in, and at least IN_TURN_BYTES of them: a loader's batch is used
-    before its memory is filled again, so that this memory is in no processor's cache by then. (Definition 2;
-    1 went around in the loader's few slots alone, which for batches of 128 KiB never left the caches.)
+    The result is the faster of copies out of a map and plain reads. The copied part of the file is read
+    first. The ring has as many slots as the loader uses, and at least IN_TURN_BYTES: a loader's batch is used
+    before its memory is filled again, so that this memory has left the CPU caches by then. The loader's few
+    slots alone, with batches of 128 KiB, would never leave them.
     """
     size = min(file.stat().st_size, COPIED_BYTES)
     ring = _ring(slot_bytes, max(slots, threads, IN_TURN_BYTES // _pages(slot_bytes)))
@@ -112,14 +108,14 @@ def page_cache_read(file: Path, slot_bytes: int, slots: int, threads: int, secon
 
 
 def _ring(slot_bytes: int, slots: int) -> list[Bytes]:
-    """So many slots of memory that has been touched, each from the beginning of a page on."""
+    """Return `slots` page-aligned slots of touched memory."""
     stride = _pages(slot_bytes)
     memory = touched_array(stride * slots)
     return [memory[start : start + slot_bytes] for start in range(0, stride * slots, stride)]
 
 
 def memory_copy(slot_bytes: int, slots: int, threads: int, seconds: float = SECONDS) -> Limit:
-    """Memory copied from one ring of slots into another, by `threads` threads."""
+    """Measure copies from one ring of slots into another by `threads` threads."""
     source, target = ([touched_array(slot_bytes) for _ in range(max(slots, threads))] for _ in range(2))
 
     def copy(turn: int) -> None:
@@ -129,46 +125,46 @@ def memory_copy(slot_bytes: int, slots: int, threads: int, seconds: float = SECO
 
 
 def host_to_device(device: torch.device, slot_bytes: int, pinned: bool, seconds: float = SECONDS) -> Limit:
-    """Slots of host memory copied to a device."""
+    """Measure copies of slots from host memory to a device."""
     return _transfer(device, slot_bytes, pinned, True, seconds)
 
 
 def device_to_host(device: torch.device, slot_bytes: int, pinned: bool, seconds: float = SECONDS) -> Limit:
-    """The way back."""
+    """Measure copies of slots from a device to host memory."""
     return _transfer(device, slot_bytes, pinned, False, seconds)
 
 
 @dataclass(frozen=True)
 class LowerCacheProbe:
-    """The median time of single random 4 KiB reads past the page cache, and of the same ones once more."""
+    """Median time of single random 4 KiB reads past the page cache, and of a second pass over them."""
 
     first_s: float
     second_s: float
 
     @property
-    def seen(self) -> bool:
-        """Whether a cache below this kernel was seen to fill."""
+    def detected(self) -> bool:
+        """True if the second pass was faster: a cache below this kernel was filled by the first."""
         return self.first_s > LOWER_CACHE_SPEEDUP * self.second_s
 
     @property
     def sentence(self) -> str:
-        """What that says about caches below this kernel."""
-        times = f"{self.first_s * 1e6:.0f} µs, then {self.second_s * 1e6:.0f} µs at the same places"
-        if self.seen:
+        """Interpretation of the two times."""
+        times = f"p50 {self.first_s * 1e6:.0f} µs, then {self.second_s * 1e6:.0f} µs at the same offsets"
+        if self.detected:
             return (
-                f"single 4 KiB reads past the cache: p50 {times}: a layer below this kernel (a host, "
-                "a controller) keeps what was read, so cold means cold for this kernel only"
+                f"single 4 KiB reads past the page cache: {times}. A layer below this kernel (a hypervisor, "
+                "a disk controller) caches reads: cold means cold for this kernel only"
             )
         return (
-            f"single 4 KiB reads past the cache: p50 {times}: no sign of a cache below that fills; "
-            "if there is one, it had kept these places before"
+            f"single 4 KiB reads past the page cache: {times}. No cache below this kernel was filled; "
+            "one that already held these offsets would not show"
         )
 
 
 def probe_lower_cache(file: Path, reads: int = READS) -> LowerCacheProbe:
-    """How long single random reads past the page cache take, twice over the same places."""
+    """Time single random reads past the page cache, twice at the same offsets."""
     places = np.arange(0, max(1, file.stat().st_size - PAGE), PAGE)
-    seed = time.time_ns()  # other places each time, because these are cached afterwards
+    seed = time.time_ns()  # other offsets in each call, because these are cached afterwards
     offsets = np.random.Generator(np.random.PCG64(seed)).choice(places, reads).tolist()
     page = [touched_array(PAGE).data]
     medians = []
@@ -203,7 +199,7 @@ def _pages(size: int) -> int:
 def _reads_per_s(
     descriptor: int, offsets: npt.NDArray[np.int64], length: int, in_flight: int, seconds: float
 ) -> tuple[float, float]:
-    """Reads and bytes per second of reading these places over and over."""
+    """Read these offsets over and over; return reads per second and bytes per second."""
     queue, reads, bytes_read = ReadQueue(length, in_flight), 0, 0
     lengths = np.full(len(offsets), length)
     started = time.perf_counter()
@@ -221,7 +217,7 @@ def _reads_per_s(
 
 
 def _calls_per_s(call: Callable[[int], None], threads: int, seconds: float) -> float:
-    """How often `threads` threads together get through a call, each call with a number of its own."""
+    """Return the calls per second of `threads` threads together, each call with its own number."""
     for turn in range(threads):
         call(turn)
     until = time.perf_counter() + seconds
@@ -240,7 +236,7 @@ def _calls_per_s(call: Callable[[int], None], threads: int, seconds: float) -> f
 
 
 def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bool, seconds: float) -> Limit:
-    """Copies one behind the other, timed by the device's clock, after the link has woken up."""
+    """Measure back-to-back copies by the device's clock, after a warm-up of the link."""
     import torch
 
     from iobench.host.device import Accelerator, device_of
@@ -252,7 +248,7 @@ def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bo
     slot[:] = 1
     host, there = torch.from_numpy(slot), torch.ones(slot_bytes, dtype=torch.uint8, device=device)
     source, target = (host, there) if to_device else (there, host)
-    chunk = min(max(CHUNK_BYTES // slot_bytes, LEAST_COPIES), MOST_COPIES)
+    chunk = min(max(CHUNK_BYTES // slot_bytes, MIN_COPIES), MAX_COPIES)
 
     def copy() -> Any:
         for _ in range(chunk):
@@ -272,15 +268,15 @@ def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bo
     return Limit(direction, f"slots of {bytes_text(slot_bytes)}, {'pinned' if pinned else 'pageable'}", rate)
 
 
-def _never_idle(ask: Callable[[], Any], seconds: float) -> int:
-    """How often a device was asked within about so many seconds, always before it ran out of work.
+def _never_idle(submit: Callable[[], Any], seconds: float) -> int:
+    """Call `submit` for about `seconds`, always before the device runs out of work; return how often.
 
-    Waiting for all of it would count the host's own waking up as a slow link.
+    Waiting for each result would count the time in which the host wakes up as a slow link.
     """
-    until, asked, under_way = time.perf_counter() + seconds, 0, deque[Any]()
-    while not asked or time.perf_counter() < until:
-        under_way.append(ask())
-        asked += 1
-        if len(under_way) > 2:
-            under_way.popleft().synchronize()
-    return asked
+    until, submitted, pending = time.perf_counter() + seconds, 0, deque[Any]()
+    while not submitted or time.perf_counter() < until:
+        pending.append(submit())
+        submitted += 1
+        if len(pending) > 2:
+            pending.popleft().synchronize()
+    return submitted

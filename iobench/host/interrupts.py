@@ -1,4 +1,4 @@
-"""Ctrl-C, taken where it does no harm."""
+"""Handle Ctrl-C only at points where it does no harm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Check = Callable[[], None]
 
 @contextmanager
 def blocked() -> Iterator[None]:
-    """Processes started in here never see Ctrl-C: their parent, who sees it afterwards, ends them."""
+    """Block Ctrl-C for processes started in the block; the parent receives it afterwards and ends them."""
     resource_tracker.ensure_running()  # here, because starting it unblocks the signal
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -25,15 +25,18 @@ def blocked() -> Iterator[None]:
 
 @contextmanager
 def deferred(once: bool = True) -> Iterator[Check]:
-    """Note the first Ctrl-C, for the function that this yields to raise; a second one acts at once.
+    """Defer Ctrl-C: note it, and raise KeyboardInterrupt in the function that the block receives.
 
-    Unless `once` is false: then the following are noted as well, which come where torchrun passes on
-    what a terminal has sent to its ranks already.
+    A KeyboardInterrupt raised at an arbitrary point can be lost in a callback, or leave a worker in the
+    middle of a message.
 
-    Raised just anywhere it can get lost in a callback, or leave a worker in the middle of a message
-    to complain of that.
+    Parameters
+    ----------
+    once : bool
+        If True, a second Ctrl-C acts at once. If False, all are deferred: torchrun passes on to its ranks
+        a Ctrl-C that the terminal has sent to them already.
     """
-    if threading.current_thread() is not threading.main_thread():  # which alone is told of Ctrl-C
+    if threading.current_thread() is not threading.main_thread():  # only the main thread receives Ctrl-C
         yield lambda: None
         return
     came = False

@@ -1,4 +1,4 @@
-"""Reads in flight: the kernel's, by Linux's asynchronous IO, or threads' in their place."""
+"""IO engines behind `ReadQueue`: Linux AIO, or a pool of threads where the kernel has none."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Bytes = npt.NDArray[np.uint8]
 Index = npt.NDArray[np.int64]
 
 MAX_IODEPTH = 128
-MAX_IDLE = 8  # kept for whoever is next
-THREADS = 16  # in place of asynchronous calls
+MAX_IDLE = 8  # contexts kept for reuse
+THREADS = 16  # of a ThreadPoolEngine
 
 # io_setup, io_destroy, io_getevents, io_submit
 _NUMBERS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}.get(platform.machine())
@@ -48,12 +48,12 @@ _libc.syscall.restype = ctypes.c_long
 
 
 class LibaioEngine:
-    """Reads that the kernel has, MAX_IODEPTH at a time; OSError where it takes none."""
+    """Linux AIO context with room for MAX_IODEPTH reads; OSError where the kernel refuses one."""
 
     def __init__(self) -> None:
         self._context = ctypes.c_ulong(0)
         _call(0, ctypes.c_uint(MAX_IODEPTH), ctypes.byref(self._context))
-        self._process, self._flying = os.getpid(), 0
+        self._process, self._in_flight = os.getpid(), 0
         slots = np.arange(MAX_IODEPTH)
         self._requests = np.zeros(MAX_IODEPTH, _REQUEST)
         self._requests["data"] = slots
@@ -61,19 +61,22 @@ class LibaioEngine:
         self._events = np.zeros(MAX_IODEPTH, _EVENT)
 
     @classmethod
-    def idle(cls) -> LibaioEngine:
-        """One that somebody has closed, or a new one."""
+    def acquire(cls) -> LibaioEngine:
+        """Return an idle context of this process, or a new one."""
         if _NUMBERS is None:
             raise OSError(errno.ENOSYS, "no asynchronous reads on this processor")
         with suppress(IndexError):
             while True:
-                found = _idle.pop()
-                if found._process == os.getpid():  # a fork does not inherit it
-                    return found
+                engine = _idle.pop()
+                if engine._process == os.getpid():  # a fork does not inherit the context
+                    return engine
         return cls()
 
     def submit(self, descriptors: Index, slots: list[int], places: list[Bytes], offsets: Index) -> int:
-        """How many reads, the first ones, are in flight now; OSError where not even one can be."""
+        """Submit reads; return how many of them, from the first on, were accepted.
+
+        Raises OSError if not even one was.
+        """
         if not slots:
             return 0
         requests = self._requests
@@ -83,25 +86,25 @@ class LibaioEngine:
         requests["address"][slots] = [address_of(place) for place in places]
         pointers = self._places[slots]
         taken = _call(3, self._context, ctypes.c_long(len(slots)), ctypes.c_void_p(pointers.ctypes.data))
-        self._flying += taken
+        self._in_flight += taken
         return taken
 
     def collect(self, least: int) -> list[tuple[int, int]]:
-        """Slot and result of at least so many reads; a negative result is an error number."""
+        """Wait for at least `least` reads; return slot and result of each. A negative result is an errno."""
         events = self._events
         most, place = ctypes.c_long(len(events)), ctypes.c_void_p(events.ctypes.data)
         count = _call(2, self._context, ctypes.c_long(least), most, place, None)
-        self._flying -= count
+        self._in_flight -= count
         return list(zip(events["data"][:count].tolist(), events["result"][:count].tolist(), strict=True))
 
     def close(self) -> None:
-        """Leave it to whoever is next: the kernel takes 30 ms to take one back."""
-        if self._flying or len(_idle) >= MAX_IDLE:
-            self._give_back()
+        """Keep the context for reuse, because the kernel takes 30 ms to destroy one."""
+        if self._in_flight or len(_idle) >= MAX_IDLE:
+            self._destroy()
         else:
             _idle.append(self)
 
-    def _give_back(self) -> None:
+    def _destroy(self) -> None:
         if self._process == os.getpid():
             _call(1, self._context)
         self._context.value = 0
@@ -117,27 +120,27 @@ def _call(name: int, *arguments: Any) -> int:
         if result >= 0:
             return result
         code = ctypes.get_errno()
-        # when others hold all that fs.aio-max-nr allows, no queue can be made, perhaps for ever
+        # io_setup (0) returns EAGAIN while other processes hold all of fs.aio-max-nr, perhaps for ever
         if code != errno.EINTR and (code != errno.EAGAIN or name == 0):
             raise OSError(code, os.strerror(code))
 
 
 class ThreadPoolEngine:
-    """Reads that threads have."""
+    """Reads by a pool of threads."""
 
     def __init__(self, depth: int) -> None:
         self._pool = ThreadPoolExecutor(min(THREADS, depth), "iobench-direct")
         self._futures: dict[Future[int], int] = {}
 
     def submit(self, descriptors: Index, slots: list[int], places: list[Bytes], offsets: Index) -> int:
-        """How many reads, which is all of them, threads have now."""
+        """Submit all reads; return how many."""
         of_each = (array[: len(slots)].tolist() for array in (descriptors, offsets))
         for slot, place, descriptor, offset in zip(slots, places, *of_each, strict=True):
             self._futures[self._pool.submit(os.preadv, descriptor, [place.data], offset)] = slot
         return len(slots)
 
     def collect(self, least: int) -> list[tuple[int, int]]:
-        """Slot and result of at least one read; a negative result is an error number."""
+        """Wait for at least one read; return slot and result of each. A negative result is an errno."""
         done, _ = wait(self._futures, return_when=FIRST_COMPLETED)
         return [(self._futures.pop(future), _result(future)) for future in done]
 

@@ -1,4 +1,4 @@
-"""What this machine is: the part of a record that says where it was measured."""
+"""Description of the machine, for the records measured on it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ import psutil
 
 from iobench.host import page_cache
 
-SECTOR_BYTES = 512  # in the kernel's accounts, whatever the disk's own are
-LIBRARIES = ("iobench", "torch", "numpy")  # what every figure depends on
+SECTOR_BYTES = 512  # the unit of the kernel's counters, independent of the disk's sector size
+LIBRARIES = ("iobench", "torch", "numpy")  # every result depends on these
 
 
 def describe(data_dir: Path, device: str, libraries: Iterable[str] = ()) -> dict[str, Any]:
-    """CPU, memory, kernel, disk under `data_dir`, the device, and versions of LIBRARIES and `libraries`."""
+    """Return CPU, memory, kernel, disk under `data_dir`, device, and library versions, as for a record.
+
+    Versions are those of LIBRARIES and of `libraries`.
+    """
     return {
         "host": platform.node(),
         "cpu": _cpu_model(),
@@ -39,16 +42,16 @@ def describe(data_dir: Path, device: str, libraries: Iterable[str] = ()) -> dict
 
 
 def _versions(libraries: Iterable[str]) -> dict[str, str]:
-    """The versions of those packages that are installed."""
-    found = {}
+    """Return the versions of the packages that are installed."""
+    versions = {}
     for name in libraries:
-        with contextlib.suppress(metadata.PackageNotFoundError):  # a plug-in may name none
-            found[name] = metadata.version(name)
-    return found
+        with contextlib.suppress(metadata.PackageNotFoundError):  # a plug-in may name one that does not exist
+            versions[name] = metadata.version(name)
+    return versions
 
 
 def disk(path: Path) -> dict[str, Any]:
-    """File system, device, model and read-ahead of what lies under a path."""
+    """Return file system, device, model and readahead setting of the disk under a path."""
     resolved = str(path.resolve())
     mounts = [
         part
@@ -66,14 +69,14 @@ def disk(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class DiskCounters:
-    """What a disk has done since the machine started."""
+    """Counters of a disk since the start of the machine."""
 
     read_bytes: int
-    queued_ms: int  # of all requests together, waiting or served
+    queued_ms: int  # summed over all requests, waiting or in service
 
 
 def disk_counters(path: Path) -> DiskCounters | None:
-    """The kernel's account of the disk under a path; None where it lies on none, or nothing is there.
+    """Return the kernel's counters of the disk under a path, or None without a disk or such a path.
 
     Fields as in the kernel's Documentation/block/stat.rst.
     """
@@ -108,7 +111,7 @@ def _cpu_model() -> str:
 
 
 def _gpu(device: str) -> dict[str, Any] | None:
-    """What the device is; None of the host, for which torch is not loaded."""
+    """Return the identity of a device; None for the CPU, without importing torch."""
     if device == "cpu":
         return None
     import torch
@@ -120,7 +123,7 @@ def _gpu(device: str) -> dict[str, Any] | None:
 
 @functools.lru_cache
 def _commit() -> str | None:
-    """The commit of iobench itself, where it runs from its own checkout."""
+    """Return iobench's commit if it runs from a checkout, else None."""
     here = Path(__file__).parent
     if not (here.parent / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""Files mapped to be read, any number of them side by side in one stretch of memory."""
+"""Map any number of files side by side into one range of memory."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from iobench.host.memory import HUGE_PAGE, MAP_NORESERVE, PAGE
 
 _RESERVED = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE
 _SHARED_FIXED = mmap.MAP_SHARED | 0x10  # MAP_FIXED
-BETWEEN = 128 << 10  # bytes that are free between two files at least
+BETWEEN = 128 << 10  # minimum gap between two files, in bytes
 
 
 def side_by_side(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Where files of these sizes begin in one stretch of addresses, and where it ends.
+    """Lay out files of these sizes in one address range.
 
-    Large files begin with a huge page, so that the kernel can map them by such.
+    Returns the start of each file and, as one item more, the end of the range (int64, bytes). Large
+    files start at a huge page, so that the kernel can map them with huge pages.
     """
     starts, at = [], 0
     for size in sizes:
@@ -37,11 +38,24 @@ def side_by_side(sizes: Sequence[int]) -> npt.NDArray[np.int64]:
 
 
 class GuardedMap:
-    """Files mapped to be read. `guard.check()` after each look: OSError where a page could not be read.
+    """Files mapped read-only into one range of memory, guarded against bus errors.
 
-    `bytes` is all of the stretch: file number i begins at `starts[i]`, as `side_by_side` has it, with
-    zeros between files. The maps go when the last view of it does. `sizes`: of the files by default;
-    what a file has less of than that is a page that cannot be read.
+    Call `guard.check()` after each access: it raises OSError if a page was unreadable.
+
+    Parameters
+    ----------
+    paths : sequence of Path
+        The files.
+    sizes : sequence of int, optional
+        Expected sizes in bytes; the files' current ones by default. If a file is shorter, its missing
+        pages are unreadable.
+
+    Attributes
+    ----------
+    bytes : uint8 array
+        The whole range, zeros between files. Unmapped when the last view of it is gone.
+    starts : int64 array
+        Start of each file in `bytes`, as from `side_by_side`.
     """
 
     def __init__(self, paths: Sequence[Path], sizes: Sequence[int] | None = None) -> None:
@@ -51,7 +65,7 @@ class GuardedMap:
         reserved = map_memory(None, length, _RESERVED)
         begin = -(-reserved // HUGE_PAGE) * HUGE_PAGE
         memory = (ctypes.c_ubyte * int(self.starts[-1])).from_address(begin)
-        self.guard = _Guard(paths, [begin + start for start in self.starts.tolist()])
+        self.guard = _SideBySideGuard(paths, [begin + start for start in self.starts.tolist()])
         gone = weakref.finalize(memory, _unmap, self.guard, reserved, length)
         gone.atexit = False
         for path, size, start in zip(paths, sizes, self.starts.tolist(), strict=False):
@@ -61,20 +75,20 @@ class GuardedMap:
         self._begin = begin
 
     def advise_random(self) -> None:
-        """Have the kernel read no more than what is looked at."""
+        """Tell the kernel to read only the pages that are accessed, without readahead."""
         advise = ctypes.CDLL(None).madvise
         advise(ctypes.c_void_p(self._begin), ctypes.c_size_t(len(self.bytes)), mmap.MADV_RANDOM)
 
 
-class _Guard(MapGuard):
-    """Watches all files of a map; of one that fails, the whole gives way to zeros."""
+class _SideBySideGuard(MapGuard):
+    """Guard over all files of a GuardedMap; a file that fails is replaced by zeros as a whole."""
 
     def __init__(self, paths: Sequence[Path], edges: list[int]) -> None:
         self._paths, self._edges = paths, edges
         super().__init__(paths[0], edges[0], edges[-1] - edges[0])
 
-    def stretch(self, address: int) -> tuple[Path, int, int]:
-        """The file mapped there, and from where to where."""
+    def lost_range(self, address: int) -> tuple[Path, int, int]:
+        """Return the file mapped at an address, and where it starts and ends."""
         number = bisect.bisect(self._edges, address) - 1
         return self._paths[number], self._edges[number], self._edges[number + 1]
 

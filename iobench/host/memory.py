@@ -1,4 +1,4 @@
-"""Memory that is there: anonymous, in huge pages where the kernel gives them, every page touched."""
+"""Anonymous memory, in huge pages where the kernel has them, touched or untouched."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def touched_map(count: int) -> mmap.mmap:
-    """An anonymous map of `count` bytes, page-aligned and backed.
+    """Map `count` bytes of anonymous memory, page-aligned, with every page touched.
 
-    A fresh page costs more than filling it (up to 13 µs each in a virtual machine whose host has
-    to find it first), and a disk reads faster past the cache into huge pages, because a request
-    of many small ones is cut in pieces: 2.9 GB/s against 2.1 in 4 MiB reads.
+    The first touch of a page costs more than filling it, up to 13 µs in a virtual machine whose host has to
+    provide it first. Reads past the page cache are faster into huge pages, because a request over many
+    small pages is split: 2.9 GB/s against 2.1 GB/s in reads of 4 MiB.
     """
     memory = mmap.mmap(-1, max(count, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if (huge := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
@@ -36,7 +36,7 @@ def touched_map(count: int) -> mmap.mmap:
 
 
 def _populate(memory: mmap.mmap) -> None:
-    """Touch every page, without Python's lock, which a map's own `madvise` keeps."""
+    """Touch every page without holding the GIL, which `mmap.madvise` would hold."""
     array = np.frombuffer(memory, np.uint8)
     place, count = ctypes.c_void_p(address_of(array)), ctypes.c_size_t(len(array))
     if _libc.madvise(place, count, _MADV_POPULATE_WRITE) == 0:
@@ -47,15 +47,15 @@ def _populate(memory: mmap.mmap) -> None:
 
 
 def touched_array(count: int) -> npt.NDArray[np.uint8]:
-    """`count` bytes of touched memory; the map goes when the array and its views do."""
+    """Return `count` bytes of touched memory as uint8; unmapped when the last view is gone."""
     whole = -(-count // HUGE_PAGE) * HUGE_PAGE if count > HUGE_PAGE // 2 else count
     return np.frombuffer(touched_map(whole), np.uint8)[:count]
 
 
 def untouched_array(count: int) -> npt.NDArray[np.uint8]:
-    """`count` bytes of memory that the kernel gives, filled with zeros, page by page as it is touched.
+    """Return `count` bytes of zeros as uint8, which the kernel provides page by page on first touch.
 
-    It may be more than there is, as long as no more is touched.
+    May be larger than the machine's memory, as long as no more than that is touched.
     """
     memory = mmap.mmap(-1, max(count, PAGE), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
     if (huge := getattr(mmap, "MADV_HUGEPAGE", None)) is not None:
@@ -65,39 +65,38 @@ def untouched_array(count: int) -> npt.NDArray[np.uint8]:
 
 
 def copy_inherited() -> None:
-    """Give this process, which was forked, copies of its own of all memory that it inherited.
+    """Copy all memory that this process inherited by fork, so that it is private.
 
-    It counts as the process's own then, however many others were forked, and no write waits for a copy.
-    Linux before 5.14 cannot, and file pages and those that nobody may write to stay shared.
+    The memory then counts for this process alone, however many others were forked, and no write waits for a
+    copy. Pages of files and read-only pages stay shared. Has no effect on Linux before 5.14.
     """
     lines = Path("/proc/self/maps").read_text().splitlines()
     spans = [line.split(maxsplit=2)[0] for line in lines if " rw-p " in line]
     with open("/proc/self/pagemap", "rb", buffering=0) as file:
         for span in spans:
             low, high = (int(end, 16) // PAGE for end in span.split("-"))
-            told = np.frombuffer(os.pread(file.fileno(), 8 * (high - low), 8 * low), np.uint64)
-            for begin, end in _stretches(
-                told >> 61 & 0b101 == 0b100
-            ).tolist():  # present, and no page of a file
+            entries = np.frombuffer(os.pread(file.fileno(), 8 * (high - low), 8 * low), np.uint64)
+            anonymous = entries >> 61 & 0b101 == 0b100  # present, and not a page of a file
+            for begin, end in _true_ranges(anonymous).tolist():
                 place, count = ctypes.c_void_p((low + begin) * PAGE), ctypes.c_size_t((end - begin) * PAGE)
                 _libc.madvise(place, count, _MADV_POPULATE_WRITE)
 
 
-def _stretches(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Where stretches of true flags begin and end, a row for each."""
+def _true_ranges(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+    """Return start and end of each run of true flags; shape (runs, 2)."""
     edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
     return edges.reshape(-1, 2)
 
 
 def address_of(array: npt.NDArray[np.uint8]) -> int:
-    """Where an array's first byte is in memory."""
+    """Return the address of an array's first byte."""
     return int(array.__array_interface__["data"][0])
 
 
 def file_behind(address: int) -> str | None:
-    """The file that is mapped at an address of this process; None for memory that no file stands behind.
+    """Return the file mapped at an address of this process, or None for memory without a file.
 
-    Memory shared between processes (memfd, /dev/shm) has a name, too, and is none.
+    Memory shared between processes (memfd, /dev/shm) has a name as well, but counts as memory.
     """
     for line in Path("/proc/self/maps").read_text().splitlines():
         span, *_, last = line.split(maxsplit=5)

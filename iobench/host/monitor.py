@@ -1,4 +1,4 @@
-"""Looks at the whole machine once a second: processors, disk, GPU."""
+"""Sample the whole machine once a second: processors, disk, GPU."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The machine over the last second."""
+    """State of the machine over the last second."""
 
     time: float  # seconds since 1970
-    cores: list[float]  # busy, 0 to 1, each
-    iowait: float  # of all processors' time
-    disk_bytes_per_s: float | None  # None, as the next, where the data lies on no disk
-    disk_queue: float | None  # requests under way, on average
-    gpu: float | None  # busy, 0 to 1; None, as the next, without one
+    cores: list[float]  # busy share of each core, 0 to 1
+    iowait: float  # share of all processors' time
+    disk_bytes_per_s: float | None  # None, as the next, if the data is not on a disk
+    disk_queue: float | None  # mean number of requests in flight
+    gpu: float | None  # busy share, 0 to 1; None, as the next, without a GPU
     gpu_memory_bytes: int | None
     gpu_power_w: float | None = None
     gpu_clock_mhz: int | None = None
-    gpu_throttled: list[str] | None = None  # why its clocks are low although it has work
+    gpu_throttled: list[str] | None = None  # reasons for reduced clocks under load
 
 
 class Monitor:
-    """A thread that snapshots once a second while `watching`."""
+    """Thread that takes a snapshot once a second while `watching`."""
 
     def __init__(self, path: Path, device: str, every_s: float | None = None) -> None:
         self._path, self._every_s = path, every_s or EVERY_S
@@ -45,7 +45,7 @@ class Monitor:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Snapshot, until the block ends."""
+        """Take snapshots until the block ends."""
         thread = threading.Thread(target=self._watch, name="iobench-monitor", daemon=True)
         thread.start()
         try:
@@ -56,18 +56,18 @@ class Monitor:
             self._gpu.close()
 
     def take(self) -> list[dict[str, Any]]:
-        """The snapshots since the last call."""
+        """Return the snapshots since the last call."""
         taken, self._snapshots = self._snapshots, []
         return [asdict(snapshot) for snapshot in taken]
 
     def _watch(self) -> None:
-        before = _Accounts.now(self._path)
+        before = _MonitorCounters.now(self._path)
         while not self._done.wait(self._every_s):
-            now = _Accounts.now(self._path)
+            now = _MonitorCounters.now(self._path)
             self._snapshots.append(self._snapshot(before, now))
             before = now
 
-    def _snapshot(self, before: _Accounts, now: _Accounts) -> Snapshot:
+    def _snapshot(self, before: _MonitorCounters, now: _MonitorCounters) -> Snapshot:
         elapsed = now.clock - before.clock
         spent = [_spent(a, b) for a, b in zip(before.cores, now.cores, strict=True)]
         disk = queue = None
@@ -90,18 +90,18 @@ class Monitor:
 
 
 @dataclass(frozen=True)
-class _Accounts:
+class _MonitorCounters:
     clock: float
     cores: list[Any]
     disk: machine_info.DiskCounters | None
 
     @classmethod
-    def now(cls, path: Path) -> _Accounts:
+    def now(cls, path: Path) -> _MonitorCounters:
         return cls(time.perf_counter(), psutil.cpu_times(percpu=True), machine_info.disk_counters(path))
 
 
 def _spent(before: Any, now: Any) -> tuple[float, float]:
-    """What part of a core's time it was busy, and waited for a disk."""
+    """Return the shares of a core's time in which it was busy and in which it waited for a disk."""
     spent = {name: getattr(now, name) - getattr(before, name) for name in now._fields}
     waiting, idle = spent.get("iowait", 0.0), spent["idle"]
     total = sum(value for name, value in spent.items() if not name.startswith("guest")) or 1.0  # in user
@@ -109,7 +109,7 @@ def _spent(before: Any, now: Any) -> tuple[float, float]:
 
 
 def _gpu(device: str) -> Gpu:
-    """The GPU under the run; one that knows nothing where there is none, or where it cannot be asked."""
+    """Return the GPU of a run; one without answers if there is none or NVML is missing."""
     if device == "cpu":
         return Gpu()
     import torch

@@ -1,6 +1,6 @@
-"""The page cache: what makes a run cold or warm, and what proves it.
+"""Page cache control: make a dataset cold or warm, and verify that it is.
 
-Pages that a live process maps survive every way of dropping them: close readers and workers first.
+Pages mapped by a live process cannot be dropped in any way: close readers and workers first.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from iobench.host.memory import PAGE, touched_map
 
 MODES = ("warm", "cold")
 PAUSES_S = (0.0, 0.0, 0.01, 0.1, 0.5)  # before each attempt to empty the cache
-PREFAULT = 1.2  # of the bytes to be read
-BACKING = (PREFAULT, 3.0, 9.0)  # of them, as long as it is slow
-TELLING_BYTES = 64 << 20  # below this the rate of touching says little
+PREFAULT = 1.2  # times the bytes to be read
+BACKING = (PREFAULT, 3.0, 9.0)  # times them, one after the other as long as touching is slow
+MIN_RATED_BYTES = 64 << 20  # for less, the rate of touching memory says little
 PIECE_BYTES = 8 << 20
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
@@ -42,6 +42,10 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class ResidencyUnknown(Exception):
     """The kernel does not tell this user which pages of a file are cached."""
 
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path, self.reason = path, reason
+
 
 class _Range(ctypes.Structure):
     _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
@@ -54,9 +58,29 @@ class _Stat(ctypes.Structure):
 
 
 def establish(mode: str, files: Sequence[Path], logical_bytes: int, sudo: bool = False) -> dict[str, Any]:
-    """Make files cold or warm, and return how and how far, for the record of a round.
+    """Make files cold or warm before a round.
 
-    ColdCacheUnavailable where they do not get cold or do not stay so.
+    Parameters
+    ----------
+    mode : str
+        One of MODES.
+    files : sequence of Path
+        All files of a dataset.
+    logical_bytes : int
+        Bytes that the round will read; memory for them is prefaulted after an eviction.
+    sudo : bool
+        Drop the caches with `sudo -n`.
+
+    Returns
+    -------
+    dict
+        For the round's record: mode, method, residency (0 to 1; None if unknown), read_ahead_kib and,
+        for cold, prefault_bytes_per_s.
+
+    Raises
+    ------
+    ColdCacheUnavailable
+        If the files do not get cold or do not stay cold.
     """
     state: dict[str, Any] = {"mode": mode, "read_ahead_kib": read_ahead_kib(files[0])}
     if mode == "warm":
@@ -66,17 +90,21 @@ def establish(mode: str, files: Sequence[Path], logical_bytes: int, sudo: bool =
     reached = residency(files)
     if reached > COLD_LIMIT:
         raise ColdCacheUnavailable(
-            f"--cache cold: {reached:.1%} of {files[0].parent} came back into memory before the round; "
-            "stop what else reads it"
+            "--cache cold: pages came back into the page cache before the round",
+            kind="cache-refilled",
+            path=files[0].parent,
+            expected=f"at most {COLD_LIMIT:.0%} resident",
+            found=f"{reached:.1%}",
+            hint="stop the other process that reads this dataset",
         )
     return {**state, "method": method, "residency": reached, "prefault_bytes_per_s": backed}
 
 
 def residency(files: Sequence[Path]) -> float:
-    """The fraction of the pages of all files that is in the page cache, 0 to 1.
+    """Return the fraction of the files' pages that are in the page cache, 0 to 1.
 
-    Asks cachestat(2), else mincore(2). ResidencyUnknown where the kernel would not tell the truth:
-    both answer only for files that one owns or may write.
+    Uses cachestat(2), or else mincore(2). Both answer only for files that the user owns or may write;
+    for others it raises ResidencyUnknown.
     """
     cached = pages = 0
     for path in files:
@@ -88,14 +116,18 @@ def residency(files: Sequence[Path]) -> float:
 
 
 def evict(files: Sequence[Path], sudo: bool = False) -> str:
-    """Empty the page cache of these files, prove it, and return the way that was used.
+    """Evict files from the page cache, verify it, and return the method used.
 
-    As root, or with `sudo` through `sudo -n`, the whole cache is dropped; else each file is
-    synced and given to posix_fadvise(DONTNEED). ColdCacheUnavailable where more than 1 % stays,
-    or where nobody can tell.
+    As root, or with `sudo` by `sudo -n`, the whole page cache is dropped. Otherwise each file is synced
+    and evicted by posix_fadvise(DONTNEED).
+
+    Raises
+    ------
+    ColdCacheUnavailable
+        If more than COLD_LIMIT of the pages stay, if residency cannot be verified, or if sudo refuses.
     """
     reached = 1.0
-    for pause_s in PAUSES_S:  # pages in flight stay: try again
+    for pause_s in PAUSES_S:  # pages under IO cannot be evicted: try again
         time.sleep(pause_s)
         method = _drop_all(sudo) if sudo or os.access(DROP_CACHES, os.W_OK) else ""
         for path in files:
@@ -103,20 +135,32 @@ def evict(files: Sequence[Path], sudo: bool = False) -> str:
         try:
             reached = residency(files)
         except ResidencyUnknown as error:
-            raise ColdCacheUnavailable(f"--cache cold: {error}; run as the owner of the files") from error
+            raise ColdCacheUnavailable(
+                f"--cache cold cannot be verified: {error.reason}",
+                kind="residency-unknown",
+                path=error.path,
+                hint="run as the owner of the files",
+            ) from error
         if reached <= COLD_LIMIT:
             return method or "posix_fadvise"
+    mapping = mapped_by(files)
     raise ColdCacheUnavailable(
-        f"--cache cold: {reached:.1%} of the pages of {files[0].parent} stay in memory; "
-        + (holders(files) or "no process maps them, so the file system may keep them there (tmpfs does)")
+        "--cache cold: pages stay in the page cache",
+        kind="pages-mapped" if mapping else "still-resident",
+        path=files[0].parent,
+        expected=f"at most {COLD_LIMIT:.0%} resident",
+        found=f"{reached:.1%}",
+        hint=f"close process {', '.join(mapping)}, which maps them"
+        if mapping
+        else "move it to another file system: this one may keep files in memory, as tmpfs does",
     )
 
 
 def warm(files: Sequence[Path]) -> float | None:
-    """Read all files through in order, and return their residency afterwards; None where nobody can tell.
+    """Read all files in order; return their residency afterwards, or None if it is unknown.
 
-    What is not fully resident is evicted and read again in large pieces, because pages that
-    were brought in one by one stay small and are slower to copy from.
+    Files that are not fully resident are evicted first and read in large pieces: pages that were read
+    one by one stay small, and are slower to copy from.
     """
     try:
         if residency(files) < WARM_LIMIT:
@@ -140,25 +184,26 @@ def read_through(files: Sequence[Path]) -> None:
 
 
 def back_memory(logical_bytes: int) -> float | None:
-    """Prefault what a round over so many bytes takes, and more while that is slow.
+    """Prefault memory for a round over `logical_bytes`, and more of it as long as that is slow.
 
-    Slow means that the host still had to back what was touched; the round's own pages would then be
-    among those that it has not. Returns the rate of the first time, in bytes/s; None for none.
+    Slow touching means that the hypervisor still had to back the pages, and would have to back the
+    round's own, too. Returns the first rate in bytes/s, or None if nothing was touched.
     """
     rates = []
     for times in BACKING:
         rates.append(prefault(int(times * logical_bytes)))
         rate = rates[-1]
-        if rate is None or rate > BACKED_BYTES_PER_S or logical_bytes < TELLING_BYTES:
+        if rate is None or rate > BACKED_BYTES_PER_S or logical_bytes < MIN_RATED_BYTES:
             break
     return rates[0]
 
 
 def prefault(count: int) -> float | None:
-    """Make the host back `count` bytes of memory (at most half of what we may have), then free them.
+    """Touch `count` bytes of memory, at most half of the free memory, then release them.
 
-    In a virtual machine that returns free pages, the first touch of each costs more than
-    reading it from disk; paid here, it is not paid inside a round. Returns bytes/s; None for none.
+    In a virtual machine that returns free pages to its host, the first touch of a page costs more than
+    reading it from disk. Paid here, it is not part of a round. Returns bytes/s, or None if nothing was
+    touched.
     """
     count = int(min(count, free_memory() // 2)) // PAGE * PAGE
     if count == 0:
@@ -169,17 +214,17 @@ def prefault(count: int) -> float | None:
 
 
 def free_memory() -> float:
-    """Bytes that this process may still have, by the machine and by its control groups."""
+    """Return the bytes that this process may still allocate, by the machine and its control groups."""
     return min(psutil.virtual_memory().available, _memory_limit())
 
 
 def total_memory() -> float:
-    """Bytes that all processes here may have together, by the machine and by control groups."""
+    """Return the bytes of the machine's memory, or of the control groups' limit if that is lower."""
     return min(psutil.virtual_memory().total, _memory_limit())
 
 
 def memory_groups() -> list[Path]:
-    """The folders of the control groups that account for this process's memory."""
+    """Return the folders of the control groups that account for this process's memory."""
     lines = [line.split(":", 2) for line in OWN_GROUPS.read_text().splitlines()]
     return [
         CONTROL_GROUPS / controllers / path.lstrip("/")
@@ -188,21 +233,21 @@ def memory_groups() -> list[Path]:
     ]
 
 
-def holders(files: Sequence[Path]) -> str:
-    """Which processes map one of the files, in words; empty where none is seen."""
-    wanted = {str(path.resolve()) for path in files}
-    found = []
+def mapped_by(files: Sequence[Path]) -> list[str]:
+    """Return the processes that map one of the files, each as "PID (NAME)", as far as visible."""
+    paths = {str(path.resolve()) for path in files}
+    processes = []
     for process in psutil.process_iter():
         try:
-            if any(line.path in wanted for line in process.memory_maps()):
-                found.append(f"{process.pid} ({process.name()})")
+            if any(line.path in paths for line in process.memory_maps()):
+                processes.append(f"{process.pid} ({process.name()})")
         except (psutil.Error, OSError):
             continue
-    return f"process {', '.join(found)} maps them: close it" if found else ""
+    return processes
 
 
 def read_ahead_kib(path: Path) -> int | None:
-    """The read-ahead setting of the disk under `path`, in KiB; None where it has none."""
+    """Return the readahead setting of the disk under `path` in KiB, or None if it has none."""
     device = os.stat(path).st_dev
     link = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     for folder in (link, link / ".."):
@@ -213,7 +258,7 @@ def read_ahead_kib(path: Path) -> int | None:
 
 
 def _memory_limit() -> float:
-    """The smallest memory limit of the control groups that hold this process: a container has one."""
+    """Return the lowest memory limit, in bytes, of this process's control groups; inf without one."""
     folders = {above for folder in memory_groups() for above in (folder, *folder.parents)}
     files = [folder / name for folder in folders for name in LIMIT_FILES]
     limits = [file.read_text().strip() for file in files if file.is_file()]
@@ -229,14 +274,23 @@ def _drop_all(sudo: bool) -> str:
         except OSError as error:
             if not sudo:
                 return ""  # root in a container whose /proc/sys is read-only
-            raise ColdCacheUnavailable(f"--cache cold: {DROP_CACHES}: {error.strerror}") from error
+            raise ColdCacheUnavailable(
+                f"--cache cold: the page cache cannot be dropped: {error.strerror}", path=DROP_CACHES
+            ) from error
     command = ["sudo", "-n", "sh", "-c", f"echo 3 > {DROP_CACHES}"]
     if shutil.which("sudo") is None:
-        raise ColdCacheUnavailable("--sudo: there is no sudo here; run as root, or without --sudo")
+        raise ColdCacheUnavailable(
+            "--sudo: sudo is not installed", kind="no-sudo", hint="run as root, or without --sudo"
+        )
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["refused"])[-1]
-        raise ColdCacheUnavailable(f"--sudo: {reason}; run 'sudo -v' first, or run without --sudo")
+        raise ColdCacheUnavailable(
+            "--sudo failed",
+            kind="sudo-refused",
+            found=reason,
+            hint="run 'sudo -v' first, or run without --sudo",
+        )
     return "sudo drop_caches"
 
 
@@ -255,16 +309,16 @@ def _cached_pages(path: Path, size: int) -> int:
 
 def _mincore(path: Path, descriptor: int, size: int) -> int:
     if os.stat(path).st_uid != os.geteuid() and not os.access(path, os.W_OK):
-        raise ResidencyUnknown(f"{path}: mincore answers only for files that you own or may write")
+        raise ResidencyUnknown(path, "mincore answers only for files that you own or may write")
     _libc.mmap.restype = ctypes.c_void_p
     _libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     address = _libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
     if address == ctypes.c_void_p(-1).value:
-        raise ResidencyUnknown(f"{path}: cannot be mapped")
+        raise ResidencyUnknown(path, "the file cannot be mapped")
     try:
         vector = (ctypes.c_ubyte * -(-size // PAGE))()
         if _libc.mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), vector):
-            raise ResidencyUnknown(f"{path}: mincore failed")
+            raise ResidencyUnknown(path, "mincore failed")
         return sum(page & 1 for page in bytes(vector))
     finally:
         _libc.munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))

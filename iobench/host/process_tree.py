@@ -1,4 +1,4 @@
-"""The processes below this one."""
+"""Descendants of a process."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import psutil
 
 
 def descendants(of: int | None = None) -> list[int]:
-    """The processes below a process, by default below this one, by number.
+    """Return the ids of all descendants of a process, by default of this one.
 
-    Linux tells a process's children at once; psutil has to look at every process of the machine.
+    Linux lists a process's children directly; psutil has to look at every process of the machine.
     """
     if not Path(f"/proc/self/task/{os.getpid()}/children").exists():  # a kernel built without
         return [child.pid for child in psutil.Process(of).children(recursive=True)]
-    found, rest = list[int](), [os.getpid() if of is None else of]
+    below, rest = list[int](), [os.getpid() if of is None else of]
     while rest:
-        below = _children(rest.pop())
-        found += below
-        rest += below
-    return found
+        children = _children(rest.pop())
+        below += children
+        rest += children
+    return below
 
 
 def _children(pid: int) -> list[int]:
-    with suppress(OSError):  # it may just have ended, as may each of its threads
+    with suppress(OSError):  # the process, or one of its threads, may just have ended
         tasks = [Path(f"/proc/{pid}/task/{task}/children") for task in os.listdir(f"/proc/{pid}/task")]
         listed = list[int]()
         for task in tasks:

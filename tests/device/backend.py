@@ -217,11 +217,11 @@ def _compute(func, args, kwargs):
             raise RuntimeError(f"a tensor of the host among those on {device} in {func}")
     written = func._schema.is_mutable
     metas = tree_map(_meta, (args, kwargs))
-    found = func(*metas[0], **metas[1])
+    outcome = func(*metas[0], **metas[1])
     if func.is_view:
-        made = tree_map(lambda meta: SimTensor(meta, sims[0].block, device), found)
+        made = tree_map(lambda meta: SimTensor(meta, sims[0].block, device), outcome)
         return return_and_correct_aliasing(func, args, kwargs, made)
-    made = args[0] if written else tree_map(lambda meta: _made(meta, device), found)
+    made = args[0] if written else tree_map(lambda meta: _made(meta, device), outcome)
     real = tree_map(lambda one: one.memory() if isinstance(one, SimTensor) else one, (args, kwargs))
     targets = [one.memory() for one in tree_iter(made) if isinstance(one, SimTensor)]
 

@@ -45,9 +45,9 @@ def batches_of_stream(manifest, index, order, threads=2, transform=None):
 def held_batches_are_what_was_asked_for(plug_in, schedule, manifest, arrays, index=0, order="random"):
     """Every batch, looked at when all have come."""
     plug_in(schedule)
-    kept = list(batches_of_stream(manifest, index, order))
+    held = list(batches_of_stream(manifest, index, order))
     device_of(device(index)).synchronize()
-    for batch, rows in kept:
+    for batch, rows in held:
         for name, array in arrays.items():
             np.testing.assert_array_equal(batch[name].cpu().numpy(), array[rows])
     assert backend.machine().faults == []
@@ -56,11 +56,11 @@ def held_batches_are_what_was_asked_for(plug_in, schedule, manifest, arrays, ind
 def dropped_batches_were_still_right(plug_in, schedule, manifest, arrays, index=0, order="random"):
     """Sums of batches that are let go of at once, asked of a consumer's stream that may be late."""
     plug_in(schedule)
-    found = []
+    result = []
     for batch, rows in batches_of_stream(manifest, index, order):
-        found.append((batch["x"].to(torch.int64).sum(), batch["y"].sum(), rows))
+        result.append((batch["x"].to(torch.int64).sum(), batch["y"].sum(), rows))
         del batch
-    for images, labels, rows in found:
+    for images, labels, rows in result:
         assert int(images) == int(arrays["x"][rows].sum(dtype=np.int64))
         assert int(labels) == int(arrays["y"][rows].sum())
 
@@ -157,26 +157,26 @@ def waiting_is_the_devices_own(plug_in, schedule, manifest, loader, index=0, var
     """All that a record says about waiting is by the device's clock: copies of 20 ms a batch and no steps."""
     rate = BATCH * manifest.schema.sample_bytes / 0.02
     plug_in(schedule, copy_bytes_per_s=rate)
-    found = measured(manifest, loader, index, lambda batch: None, variant).timing
-    np.testing.assert_allclose(found.wait_s, manifest.schema.logical_bytes / rate)
+    result = measured(manifest, loader, index, lambda batch: None, variant).timing
+    np.testing.assert_allclose(result.wait_s, manifest.schema.logical_bytes / rate)
     if loader != "stream":  # which copies several batches at once
-        np.testing.assert_allclose(found.wait_p50_s, 0.02)
-    assert 0.02 - 1e-9 <= found.first_batch_s <= found.wait_s
-    assert found.wait_p50_s <= found.wait_p99_s <= found.wait_s
+        np.testing.assert_allclose(result.wait_p50_s, 0.02)
+    assert 0.02 - 1e-9 <= result.first_batch_s <= result.wait_s
+    assert result.wait_p50_s <= result.wait_p99_s <= result.wait_s
 
 
 def dropped_batches_of_an_epoch_were_right(plug_in, schedule, manifest, arrays, loader, index=0):
     """Sums of batches that are let go of at once, of a loader that is told its rows."""
     plug_in(schedule)
-    job, found = job_of(manifest, "random", index), []
+    job, result = job_of(manifest, "random", index), []
     rows = job.order.batches(manifest.schema.samples, 0)
     with closing(loaders.get(loader).on(job.device).open(job)) as epochs:
         for batch in epochs.epoch(rows):
-            found.append((batch["x"].to(torch.int64).sum(), batch["y"].sum()))
+            result.append((batch["x"].to(torch.int64).sum(), batch["y"].sum()))
             del batch
-    for (images, labels), asked in zip(found, rows, strict=True):
-        assert int(images) == int(arrays["x"][asked].sum(dtype=np.int64))
-        assert int(labels) == int(arrays["y"][asked].sum())
+    for (images, labels), requested in zip(result, rows, strict=True):
+        assert int(images) == int(arrays["x"][requested].sum(dtype=np.int64))
+        assert int(labels) == int(arrays["y"][requested].sum())
 
 
 def job_of(manifest, order, index, variant="npy", batch_size=BATCH):

@@ -35,10 +35,10 @@ def measured(plug_in, monkeypatch, tmp_path):
             for share, opener in openers.items()
             for one in rows.values()
         }
-        found = interleave(contenders, rounds=1)
+        result = interleave(contenders, rounds=1)
         sizes = {str(share): opener.schema.logical_bytes for share, opener in openers.items()}
         monkeypatch.setattr(settings, "TABLE", {n: rows.get(n, rows[2]) for n in settings.TABLE})
-        return Measurements(found.seconds, found.noted, {"gpu": True, "data_bytes": sizes})
+        return Measurements(result.seconds, result.noted, {"gpu": True, "data_bytes": sizes})
 
     return measure
 

@@ -45,9 +45,9 @@ def test_no_other_file_of_the_product_asks_torch_about_devices():
         for path in product
         if path.is_file() and path.read_text().startswith(('"""', "#!/usr/bin/env python"))
     ]
-    found = {path.relative_to(ROOT) for path in python if BACK_ENDS & set(named_in(path))}
-    assert found, "the room itself names them"
-    assert {path.parent.as_posix() for path in found} == {"iobench/host/device"}, found
+    result = {path.relative_to(ROOT) for path in python if BACK_ENDS & set(named_in(path))}
+    assert result, "the room itself names them"
+    assert {path.parent.as_posix() for path in result} == {"iobench/host/device"}, result
 
 
 def test_it_loads_no_torch_before_it_is_asked():
@@ -62,8 +62,8 @@ def built_for(monkeypatch):
     def built_for(kind, count, current=0):
         if kind == NAME and REAL is not None:
             pytest.skip("the made-up devices are not there beside a real one")
-        found = torch.device(kind) if kind else None
-        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: found)
+        result = torch.device(kind) if kind else None
+        monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: result)
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
         monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: current)
 
@@ -182,12 +182,12 @@ def test_the_accelerator_in_use_is_told_from_one_that_is_only_here(late, built_f
 
 def test_the_generic_room_asks_torch_accelerator(monkeypatch):
     """What XPU and others get; the calls are torch's own, by name."""
-    asked = []
+    requested = []
     for name in ("set_device_index", "synchronize", "reset_peak_memory_stats"):
         monkeypatch.setattr(
-            torch.accelerator, name, lambda where, name=name: asked.append((name, str(where)))
+            torch.accelerator, name, lambda where, name=name: requested.append((name, str(where)))
         )
-    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: asked.append("empty_cache"))
+    monkeypatch.setattr(torch.accelerator, "empty_cache", lambda: requested.append("empty_cache"))
     monkeypatch.setattr(torch.accelerator, "max_memory_allocated", lambda where: 3)
     monkeypatch.setattr(torch.accelerator, "max_memory_reserved", lambda where: 5)
     monkeypatch.setattr(torch.accelerator, "memory_stats", lambda where: {"num_device_alloc": 7})
@@ -199,7 +199,7 @@ def test_the_generic_room_asks_torch_accelerator(monkeypatch):
     one.synchronize()
     one.reset_peak()
     one.empty_caches()
-    assert asked == [
+    assert requested == [
         ("set_device_index", "xpu:1"),
         ("synchronize", "xpu:1"),
         ("reset_peak_memory_stats", "xpu:1"),

@@ -45,8 +45,8 @@ def test_the_plan_is_printed_without_a_gpu_and_takes_less_than_eight_minutes():
 @pytest.mark.parametrize("question", [questions.identity, questions.allocations, questions.late_consumer])
 def test_its_questions_hold_on_a_device_that_does_as_it_should(check, machine, question):
     check.step("it", question)
-    ((_, verdict, said),) = check.verdicts
-    assert verdict == checking.HOLDS, said
+    ((_, verdict, output),) = check.verdicts
+    assert verdict == checking.HOLDS, output
 
 
 def test_the_clock_s_question_holds_where_torch_runs_backward_passes(check, late):
@@ -58,9 +58,9 @@ def test_the_clock_s_question_holds_where_torch_runs_backward_passes(check, late
 def test_a_question_is_asked_in_a_process_of_its_own(check, monkeypatch, tmp_path):
     """An error of the device ends that one alone: here the devices are not there."""
     check.step("clock", lambda check: check.apart("clock"))
-    ((_, verdict, said),) = check.verdicts
+    ((_, verdict, output),) = check.verdicts
     assert verdict == checking.FAILS
-    assert said.startswith("gpu_check: unknown device 'sim:1'")
+    assert output.startswith("gpu_check: unknown device 'sim:1'")
 
 
 def test_a_step_that_takes_twice_its_estimate_is_ended(check):
@@ -78,8 +78,8 @@ def test_a_question_that_fails_is_answered_and_the_next_one_asked(check):
     check.step("two", lambda check: (checking.HOLDS, "yes"))
     lines = (check.out / "verdicts.txt").read_text().splitlines()
     assert lines == ["one: fails: ValueError: first line", "two: holds: yes"]
-    found = json.loads((check.out / "verdicts.json").read_text())
-    assert [one["verdict"] for one in found] == ["fails", "holds"]
+    result = json.loads((check.out / "verdicts.json").read_text())
+    assert [one["verdict"] for one in result] == ["fails", "holds"]
 
 
 def test_where_time_is_up_it_says_so(check):

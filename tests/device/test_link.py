@@ -33,25 +33,25 @@ def test_the_link_is_measured_by_the_devices_clock_whatever_the_host_does(
         "device to host": hardware_limits.device_to_host,
     }
     for name, measure in ways.items():
-        found = measure(device(1), slot_bytes, pinned, 0.002)
-        assert (found.name, found.how.rpartition(", ")[2]) == (name, "pinned" if pinned else "pageable")
-        assert found.bytes_per_s == pytest.approx(RATE)
+        result = measure(device(1), slot_bytes, pinned, 0.002)
+        assert (result.name, result.how.rpartition(", ")[2]) == (name, "pinned" if pinned else "pageable")
+        assert result.bytes_per_s == pytest.approx(RATE)
 
 
 def test_the_link_warms_up_before_it_is_timed_and_never_runs_dry(late, monkeypatch):
-    asked = []
+    requested = []
     never_idle = hardware_limits._never_idle
     monkeypatch.setattr(hardware_limits, "WARM_UP_S", 0.002)
 
     def noting(ask, seconds):
-        asked.append((seconds, late.now))
+        requested.append((seconds, late.now))
         return never_idle(ask, seconds)
 
     monkeypatch.setattr(hardware_limits, "_never_idle", noting)
     monkeypatch.setattr(hardware_limits, "CHUNK_BYTES", 1 << 18)
     hardware_limits.host_to_device(device(0), 1 << 14, True, 0.001)
-    assert [seconds for seconds, _ in asked] == [0.002, 0.001]
-    assert asked[1][1] > asked[0][1]  # by the warm-up's copies
+    assert [seconds for seconds, _ in requested] == [0.002, 0.001]
+    assert requested[1][1] > requested[0][1]  # by the warm-up's copies
 
 
 def test_the_host_waits_for_the_oldest_only_so_that_two_are_always_under_way():
@@ -66,8 +66,8 @@ def test_the_host_waits_for_the_oldest_only_so_that_two_are_always_under_way():
             under_way.pop(0)
 
     under_way, most = [], []
-    asked = hardware_limits._never_idle(Chunk, 0.001)
-    assert asked == len(most)
+    requested = hardware_limits._never_idle(Chunk, 0.001)
+    assert requested == len(most)
     assert max(most) == 3
 
 

@@ -56,9 +56,9 @@ def in_formats(tmp_path_factory):
 @pytest.fixture
 def usable(request):
     """Skips where the loader's library is not installed."""
-    found = {one["name"]: one["usable"] for one in loaders.describe()}[request.getfixturevalue("loader")]
-    if found != "yes":
-        pytest.skip(found)
+    result = {one["name"]: one["usable"] for one in loaders.describe()}[request.getfixturevalue("loader")]
+    if result != "yes":
+        pytest.skip(result)
 
 
 @indices
@@ -91,10 +91,10 @@ def test_cases_in_processes_of_their_own_are_proved_and_measured_on_both_devices
     monkeypatch.syspath_prepend(Path(__file__).parent / "worker_site")
     devices = tuple(str(device(index)) for index in (0, 1))
     options = RunOptions(format=("npy",), loader=("spdl",), rounds="1", device=devices, limits=False)
-    found = iobench.run(images, options, out=tmp_path / "r.jsonl")
-    assert not found.failures
-    assert tuple(sorted(record.case["device"] for record in found.records)) == devices
-    for record in found.records:
+    result = iobench.run(images, options, out=tmp_path / "r.jsonl")
+    assert not result.failures
+    assert tuple(sorted(record.case["device"] for record in result.records)) == devices
+    for record in result.records:
         assert record.memory.device_reserved_bytes >= record.memory.device_allocated_bytes > 0
         assert 0 < record.timing.first_batch_s <= record.timing.wait_s
         assert record.machine.gpu.name == "simulated"
@@ -105,14 +105,14 @@ def stand_in(request, monkeypatch):
     """The stand-in for a library that loads only beside NVIDIA's driver."""
     name = request.getfixturevalue("loader")
     package = {"gds": "kvikio", "dali": "nvidia"}[name]
-    kept = {one: sys.modules.pop(one) for one in list(sys.modules) if one.partition(".")[0] == package}
+    held = {one: sys.modules.pop(one) for one in list(sys.modules) if one.partition(".")[0] == package}
     monkeypatch.syspath_prepend(STAND_INS[name])
     monkeypatch.setattr(dali, "GPUS", (NAME,))
     monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", lambda output: output.tensor)
     yield
     for one in [one for one in sys.modules if one.partition(".")[0] == package]:
         del sys.modules[one]
-    sys.modules |= kept
+    sys.modules |= held
 
 
 @indices

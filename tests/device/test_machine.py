@@ -116,8 +116,8 @@ def test_memory_that_another_stream_uses_is_held_back_until_that_is_through(plug
         assert torch.empty(8, device=device(0)).block.memory is not block
     late.stream_of(0).synchronize()
     with device_api.on(device_api.side_stream):
-        found = [torch.empty(8, device=device(0)) for _ in range(2)]
-    assert block.data_ptr() in [one.block.memory.data_ptr() for one in found]
+        result = [torch.empty(8, device=device(0)) for _ in range(2)]
+    assert block.data_ptr() in [one.block.memory.data_ptr() for one in result]
     del used
 
 
@@ -136,11 +136,11 @@ def test_a_thread_that_begins_has_the_first_device(late):
     import threading
 
     device_of(device(1)).use()
-    found = []
-    thread = threading.Thread(target=lambda: found.append(late.device))
+    result = []
+    thread = threading.Thread(target=lambda: result.append(late.device))
     thread.start()
     thread.join()
-    assert (late.device, found) == (1, [0])
+    assert (late.device, result) == (1, [0])
 
 
 def test_time_is_that_of_the_devices_work(late):
@@ -165,9 +165,9 @@ def test_arithmetic_is_that_of_the_cpu(plug_in, schedule):
     plug_in(schedule)
     host = torch.arange(12.0).reshape(3, 4)
     there = host.to(device(1), non_blocking=True)
-    found = torch.split(there.t() @ there, [1, 3])[1].view(torch.int32).contiguous().movedim(0, 1) * 3
+    result = torch.split(there.t() @ there, [1, 3])[1].view(torch.int32).contiguous().movedim(0, 1) * 3
     there.mul_(2).add_(1)
     right = torch.split(host.t() @ host, [1, 3])[1].view(torch.int32).contiguous().movedim(0, 1) * 3
-    assert torch.equal(found.cpu(), right)
+    assert torch.equal(result.cpu(), right)
     assert torch.equal(there.cpu(), host * 2 + 1)
     assert float(there.sum()) == float((host * 2 + 1).sum())

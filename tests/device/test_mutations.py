@@ -113,7 +113,7 @@ def event_used_again(patch):
 
 def waits_by_the_host_s_clock(patch):
     """A record says when the host got a batch, which it asked the device to copy."""
-    patch.setattr(epoch, "_clock", lambda transfer, wanted: None)
+    patch.setattr(epoch, "_clock", lambda transfer, expected: None)
 
 
 def consumer_never_waits(patch):

@@ -115,8 +115,8 @@ def test_every_loader_trains_to_the_same_loss_and_to_that_of_the_cpu(plug_in, im
 def test_a_transform_s_batches_are_copied_before_they_are_let_go(plug_in, images, schedule):
     plug_in(schedule)
     transform = lambda batch: {"y": batch["y"] + 1, "x": batch["x"]}  # noqa: E731
-    kept = list(checks.batches_of_stream(images, 0, "random", transform=transform))
-    for batch, rows in kept:
+    held = list(checks.batches_of_stream(images, 0, "random", transform=transform))
+    for batch, rows in held:
         assert (batch["y"].cpu().numpy() == image_arrays()["y"][rows] + 1).all()
         assert (batch["x"].cpu().numpy() == image_arrays()["x"][rows]).all()
 
@@ -216,10 +216,10 @@ def test_memory_that_cannot_be_pinned_fails_the_loader_in_one_line(late, images)
     ],
 )
 def test_what_a_device_refuses_fails_the_case_in_one_line(error, said):
-    with pytest.raises(LoaderFailed) as found, device_errors("npy"):
+    with pytest.raises(LoaderFailed) as result, device_errors("npy"):
         raise error
-    assert str(found.value).startswith(said)
-    assert "\n" not in str(found.value)
+    assert str(result.value).startswith(said)
+    assert "\n" not in str(result.value)
 
 
 def test_errors_of_ours_pass(tmp_path):

@@ -57,9 +57,9 @@ def test_a_device_that_has_run_dry_waits(plug_in, schedule, synchronise):
     each = 0.03 if synchronise else 0.02  # nothing overlaps where the loop waits for each step
     assert seen.wait_p50_s == pytest.approx(each)
     assert seen.wait_s == pytest.approx((BATCHES - 1) * each)
-    found = diagnosis.diagnose(seen)
-    assert found.bottleneck
-    assert f"{NAME}:0 (by its own clock) waits {seen.wait_share:.0%} of the time" in found.verdict
+    result = diagnosis.diagnose(seen)
+    assert result.bottleneck
+    assert f"{NAME}:0 (by its own clock) waits {seen.wait_share:.0%} of the time" in result.verdict
     assert (seen.gpu, seen.gpu_low) == (None, None)  # no driver that tells how busy it is: nobody can
 
 
@@ -96,9 +96,9 @@ def test_pageable_memory_is_an_illness_beside_a_device(plug_in, pinned):
 
 def test_a_loader_alone_is_told_of_pageable_memory_too(late):
     loader = DataLoader(torch.arange(4000.0), batch_size=4)
-    found = session.diagnose(loader, seconds=0.5, batches=20, variants=False, device=f"{NAME}:0")
-    assert "pinned" in [one.kind for one in found.advice]
-    assert found.seen.device == f"{NAME}:0"
+    result = session.diagnose(loader, seconds=0.5, batches=20, variants=False, device=f"{NAME}:0")
+    assert "pinned" in [one.kind for one in result.advice]
+    assert result.seen.device == f"{NAME}:0"
 
 
 def test_a_device_that_hangs_or_fails_does_not_hold_the_verdict_up(late, monkeypatch):

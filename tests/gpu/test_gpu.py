@@ -20,11 +20,11 @@ PINNING = [{}, {"pin_memory": (False,)}, {"pin_memory": (True,), "non_blocking":
 
 
 def run(manifest, tmp_path, **options):
-    asked = RunOptions(device=("cuda",), rounds="1", **{"order": ("sequential",), **options})
-    found = iobench.run(manifest, asked, out=tmp_path / "r.jsonl")
-    assert not found.failures
-    assert len(found.records) == len(LOADERS) * len(DEFAULT_FORMATS)
-    return found.records
+    requested = RunOptions(device=("cuda",), rounds="1", **{"order": ("sequential",), **options})
+    result = iobench.run(manifest, requested, out=tmp_path / "r.jsonl")
+    assert not result.failures
+    assert len(result.records) == len(LOADERS) * len(DEFAULT_FORMATS)
+    return result.records
 
 
 @pytest.mark.parametrize("pinning", PINNING)

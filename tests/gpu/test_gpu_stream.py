@@ -31,23 +31,23 @@ def stream(manifest, **options):
 def test_every_sample_reaches_the_device_once(images, name, order):
     batches = list(stream(images, format=name, order=order))
     assert all(batch["x"].is_cuda and batch["y"].is_cuda for batch in batches)
-    found = torch.cat([batch["x"] for batch in batches]).cpu().numpy().reshape(SAMPLES, -1)
+    result = torch.cat([batch["x"] for batch in batches]).cpu().numpy().reshape(SAMPLES, -1)
     expected = image_arrays()["x"].reshape(SAMPLES, -1)
-    order_of = [np.lexsort(rows.T) for rows in (found, expected)]
-    np.testing.assert_array_equal(found[order_of[0]], expected[order_of[1]])
+    order_of = [np.lexsort(rows.T) for rows in (result, expected)]
+    np.testing.assert_array_equal(result[order_of[0]], expected[order_of[1]])
 
 
 def test_held_batches_never_change_while_others_are_copied_and_computed_on(floats):
     loader = stream(floats, batch_size=512, order="random")
-    kept, sums = [], []
+    held, sums = [], []
     for batch in loader:
-        kept.append(batch["x"])
+        held.append(batch["x"])
         sums.append(batch["x"].double().sum())
         torch.cuda._sleep(1_000_000)  # work that is behind when the next batch is asked for
     torch.cuda.synchronize()
-    for tensor, total in zip(kept, sums, strict=True):
+    for tensor, total in zip(held, sums, strict=True):
         assert float(tensor.double().sum()) == float(total)
-    whole = torch.cat(kept).cpu().numpy().sum(dtype=np.float64)
+    whole = torch.cat(held).cpu().numpy().sum(dtype=np.float64)
     assert whole == pytest.approx(np.load(floats.files_of("npy")[0]).sum(dtype=np.float64))
 
 
@@ -57,8 +57,8 @@ def test_batches_dropped_at_once_are_not_overwritten_before_their_kernels_ran(fl
         torch.cuda._sleep(1_000_000)
         totals.append(batch["x"].double().sum())
         del batch
-    found = float(torch.stack(totals).sum())
-    assert found == pytest.approx(np.load(floats.files_of("npy")[0]).sum(dtype=np.float64))
+    result = float(torch.stack(totals).sum())
+    assert result == pytest.approx(np.load(floats.files_of("npy")[0]).sum(dtype=np.float64))
 
 
 def test_device_memory_is_asked_for_once_and_not_in_each_epoch(floats):
@@ -116,6 +116,6 @@ def test_a_gpu_that_is_never_idle_does_not_wait_though_its_host_does():
 
 
 def test_the_limits_of_the_way_to_the_device_are_measured(images):
-    found = case_limits.survey(images, torch.device("cuda:0"), 32, 0.01)
-    directions = [limit.name for limit in found.limits if "device" in limit.name]
+    result = case_limits.survey(images, torch.device("cuda:0"), 32, 0.01)
+    directions = [limit.name for limit in result.limits if "device" in limit.name]
     assert directions == ["host to device"] * 2 + ["device to host"] * 2

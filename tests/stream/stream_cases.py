@@ -57,18 +57,18 @@ def loader(dataset, name, **options):
 def rows_of(order, epoch=0, samples=SAMPLES, **options):
     """The rows of each batch that `loader` should give."""
     blocks = {"block_rows": BLOCK_ROWS, "window_batches": WINDOW}
-    found = Order(order, **{"batch_size": BATCH, **blocks, **options}).batches(samples, epoch)
-    return [np.arange(samples)[rows] for rows in found]
+    result = Order(order, **{"batch_size": BATCH, **blocks, **options}).batches(samples, epoch)
+    return [np.arange(samples)[rows] for rows in result]
 
 
 def assert_batches(found, source, rows):
     """The batches hold these rows of these fields of the source, in memory of their own shape."""
     found = list(found)
     assert len(found) == len(rows)
-    for batch, wanted in zip(found, rows, strict=True):
+    for batch, expected in zip(found, rows, strict=True):
         assert list(batch) == list(source)
         for name, tensor in batch.items():
-            np.testing.assert_array_equal(tensor.numpy(), source[name][wanted], strict=True)
+            np.testing.assert_array_equal(tensor.numpy(), source[name][expected], strict=True)
 
 
 def labels(batches, field="y"):
@@ -108,8 +108,8 @@ def in_child(action, seconds=30):
         os._exit(0)
     os.close(writing)
     with open(reading, "rb") as pipe:
-        told = pipe.read()
+        messages = pipe.read()
     if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         pytest.fail(f"the child was ended by {signal.Signals(-code).name}")
-    fine, answer = pickle.loads(told)
+    fine, answer = pickle.loads(messages)
     return answer if fine else pytest.fail(answer)

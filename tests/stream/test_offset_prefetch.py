@@ -38,15 +38,15 @@ def small_pieces(monkeypatch):
 @pytest.mark.parametrize("start", [0, 5])
 def test_of_each_batch_and_of_batches_together_it_says_what_was_found(kind, start):
     batches = batches_of(kind)[start:]
-    found = finished(OffsetPrefetch({"x": squares, "y": np.negative}, batches))
+    result = finished(OffsetPrefetch({"x": squares, "y": np.negative}, batches))
     for rows in (*batches, joined_view(batches[2:9]), joined_view(batches)):
-        np.testing.assert_array_equal(found.of("x", rows), squares(rows))
-        np.testing.assert_array_equal(found.of("y", rows), -rows)
+        np.testing.assert_array_equal(result.of("x", rows), squares(rows))
+        np.testing.assert_array_equal(result.of("y", rows), -rows)
 
 
 def test_of_rows_that_are_not_the_epochs_it_says_nothing():
     batches = batches_of()
-    found = finished(OffsetPrefetch({"x": squares}, batches[3:]))
+    result = finished(OffsetPrefetch({"x": squares}, batches[3:]))
     others = (
         batches[2],
         batches[5].copy(),
@@ -55,7 +55,7 @@ def test_of_rows_that_are_not_the_epochs_it_says_nothing():
         np.arange(5),
         joined_view(batches[1:6]),
     )
-    assert [found.of("x", rows) for rows in others] == [None] * len(others)
+    assert [result.of("x", rows) for rows in others] == [None] * len(others)
 
 
 def test_what_is_not_found_yet_is_not_waited_for():
@@ -68,12 +68,12 @@ def test_what_is_not_found_yet_is_not_waited_for():
         return squares(rows)
 
     batches = batches_of()
-    found = OffsetPrefetch({"x": slow}, batches)
+    result = OffsetPrefetch({"x": slow}, batches)
     begun.wait()
-    np.testing.assert_array_equal(found.of("x", batches[0]), squares(batches[0]))
-    assert found.of("x", batches[20]) is None
+    np.testing.assert_array_equal(result.of("x", batches[0]), squares(batches[0]))
+    assert result.of("x", batches[20]) is None
     go_on.set()
-    np.testing.assert_array_equal(finished(found).of("x", batches[20]), squares(batches[20]))
+    np.testing.assert_array_equal(finished(result).of("x", batches[20]), squares(batches[20]))
 
 
 def test_it_can_be_ended_before_it_is_through():
@@ -84,10 +84,10 @@ def test_it_can_be_ended_before_it_is_through():
         time.sleep(0.02)
         return rows
 
-    found = OffsetPrefetch({"x": slow}, batches_of())
-    found.stop()
+    result = OffsetPrefetch({"x": slow}, batches_of())
+    result.stop()
     assert len(calls) < SAMPLES // 64
-    assert not found._thread.is_alive()
+    assert not result._thread.is_alive()
 
 
 def test_what_cannot_be_found_is_left_to_who_gathers_it(recwarn):
@@ -95,8 +95,8 @@ def test_what_cannot_be_found_is_left_to_who_gathers_it(recwarn):
         raise OSError("gone")
 
     batches = batches_of()
-    found = finished(OffsetPrefetch({"x": broken}, batches))
-    assert found.of("x", batches[0]) is None
+    result = finished(OffsetPrefetch({"x": broken}, batches))
+    assert result.of("x", batches[0]) is None
     assert not recwarn.list  # as pytest tells of a thread that ends by an error
 
 
@@ -104,9 +104,9 @@ def test_what_cannot_be_found_is_left_to_who_gathers_it(recwarn):
     "batches", [[], [slice(0, 5), slice(5, 9)], [np.arange(5), np.arange(5)]], ids=["none", "slices", "apart"]
 )
 def test_where_there_is_nothing_to_find_there_is_no_thread(batches):
-    found = OffsetPrefetch({"x": squares}, batches)
-    assert found._thread.ident is None
-    found.stop()
+    result = OffsetPrefetch({"x": squares}, batches)
+    assert result._thread.ident is None
+    result.stop()
 
 
 def test_more_rows_than_fit_in_memory_are_found_as_they_are_gathered(monkeypatch):
@@ -126,9 +126,9 @@ def test_a_reader_gathers_by_what_was_found(tmp_path, uneven):
     with CachedReader(Schema(SAMPLES, (Field("x", (width,), "uint8"),)), {"x": place}, False) as reader:
         reader.read_ahead(batches)
         finished(reader._located)
-        known, asked = reader._located.of, []
-        reader._located.of = lambda name, part: asked.append(found := known(name, part)) or found
+        known, requested = reader._located.of, []
+        reader._located.of = lambda name, part: requested.append(result := known(name, part)) or result
         for batch in batches:
             np.testing.assert_array_equal(reader.batch(batch)["x"], rows[batch])
-    assert len(asked) == len(batches)
-    assert all(found is not None for found in asked)
+    assert len(requested) == len(batches)
+    assert all(result is not None for result in requested)

@@ -34,15 +34,15 @@ IN_BLOCKS = [
 def places(folder, samples=SAMPLES, **widths):
     """Fields in a file each; those whose names begin alike, as in x_image and x_label, in records of one."""
     schema = Schema(samples, tuple(Field(name, (width,), "uint8") for name, width in widths.items()))
-    found = {}
+    result = {}
     for name, width in widths.items():
         together = {other: n for other, n in widths.items() if other.split("_")[0] == name.split("_")[0]}
         stride, path = sum(together.values()), folder / name.split("_")[0]
         before = sum(list(together.values())[: list(together).index(name)])
         with open(path, "wb") as file:
             os.truncate(file.fileno(), stride * samples)
-        found[name] = Strided((path,), before, width if stride == width else stride)
-    return schema, found
+        result[name] = Strided((path,), before, width if stride == width else stride)
+    return schema, result
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_pieces_are_all_rows_after_the_first_batch_in_their_order(tmp_path_facto
 def images(tmp_path):
     """Cold images and their labels, with what is right."""
     samples = 200
-    schema, found = places(tmp_path, samples, x=100_000, y=LABEL)
+    schema, result = places(tmp_path, samples, x=100_000, y=LABEL)
     rows = {
         f.name: np.random.default_rng(2).integers(0, 256, (samples, *f.shape), np.uint8)
         for f in schema.fields
@@ -108,29 +108,29 @@ def images(tmp_path):
     for name, array in rows.items():
         (tmp_path / name).write_bytes(array.tobytes())
         page_cache.evict([tmp_path / name])
-    return schema, found, rows
+    return schema, result, rows
 
 
 @pytest.fixture
 def asked(monkeypatch):
     """Bytes that the thread has asked the kernel for."""
-    found, advise = [], os.posix_fadvise
+    result, advise = [], os.posix_fadvise
 
     def noting(descriptor, offset, count, advice):
         if threading.current_thread().name == "iobench-ahead":
-            found.append(count)
+            result.append(count)
         advise(descriptor, offset, count, advice)
 
     monkeypatch.setattr(os, "posix_fadvise", noting)
-    return found
+    return result
 
 
 def test_no_more_is_asked_for_than_so_far_ahead_of_what_was_taken(images, asked, monkeypatch):
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1_000_000)  # ten rows
     monkeypatch.setattr(readahead, "ASKED_BYTES", 3_000_000)  # thirty
-    schema, found, rows = images
+    schema, result, rows = images
     batches = np.array_split(np.random.default_rng(3).permutation(200), 20)
-    with closing(CachedReader(schema, found, True)) as reader:
+    with closing(CachedReader(schema, result, True)) as reader:
         reader.read_ahead(batches)
         for number, batch in enumerate(batches):
             read = reader.batch(batch)
@@ -144,7 +144,7 @@ def test_no_more_is_asked_for_than_so_far_ahead_of_what_was_taken(images, asked,
 def test_rows_are_taken_only_after_they_were_asked_for(images, asked, monkeypatch):
     """A page that nobody has asked for is read alone, while whoever touches it waits."""
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 600_000)
-    schema, found, _ = images
+    schema, result, _ = images
     batches, seen = np.array_split(np.random.default_rng(3).permutation(200), 20), []
     advise, read_each = os.posix_fadvise, CachedReader._read_each
 
@@ -159,7 +159,7 @@ def test_rows_are_taken_only_after_they_were_asked_for(images, asked, monkeypatc
 
     monkeypatch.setattr(os, "posix_fadvise", slowly)
     monkeypatch.setattr(CachedReader, "_read_each", noting)
-    with closing(CachedReader(schema, found, True)) as reader:
+    with closing(CachedReader(schema, result, True)) as reader:
         reader.read_ahead(batches)
         for number, batch in enumerate(batches):
             reader.batch(batch)
@@ -171,8 +171,8 @@ def test_no_request_is_larger_than_what_the_kernel_reads_of_one(images, monkeypa
     monkeypatch.setattr(readahead, "read_ahead_kib", lambda path: read_ahead)
     counts = []
     monkeypatch.setattr(os, "posix_fadvise", lambda file, offset, count, advice: counts.append(count))
-    schema, found, _ = images
-    with closing(CachedReader(schema, found, True)) as reader:
+    schema, result, _ = images
+    with closing(CachedReader(schema, result, True)) as reader:
         reader.read_ahead([np.arange(199, -1, -1), np.arange(200)])
         reader.batch(np.arange(199, -1, -1))
     assert max(counts) == max(128, read_ahead or 0) << 10
@@ -182,11 +182,11 @@ def test_no_request_is_larger_than_what_the_kernel_reads_of_one(images, monkeypa
 def test_all_that_is_asked_for_comes_into_the_cache(tmp_path, monkeypatch):
     """However far it byte_ranges: of one request, the kernel reads no more than its read-ahead."""
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 40_000_000)
-    schema, found = places(tmp_path, 2000, x=40_000)
+    schema, result = places(tmp_path, 2000, x=40_000)
     (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(80_000_000))
     page_cache.evict([tmp_path / "x"])
     batches = [np.array([3, 1]), np.random.default_rng(1).permutation(1000) + 500]
-    with closing(CachedReader(schema, found, True)) as reader:
+    with closing(CachedReader(schema, result, True)) as reader:
         reader.read_ahead(batches)
         reader.batch(batches[0])
         end = time.monotonic() + 10

@@ -64,12 +64,12 @@ def test_a_transform_gets_each_batch_once_in_host_memory_and_may_change_its_shap
         seen.append((threading.current_thread().name, {tensor.device.type for tensor in batch.values()}))
         return {"mean": batch["x"].float().mean(dim=(1, 2, 3)), "first": batch["y"][:1], "x": batch["x"]}
 
-    found = list(loader(pictures, name, direct=direct, order="random", transform=transform))
+    result = list(loader(pictures, name, direct=direct, order="random", transform=transform))
     rows = rows_of("random")
-    assert_batches([{"x": batch["x"]} for batch in found], {"x": SOURCE["x"]}, rows)
-    for batch, wanted in zip(found, rows, strict=True):
-        assert batch["first"].tolist() == SOURCE["y"][wanted[:1]].tolist()
-        assert batch["mean"].tolist() == pytest.approx(SOURCE["x"][wanted].mean(axis=(1, 2, 3)).tolist())
+    assert_batches([{"x": batch["x"]} for batch in result], {"x": SOURCE["x"]}, rows)
+    for batch, expected in zip(result, rows, strict=True):
+        assert batch["first"].tolist() == SOURCE["y"][expected[:1]].tolist()
+        assert batch["mean"].tolist() == pytest.approx(SOURCE["x"][expected].mean(axis=(1, 2, 3)).tolist())
     assert len(seen) == len(rows)
     assert all(thread.startswith("iobench-stream") and where == {"cpu"} for thread, where in seen)
 
@@ -83,10 +83,10 @@ def test_the_error_of_a_transform_comes_after_the_batches_before_it(vectors, nam
             raise Unheard(1, 2)
         return batch
 
-    one, found = loader(vectors, name, direct=direct, batch_size=64, transform=transform), []
+    one, result = loader(vectors, name, direct=direct, batch_size=64, transform=transform), []
     with pytest.raises(Unheard, match="1, 2"):
-        found.extend(batch["y"][0].item() // 64 for batch in one)
-    assert found == list(range(at))
+        result.extend(batch["y"][0].item() // 64 for batch in one)
+    assert result == list(range(at))
     assert_nothing_left(vectors.root)
     assert one.state_dict()["batch"] == at
 
@@ -429,7 +429,7 @@ def test_a_disk_that_fails_is_one_line_and_no_bus_error(monkeypatch, failing, na
 @pytest.mark.usefixtures("real_direct")
 def test_a_fork_in_an_epoch_harms_nobody(pictures, name, direct):
     one = loader(pictures, name, direct=direct, order="random", batch_size=1)
-    rows, found = rows_of("random", batch_size=1), []
+    rows, result = rows_of("random", batch_size=1), []
 
     def child():
         assert_batches(one, SOURCE, rows)
@@ -441,9 +441,9 @@ def test_a_fork_in_an_epoch_harms_nobody(pictures, name, direct):
 
     with contextlib.closing(iter(one)) as batches:
         for _ in range(3):
-            found.append(next(batches))
+            result.append(next(batches))
             in_child(child, seconds=10)
-        assert_batches([*found, *batches], SOURCE, rows)
+        assert_batches([*result, *batches], SOURCE, rows)
 
 
 @every_variant
@@ -452,10 +452,10 @@ def test_forks_all_along_an_epoch_harm_nobody(vectors, name):
         with contextlib.suppress(LoaderFailed):  # none where the rest was there already
             list(batches)
 
-    found = []
+    result = []
     with contextlib.closing(iter(loader(vectors, name, order="random", batch_size=256))) as batches:
         for batch in batches:
-            found.append(batch)
-            if len(found) % 3 == 0:
+            result.append(batch)
+            if len(result) % 3 == 0:
                 in_child(child, seconds=5)
-    assert_batches(found, vector_arrays(), rows_of("random", samples=VECTORS, batch_size=256))
+    assert_batches(result, vector_arrays(), rows_of("random", samples=VECTORS, batch_size=256))

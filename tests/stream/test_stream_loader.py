@@ -84,8 +84,8 @@ def test_it_does_not_matter_into_what_pieces_direct_reads_are_cut(
     monkeypatch, wide, name, direct, order, pages
 ):
     monkeypatch.setattr(direct_reads, "PIECE_BYTES", pages * 4096)
-    found = loader(wide, name, order=order, direct=direct, batch_size=7)
-    assert_batches(found, wide_arrays(), rows_of(order, samples=41, batch_size=7))
+    result = loader(wide, name, order=order, direct=direct, batch_size=7)
+    assert_batches(result, wide_arrays(), rows_of(order, samples=41, batch_size=7))
 
 
 @every_way
@@ -99,8 +99,8 @@ def test_every_dtype_comes_through(every_kind, name, direct):
 @pytest.mark.usefixtures("real_direct")
 def test_batches_do_not_depend_on_the_number_of_threads(pictures, name, direct, order):
     def batches(threads):
-        found = loader(pictures, name, order=order, direct=direct, batch_size=4, threads=threads)
-        return [{field: tensor.numpy().tobytes() for field, tensor in batch.items()} for batch in found]
+        result = loader(pictures, name, order=order, direct=direct, batch_size=4, threads=threads)
+        return [{field: tensor.numpy().tobytes() for field, tensor in batch.items()} for batch in result]
 
     assert batches(1) == batches(2) == batches(4)
 
@@ -135,7 +135,7 @@ def test_whatever_is_asked_for_comes_from_wherever_on(
     state,
 ):
     monkeypatch.setattr(direct_reads, "SMALL_BYTES", 0)
-    asked = {"batch_size": batch_size, "seed": seed, "drop_last": drop_last, "rank": rank, "world_size": 3}
+    requested = {"batch_size": batch_size, "seed": seed, "drop_last": drop_last, "rank": rank, "world_size": 3}
     sample_bytes = pictures.schema.sample_bytes
     blocks = {
         "block_bytes": block_rows * sample_bytes,
@@ -143,12 +143,12 @@ def test_whatever_is_asked_for_comes_from_wherever_on(
     }
     ordered = {"block_rows": min(block_rows, SAMPLES), "window_batches": window_batches}
     try:
-        rows = rows_of(order, epoch, **asked, **ordered)
+        rows = rows_of(order, epoch, **requested, **ordered)
     except InvalidSettings:
         with pytest.raises(InvalidSettings, match="drop_last"):
-            loader(pictures, way[0], order=order, **asked, **blocks)
+            loader(pictures, way[0], order=order, **requested, **blocks)
         return
-    one = loader(pictures, way[0], direct=way[1], order=order, threads=threads, **asked, **blocks)
+    one = loader(pictures, way[0], direct=way[1], order=order, threads=threads, **requested, **blocks)
     assert len(one) == len(rows)
     start = state.draw(st.integers(0, len(rows)))
     one.load_state_dict({**one.state_dict(), "epoch": epoch, "batch": start})
@@ -239,9 +239,9 @@ def test_another_process_sees_the_same_order_and_may_end_in_the_middle_of_an_epo
         env={**os.environ, "PYTHONHASHSEED": "4"},
     )
     assert (done.returncode, done.stderr) == (0, "")
-    found = [list(map(int, line.split())) for line in done.stdout.splitlines()]
+    result = [list(map(int, line.split())) for line in done.stdout.splitlines()]
     rows = rows_of("random", 0, seed=3) + rows_of("random", 1, seed=3)
-    assert found == [SOURCE["y"][wanted].tolist() for wanted in rows]
+    assert result == [SOURCE["y"][expected].tolist() for expected in rows]
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,13 @@ def test_batches_that_are_held_never_change(pictures, name, direct, order):
 def test_whichever_batches_are_held_they_never_change(pictures, held, order, direct):
     rows = rows_of(order, batch_size=4)
     one = loader(pictures, "npy", direct=direct, order=order, batch_size=4)
-    kept = {number: batch for number, batch in enumerate(one) if number in held}
-    assert_batches(kept.values(), SOURCE, [rows[number] for number in kept])
+    retained = {number: batch for number, batch in enumerate(one) if number in held}
+    assert_batches(retained.values(), SOURCE, [rows[number] for number in retained])
 
 
 def least(growth, by):
     """The least of three measurements: what leaks does so each time, an allocator's arena comes once."""
-    return min((in_child(growth) for _ in range(3)), key=lambda found: found[by])
+    return min((in_child(growth) for _ in range(3)), key=lambda result: result[by])
 
 
 @every_way
@@ -117,8 +117,8 @@ def test_a_label_that_is_kept_does_not_keep_its_image(vectors, name):
     def growth():
         list(loader(vectors, name))
         before = anonymous()
-        kept = [batch["y"] for batch in loader(vectors, name)]
-        return torch.cat(kept).tolist(), anonymous() - before
+        held = [batch["y"] for batch in loader(vectors, name)]
+        return torch.cat(held).tolist(), anonymous() - before
 
     labels, bytes_kept = in_child(growth)
     assert labels == vector_arrays()["y"].tolist()

@@ -146,11 +146,11 @@ def test_two_processes_train_one_model_on_their_own_samples(pictures, tmp_path):
         )
         for rank in range(2)
     ]
-    told = [process.communicate(timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], told
-    (first, weights), (second, others) = (json.loads(out.splitlines()[-1]) for out, _ in told)
+    messages = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], messages
+    (first, weights), (second, others) = (json.loads(out.splitlines()[-1]) for out, _ in messages)
     for rank, seen in enumerate([first, second]):
         rows = rows_of("random", rank=rank, world_size=2)
-        assert seen == [SOURCE["y"][wanted].tolist() for wanted in rows]
+        assert seen == [SOURCE["y"][expected].tolist() for expected in rows]
     assert weights == others
     assert all(np.isfinite(weights))

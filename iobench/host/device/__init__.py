@@ -1,6 +1,6 @@
-"""Devices that batches go to: the one place that knows what each back end of torch calls things.
+"""Devices that batches go to: the only package that uses the backend-specific APIs of torch.
 
-torch.accelerator does what it can; what is a back end's own has a module of its own.
+torch.accelerator is used where it suffices. A backend with an API of its own has a module of its own.
 """
 
 from __future__ import annotations
@@ -34,5 +34,5 @@ KINDS: dict[str, type[Device]] = {"cpu": Device, "cuda": Cuda, "mps": Mps}
 
 @functools.cache
 def device_of(device: torch.device) -> Device:
-    """What there is to know and to do about a device; the same object for the life of the process."""
+    """Return the API of a device, the same object for the life of the process."""
     return KINDS.get(device.type, Accelerator)(device)

@@ -1,4 +1,4 @@
-"""What torch.accelerator names: every back end that has no module of its own here."""
+"""Devices driven through torch.accelerator: every backend without a module of its own here."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from iobench.host.device.marks import DeviceMark, Mark
 
 
 class Accelerator(Device):
-    """What torch.accelerator names: CUDA is below, XPU and others are this."""
+    """A device driven through torch.accelerator, such as XPU; base class of CUDA and MPS."""
 
     pins = True
     side_streams = True
@@ -23,25 +23,25 @@ class Accelerator(Device):
         torch.accelerator.set_device_index(self.torch)
 
     def current(self) -> AbstractContextManager[Any]:
-        """The same for a block."""
+        """Make it the current device for a block."""
         import torch
 
         return torch.accelerator.device_index(self.torch.index)
 
     def synchronize(self) -> None:
-        """Wait until all its streams are done."""
+        """Wait until all streams of the device are done."""
         import torch
 
         torch.accelerator.synchronize(self.torch)
 
     def mark(self) -> Mark:
-        """A mark behind what was asked of the current stream so far."""
+        """Record a mark behind the work submitted to the current stream so far."""
         event = self._timing_event()
         event.record(self.current_stream())
         return DeviceMark(event)
 
     def memory(self, count: int) -> Bytes:
-        """Pinned memory, from torch's cache of it."""
+        """Return `count` bytes of pinned memory from torch's caching allocator."""
         import torch
 
         with self.current():
@@ -49,59 +49,59 @@ class Accelerator(Device):
         return array
 
     def peak_bytes(self) -> tuple[int, int] | None:
-        """Most memory (allocated, reserved) since `reset_peak`."""
+        """Return peak memory (allocated, reserved) in bytes since `reset_peak`."""
         import torch
 
-        found = torch.accelerator
-        return found.max_memory_allocated(self.torch), found.max_memory_reserved(self.torch)
+        api = torch.accelerator
+        return api.max_memory_allocated(self.torch), api.max_memory_reserved(self.torch)
 
     def reset_peak(self) -> None:
-        """Forget the most memory that was in use."""
+        """Reset the peak memory statistics."""
         import torch
 
         torch.accelerator.reset_peak_memory_stats(self.torch)
 
     def empty_caches(self) -> None:
-        """Give back the device memory that torch keeps for later."""
+        """Release the device memory that torch caches."""
         import torch
 
         torch.accelerator.empty_cache()
 
     def allocations(self) -> int | None:
-        """How often torch has asked the driver for device memory."""
+        """Return the number of allocations that torch has requested from the driver."""
         import torch
 
         return torch.accelerator.memory_stats(self.torch).get("num_device_alloc")
 
     def identity(self) -> dict[str, Any] | None:
-        """Its name and memory, as torch says."""
+        """Return the device's name and memory in bytes, from torch."""
         import torch
 
-        found = torch.get_device_module(self.torch).get_device_properties(self.torch)
-        return {"name": found.name, "memory_bytes": found.total_memory, "driver": None}
+        properties = torch.get_device_module(self.torch).get_device_properties(self.torch)
+        return {"name": properties.name, "memory_bytes": properties.total_memory, "driver": None}
 
     @functools.cached_property
     def side_stream(self) -> Any:
-        """The one stream beside the consumer's, for the life of the process.
+        """Stream for copies, in addition to the consumer's; one for the life of the process.
 
-        Device memory that torch keeps belongs to a stream: with a stream for each epoch, each would
-        ask the driver for memory of its own.
+        Memory cached by torch belongs to a stream: a new stream per epoch would request new memory from
+        the driver in each epoch.
         """
         return self._new_stream()
 
     def current_stream(self) -> Any:
-        """The stream that the calling thread's work goes to."""
+        """Return the current stream of the calling thread."""
         import torch
 
         return torch.accelerator.current_stream(self.torch)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Have what the block asks of the device go to a stream of it."""
+        """Make `stream` the current stream for a block."""
         context: AbstractContextManager[Any] = stream
         return context
 
     def event(self) -> Any:
-        """An event to be recorded once, and waited for by streams or by threads, asleep where possible."""
+        """Return an event to be recorded once; threads that wait for it sleep where possible."""
         import torch
 
         return torch.Event(self.torch)

@@ -1,4 +1,7 @@
-"""CUDA: its events alone can be waited for asleep; the generic one drops `blocking` and spins."""
+"""CUDA devices.
+
+They need their own event class: torch.Event ignores `blocking`, so that a waiting thread spins.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,41 @@ from iobench.host.device.nvml import Gpu
 
 
 class Cuda(Accelerator):
-    """CUDA: events that put a thread to sleep, and a management library that knows the card."""
+    """A CUDA device, with blocking events and NVML's description of the card."""
 
     def current_stream(self) -> Any:
-        """The stream that the calling thread's work goes to."""
+        """Return the current stream of the calling thread."""
         import torch
 
         return torch.cuda.current_stream(self.torch)
 
     def on(self, stream: Any) -> AbstractContextManager[Any]:
-        """Have what the block asks of the device go to a stream of it."""
+        """Make `stream` the current stream for a block."""
         import torch
 
         return torch.cuda.stream(stream)
 
     def event(self) -> Any:
-        """An event that puts who waits for it to sleep."""
+        """Return an event that lets waiting threads sleep."""
         import torch
 
         return torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
 
     @property
     def uuid(self) -> str | None:
-        """What the driver's management library knows it by."""
+        """UUID by which NVML knows the device."""
         import torch
 
         return str(torch.cuda.get_device_properties(self.torch).uuid)
 
     def identity(self) -> dict[str, Any]:
-        """What it is, as torch and the driver say."""
+        """Return the device's name, memory in bytes, UUID, CUDA version and NVML's facts."""
         import torch
 
-        found = torch.cuda.get_device_properties(self.torch)
+        properties = torch.cuda.get_device_properties(self.torch)
         with Gpu.of(self.uuid) as gpu:
             facts = gpu.facts()
-        own = {"name": found.name, "memory_bytes": found.total_memory, "uuid": self.uuid}
+        own = {"name": properties.name, "memory_bytes": properties.total_memory, "uuid": self.uuid}
         return {**own, "cuda": torch.version.cuda, **facts}
 
     def _timing_event(self) -> Any:

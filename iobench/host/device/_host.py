@@ -1,4 +1,4 @@
-"""The host itself as a device; what the others are asked, too."""
+"""The CPU as a device, and the interface of all devices."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 
 class Device:
-    """The host itself, where a batch is as soon as it was read: nothing to wait for, nothing to free."""
+    """Interface of a device; this class is the CPU, where nothing is copied, awaited or freed."""
 
-    pins = False  # whether host memory can be pinned for it
-    side_streams = False  # whether copies can go on beside the consumer's work
+    pins = False  # True if host memory can be pinned for it
+    side_streams = False  # True if copies can run concurrently with the consumer's stream
 
     def __init__(self, device: torch.device) -> None:
         self.torch = device
@@ -31,49 +31,55 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        """Whether it is the host itself."""
+        """True for the CPU."""
         return self.torch.type == "cpu"
 
     def use(self) -> None:
-        """Make it the calling thread's current device, to which torch's pinning threads hold."""
+        """Make it the calling thread's current device, which torch's pinning threads use."""
 
     def current(self) -> AbstractContextManager[Any]:
-        """The same for a block: a thread that begins has the first device, and would wake it up."""
+        """Make it the current device for a block.
+
+        The current device of a new thread is device 0, which would be initialized otherwise.
+        """
         return nullcontext()
 
     def synchronize(self) -> None:
-        """Wait until everything asked of it is done."""
+        """Wait until all submitted work is done."""
 
     def mark(self) -> Mark:
-        """A mark behind what was asked of the current stream so far."""
+        """Record a mark behind the work submitted to the current stream so far."""
         return HostMark()
 
     def memory(self, count: int) -> Bytes:
-        """Host memory to copy from: pinned where it can be, else touched. MemoryError or RuntimeError."""
+        """Return `count` bytes of host memory to copy from, pinned if possible, else touched.
+
+        Raises MemoryError or RuntimeError if the system refuses.
+        """
         return touched_array(count)
 
     def peak_bytes(self) -> tuple[int, int] | None:
-        """Most memory (allocated, reserved) since `reset_peak`; None where nobody keeps account."""
+        """Return peak memory (allocated, reserved) in bytes since `reset_peak`; None if not counted."""
         return None
 
     def reset_peak(self) -> None:
-        """Forget the most memory that was in use."""
+        """Reset the peak memory statistics."""
 
     def empty_caches(self) -> None:
-        """Give back the device memory that torch keeps for later.
+        """Release the device memory that torch caches.
 
-        Not the pinned memory of the host: to pin it again takes longer than an epoch may.
+        Pinned host memory stays: pinning it again may take longer than an epoch.
         """
 
     def allocations(self) -> int | None:
-        """How often torch has asked the driver for device memory; None where nobody counts."""
+        """Return the number of allocations requested from the driver; None if not counted."""
         return None
 
     @property
     def uuid(self) -> str | None:
-        """What its driver's management library knows it by; None where there is no such library."""
+        """UUID by which the driver's management library knows the device; None without one."""
         return None
 
     def identity(self) -> dict[str, Any] | None:
-        """What it is, for the record: name, memory, driver and link; None of the host."""
+        """Return the device's name, memory, driver and link for the record; None for the CPU."""
         return None

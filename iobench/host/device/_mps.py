@@ -1,4 +1,4 @@
-"""Apple's Metal."""
+"""Apple's Metal Performance Shaders."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from iobench.host.memory import touched_array
 
 
 class Mps(Accelerator):
-    """Apple's: one stream, nothing pinned, and no account of peaks; batches are copied in the way."""
+    """An MPS device: one stream, no pinned memory, no memory statistics; copies block the consumer."""
 
     pins = False
     side_streams = False
 
     def memory(self, count: int) -> Bytes:
-        """Touched memory."""
+        """Return `count` bytes of touched memory."""
         return touched_array(count)
 
     def peak_bytes(self) -> tuple[int, int] | None:
-        """Nobody keeps account."""
+        """Return None: MPS does not count."""
         return None
 
     def reset_peak(self) -> None:
-        """Nobody keeps account."""
+        """Do nothing: MPS does not count."""
 
     def allocations(self) -> int | None:
-        """Nobody counts."""
+        """Return None: MPS does not count."""
         return None
 
     def identity(self) -> dict[str, Any]:
-        """Its name, and as much memory as it should be asked for."""
+        """Return the device's name and its recommended maximum memory in bytes."""
         import torch
 
         return {"name": "MPS", "memory_bytes": torch.mps.recommended_max_memory(), "driver": None}

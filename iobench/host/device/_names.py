@@ -1,4 +1,4 @@
-"""Devices by name: which there are here, which one is meant, and which one is in use."""
+"""Device names: the devices of this machine, the requested one, and the one in use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ from iobench.base.units import counted
 if TYPE_CHECKING:
     import torch
 
-KNOWN = ("cuda", "xpu", "mps")  # back ends that are named even where this torch was built without them
+KNOWN = ("cuda", "xpu", "mps")  # backends that are known even if this torch is built without them
 
 
 def pick_device(name: str) -> torch.device:
-    """The device of that name; `auto` is the accelerator where there is one, else the CPU.
+    """Return the device of a name, such as "cuda:1"; "auto" is the accelerator, or the CPU without one.
 
-    Without a number it is the current one, as torchrun's ranks set it. InvalidSettings where it is
-    not auto, cpu or a back end of torch; DeviceUnavailable where it is not here.
+    A name without a number is the current device, as torchrun's ranks set it.
+
+    Raises
+    ------
+    InvalidSettings
+        If the name is not auto, cpu or a backend of torch.
+    DeviceUnavailable
+        If the machine does not have the device.
     """
     import torch
 
@@ -29,24 +35,28 @@ def pick_device(name: str) -> torch.device:
     kind, colon, index = name.partition(":")
     known = tuple(dict.fromkeys((*KNOWN, *([here] if here else []))))
     if kind not in ("auto", "cpu", *known) or (colon and (kind not in known or not index.isdecimal())):
-        raise InvalidSettings(f"unknown device {name!r}; known: {_names(known)}")
+        raise InvalidSettings(
+            f"unknown device {name!r}", kind="unknown-device", hint=f"use one of {_names(known)}"
+        )
     if kind == "cpu" or (kind == "auto" and not count):
         return torch.device("cpu")
-    found = count if kind in ("auto", here) else 0
-    number = int(index) if index else torch.accelerator.current_device_index() if found else 0
-    if number >= found:
-        label = kind.upper()
-        there = counted(found, f"{label} device") if found else f"no {label} device"
-        raise DeviceUnavailable(f"--device {name}: this machine has {there}; use --device cpu or auto")
+    available = count if kind in ("auto", here) else 0
+    number = int(index) if index else torch.accelerator.current_device_index() if available else 0
+    if number >= available:
+        raise DeviceUnavailable(
+            f"--device {name} is not on this machine",
+            found=_devices(kind, available),
+            hint="use --device cpu or auto",
+        )
     assert here is not None
     return torch.device(here, number)
 
 
 def own_device(name: str, local_rank: int) -> str:
-    """The device that a rank of a host uses where cases name it so, made this process's current one.
+    """Return the device that a rank uses for a device name, and make it this process's current one.
 
-    One without a number stands for one to each rank; with a number the ranks share it. DeviceUnavailable
-    where the host has too few.
+    A name without a number stands for one device per rank; a name with a number is shared by all ranks.
+    Raises DeviceUnavailable if the host has too few devices.
     """
     import torch
 
@@ -54,17 +64,18 @@ def own_device(name: str, local_rank: int) -> str:
     if name == "cpu" or ":" in name or name != here:
         return str(pick_device(name))
     if local_rank >= count:
-        there = counted(count, f"{name.upper()} device") if count else f"no {name.upper()} device"
         raise DeviceUnavailable(
-            f"--device {name}: local rank {local_rank} has none of its own, this machine has {there}; start "
-            f"fewer ranks, or name one that they share, as in --device {name}:0"
+            f"--device {name}: no device is left for local rank {local_rank}",
+            kind="too-many-ranks",
+            found=_devices(name, count),
+            hint=f"start fewer ranks, or share one device by --device {name}:0",
         )
     torch.accelerator.set_device_index(local_rank)
     return f"{name}:{local_rank}"
 
 
 def in_use() -> str:
-    """The accelerator that this process has begun to use, or cpu; loads nothing to find out."""
+    """Return the accelerator that this process has initialized, or "cpu"; imports nothing."""
     torch = sys.modules.get("torch")
     if torch is None:
         return "cpu"
@@ -74,11 +85,15 @@ def in_use() -> str:
 
 
 def _accelerator() -> tuple[str | None, int]:
-    """The kind of accelerator that this torch is built for, and how many of them are here."""
+    """Return the kind of accelerator that this torch is built for, and the number of devices."""
     import torch
 
-    found = torch.accelerator.current_accelerator()
-    return (found.type, torch.accelerator.device_count()) if found else (None, 0)
+    accelerator = torch.accelerator.current_accelerator()
+    return (accelerator.type, torch.accelerator.device_count()) if accelerator else (None, 0)
+
+
+def _devices(kind: str, count: int) -> str:
+    return counted(count, f"{kind.upper()} device") if count else f"no {kind.upper()} device"
 
 
 def _names(known: tuple[str, ...]) -> str:

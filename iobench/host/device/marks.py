@@ -1,4 +1,4 @@
-"""Moments in time, of the host or of a device's stream, and the seconds between them."""
+"""Time marks on the host or in a device's stream, and the seconds between them."""
 
 from __future__ import annotations
 
@@ -7,40 +7,40 @@ from typing import Any, Protocol
 
 
 class Mark(Protocol):
-    """A place in what was asked of a device, and the time at which the device got there."""
+    """A position in a device's queue of work, and the time at which the device reached it."""
 
     def reached(self) -> bool:
-        """Whether everything before it is done."""
+        """Return True if all work before the mark is done."""
 
     def seconds_since(self, earlier: Any) -> float:
-        """From another mark of the same kind to this one, both of them reached."""
+        """Return the seconds from another mark of the same kind to this one; both must be reached."""
 
 
 class HostMark:
-    """A moment of the host's: what was asked of the host before it is done."""
+    """A point in time on the host, reached as soon as it is made."""
 
     def __init__(self) -> None:
         self._at = time.perf_counter()
 
     def reached(self) -> bool:
-        """Whether everything before it is done."""
+        """Return True."""
         return True
 
     def seconds_since(self, earlier: HostMark) -> float:
-        """From another mark to this one."""
+        """Return the seconds from another mark to this one."""
         return self._at - earlier._at
 
 
 class DeviceMark:
-    """A recorded event of a device that keeps time; never recorded again."""
+    """A recorded timing event of a device, never recorded again."""
 
     def __init__(self, event: Any) -> None:
         self._event = event
 
     def reached(self) -> bool:
-        """Whether the device is through with everything before it."""
+        """Return True if the device has finished all work before the mark."""
         return bool(self._event.query())
 
     def seconds_since(self, earlier: DeviceMark) -> float:
-        """From another mark to this one, by the device's clock."""
+        """Return the seconds from another mark to this one, by the device's clock."""
         return float(earlier._event.elapsed_time(self._event)) / 1e3

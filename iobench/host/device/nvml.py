@@ -1,4 +1,4 @@
-"""An NVIDIA GPU as its driver's management library sees it; nothing where there is no such library."""
+"""State of an NVIDIA GPU from NVML, the driver's management library; empty where it is missing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# bits of nvmlClocksEventReasons that take speed from a GPU that has work
+# bits of nvmlClocksEventReasons that slow down a GPU under load
 # (nvml.h: software power cap, hardware slowdown, software and hardware thermal, power brake)
 THROTTLING = {
     0x04: "power cap",
@@ -21,24 +21,24 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 @dataclass(frozen=True)
 class GpuSnapshot:
-    """A GPU at one moment; None where the driver does not say."""
+    """State of a GPU; a field is None if the driver does not report it."""
 
-    busy: float | None = None  # 0 to 1, over the driver's own last period
-    memory_bytes: int | None = None  # in use, by whomever
+    busy: float | None = None  # share of the driver's last sampling period, 0 to 1
+    memory_bytes: int | None = None  # in use by all processes
     power_w: float | None = None
     clock_mhz: int | None = None  # of its multiprocessors
-    throttled: list[str] | None = None  # why its clocks are low although it has work; empty: they are not
+    throttled: list[str] | None = None  # reasons for reduced clocks under load; empty if there are none
 
 
 class Gpu:
-    """One GPU; a context that lets go of the library. Without a handle all its answers are None."""
+    """One GPU, a context manager that releases NVML. Without a handle all answers are None."""
 
     def __init__(self, handle: Any = None) -> None:
         self._handle = handle
 
     @classmethod
     def of(cls, uuid: str | None) -> Gpu:
-        """The GPU with that identity; one that knows nothing where it cannot be asked."""
+        """Return the GPU with this UUID; one whose answers are all None if NVML is missing."""
         if not uuid:
             return cls()
         import pynvml
@@ -56,7 +56,7 @@ class Gpu:
         self.close()
 
     def close(self) -> None:
-        """Let go of the library; a second call does nothing."""
+        """Release NVML; a second call does nothing."""
         if self._handle is not None:
             import pynvml
 
@@ -64,7 +64,7 @@ class Gpu:
             pynvml.nvmlShutdown()
 
     def snapshot(self) -> GpuSnapshot:
-        """What it is doing."""
+        """Return the current state."""
         return GpuSnapshot(
             busy=self._ask(lambda n, gpu: n.nvmlDeviceGetUtilizationRates(gpu).gpu / 100),
             memory_bytes=self._ask(lambda n, gpu: int(n.nvmlDeviceGetMemoryInfo(gpu).used)),
@@ -74,12 +74,12 @@ class Gpu:
         )
 
     def facts(self) -> dict[str, Any]:
-        """Driver, NUMA node, PCIe link (now and at most), power limit in watts and clocks in MHz.
+        """Return driver, NUMA node, PCIe link, power limit in watts and clocks in MHz.
 
-        A link idles at a lower generation: what it can be is in the `_max` of both.
+        An idle link runs at a lower generation; the `_max` values are those of which it is capable.
         """
-        place = self._ask(lambda n, gpu: _text(n.nvmlDeviceGetPciInfo(gpu).busId))
-        asked: dict[str, Callable[[Any, Any], Any]] = {
+        address = self._ask(lambda n, gpu: _text(n.nvmlDeviceGetPciInfo(gpu).busId))
+        queries: dict[str, Callable[[Any, Any], Any]] = {
             "driver": lambda n, gpu: _text(n.nvmlSystemGetDriverVersion()),
             "pcie_generation": lambda n, gpu: n.nvmlDeviceGetCurrPcieLinkGeneration(gpu),
             "pcie_generation_max": lambda n, gpu: n.nvmlDeviceGetMaxPcieLinkGeneration(gpu),
@@ -89,29 +89,32 @@ class Gpu:
             "clock_mhz": lambda n, gpu: n.nvmlDeviceGetClockInfo(gpu, n.NVML_CLOCK_SM),
             "clock_max_mhz": lambda n, gpu: n.nvmlDeviceGetMaxClockInfo(gpu, n.NVML_CLOCK_SM),
         }
-        return {**{name: self._ask(ask) for name, ask in asked.items()}, "numa_node": numa_node(place)}
+        return {
+            **{name: self._ask(query) for name, query in queries.items()},
+            "numa_node": numa_node(address),
+        }
 
-    def _ask(self, ask: Callable[[Any, Any], Any]) -> Any:
+    def _ask(self, query: Callable[[Any, Any], Any]) -> Any:
         if self._handle is None:
             return None
         import pynvml
 
         try:
-            return ask(pynvml, self._handle)
-        except pynvml.NVMLError:  # this card, or this driver, does not say
+            return query(pynvml, self._handle)
+        except pynvml.NVMLError:  # not supported by this card or driver
             return None
 
 
 def reasons(bits: int) -> list[str]:
-    """Why a GPU that has work runs below its clocks."""
+    """Return the reasons why a GPU under load runs below its clocks."""
     return [reason for bit, reason in THROTTLING.items() if bits & bit]
 
 
-def numa_node(place: str | None) -> int | None:
-    """The NUMA node of a PCI device, such as 00000000:65:00.0; None where the kernel knows none."""
-    if place is None:
+def numa_node(address: str | None) -> int | None:
+    """Return the NUMA node of a PCI address such as 00000000:65:00.0, or None if unknown."""
+    if address is None:
         return None
-    domain, _, rest = place.lower().partition(":")
+    domain, _, rest = address.lower().partition(":")
     try:  # NVML writes the domain with eight digits, the kernel with four
         node = int((PCI_DEVICES / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
     except (OSError, ValueError):
