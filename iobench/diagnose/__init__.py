@@ -1,1 +1,1 @@
-"""Somebody else's loader under the meter: what it costs, and what to do about that."""
+"""Diagnosis of a user's own loader: what it costs, and what to change."""

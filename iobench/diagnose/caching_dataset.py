@@ -1,4 +1,4 @@
-"""Samples kept in memory once they were made: would they fit, and what would it bring?"""
+"""Dataset that caches its samples in memory, as a candidate of a diagnosis."""
 
 from __future__ import annotations
 
@@ -9,43 +9,46 @@ from torch.utils.data import Dataset, IterableDataset
 
 from iobench.diagnose.loop_stats import LoopStats
 from iobench.diagnose.profiling import Profile
-from iobench.diagnose.sample_checks import SHARE, fits
+from iobench.diagnose.sample_checks import SHARE, fits_in_memory
 from iobench.tuning.candidate import Candidate
-from iobench.tuning.tunable_loader import TunableLoader, copied, rebuilt, same
+from iobench.tuning.tunable_loader import TunableLoader, rebuilt, same_tensors, shallow_copy
 
-KEPT = "samples kept in memory"
+CACHED = "samples cached in memory"
 
 
 class CachingDataset(Dataset[Any]):
-    """A dataset that makes each sample once."""
+    """A dataset that asks another one for each sample once."""
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset, self._held = dataset, dict[Any, Any]()
+        self._dataset, self._cached = dataset, dict[Any, Any]()
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, row: Any) -> Any:
-        if row not in self._held:
-            self._held[row] = self._dataset[row]
-        return self._held[row]
+        if row not in self._cached:
+            self._cached[row] = self._dataset[row]
+        return self._cached[row]
 
 
-def cache_candidate(own: TunableLoader, seen: LoopStats, profiles: Sequence[Profile]) -> Candidate | None:
-    """The loader over samples that are kept, without workers; None where that is not the same, or no use."""
-    loader: Any = own.loader
+def cache_candidate(loader: TunableLoader, loop: LoopStats, profiles: Sequence[Profile]) -> Candidate | None:
+    """Return the loader over cached samples, without workers.
+
+    None where caching would change the samples (random augmentation), or cannot help.
+    """
+    own: Any = loader.loader
     decodes = bool(profiles) and profiles[-1].decode_share >= SHARE
-    if not own.rebuilds or not decodes or not fits(seen) or loader.batch_sampler is None:
+    if not loader.rebuilds or not decodes or not fits_in_memory(loop) or own.batch_sampler is None:
         return None
-    if isinstance(loader.dataset, IterableDataset) or hasattr(loader.dataset, "__getitems__"):
+    if isinstance(own.dataset, IterableDataset) or hasattr(own.dataset, "__getitems__"):
         return None
-    dataset = copied(loader.dataset)
+    dataset = shallow_copy(own.dataset)
     try:
-        row = next(iter(loader.batch_sampler))[0]
-        alike = same(dataset[row], dataset[row])
-    except Exception:  # noqa: BLE001 - whatever somebody's dataset says
+        row = next(iter(own.batch_sampler))[0]
+        deterministic = same_tensors(dataset[row], dataset[row])
+    except Exception:  # noqa: BLE001 - a user's dataset may raise anything
         return None
-    if not alike:  # it draws at random: kept samples would be others
+    if not deterministic:
         return None
-    made = rebuilt(loader, {"num_workers": 0}, CachingDataset(dataset))
-    return Candidate(KEPT, {"num_workers": 0}, "cache", make=lambda: made)
+    cached = rebuilt(own, {"num_workers": 0}, CachingDataset(dataset))
+    return Candidate(CACHED, {"num_workers": 0}, "cache", make=lambda: cached)

@@ -1,4 +1,4 @@
-"""What speaks for an illness, and what is said about it."""
+"""Evidence of a diagnosis, and the advice that follows from it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from iobench.diagnose.loop_stats import LoopStats
 from iobench.results import stats
+from iobench.results.finding import Finding
 from iobench.results.stats import Comparison, Estimate
 from iobench.tuning.candidate import Candidate
 
@@ -16,82 +17,110 @@ if TYPE_CHECKING:  # it loads torch
 
 
 @dataclass(frozen=True)
-class Advice:
-    """One thing to do, and what was seen that speaks for it."""
+class Advice(Finding):
+    """One thing to change, and what was measured that supports it.
 
-    kind: str
-    said: str
-    gain: float | None = None  # times as fast, where it was tried
+    Attributes
+    ----------
+    gain : float or None
+        Speed-up where the change was measured: 2.0 is twice as fast.
+    gain_text : str
+        The gain in words, with its interval.
+    """
+
+    gain: float | None = None
+    gain_text: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """What was seen, what to do, and the gain, in one line."""
+        return "; ".join(part for part in (self.message, self.hint, self.gain_text) if part)
 
 
 @dataclass(frozen=True)
 class Gain:
-    """What a setting brought in fresh rounds in which it and the loader as it is took turns."""
+    """Speed-up of a candidate over the baseline in interleaved final rounds."""
 
     candidate: Candidate
     ratio: Estimate
-    beside: bool
+    background_load: bool
 
     @property
     def times(self) -> float:
-        """How many times as fast it was."""
+        """Median speed-up."""
         return self.ratio.median
 
     @property
-    def said(self) -> str:
-        """The same with its interval, what it was measured over, and whether anything went on beside it."""
-        what = (
+    def text(self) -> str:
+        """The speed-up with its interval, what it was measured over, and other load on the machine."""
+        measured = (
             "whole epochs"
-            if self.candidate.whole
-            else f"the first {self.candidate.batches:,} batches; give more --seconds to be sure of whole epochs"
+            if self.candidate.whole_epochs
+            else f"the first {self.candidate.batches:,} batches; for whole epochs give more --seconds"
         )
-        between = (
+        interval = (
             f" ({self.ratio.low:.1f} to {self.ratio.high:.1f})" if self.ratio.low and self.ratio.high else ""
         )
-        busy = ", beside other work: alone it may differ" if self.beside else ""
-        return f"{self.times:.1f} × as fast{between} over {what}{busy}"
+        load = ", under background load: it may differ without" if self.background_load else ""
+        return f"{self.times:.1f} × as fast{interval} over {measured}{load}"
+
+
+def measured(gain: Gain | None) -> tuple[float | None, str]:
+    """Return the last two fields of an Advice: the gain as a number and in words."""
+    return (gain.times, gain.text) if gain else (None, "")
 
 
 @dataclass
 class Evidence:
-    """What speaks for an illness: a loop, settings that were tried, profiles.
+    """Measurements that the checks look at.
 
-    `against` holds each setting that had fresh rounds against the loader as it is.
+    Attributes
+    ----------
+    loop : LoopStats
+        A loop over the loader.
+    candidates : list of Candidate
+        Settings that were tried; the first is the baseline.
+    profiles : list of Profile
+        CPU profiles of the main process and the workers.
+    against : mapping of str to Comparison
+        Each candidate with final rounds, compared with the baseline.
+    background_load : bool
+        Other processes used the machine meanwhile.
     """
 
-    seen: LoopStats
+    loop: LoopStats
     candidates: list[Candidate]
     profiles: list[Profile]
     against: Mapping[str, Comparison]
-    beside: bool = False  # other work went on meanwhile
+    background_load: bool = False
 
-    def gain(self, wanted: Callable[[Candidate], bool]) -> Gain | None:
-        """The best of the settings of a kind that are surely faster than the loader as it is."""
+    def gain(self, selected: Callable[[Candidate], bool]) -> Gain | None:
+        """Return the largest gain of the selected candidates that are significantly faster."""
         faster = [
-            candidate
-            for candidate in self.candidates[1:]
-            if wanted(candidate) and candidate.name in self.against and self.against[candidate.name].outcome == "faster"
+            one
+            for one in self.candidates[1:]
+            if selected(one) and one.name in self.against and self.against[one.name].outcome == "faster"
         ]
-        best = max(faster, key=lambda candidate: self.against[candidate.name].ratio.median, default=None)
-        return Gain(best, self.against[best.name].ratio, self.beside) if best else None
+        best = max(faster, key=lambda one: self.against[one.name].ratio.median, default=None)
+        return Gain(best, self.against[best.name].ratio, self.background_load) if best else None
 
-    def hopeful(self, kind: str) -> bool:
-        """Whether a setting of a kind may bring something, and had too little time to tell."""
+    def undecided(self, kind: str) -> bool:
+        """Return True if a candidate of a kind may be faster but had too few rounds to decide."""
         return any(
-            candidate.kind == kind
-            and not candidate.failed
-            and len(candidate.fresh) < stats.FEWEST
-            and (not candidate.rates or candidate.rate > self.candidates[0].rate)
-            for candidate in self.candidates[1:]
+            one.kind == kind
+            and not one.failure
+            and len(one.final_rates) < stats.MIN_ROUNDS
+            and (not one.rates or one.rate > self.candidates[0].rate)
+            for one in self.candidates[1:]
         )
 
     @property
     def fetching(self) -> Profile | None:
-        """The profile of whichever process asks the dataset for samples."""
+        """Profile of the process that asks the dataset for samples: the workers if there are any."""
         return self.profiles[-1] if self.profiles else None
 
     @property
     def per_sample_s(self) -> float:
-        """Of loading alone, after the first batch."""
-        steady = self.seen.samples * (self.seen.batches - 1) / max(1, self.seen.batches)
-        return self.seen.wait_s / steady if steady else 0.0
+        """Seconds of waiting per sample after the first batch."""
+        steady = self.loop.samples * (self.loop.batches - 1) / max(1, self.loop.batches)
+        return self.loop.wait_s / steady if steady else 0.0

@@ -1,4 +1,4 @@
-"""What can be read off a loader without running it."""
+"""Facts about a loader that are known without running it."""
 
 from __future__ import annotations
 
@@ -11,28 +11,44 @@ from iobench.loading.foreign import attributes_of, handles_of, is_dataloader
 
 @dataclass(frozen=True)
 class LoaderInfo:
-    """A loader's settings; those of torch's DataLoader are None for any other iterable."""
+    """A loader's settings; those of torch's DataLoader are None for any other iterable.
 
-    kind: str  # the name of its class
-    dataset: str | None = None  # the name of its dataset's class
+    Attributes
+    ----------
+    class_name : str
+        Name of its class.
+    dataset : str or None
+        Name of its dataset's class.
+    by_sample : bool or None
+        The dataset is asked for one sample at a time.
+    tensor_dataset : bool
+        The dataset is a TensorDataset.
+    in_order : bool
+        Samples are requested in storage order.
+    handles : list of str
+        Open files and databases in the dataset, which a forked worker must not inherit.
+    chunks : list of str
+        HDF5 datasets whose chunks hold several samples each.
+    """
+
+    class_name: str
+    dataset: str | None = None
     workers: int | None = None
     batch_size: int | None = None
     prefetch_factor: int | None = None
     pin_memory: bool | None = None
     persistent_workers: bool | None = None
-    by_sample: bool | None = None  # asked for one sample at a time
+    by_sample: bool | None = None
     tensor_dataset: bool = False
-    in_order: bool = False  # samples are asked for as they are stored
-    handles: list[str] = field(
-        default_factory=list
-    )  # open in the dataset, and not to be taken along by a fork
-    chunks: list[str] = field(default_factory=list)  # of HDF5, that hold several samples each
+    in_order: bool = False
+    handles: list[str] = field(default_factory=list)
+    chunks: list[str] = field(default_factory=list)
 
 
 def inspect_loader(loader: Any) -> LoaderInfo:
-    """The facts about a loader."""
+    """Return the facts about a loader."""
     if not is_dataloader(loader):
-        return LoaderInfo(kind=type(loader).__name__)
+        return LoaderInfo(class_name=type(loader).__name__)
     from torch.utils.data import IterableDataset, SequentialSampler, TensorDataset
 
     dataset = loader.dataset
@@ -42,7 +58,7 @@ def inspect_loader(loader: Any) -> LoaderInfo:
         and not hasattr(dataset, "__getitems__")
     )
     return LoaderInfo(
-        kind=type(loader).__name__,
+        class_name=type(loader).__name__,
         dataset=type(dataset).__name__,
         workers=loader.num_workers,
         batch_size=getattr(loader.batch_sampler, "batch_size", None),
@@ -61,11 +77,11 @@ def _chunks(dataset: Any) -> list[str]:
     h5py = sys.modules.get("h5py")
     if h5py is None:
         return []
-    found = []
+    chunks = []
     for name, value in attributes_of(dataset):
         inside = [value] if isinstance(value, h5py.Dataset) else []
         if isinstance(value, h5py.Group) and value:
             inside = [item for item in value.values() if isinstance(item, h5py.Dataset)]
         chunked = [one for one in inside if one.chunks and one.chunks[0] > 1]
-        found += [f"{name}: chunks of {one.chunks[0]} samples" for one in chunked]
-    return found
+        chunks += [f"{name}: chunks of {one.chunks[0]} samples" for one in chunked]
+    return chunks

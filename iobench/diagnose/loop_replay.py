@@ -1,4 +1,4 @@
-"""Batches that a loop has had already, on the device, once more: what the best possible loader would give."""
+"""Replay of a loop's first batches from the device: the speed of the best possible loader."""
 
 from __future__ import annotations
 
@@ -12,24 +12,28 @@ from iobench.loading.foreign import tensors_of
 
 T = TypeVar("T")
 
-MOST_HELD, HELD_BYTES = 8, 256 << 20
+MAX_HELD, MAX_HELD_BYTES = 8, 256 << 20
 
 
 class LoopReplay(Generic[T]):
-    """Holds the first batches of a loop, and gives `count` of them, over and over, once it has ended.
+    """Holds the first batches of a loop, and yields `count` of them, repeatedly, after its end.
 
-    Tensors are copied to the device, since a loader may fill the same memory again. `step_s` is then what a
-    step of the loop took, the device being done with all of them.
+    Tensors are copied to the device, since a loader may reuse their memory.
+
+    Attributes
+    ----------
+    step_s : float or None
+        Seconds of one step over the replayed batches, after the device has finished them all.
     """
 
     def __init__(self, device: Device, count: int) -> None:
         self._device, self._count, self._held, self._bytes = device, count, list[T](), 0
         self.step_s: float | None = None
 
-    def held(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items; the first ones are kept."""
+    def holding(self, items: Iterable[T]) -> Iterator[T]:
+        """Yield the same items, and hold the first ones."""
         for item in items:
-            if self._count and len(self._held) < MOST_HELD and self._bytes < HELD_BYTES:
+            if self._count and len(self._held) < MAX_HELD and self._bytes < MAX_HELD_BYTES:
                 self._held.append(self._copied(item))
                 self._bytes += sum(one.nbytes for one in tensors_of(item))
             yield item
@@ -53,5 +57,5 @@ class LoopReplay(Generic[T]):
         def copied(leaf: Any) -> Any:
             return leaf.to(self._device.torch, copy=True) if isinstance(leaf, torch.Tensor) else leaf
 
-        made: T = _pytree.tree_map(copied, item)
-        return made
+        copy: T = _pytree.tree_map(copied, item)
+        return copy

@@ -1,8 +1,8 @@
-"""Looks at this process and its children now and then: memory, processor time, disk bytes.
+"""Sampling of this process and its children: memory, CPU time and disk bytes.
 
-Memory that workers copy by looking at it grows from batch to batch. So each worker's own memory is
-compared with what it was when the loop had just become steady: what a worker needs to start, and for
-its first batches, is none of it.
+Memory that workers copy by reading it grows from batch to batch. Each worker's private memory is therefore
+compared with its size when the loop had just become steady; memory for starting and for the first batches
+does not count.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from iobench.host import counters
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.host.monitor import Monitor
 from iobench.host.process_tree import descendants
-from iobench.results.parts import OthersPart
+from iobench.results.parts import BackgroundPart
 
-FIRST_S, MOST_S = 0.1, 4.0  # between two looks
-SPACING = 0.15  # of the time so far: so the last look at workers is not long before they end
-COST = 20  # times as long a pause as a look took
+FIRST_S, MOST_S = 0.1, 4.0  # between two samples
+SPACING = 0.15  # of the time so far, so that the last sample of workers is shortly before they end
+COST = 20  # pause after a sample, in times its own duration
 
 
 class ProcessMonitor:
-    """What this process and its workers used while `watching`."""
+    """Resources used by this process and its workers while `active`."""
 
     def __init__(self, device: str) -> None:
         self._monitor = Monitor(Path.cwd(), device)
-        self._background_load, self.others = BackgroundLoadMonitor(Path.cwd()), OthersPart()
+        self._background_load, self.background = BackgroundLoadMonitor(Path.cwd()), BackgroundPart()
         self._cpu: dict[int, float] = {}
         self._disk: dict[int, int] = {}
-        self._before: dict[int, tuple[float, int]] = {}  # both of children that were there already
+        self._before: dict[int, tuple[float, int]] = {}  # of children that existed already
         self.worker_threads = 0  # the most of any child
-        self._memory: list[tuple[int, int]] = []  # children, and bytes with them
-        self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: at first, and now
+        self._memory: list[tuple[int, int]] = []  # children, and bytes of all processes
+        self._own: dict[int, list[int]] = {}  # of each child once the loop is steady: first and latest sample
         self._done = self._steady = False
         self._wake = threading.Event()
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Snapshot, until the block ends."""
+    def active(self) -> Iterator[None]:
+        """Sample until the block ends."""
         self._began_cpu, self._began_disk = time.process_time(), counters.disk_bytes()
         self._began_reaped, self._began = _reaped_cpu_s(), time.monotonic()
         self._background_load.start()
-        self._use(_children())
+        self._note_usage(_children())
         self._before = {child: (used, self._disk.get(child, 0)) for child, used in self._cpu.items()}
         thread = threading.Thread(target=self._watch, name="iobench-processes", daemon=True)
         with self._monitor.watching():
@@ -59,40 +59,40 @@ class ProcessMonitor:
             try:
                 yield
             finally:
-                self.others = OthersPart(**asdict(self._background_load.stop()))
+                self.background = BackgroundPart(**asdict(self._background_load.stop()))
                 self._done = True
                 self._wake.set()
                 thread.join()
-                self._look()
+                self._sample()
                 self._ended_cpu, self._ended_disk = time.process_time(), counters.disk_bytes()
                 self._ended_reaped = _reaped_cpu_s()
                 self.machine = self._monitor.take()
 
     def steady(self) -> None:
-        """Compare memory from now on: each worker has given a batch."""
+        """Compare memory from now on: each worker has delivered a batch."""
         self._steady = True
         self._wake.set()
 
     @property
     def cpu_s(self) -> float:
-        """Of this process."""
+        """CPU seconds of this process."""
         return self._ended_cpu - self._began_cpu
 
     @property
     def worker_cpu_s(self) -> float:
-        """Of its children, as far as they were seen or have ended."""
+        """CPU seconds of its children, from the samples and from those that have ended."""
         seen = sum(used - self._before.get(child, (0.0, 0))[0] for child, used in self._cpu.items())
         gone = sum(used for child, (used, _) in self._before.items() if not psutil.pid_exists(child))
         return max(seen, self._ended_reaped - self._began_reaped - gone)
 
     @property
     def workers(self) -> int:
-        """The most children at once."""
+        """Most children at one time."""
         return max((children for children, _ in self._memory), default=0)
 
     @property
     def disk_bytes(self) -> int | None:
-        """Read from disk by all of them."""
+        """Bytes that all of them read from disk; None if the kernel does not report it."""
         if self._ended_disk is None or self._began_disk is None:
             return None
         workers = sum(read - self._before.get(child, (0.0, 0))[1] for child, read in self._disk.items())
@@ -100,12 +100,12 @@ class ProcessMonitor:
 
     @property
     def memory_bytes(self) -> int | None:
-        """The most that all of them had together; None where the kernel does not tell."""
+        """Peak memory of all of them together; None if the kernel does not report it."""
         return max((count for _, count in self._memory), default=None)
 
     @property
     def memory_growth_bytes(self) -> int | None:
-        """Of the children's own memory since the loop was steady; None before two looks at any of them."""
+        """Growth of the children's private memory since the loop was steady; None before two samples."""
         twice = [own for own in self._own.values() if len(own) > 1]
         return sum(now - first for first, now in twice) if twice else None
 
@@ -117,23 +117,23 @@ class ProcessMonitor:
             if self._done:
                 return
             began = time.monotonic()
-            self._look()
+            self._sample()
             now = time.monotonic()
             pause = min(max(FIRST_S, SPACING * (now - self._began), COST * (now - began)), MOST_S)
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         children = _children()
-        self._use(children)
-        here, found = counters.process_memory(os.getpid()), map(counters.process_memory, children)
-        memory = {child: one for child, one in zip(children, found, strict=True) if one}
+        self._note_usage(children)
+        here, sampled = counters.process_memory(os.getpid()), map(counters.process_memory, children)
+        memory = {child: one for child, one in zip(children, sampled, strict=True) if one}
         if here is not None:
             self._memory.append((len(children), here.pss_bytes + sum(m.pss_bytes for m in memory.values())))
         for child, one in memory.items() if self._steady else ():
             own = self._own.setdefault(child, [])
             own[min(1, len(own)) :] = [one.private_bytes]
 
-    def _use(self, children: Sequence[int]) -> None:
-        """Note what each of these has used since it began."""
+    def _note_usage(self, children: Sequence[int]) -> None:
+        """Note the resources that each of these has used since its start."""
         for child in children:
             try:
                 process = psutil.Process(child)
@@ -141,12 +141,12 @@ class ProcessMonitor:
                 self._cpu[child] = used.user + used.system
                 self.worker_threads = max(self.worker_threads, process.num_threads())
                 self._disk[child] = process.io_counters().read_bytes
-            except psutil.Error:  # it has just ended, or is not ours to look at
+            except psutil.Error:  # it has just ended, or belongs to another user
                 continue
 
 
 def _children() -> list[int]:
-    """The processes below this one, without Python's own that tidies up after others."""
+    """Return the descendants of this process without Python's resource tracker."""
     tracker = getattr(resource_tracker, "_resource_tracker", None)
     return [child for child in descendants() if child != getattr(tracker, "_pid", None)]
 

@@ -1,4 +1,4 @@
-"""Where a loader's Python time goes, in the main process and in its workers."""
+"""CPU profiles of a loader, in the main process and in its workers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Figures = tuple[int, int, float, float, dict[Key, Any]]
 
 
 @dataclass(frozen=True)
-class Function:
-    """A function and its own share of the time."""
+class FunctionShare:
+    """A function, its own share of the time, and its number of calls."""
 
     name: str
     share: float
@@ -43,41 +43,62 @@ class Function:
 class Profile:
     """Shares of the Python time of one process, or of all workers together.
 
-    Under the profiler calls cost more than without: shares of many short ones are too large.
+    The profiler makes calls slower: the shares of many short calls are too large.
+
+    Attributes
+    ----------
+    where : str
+        ``main process`` or ``workers``.
+    total_s : float
+        Seconds of CPU time without waiting.
+    functions : list of FunctionShare
+        The functions with most time of their own, in that order.
+    getitem_share, getitem_calls
+        Share of the time inside the dataset's ``__getitem__``, including what it calls, and its calls.
+    collate_share, decode_share, tensor_share : float
+        Shares of collating, of decoders, and of ``torch.tensor``, which reads a list number by number.
     """
 
-    where: str  # "main process" or "workers"
+    where: str
     total_s: float
-    functions: list[Function]  # by their own time
-    getitem_share: float  # inside the dataset, whatever it calls
+    functions: list[FunctionShare]
+    getitem_share: float
     getitem_calls: int
     collate_share: float
     decode_share: float
-    tensor_share: float = 0.0  # in torch.tensor, which looks at each number of a list
+    tensor_share: float = 0.0
 
 
-def profiles(own: TunableLoader, seconds: float, batches: int | None, guard: ItemGuard) -> list[Profile]:
-    """The main process and, of a DataLoader with workers, these as well.
+def profiles(loader: TunableLoader, seconds: float, batches: int | None, guard: ItemGuard) -> list[Profile]:
+    """Profile the main process and, for a DataLoader with workers, these together.
 
-    `guard` passes items on, and complains where one takes too long.
+    Parameters
+    ----------
+    loader : TunableLoader
+        The loader to run.
+    seconds : float
+        Time after which the loop ends.
+    batches : int or None
+        Batches after which it ends.
+    guard : callable
+        Passes the batches through, and raises if one takes too long.
     """
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
-        loader: Any = own.made({})
-        if own.rebuilds and loader.num_workers:
-            profile = rebuilt(
-                loader,
+        own: Any = loader.with_changes({})
+        profiled = own
+        if loader.rebuilds and own.num_workers:
+            profiled = rebuilt(
+                own,
                 {
-                    "worker_init_fn": partial(_begin, folder, loader.worker_init_fn),
-                    "persistent_workers": False,  # they write their profiles down when they end
+                    "worker_init_fn": partial(_begin, folder, own.worker_init_fn),
+                    "persistent_workers": False,  # workers write their profiles when they end
                 },
             )
-        else:
-            profile = loader
-        found = [_profiled("main process", _main(guard(profile), seconds, batches), loader)]
+        results = [_summary("main process", _main(guard(profiled), seconds, batches), own)]
         files = [str(path) for path in Path(folder).iterdir()]
         if files:
-            found.append(_profiled("workers", pstats.Stats(*files), loader))
-    return found
+            results.append(_summary("workers", pstats.Stats(*files), own))
+    return results
 
 
 def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> pstats.Stats:
@@ -91,7 +112,7 @@ def _main(loader: Iterable[Any], seconds: float, batches: int | None) -> pstats.
 
 
 def _begin(folder: str, then: Callable[[int], None] | None, worker: int) -> None:
-    """Profile this worker until it ends; runs in it, first of all."""
+    """Profile this worker until it ends; runs first in the worker."""
     profile = cProfile.Profile()
     Finalize(None, _end, args=(profile, f"{folder}/{worker}"), exitpriority=100)
     profile.enable()
@@ -104,7 +125,7 @@ def _end(profile: cProfile.Profile, path: str) -> None:
     profile.dump_stats(path)
 
 
-def _profiled(where: str, stats: pstats.Stats, loader: Any) -> Profile:
+def _summary(where: str, stats: pstats.Stats, loader: Any) -> Profile:
     figures: dict[Key, Figures] = stats.stats  # type: ignore[attr-defined]
     waiting = [key for key in figures if _idle(key)]
     total = sum(own for _, _, own, _, _ in figures.values()) - sum(figures[key][2] for key in waiting)
@@ -116,7 +137,7 @@ def _profiled(where: str, stats: pstats.Stats, loader: Any) -> Profile:
     return Profile(
         where=where,
         total_s=total,
-        functions=[Function(_name(key), value[2] / total, value[1]) for key, value in own[:TOP]],
+        functions=[FunctionShare(_name(key), value[2] / total, value[1]) for key, value in own[:TOP]],
         getitem_share=min(1.0, sum(value[3] for value in items) / total),
         getitem_calls=sum(value[1] for value in items),
         collate_share=min(
@@ -137,12 +158,12 @@ def _is_getitem(key: Key, loader: Any) -> bool:
 
 
 def _is_collate(key: Key) -> bool:
-    """Whether samples are put together; `default_convert` is for batches that are whole already."""
+    """Return True for collating; `default_convert` only converts whole batches."""
     return (key[0].endswith("collate.py") and key[2] != "default_convert") or "collate" in key[2]
 
 
 def _idle(key: Key) -> bool:
-    """Waiting for a worker or a thread is no work."""
+    """Return True for waiting for a worker or a thread."""
     return key[2] in (
         "<method 'poll' of 'select.poll' objects>",
         "<method 'acquire' of '_thread.lock' objects>",

@@ -1,121 +1,145 @@
-"""Illnesses of what a loader does for each sample: decoding, collating, padding, files, memory."""
+"""Checks of the work per sample: decoding, collating, padding, files and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from iobench.base.units import bytes_text
-from iobench.diagnose.evidence import Advice, Evidence
+from iobench.diagnose.evidence import Advice, Evidence, measured
 from iobench.diagnose.loop_stats import LoopStats
 from iobench.host import page_cache
 
-SHARE = 0.3  # of the time, from which on something is worth a word
+SHARE = 0.3  # of the time, from which on advice is worth giving
 IOWAIT = 0.25
 GROWTH, GROWTH_BYTES = 0.2, 100 << 20
-OF_FREE = 0.5  # of free memory, that samples which are kept may take
+FREE_SHARE = 0.5  # of free memory, that cached samples may take
 PADDED = 0.4  # of what is delivered
+MANY_TENSORS = 8  # in a batch
 
 
 def _disk(evidence: Evidence) -> Advice | None:
-    seen = evidence.seen
-    if not seen.disk_bytes or (seen.iowait or 0) < IOWAIT:
+    """Cores wait for the disk."""
+    loop = evidence.loop
+    if not loop.disk_bytes or (loop.iowait or 0) < IOWAIT:
         return None
-    rate = bytes_text(seen.disk_bytes / seen.elapsed_s)
-    said = (
-        f"processors waited for the disk {seen.iowait:.0%} of the time, which gave {rate}/s; "
-        "'iobench limits' says what it can do, and 'iobench run --cache cold' which format gets there"
+    rate = loop.disk_bytes / loop.elapsed_s
+    return Advice(
+        "disk",
+        f"CPU cores waited for the disk {loop.iowait:.0%} of the time, which delivered {bytes_text(rate)}/s",
+        "'iobench limits' measures what the disk can do, 'iobench run --cache cold' which format gets there",
+        {"iowait": loop.iowait or 0.0, "disk_bytes_per_s": rate},
     )
-    return Advice("disk", said)
 
 
-def fits(seen: LoopStats) -> bool:
-    """Whether all samples of an epoch, as they come out, would fit in memory; not of an endless one."""
-    return seen.of is not None and 0 < seen.dataset_bytes < OF_FREE * page_cache.free_memory()
+def fits_in_memory(loop: LoopStats) -> bool:
+    """Return True if all samples of an epoch, as delivered, fit in half of the free memory."""
+    return loop.epoch_batches is not None and 0 < loop.dataset_bytes < FREE_SHARE * page_cache.free_memory()
 
 
 def _decoding(evidence: Evidence) -> Advice | None:
-    found = evidence.fetching
-    if found is None or found.decode_share < SHARE:
+    """Samples are decoded again in each epoch."""
+    profile = evidence.fetching
+    if profile is None or profile.decode_share < SHARE:
         return None
-    tried = evidence.gain(lambda candidate: candidate.kind == "cache")
-    part = f"{found.decode_share:.0%} of the time goes into decoding, each epoch anew"
-    size = bytes_text(evidence.seen.dataset_bytes)
+    tried = evidence.gain(lambda one: one.kind == "cache")
+    message = f"{profile.decode_share:.0%} of the time is spent decoding, again in each epoch"
+    size = bytes_text(evidence.loop.dataset_bytes)
+    values: dict[str, float | int | str] = {
+        "share": profile.decode_share,
+        "dataset_bytes": evidence.loop.dataset_bytes,
+    }
     if tried is not None:
-        said = f"{part}; all samples together take {size} and fit in memory: keep them there; {tried.said}"
-        return Advice("decoding", said, tried.times)
-    kept = [one.name for one in evidence.candidates if one.kind == "cache"]
-    if any(one.outcome in ("equivalent", "slower") for n, one in evidence.against.items() if n in kept):
-        return None  # surely no gain
-    fitting = f": decoded they take {size}, which fits in memory" if fits(evidence.seen) else ""
-    return Advice("decoding", f"{part}; 'iobench prepare --source FOLDER' does it once{fitting}")
+        hint = f"cache the decoded samples in memory: all of them take {size}"
+        return Advice("decoding", message, hint, {**values, "cached": 1}, *measured(tried))
+    cached = [one.name for one in evidence.candidates if one.kind == "cache"]
+    without_gain = ("equivalent", "slower")
+    if any(one.outcome in without_gain for name, one in evidence.against.items() if name in cached):
+        return None
+    fitting = f"; decoded they take {size}, which fits in memory" if fits_in_memory(evidence.loop) else ""
+    return Advice("decoding", message, f"decode once: 'iobench prepare --source FOLDER'{fitting}", values)
 
 
 def _lists(evidence: Evidence) -> Advice | None:
-    """Tensors made of Python's lists, number by number."""
-    found = evidence.fetching
-    if found is None or found.tensor_share < SHARE:
+    """Tensors are made of Python lists, number by number."""
+    profile = evidence.fetching
+    if profile is None or profile.tensor_share < SHARE:
         return None
-    said = (
-        f"{found.tensor_share:.0%} of the time goes into torch.tensor(), which looks at each number of a "
-        "list by itself: keep arrays from the beginning, and use torch.from_numpy() or torch.stack()"
+    return Advice(
+        "python-lists",
+        f"{profile.tensor_share:.0%} of the time is spent in torch.tensor(), which reads a list number by "
+        "number",
+        "store arrays from the beginning, and use torch.from_numpy() or torch.stack()",
+        {"share": profile.tensor_share},
     )
-    return Advice("lists", said)
 
 
 def _collating(evidence: Evidence) -> Advice | None:
-    found, seen = evidence.fetching, evidence.seen
-    if found is None or found.collate_share < SHARE or seen.tensors < 8:
+    """Batches consist of many small tensors."""
+    profile, loop = evidence.fetching, evidence.loop
+    if profile is None or profile.collate_share < SHARE or loop.tensors < MANY_TENSORS:
         return None
-    part = f"collating {seen.tensors} tensors a batch takes {found.collate_share:.0%} of the time"
-    said = f"{part}; pack fields that go together into one"
-    return Advice("collate", said)
+    return Advice(
+        "collate",
+        f"collating {loop.tensors} tensors a batch takes {profile.collate_share:.0%} of the time",
+        "pack fields that are used together into one tensor",
+        {"tensors": loop.tensors, "share": profile.collate_share},
+    )
 
 
 def _padding(evidence: Evidence) -> Advice | None:
-    """Sequences that are mostly padding."""
-    padded = evidence.seen.padding
+    """Sequences are mostly padding."""
+    padded = evidence.loop.padding
     if padded is None or padded < PADDED:
         return None
-    said = (
-        f"{padded:.0%} of what the batches hold is padding: put sequences of like length into a batch (a "
-        "batch sampler by length), and pad to its longest; device and loader work on padding, too"
+    return Advice(
+        "padding",
+        f"{padded:.0%} of the batches is padding, which the loader and the device process as well",
+        "batch sequences of similar length (a batch sampler by length), and pad to the longest of each batch",
+        {"share": padded},
     )
-    return Advice("padding", said)
 
 
-def growth(evidence: Evidence) -> Advice | None:
-    """Memory that workers copy by looking at it."""
-    seen = evidence.seen
-    grown, most = seen.memory_growth_bytes or 0, seen.memory_bytes or 0
-    if not seen.facts.workers or grown < GROWTH_BYTES or grown < GROWTH * most:
+def memory_growth(evidence: Evidence) -> Advice | None:
+    """Workers copy shared memory by reading it: reference counts are written into each object's page."""
+    loop = evidence.loop
+    grown, most = loop.memory_growth_bytes or 0, loop.memory_bytes or 0
+    if not loop.loader.workers or grown < GROWTH_BYTES or grown < GROWTH * most:
         return None
-    said = (
-        f"memory grew by {bytes_text(grown)} while it ran: counting references copies pages that workers "
-        "share; keep what the dataset holds in arrays instead of lists of Python objects"
+    return Advice(
+        "memory-growth",
+        f"memory grew by {bytes_text(grown)}: reference counting copies the pages that workers share",
+        "hold the dataset's values in arrays instead of lists of Python objects",
+        {"growth_bytes": grown},
     )
-    return Advice("memory", said)
 
 
 def _handles(evidence: Evidence) -> Advice | None:
-    facts = evidence.seen.facts
-    if not facts.handles:
+    """A file was opened before the workers forked, which its library does not support."""
+    loader = evidence.loop.loader
+    if not loader.handles or not loader.workers:
         return None
-    named = ", ".join(facts.handles)
-    said = (
-        f"{named} was opened before workers fork, which its library forbids; open it in the first __getitem__"
+    names = ", ".join(loader.handles)
+    return Advice(
+        "open-handles",
+        f"{names} was opened before workers forked, which its library does not support",
+        "open it in the first __getitem__",
+        {"handles": names},
     )
-    return Advice("handles", said) if facts.workers else None
 
 
 def _chunks(evidence: Evidence) -> Advice | None:
-    facts = evidence.seen.facts
-    if not facts.chunks or not facts.by_sample or facts.in_order:
+    """Random samples are read from HDF5 chunks that hold several samples each."""
+    loader = evidence.loop.loader
+    if not loader.chunks or not loader.by_sample or loader.in_order:
         return None
-    said = (
-        f"{'; '.join(facts.chunks)}: each sample at random reads whole chunks; write contiguous or with "
-        "chunks of one sample ('iobench prepare --source FILE --format hdf5:chunk_bytes=0')"
+    names = "; ".join(loader.chunks)
+    return Advice(
+        "hdf5-chunks",
+        f"{names}: each random sample reads a whole chunk",
+        "write contiguous data or chunks of one sample: "
+        "'iobench prepare --source FILE --format hdf5:chunk_bytes=0'",
+        {"chunks": names},
     )
-    return Advice("chunks", said)
 
 
 CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
@@ -124,7 +148,7 @@ CHECKS: tuple[Callable[[Evidence], Advice | None], ...] = (
     _lists,
     _collating,
     _padding,
-    growth,
+    memory_growth,
     _handles,
     _chunks,
 )

@@ -1,4 +1,4 @@
-"""Somebody's loader run alone: watched, profile, and its settings tried in a race."""
+"""Diagnosis of a loader that runs alone: it is watched, profiled, and its settings are raced."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import (
-    TargetError,
-)
+from iobench.base.errors import TargetError
 from iobench.base.units import counted
 from iobench.diagnose import diagnosis, profiling
 from iobench.diagnose.caching_dataset import cache_candidate
@@ -24,20 +22,20 @@ from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.loading.foreign import tensors_of
 from iobench.loading.target import raised
-from iobench.results.parts import OthersPart
+from iobench.results.parts import BackgroundPart
 from iobench.tuning import search_space
-from iobench.tuning.candidate import Candidate, slowing
+from iobench.tuning.candidate import Candidate, slowdown
 from iobench.tuning.settings_race import SettingsRace, finalists, hidden_gain
-from iobench.tuning.tunable_loader import TunableLoader, iter_is_itself
+from iobench.tuning.tunable_loader import TunableLoader, is_single_pass
 from iobench.tuning.turn import TurnSpec
 from iobench.tuning.watchdog import Watchdog
 
-WATCHED, PROFILED, RACED = 0.2, 0.15, 0.3  # of the time; the rest is for fresh rounds
-FINALISTS = 3  # beside the loader as it is, each of another kind
-FRESH = 0.25  # of all the time, that fresh rounds have, however late it is
-FILLED = 0.2  # of what is left, to make the samples that are kept
-BETTER = 1.03  # times as fast in the race: who is worth fresh rounds
-LOOKED_AT = 8  # batches, for padding
+WATCH, PROFILE, RACE = 0.2, 0.15, 0.3  # of the time; the rest is for the final rounds
+FINALISTS = 3  # in addition to the baseline, each of another kind
+MIN_FINAL = 0.25  # of all the time, for the final rounds however late it is
+FILL = 0.2  # of the time left, to fill the cache of samples
+BETTER = 1.03  # speed-up in the race from which on a candidate gets final rounds
+EXAMINED = 8  # batches, for padding
 
 
 def diagnose(
@@ -50,153 +48,176 @@ def diagnose(
     device: str = "cpu",
     on_status: Callable[[str], None] = lambda text: None,
 ) -> Diagnosis:
-    """Run a loader alone for about so many seconds, and say what would make it faster.
+    """Run a loader alone and return what would make it faster.
 
-    `batches`: the most that it is asked for each time; by default whole epochs, as far as there is time.
-    TargetError, with the traceback, where it raises, or yields no batch within `timeout_s`.
+    Parameters
+    ----------
+    loader : iterable or TunableLoader
+        The loader.
+    batches : int, optional
+        Most batches of each run; without it whole epochs, if time allows.
+    seconds : float
+        Time for everything, in seconds.
+    timeout_s : float
+        Seconds without a batch after which the loader counts as hung.
+    variants : bool
+        Race other settings and measure the best again.
+    device : str
+        Device that the batches are for.
+    on_status : callable
+        Is given a line of text at each step.
+
+    Raises
+    ------
+    TargetError
+        The loader raises (``raised``, with its traceback), hangs (``timeout``) or yields nothing
+        (``no-batches``).
     """
-    end, dog, beside = time.monotonic() + seconds, Watchdog(timeout_s), list[OthersPart]()
-    own = loader if isinstance(loader, TunableLoader) else TunableLoader(loader, _again(loader))
-    candidates, slower = list[Candidate](), None
-    with dog.watching():
-        on_status("watching the loader as it is")
-        seen = _watched(own.made({}), dog, batches, WATCHED * seconds, device)
+    end, watchdog, background = time.monotonic() + seconds, Watchdog(timeout_s), list[BackgroundPart]()
+    tunable = loader if isinstance(loader, TunableLoader) else TunableLoader(loader, _maker(loader))
+    candidates, ratio = list[Candidate](), None
+    with watchdog.active():
+        on_status("watching the baseline")
+        loop = _watch(tunable.with_changes({}), watchdog, batches, WATCH * seconds, device)
         profiles = list[Profile]()
-        if not _used_up(loader):
+        if not _exhausted(loader):
             on_status("profiling the loader")
-            with _noting(beside), _theirs():
-                profiles = profiling.profiles(own, PROFILED * seconds, batches, dog.over)
+            with _recording(background), _user_errors():
+                profiles = profiling.profiles(tunable, PROFILE * seconds, batches, watchdog.guard)
         if variants:
-            candidates, slower = _tried(
-                own,
-                seen,
+            candidates, ratio = _try_settings(
+                tunable,
+                loop,
                 profiles,
-                TurnSpec(_ignored, batches=batches, guard=dog.over),
+                TurnSpec(_ignore, batches=batches, guard=watchdog.guard),
                 (seconds, end),
-                beside,
+                background,
                 device,
                 on_status,
             )
-    return diagnosis.diagnose(seen, candidates, profiles, alone=True, beside=beside, slower=slower)
+    return diagnosis.diagnose(loop, candidates, profiles, alone=True, background=background, slowdown=ratio)
 
 
-def _tried(
-    own: TunableLoader,
-    seen: LoopStats,
+def _try_settings(
+    loader: TunableLoader,
+    loop: LoopStats,
     profiles: Sequence[Profile],
-    wanted: TurnSpec,
+    spec: TurnSpec,
     time_left: tuple[float, float],
-    beside: list[OthersPart],
+    background: list[BackgroundPart],
     device: str,
     on_status: Callable[[str], None],
 ) -> tuple[list[Candidate], float | None]:
-    """Its settings after a race and fresh rounds, and how much slower it became from turn to turn.
+    """Return the candidates after a race and final rounds, and the slowdown from turn to turn.
 
-    `time_left`: the seconds that the whole diagnosis may take, and when it should end.
+    `time_left` holds the seconds for the whole diagnosis and the time at which it should end.
     """
-    starting = seen.first_wait_s > search_space.STARTING * seen.epoch_s
-    starts = (search_space.FORK,)  # what else there is starts more slowly, and is tune's to try
-    like = search_space.LoaderTraits(seen.whole, starting, seen.idle, seen.threads, device, starts)
-    candidates, _ = search_space.candidates_for(own, like)
-    if (kept := cache_candidate(own, seen, profiles)) is not None:
-        candidates.insert(1, kept)  # before those that take long to start
+    starting = loop.first_wait_s > search_space.SLOW_START * loop.epoch_s
+    starts = (search_space.FORK,)  # the other methods start more slowly: `tune` tries them
+    traits = search_space.LoaderTraits(loop.whole_epoch, starting, loop.idle, loop.threads, device, starts)
+    candidates, _ = search_space.candidates_for(loader, traits)
+    if (cached := cache_candidate(loader, loop, profiles)) is not None:
+        candidates.insert(1, cached)  # before those that take long to start
     if len(candidates) < 2:
         return [], None
-    contest = SettingsRace(own, wanted)
-    with _theirs():
-        _contested(contest, candidates, kept, time_left, on_status)
-    beside += contest.others
-    return candidates, slowing(contest.turns)
+    race = SettingsRace(loader, spec)
+    with _user_errors():
+        _run_rounds(race, candidates, cached, time_left, on_status)
+    background += race.background
+    return candidates, slowdown(race.turns)
 
 
-def _contested(
-    contest: SettingsRace,
+def _run_rounds(
+    race: SettingsRace,
     candidates: Sequence[Candidate],
-    kept: Candidate | None,
+    cached: Candidate | None,
     time_left: tuple[float, float],
     on_status: Callable[[str], None],
 ) -> None:
-    """The race, and fresh rounds of the best of each kind."""
+    """Run the race, and final rounds of the best candidate of each kind."""
     seconds, end = time_left
-    left_s = max(2 * FRESH * seconds, end - time.monotonic())
-    with contest.under_way():
-        if kept is not None:
-            contest.look(kept, left_s * FILLED)  # a first epoch fills it
-        on_status(f"trying {'; '.join(candidate.name for candidate in candidates[1:])}")
-        contest.race(candidates, left_s * RACED / (1 - WATCHED - PROFILED))
-        left_s = max(FRESH * seconds, end - time.monotonic())
+    left_s = max(2 * MIN_FINAL * seconds, end - time.monotonic())
+    with race.active():
+        if cached is not None:
+            race.warm_up(cached, left_s * FILL)  # the first epoch fills the cache
+        on_status(f"race: {'; '.join(one.name for one in candidates[1:])}")
+        race.race(candidates, left_s * RACE / (1 - WATCH - PROFILE))
+        left_s = max(MIN_FINAL * seconds, end - time.monotonic())
         chosen = finalists(candidates, _best_of_each_kind(candidates), left_s)
         if len(chosen) > 1:
-            on_status(f"measuring again, in fresh rounds: {'; '.join(one.name for one in chosen)}")
-            contest.fresh(chosen, left_s)
+            on_status(f"final rounds: {'; '.join(one.name for one in chosen)}")
+            race.final_rounds(chosen, left_s)
 
 
 @contextmanager
-def _theirs() -> Iterator[None]:
-    """Make a TargetError of whatever somebody's loader raises."""
+def _user_errors() -> Iterator[None]:
+    """Turn any error of the user's loader into a TargetError."""
     try:
         yield
     except TargetError:
         raise
-    except Exception as error:  # whatever it is, it is told
+    except Exception as error:  # a user's loader may raise anything
         raise raised(error) from error
 
 
 def _best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The fastest of each kind that was faster in the race than the loader as it is, the fastest first."""
-    base, *others = candidates
+    """Return the fastest candidate of each kind that beat the baseline in the race, the fastest first."""
+    baseline, *others = candidates
     best: dict[str, Candidate] = {}
 
-    def worth(one: Candidate) -> tuple[float, int]:
-        """Its rate, or that of an epoch without its start where the race cannot say what it brings."""
-        share = base.first_batch_s[0] / base.epoch_s[0] if hidden_gain(base, one) else 0.0
-        return max(one.rate, share and base.rate / max(1 - share, 0.01)), -len(one.changes)
+    def expected(one: Candidate) -> tuple[float, int]:
+        """Return its rate, or that of an epoch without start-up where the race cannot show it."""
+        share = baseline.first_batch_s[0] / baseline.epoch_s[0] if hidden_gain(baseline, one) else 0.0
+        return max(one.rate, share and baseline.rate / max(1 - share, 0.01)), -len(one.changes)
 
-    for one in sorted(others, key=worth, reverse=True):
-        if one.rates and not one.failed and (one.rate > BETTER * base.rate or hidden_gain(base, one)):
+    for one in sorted(others, key=expected, reverse=True):
+        faster = one.rate > BETTER * baseline.rate or hidden_gain(baseline, one)
+        if one.rates and not one.failure and faster:
             best.setdefault(one.kind, one)
     return list(best.values())[:FINALISTS]
 
 
-def _ignored(tensors: Sequence[Any]) -> None:
-    """Nothing is done with batches."""
+def _ignore(tensors: Sequence[Any]) -> None:
+    """Do nothing with a batch."""
 
 
-def _again(loader: Any) -> Callable[[], Iterable[Any]] | None:
-    """Of an iterator, which can be gone over only once, itself."""
-    return (lambda: loader) if iter_is_itself(loader) else None
+def _maker(loader: Any) -> Callable[[], Iterable[Any]] | None:
+    """Return a function that returns the iterator itself; None for loaders that can be iterated again."""
+    return (lambda: loader) if is_single_pass(loader) else None
 
 
-def _used_up(loader: Any) -> bool:
-    return not isinstance(loader, TunableLoader) and iter_is_itself(loader)
+def _exhausted(loader: Any) -> bool:
+    return not isinstance(loader, TunableLoader) and is_single_pass(loader)
 
 
 @contextmanager
-def _noting(found: list[OthersPart]) -> Iterator[None]:
-    """Add what other processes do during the block."""
-    background_load = BackgroundLoadMonitor(Path.cwd())
-    background_load.start()
+def _recording(parts: list[BackgroundPart]) -> Iterator[None]:
+    """Append the load of other processes during the block."""
+    monitor = BackgroundLoadMonitor(Path.cwd())
+    monitor.start()
     yield
-    found.append(OthersPart(**asdict(background_load.stop())))
+    parts.append(BackgroundPart(**asdict(monitor.stop())))
 
 
-def _watched(loader: Iterable[Any], dog: Watchdog, batches: int | None, seconds: float, device: str) -> LoopStats:
-    watch = WatchedLoader(loader, device, lambda seen: None)
+def _watch(
+    loader: Iterable[Any], watchdog: Watchdog, batches: int | None, seconds: float, device: str
+) -> LoopStats:
+    watched = WatchedLoader(loader, device, lambda stats: None)
     until, done, held, held_bytes = time.perf_counter() + seconds, 0, list[list[Any]](), 0
-    items = dog.over(watch)
+    items = watchdog.guard(watched)
     try:
         for done, batch in zip(count(1), items, strict=False):
-            if done <= LOOKED_AT and held_bytes < MOST_BYTES:
+            if done <= EXAMINED and held_bytes < MOST_BYTES:
                 held.append(tensors_of(batch))
                 held_bytes += sum(one.nbytes for one in held[-1])
             if done == batches or (done > 1 and time.perf_counter() > until):
                 break
     except TargetError:
         raise
-    except Exception as error:  # whatever it is, it is told
+    except Exception as error:  # a user's loader may raise anything
         raise raised(error, f" after {counted(done, 'batch', 'batches')}") from error
     finally:
         items.close()
-    if watch.seen is None or watch.seen.batches == 0:
-        raise TargetError("the loader yielded nothing: there is nothing to diagnose")
-    return replace(watch.seen, padding=padding_of(held))
+    if watched.stats is None or watched.stats.batches == 0:
+        raise TargetError("the loader yields no batches", kind="no-batches")
+    return replace(watched.stats, padding=padding_of(held))

@@ -1,4 +1,4 @@
-"""Any loop over a loader, timed from inside: how long it waits, and how long its step takes."""
+"""Timing of any loop over a loader from inside: waits and steps."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.bench.device_clock import DeviceClock
 from iobench.diagnose.loader_info import inspect_loader
 from iobench.diagnose.loop_replay import LoopReplay
@@ -22,27 +20,48 @@ from iobench.loading.foreign import length_of, samples_in, tensors_of
 
 T = TypeVar("T")
 
-MANY_TENSORS = 16  # in a batch; then only some batches are counted
+MANY_TENSORS = 16  # in a batch, from which on only some batches are counted
 COUNT_EVERY = 32
-LOW = 0.5  # a GPU less busy than this is low
-PATIENCE_S = 2.0  # for what a device has still to do when the loop has ended
+LOW = 0.5  # utilisation of a GPU below which it is low
+SETTLE_S = 2.0  # for a device to finish when the loop has ended
 
 
 class WatchedLoader(Generic[T]):
-    """Yields what a loader yields, as it is; whatever else is asked of it, the loader answers.
+    """A loader whose loops are timed; it yields the same objects and has the same attributes.
 
-    After each loop, however it ends, `seen` says what it showed, and `tell` is called with that. Waiting
-    is the device's: a host that only asks it for work is ahead of it, and waits for batches meanwhile. With
-    `headroom`, so many more batches come at the end: the first ones again, on the device already.
+    Waits are the device's: a host that only submits work is ahead of it and waits for batches meanwhile.
+
+    Parameters
+    ----------
+    loader : iterable
+        Any loader.
+    device : str
+        Device of the loop, such as ``cuda:0`` or ``cpu``.
+    on_end : callable
+        Is given the LoopStats after each loop, however it ends.
+    headroom : int
+        Batches to append to each loop: the first ones again, already on the device.
+
+    Attributes
+    ----------
+    stats : LoopStats or None
+        Measurements of the last loop.
+
+    Raises
+    ------
+    InvalidSettings
+        `headroom` is negative (``out-of-range``).
     """
 
     def __init__(
-        self, loader: Iterable[T], device: str, tell: Callable[[LoopStats], None], headroom: int = 0
+        self, loader: Iterable[T], device: str, on_end: Callable[[LoopStats], None], headroom: int = 0
     ) -> None:
         if headroom < 0:
-            raise InvalidSettings(f"headroom {headroom} is below 0: it is a number of batches")
-        self._loader, self._device, self._tell, self._headroom = loader, device, tell, headroom
-        self.seen: LoopStats | None = None
+            raise InvalidSettings(
+                "headroom", kind="out-of-range", expected="a number of batches, 0 or more", found=headroom
+            )
+        self._loader, self._device, self._on_end, self._headroom = loader, device, on_end, headroom
+        self.stats: LoopStats | None = None
 
     def __iter__(self) -> Iterator[T]:
         device = device_of(pick_device(self._device))
@@ -50,12 +69,12 @@ class WatchedLoader(Generic[T]):
         loop = _Loop(device, processes.steady, inspect_loader(self._loader).workers or 1)
         replay = LoopReplay[T](device, self._headroom)
         try:
-            with processes.watching():
-                yield from loop.over(replay.held(self._loader))
+            with processes.active():
+                yield from loop.over(replay.holding(self._loader))
             yield from replay
         finally:
-            self.seen = replace(loop.seen(self._loader, processes), replayed_s=replay.step_s)
-            self._tell(self.seen)
+            self.stats = replace(loop.stats(self._loader, processes), replay_step_s=replay.step_s)
+            self._on_end(self.stats)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
@@ -65,17 +84,17 @@ class WatchedLoader(Generic[T]):
 
 
 class _Loop:
-    """The times of one loop; it is steady once it has as many batches as there are workers."""
+    """Times of one loop; it is steady once it has as many batches as there are workers."""
 
-    def __init__(self, device: Device, steady: Callable[[], None], workers: int) -> None:
+    def __init__(self, device: Device, on_steady: Callable[[], None], workers: int) -> None:
         self._device, self._clock = device, DeviceClock(device)
-        self._steady, self._steady_at = steady, workers
+        self._on_steady, self._steady_at = on_steady, workers
         self._batches = self._samples = self._bytes = self._tensors = 0
         self._last = (0, 0)
         self._began, self._elapsed_s = time.perf_counter(), 0.0
 
     def over(self, loader: Iterable[T]) -> Iterator[T]:
-        """The same items, timed."""
+        """Yield the same items, timed."""
         self._began = time.perf_counter()
         self._clock.begin()
         try:
@@ -88,7 +107,7 @@ class _Loop:
     def _count(self, batch: Any) -> None:
         self._batches += 1
         if self._batches == self._steady_at:
-            self._steady()
+            self._on_steady()
         if self._tensors < MANY_TENSORS or self._batches % COUNT_EVERY == 0:
             tensors = tensors_of(batch)
             self._tensors = len(tensors)
@@ -96,15 +115,15 @@ class _Loop:
         self._samples += self._last[0]
         self._bytes += self._last[1]
 
-    def seen(self, loader: Any, processes: ProcessMonitor) -> LoopStats:
-        """What the loop showed."""
-        self._clock.settle(PATIENCE_S)
+    def stats(self, loader: Any, processes: ProcessMonitor) -> LoopStats:
+        """Return the measurements of the loop."""
+        self._clock.settle(SETTLE_S)
         waits, steps = self._clock.waits, self._clock.steps
         rest = np.asarray(waits.seconds[1:] or [0.0])
         machine = processes.machine
-        gpu = [look["gpu"] for look in machine if look["gpu"] is not None]
+        gpu = [snapshot["gpu"] for snapshot in machine if snapshot["gpu"] is not None]
         return LoopStats(
-            facts=inspect_loader(loader),
+            loader=inspect_loader(loader),
             device=str(self._device),
             pins=self._device.pins,
             batches=self._batches,
@@ -121,13 +140,13 @@ class _Loop:
             cpu_s=processes.cpu_s,
             workers=processes.workers,
             worker_cpu_s=processes.worker_cpu_s,
-            iowait=float(np.mean([look["iowait"] for look in machine])) if machine else None,
+            iowait=float(np.mean([snapshot["iowait"] for snapshot in machine])) if machine else None,
             disk_bytes=processes.disk_bytes,
             gpu=float(np.mean(gpu)) if gpu else None,
             gpu_low=float(np.mean([busy < LOW for busy in gpu])) if gpu else None,
             memory_bytes=processes.memory_bytes,
             memory_growth_bytes=processes.memory_growth_bytes,
-            others=processes.others,
-            of=length_of(loader),
+            background=processes.background,
+            epoch_batches=length_of(loader),
             worker_threads=processes.worker_threads,
         )

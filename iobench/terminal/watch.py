@@ -1,4 +1,4 @@
-"""`iobench.watch`: a loader in somebody's training loop, and what it cost, on stderr."""
+"""`iobench.watch`: measure a loader inside a training loop and report on stderr."""
 
 from __future__ import annotations
 
@@ -8,36 +8,44 @@ from typing import TypeVar
 from iobench.diagnose import diagnosis
 from iobench.diagnose.loop_stats import LoopStats
 from iobench.host.device import in_use
-from iobench.notebook.watch import ShownWatch
+from iobench.notebook.notebook_watch import NotebookWatch
 
 T = TypeVar("T")
 
 
-def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> ShownWatch[T]:
-    """The loader itself, as far as a training loop can tell, which says at the end what it waited for.
+def watch(loader: Iterable[T], device: str = "auto", headroom: int = 0) -> NotebookWatch[T]:
+    """Wrap a loader so that each loop over it is measured and diagnosed.
 
-    Any iterable will do. Each time a loop over it ends, by itself, by `break`, an error or Ctrl-C, a
-    table, a verdict and advice go to stderr; `seen` then holds the figures, `loops` those of every loop, and
-    a notebook shows them. `device`: whose GPU to watch (`auto`: the current one, if the process uses one).
-    With `headroom`, so many batches come once more at the end of a loop, on the device already, which says
-    what the best possible loader would bring: for a try, since a training learns from these twice.
+    When a loop ends (exhausted, `break`, an error or Ctrl-C), a table, a verdict and advice are printed to
+    stderr. The result iterates like the loader; it has the figures of the last loop and of all loops, and
+    a notebook displays them.
+
+    Parameters
+    ----------
+    loader
+        Any iterable of batches.
+    device
+        The device whose activity is sampled; `auto` is the current one if the process uses one.
+    headroom
+        Number of batches to replay from the device at the end of a loop: the speed that an ideal loader
+        would reach. Training sees these batches twice, so use it for a trial only.
     """
-    return ShownWatch(loader, in_use() if device == "auto" else device, _tell, headroom)
+    return NotebookWatch(loader, in_use() if device == "auto" else device, _report, headroom)
 
 
-def _tell(seen: LoopStats) -> None:
+def _report(stats: LoopStats) -> None:
     from rich.console import Console
     from rich.text import Text
 
     from iobench.base.text import printable
     from iobench.terminal.diagnosed import loop_table
 
-    found = diagnosis.diagnose(seen)
+    result = diagnosis.diagnose(stats)
     console = Console(stderr=True, highlight=False)
-    console.print(loop_table(seen))
+    console.print(loop_table(stats))
     for line in (
-        *(f"warning: {one}" for one in found.warnings),
-        found.verdict,
-        *(f"- {one.said}" for one in found.advice),
+        *(f"warning: {one.sentence}" for one in result.warnings),
+        result.verdict.sentence,
+        *(f"- {one.sentence}" for one in result.advice),
     ):
         console.print(Text(printable(line)), soft_wrap=True)

@@ -1,1 +1,1 @@
-"""Settings of somebody's own DataLoader: a race over them, whose winners are measured again."""
+"""Tuning a user's own DataLoader: a race over its settings, then final rounds of the fastest."""

@@ -1,4 +1,4 @@
-"""What a training loop does with each batch, and the best that any loader could do for it."""
+"""The training side of a loop: transfer and step for each batch, and batches replayed from the device."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.bench.executor import TrainingStep
 from iobench.bench.options import MODELS, check_steps
 from iobench.bench.training import SimulatedStep, Trainer
@@ -18,63 +16,83 @@ from iobench.formats import Field, Schema
 from iobench.host.device import pick_device
 from iobench.loading.host_to_device import HostToDevice
 
-HELD_BYTES = 256 << 20  # of batches that are replayed
-MOST_HELD = 16
+MAX_HELD_BYTES = 256 << 20  # of batches that are replayed
+MAX_HELD = 16
 
 
 class Consumer:
-    """Brings a batch's tensors to the device, and keeps it busy with a training step or what stands for one.
+    """Moves a batch's tensors to the device and runs a training step, or a wait of its length, on them.
 
-    InvalidSettings where step and model are both given, or a model finds nothing to train on.
+    Parameters
+    ----------
+    device : str
+        Device name, such as ``cpu``, ``cuda:0`` or ``auto``.
+    step_ms : float
+        Length of a simulated step in milliseconds; 0 for none.
+    model : str
+        Model to train on each batch, one of `MODELS`.
+    seed : int
+        Seed of the model's weights.
+
+    Raises
+    ------
+    InvalidSettings
+        Both `step_ms` and `model` are given, or the model has no field to train on.
     """
 
     def __init__(self, device: str, step_ms: float = 0.0, model: str = "none", seed: int = 0) -> None:
         if model not in MODELS:
-            raise InvalidSettings(f"model {model!r} is not one of {', '.join(MODELS)}")
+            raise InvalidSettings(
+                "--model", kind="unknown-choice", expected=f"one of {', '.join(MODELS)}", found=repr(model)
+            )
         check_steps((step_ms,), (model,))
         self.device, self.model, self.step_s, self._seed = pick_device(device), model, step_ms / 1000, seed
         self.transfer = HostToDevice(self.device, non_blocking=False)
-        self._step = TrainingStep(self.transfer, busy=SimulatedStep(self.device, self.step_s) if self.step_s else None)
+        busy = SimulatedStep(self.device, self.step_s) if self.step_s else None
+        self._step = TrainingStep(self.transfer, busy=busy)
 
     @property
     def trains(self) -> bool:
-        """Whether the device has anything to do with a batch."""
+        """Whether there is a training step."""
         return bool(self.step_s) or self.model != "none"
 
     def __call__(self, tensors: Sequence[Any]) -> None:
-        """Have one batch trained on."""
+        """Train on one batch."""
         if self.model == "none" and self.transfer.device_api.is_host:
             self._step({})
             return
         batch = self.moved(tensors)
         if self.model != "none" and not self._step.trains:
-            self._step = TrainingStep(self.transfer, Trainer(self.model, _schema(batch), self.device, self._seed))
+            trainer = Trainer(self.model, _schema(batch), self.device, self._seed)
+            self._step = TrainingStep(self.transfer, trainer)
         self._step(batch)
 
     def moved(self, tensors: Sequence[Any]) -> dict[str, torch.Tensor]:
-        """The tensors of a batch on the device, by names of ours."""
+        """Return the tensors of a batch on the device, named ``f0``, ``f1`` and so on."""
         named = {f"f{number}": _tensor(one) for number, one in enumerate(tensors)}
-        moved = self.transfer.move(named)
-        return moved
+        return self.transfer.move(named)
 
     def synchronize(self) -> None:
-        """Wait until the device has done all of it."""
+        """Block until the device has finished all of it."""
         self.transfer.synchronize()
 
 
 class HeadroomLoader:
-    """The first batches of a loader, held on the device, over and over for as long as an epoch."""
+    """The first batches of a loader, copied to the device and replayed for one epoch.
 
-    def __init__(self, use: Consumer) -> None:
-        self._use, self._held, self._bytes = use, list[list[torch.Tensor]](), 0
-        self.batches = 0  # of an epoch; until it is said, batches are held
+    `batches` is the length of an epoch; while it is 0, `hold` stores batches.
+    """
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer, self._held, self._bytes = consumer, list[list[torch.Tensor]](), 0
+        self.batches = 0
 
     def hold(self, tensors: Sequence[Any]) -> None:
-        """Keep a copy of a batch, unless enough is held."""
+        """Store a copy of a batch, up to 16 batches or 256 MiB."""
         if self.batches or not tensors:
             return
-        if len(self._held) < MOST_HELD and (not self._held or self._bytes < HELD_BYTES):
-            moved = [one.clone() for one in self._use.moved(tensors).values()]
+        if len(self._held) < MAX_HELD and (not self._held or self._bytes < MAX_HELD_BYTES):
+            moved = [one.clone() for one in self._consumer.moved(tensors).values()]
             self._held.append(moved)
             self._bytes += sum(one.nbytes for one in moved)
 
@@ -91,7 +109,8 @@ def _tensor(one: Any) -> torch.Tensor:
 
 
 def _schema(batch: dict[str, torch.Tensor]) -> Schema:
-    """The fields of a batch, for a model to train on."""
+    """Return the schema of a batch for a model to train on."""
+    hint = "give --step-ms"
     try:
         fields = [
             Field(name, tuple(one.shape[1:]), str(one.dtype).removeprefix("torch."))
@@ -99,7 +118,14 @@ def _schema(batch: dict[str, torch.Tensor]) -> Schema:
             if one.ndim
         ]
     except ValueError as error:
-        raise InvalidSettings(f"--model: no batch to train on: {error}; give --step-ms") from error
+        problem = f"--model cannot train on its batches: {error}"
+        raise InvalidSettings(problem, kind="untrainable-batches", hint=hint) from error
     if not fields:
-        raise InvalidSettings("--model: its batches hold no tensors to train on; give --step-ms")
+        raise InvalidSettings(
+            "--model cannot train on its batches",
+            kind="untrainable-batches",
+            expected="tensors with a batch dimension",
+            found="none",
+            hint=hint,
+        )
     return Schema(1, tuple(fields))

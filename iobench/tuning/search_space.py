@@ -1,11 +1,11 @@
-"""Which settings of a loader are worth a turn here."""
+"""Settings of a loader that are worth trying on this machine."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils.data import IterableDataset
@@ -13,35 +13,46 @@ from torch.utils.data import IterableDataset
 from iobench.base.units import counted
 from iobench.host.device import device_of, pick_device
 from iobench.loading.foreign import handles_of
+from iobench.results.finding import Finding
 from iobench.tuning.candidate import BASELINE, Candidate
 from iobench.tuning.settings_race import ResourceLimits
 from iobench.tuning.tunable_loader import TunableLoader, fetches_batches
-from iobench.tuning.tunable_loader import code_of as own_code
+from iobench.tuning.tunable_loader import code_of as dataloader_code
 
-MOST_WORKERS = 16
-BUSY_TIMES = 2  # as many workers as cores: one for each leaves cores without work as an epoch ends
-IDLE_TIMES = 8  # as many, where they would wait most of the time
+MAX_WORKERS = 16
+BUSY_TIMES = 2  # workers per core: with one each, cores idle at the end of an epoch
+IDLE_TIMES = 8  # workers per core where they wait most of the time
 MORE_AHEAD = 4  # times the prefetch factor
 BATCH_FETCH = "whole batches from the dataset"
-ONE_THREAD = "one thread in each worker"
+ONE_THREAD = "one thread per worker"
 FORK = "fork"
-STARTS = {  # how workers can start, by Python's word for it, the quickest first
-    FORK: "workers that are forked",
+STARTS = {  # start methods by Python's name, the fastest first
+    FORK: "forked workers",
     "forkserver": "workers from a fork server",
-    "spawn": "workers that are spawned",
+    "spawn": "spawned workers",
 }
-SIGNS = ("threads", "persistent")  # tried where a sign was seen of what they mend: so before all others
-STARTING = 0.05  # of an epoch, that its first batch has to take for how workers start to matter
+SIGNALLED = ("threads", "persistent")  # kinds that are tried only if a sign suggests them, so first
+SLOW_START = 0.05  # of an epoch for its first batch, from which on the start of workers matters
 
 
 @dataclass(frozen=True)
 class LoaderTraits:
-    """What is known of a loader as it is, before anything else is tried.
+    """Facts about the baseline that decide what else is tried.
 
-    `whole`: an epoch takes no longer than there is time for. `starting`: how its workers start matters.
-    `idle`: its processes wait most of the time, so that more workers than cores may bring something.
-    `threads`: libraries that it uses start threads of their own. `starts`: the ways of starting workers that
-    there is time for.
+    Attributes
+    ----------
+    whole : bool
+        An epoch fits in the time available.
+    starting : bool
+        The start of workers takes a considerable part of an epoch.
+    idle : bool
+        Its processes wait most of the time, so that more workers than cores may help.
+    threads : bool
+        Libraries that it uses start threads of their own.
+    device : str
+        Device that the batches go to.
+    starts : tuple of str
+        Start methods that there is time for.
     """
 
     whole: bool = True
@@ -52,54 +63,59 @@ class LoaderTraits:
     starts: tuple[str, ...] = tuple(STARTS)
 
 
-def candidates_for(own: TunableLoader, like: LoaderTraits, limits: ResourceLimits | None = None) -> tuple[list[Candidate], list[str]]:
-    """The loader as it is and what is worth trying, as far as it can be set; and what is not, and why."""
-    limits, now = limits or ResourceLimits(), own.workers({})
-    refined = refinements(own, Candidate(BASELINE), like)
-    found = [Candidate(BASELINE, unfit=_too_many(own, {}, limits))]
-    found += [one for one in refined if one.kind in SIGNS]
-    if fetches_batches(own):
-        found.append(_trial("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
+def candidates_for(
+    loader: TunableLoader, traits: LoaderTraits, limits: ResourceLimits | None = None
+) -> tuple[list[Candidate], list[Finding]]:
+    """Return the baseline and the settings worth trying, and the reasons why others are skipped."""
+    limits, now = limits or ResourceLimits(), loader.workers({})
+    refined = refinements(loader, Candidate(BASELINE), traits)
+    chosen = [Candidate(BASELINE, over_limit=_worker_limit(loader, {}, limits))]
+    chosen += [one for one in refined if one.kind in SIGNALLED]
+    if fetches_batches(loader):
+        chosen.append(_candidate("fetch", BATCH_FETCH, batch_fetch=True, num_workers=0))
         if now:
-            found.append(_trial("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))
-    counts, why_none = _worker_counts(own, like, limits)
-    left_out = [why_none] if why_none else []
-    if (now or counts) and like.starting and like.whole:
-        left_out += _left_starts(own, like)
-    found += [_trial("workers", counted(n, "worker"), num_workers=n) for n in counts]
+            chosen.append(_candidate("fetch", f"{BATCH_FETCH}, {counted(now, 'worker')}", batch_fetch=True))
+    counts, why_none = _worker_counts(loader, traits, limits)
+    skipped = [why_none] if why_none else []
+    if (now or counts) and traits.starting and traits.whole:
+        skipped += _skipped_starts(loader, traits)
+    chosen += [_candidate("workers", counted(n, "worker"), num_workers=n) for n in counts]
     if counts and max(counts) > 1:
-        many = _trial("workers", counted(max(counts), "worker"), num_workers=max(counts))
-        # what the most bring is hidden by their start where they do not persist, or by threads that fight
+        many = _candidate("workers", counted(max(counts), "worker"), num_workers=max(counts))
+        # the gain of the most workers is hidden by their start unless they persist, or by too many threads
         hiding = {"persistent"} if now else {"persistent", "threads"}
-        found += [one for one in refinements(own, many, like) if one.kind in hiding]
-    found += [one for one in refined if one.kind not in SIGNS]
-    return [one for one in found if not one.changes or not _too_many(own, one.changes, limits)], left_out
+        chosen += [one for one in refinements(loader, many, traits) if one.kind in hiding]
+    chosen += [one for one in refined if one.kind not in SIGNALLED]
+    fitting = [one for one in chosen if not one.changes or not _worker_limit(loader, one.changes, limits)]
+    return fitting, skipped
 
 
-def refinements(own: TunableLoader, of: Candidate, like: LoaderTraits) -> list[Candidate]:
-    """The same settings with one more changed, of those that matter less than how many workers there are."""
-    found, workers = list[Candidate](), own.workers(of.changes)
-    if workers and _can(own, "prefetch_factor"):
-        ahead = MORE_AHEAD * (_now(own, of, "prefetch_factor") or 2)
-        found.append(_more(of, "prefetch", f"prefetch factor {ahead}", prefetch_factor=ahead))
-    if workers and like.starting and like.whole:
-        if _can(own, "persistent_workers") and not _now(own, of, "persistent_workers"):
-            found.append(_more(of, "persistent", "workers that persist", persistent_workers=True))
-        others = [one for one in _other_starts(own, of, like) if _unstartable(own, one) is None]
-        found += [_more(of, "start", STARTS[one], multiprocessing_context=one) for one in others]
-    if workers and like.threads and _can(own, "worker_threads") and not _now(own, of, "worker_threads"):
-        fighting = threads_fight(workers)
-        found += [_more(of, "threads", ONE_THREAD, worker_threads=1)] if fighting else []
-    pins = device_of(pick_device(like.device)).pins
-    if pins and _can(own, "pin_memory") and not _now(own, of, "pin_memory"):
-        found.append(_more(of, "pinned", "pinned memory", pin_memory=True))
-    return found
+def refinements(loader: TunableLoader, base: Candidate, traits: LoaderTraits) -> list[Candidate]:
+    """Return `base` with one more setting changed, of those that matter less than the number of workers."""
+    chosen, workers = list[Candidate](), loader.workers(base.changes)
+    if workers and _settable(loader, "prefetch_factor"):
+        ahead = MORE_AHEAD * (_current(loader, base, "prefetch_factor") or 2)
+        chosen.append(_refined(base, "prefetch", f"prefetch factor {ahead}", prefetch_factor=ahead))
+    if workers and traits.starting and traits.whole:
+        persists = _current(loader, base, "persistent_workers")
+        if _settable(loader, "persistent_workers") and not persists:
+            chosen.append(_refined(base, "persistent", "persistent workers", persistent_workers=True))
+        others = [one for one in _other_starts(loader, base, traits) if _start_problem(loader, one) is None]
+        chosen += [_refined(base, "start", STARTS[one], multiprocessing_context=one) for one in others]
+    limited = _current(loader, base, "worker_threads")
+    if workers and traits.threads and _settable(loader, "worker_threads") and not limited:
+        too_many = threads_oversubscribed(workers)
+        chosen += [_refined(base, "threads", ONE_THREAD, worker_threads=1)] if too_many else []
+    pins = device_of(pick_device(traits.device)).pins
+    if pins and _settable(loader, "pin_memory") and not _current(loader, base, "pin_memory"):
+        chosen.append(_refined(base, "pinned", "pinned memory", pin_memory=True))
+    return chosen
 
 
-def threads_fight(workers: int) -> bool:
-    """Whether so many workers would have more threads than there are cores, in libraries that NumPy uses.
+def threads_oversubscribed(workers: int) -> bool:
+    """Return True if NumPy's libraries would start more threads in these workers than there are cores.
 
-    Torch's own are limited to one in each worker.
+    Torch limits its own threads to one per worker.
     """
     import threadpoolctl
 
@@ -108,88 +124,117 @@ def threads_fight(workers: int) -> bool:
     return threads > 1 and workers * threads > len(os.sched_getaffinity(0))
 
 
-def code_of(own: TunableLoader, changes: Mapping[str, Any]) -> str:
-    """What to write for these settings."""
-    if not own.rebuilds:
+def code_of(loader: TunableLoader, changes: Mapping[str, Any]) -> str:
+    """Return the Python code for these settings."""
+    if not loader.rebuilds:
         return ", ".join(f"{name}={value!r}" for name, value in changes.items())
-    return own_code(own.loader, changes)
+    return dataloader_code(loader.loader, changes)
 
 
-def _trial(kind: str, name: str, **changes: Any) -> Candidate:
+def _candidate(kind: str, name: str, **changes: Any) -> Candidate:
     return Candidate(name, changes, kind)
 
 
-def _more(of: Candidate, kind: str, name: str, **changes: Any) -> Candidate:
-    return Candidate(f"{of.name}, {name}" if of.changes else name, {**of.changes, **changes}, kind)
+def _refined(base: Candidate, kind: str, name: str, **changes: Any) -> Candidate:
+    full_name = f"{base.name}, {name}" if base.changes else name
+    return Candidate(full_name, {**base.changes, **changes}, kind)
 
 
-def _can(own: TunableLoader, name: str) -> bool:
-    return name in own.settable
+def _settable(loader: TunableLoader, name: str) -> bool:
+    return name in loader.settable
 
 
-def _now(own: TunableLoader, of: Candidate, name: str) -> Any:
-    return of.changes.get(name, getattr(own.loader, name, None) if own.rebuilds else None)
+def _current(loader: TunableLoader, base: Candidate, name: str) -> Any:
+    return base.changes.get(name, getattr(loader.loader, name, None) if loader.rebuilds else None)
 
 
-def _other_starts(own: TunableLoader, of: Candidate, like: LoaderTraits) -> list[str]:
-    """How its workers could start beside the way in which they do, where that can be set."""
-    known = multiprocessing.get_all_start_methods()  # the default first, which another Python has another of
-    context = _now(own, of, "multiprocessing_context")
+def _other_starts(loader: TunableLoader, base: Candidate, traits: LoaderTraits) -> list[str]:
+    """Return the start methods other than the present one, if the method can be set."""
+    known = multiprocessing.get_all_start_methods()  # the default comes first; it depends on Python's version
+    context = _current(loader, base, "multiprocessing_context")
     if context is None:
         context = multiprocessing.get_start_method(allow_none=True) or known[0]
     now = context if isinstance(context, str) else context.get_start_method()
-    can = _can(own, "multiprocessing_context")
-    return [method for method in like.starts if method in known and method != now] if can else []
+    settable = _settable(loader, "multiprocessing_context")
+    return [method for method in traits.starts if method in known and method != now] if settable else []
 
 
-def _unstartable(own: TunableLoader, method: str) -> str | None:
-    """Why workers cannot start in a way; None where they can."""
-    if method != FORK:
-        return own.spawn_problem
-    held = handles_of(own.dataset_for({"num_workers": 1})) if own.rebuilds else []
-    return f"{', '.join(held)} is open already, and must not be forked" if held else None
+def _start_problem(loader: TunableLoader, method: str) -> Finding | None:
+    """Return why workers cannot start by this method; None if they can."""
+    return _open_handles(loader) if method == FORK else loader.spawn_problem
 
 
-def _left_starts(own: TunableLoader, like: LoaderTraits) -> list[str]:
-    """The ways of starting workers that are not tried, and why."""
-    why: dict[str, list[str]] = {}
-    for method in _other_starts(own, Candidate(BASELINE), like):
-        if (problem := _unstartable(own, method)) is not None:
-            why.setdefault(problem, []).append(STARTS[method])
-    return [f"{' and '.join(methods)}: {problem}" for problem, methods in why.items()]
+def _open_handles(loader: TunableLoader) -> Finding | None:
+    """Return the problem of files that are open in the dataset; forked workers must not inherit them."""
+    held = handles_of(loader.dataset_for({"num_workers": 1})) if loader.rebuilds else []
+    if not held:
+        return None
+    names = ", ".join(held)
+    return Finding(
+        "open-handles",
+        f"{names} is open already and must not be inherited by a fork",
+        hint="open it in the first __getitem__",
+        values={"handles": names},
+    )
 
 
-def _repeats(own: TunableLoader) -> bool:
-    """Whether each worker may give all samples: an IterableDataset has to share them out itself."""
-    return own.rebuilds and isinstance(own.loader.dataset, IterableDataset)
+def _skipped_starts(loader: TunableLoader, traits: LoaderTraits) -> list[Finding]:
+    """Return why some start methods are not tried, one finding for each reason."""
+    problems: dict[str, tuple[Finding, list[str]]] = {}
+    for method in _other_starts(loader, Candidate(BASELINE), traits):
+        if (problem := _start_problem(loader, method)) is not None:
+            problems.setdefault(problem.sentence, (problem, []))[1].append(method)
+    return [
+        _about(" and ".join(STARTS[method] for method in methods), problem, start_methods=",".join(methods))
+        for problem, methods in problems.values()
+    ]
 
 
-def _too_many(own: TunableLoader, changes: Mapping[str, Any], limits: ResourceLimits) -> str | None:
-    """Why so many workers are none to choose."""
-    count = own.workers(changes)
+def _about(subject: str, problem: Finding, **values: str) -> Finding:
+    """Return the problem with its subject before it."""
+    return replace(problem, message=f"{subject}: {problem.message}", values={**problem.values, **values})
+
+
+def _may_repeat(loader: TunableLoader) -> bool:
+    """Return True if each worker may yield all samples: an IterableDataset has to shard them itself."""
+    return loader.rebuilds and isinstance(loader.loader.dataset, IterableDataset)
+
+
+def _worker_limit(
+    loader: TunableLoader, changes: Mapping[str, Any], limits: ResourceLimits
+) -> Finding | None:
+    """Return the finding for more workers than allowed; None if they fit."""
+    count = loader.workers(changes)
     if limits.workers is None or count <= limits.workers:
         return None
-    return f"has {counted(count, 'worker')}, more than --max-workers {limits.workers}"
+    return Finding(
+        "worker-limit",
+        f"has {counted(count, 'worker')}, more than --max-workers {limits.workers}",
+        values={"workers": count, "limit": limits.workers},
+    )
 
 
-def _worker_counts(own: TunableLoader, like: LoaderTraits, limits: ResourceLimits) -> tuple[Sequence[int], str | None]:
-    """Other numbers of workers that are worth trying; where it is to have none, why."""
-    now = own.workers({})
-    counts = [n for n in _counts(like.idle, limits) if n != now] if _can(own, "num_workers") else []
+def _worker_counts(
+    loader: TunableLoader, traits: LoaderTraits, limits: ResourceLimits
+) -> tuple[Sequence[int], Finding | None]:
+    """Return other numbers of workers worth trying, or the reason why there must be none."""
+    now = loader.workers({})
+    settable = _settable(loader, "num_workers")
+    counts = [n for n in _counts(traits.idle, limits) if n != now] if settable else []
     if now or not counts:
         return counts, None
-    if _repeats(own) and not like.whole:
-        return [], "workers: nobody can tell whether its dataset shares its samples out among them"
-    if own.rebuilds and (held := handles_of(own.dataset_for({"num_workers": 1}))):
-        fix = "open it in the first __getitem__"
-        return [], f"workers: {', '.join(held)} is open already, and must not be forked: {fix}"
+    if _may_repeat(loader) and not traits.whole:
+        message = "workers: unknown whether its dataset shards its samples over them"
+        return [], Finding("sharding-unknown", message)
+    if (problem := _open_handles(loader)) is not None:
+        return [], _about("workers", problem)
     return counts, None
 
 
 def _counts(idle: bool, limits: ResourceLimits) -> Sequence[int]:
-    """Numbers of workers worth trying: none, and powers of two up to some times the cores."""
+    """Return 0 and the powers of two up to some times the number of cores."""
     cores = len(os.sched_getaffinity(0))
-    most = min(MOST_WORKERS, cores * (IDLE_TIMES if idle else BUSY_TIMES))
+    most = min(MAX_WORKERS, cores * (IDLE_TIMES if idle else BUSY_TIMES))
     if limits.workers is not None:
         most = min(most, limits.workers)
     counts = [0, *(2**power for power in range(1, most.bit_length()) if 2**power <= most)]

@@ -1,4 +1,4 @@
-"""A race over settings of one loader in this process, and fresh rounds of those that it leaves."""
+"""Race over settings of one loader in this process, and final rounds of its fastest candidates."""
 
 from __future__ import annotations
 
@@ -17,194 +17,235 @@ from iobench.bench.successive_halving import SuccessiveHalving
 from iobench.host.process_tree import descendants
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
-from iobench.results.parts import OthersPart
+from iobench.results.finding import Finding
+from iobench.results.parts import BackgroundPart
 from iobench.tuning.candidate import Candidate
 from iobench.tuning.tunable_loader import TunableLoader
-from iobench.tuning.turn import TurnResult, TurnSpec, take
+from iobench.tuning.turn import TurnResult, TurnSpec, run_turn
 
-ROUNDS = 15  # of the finalists, where there is time
-CUTS = 3  # rounds that an epoch must leave time for; a longer one is cut off
-LEAST_S = 0.05  # of a turn
-LATE = 2  # times as long as planned, that the fewest rounds there can be may take
-UNSEEN = 0.3  # of an epoch, for its first batch
-ODD = 0.02  # of an epoch's samples, from which on another number of them is another job
+ROUNDS = 15  # of the finalists, if time allows
+CUTS = 3  # rounds that must fit in the time for an epoch to be measured whole
+MIN_TURN_S = 0.05
+LATE = 2  # times the planned time, that the smallest possible number of rounds may take
+HIDDEN_START = 0.3  # of an epoch, for its first batch
+DIFFERENT_SAMPLES = 0.02  # of an epoch's samples; a larger difference means other work
 
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """What settings may cost: worker processes, and the memory of all processes together."""
+    """Limits on settings: worker processes, and bytes of memory of all processes together."""
 
     workers: int | None = None
     memory_bytes: int | None = None
 
 
-Told = Callable[[Candidate, int, TurnResult, bool], None]
+TurnCallback = Callable[[Candidate, int, TurnResult, bool], None]
 
 
 class SettingsRace:
-    """Trials of one loader, which take turns.
+    """Interleaved turns of one loader's candidates: a race, then final rounds.
 
-    `wanted` says what is done with each batch and how many of them there are at most. `told` hears of each
-    turn: the candidate, the number of its round, what it showed, whether that was after the race.
+    Parameters
+    ----------
+    loader : TunableLoader
+        The loader whose settings are raced.
+    spec : TurnSpec
+        Use of each batch, and the most batches of a turn.
+    limits : ResourceLimits, optional
+        Limits that a candidate must not exceed.
+    on_turn : callable
+        Is given each turn's candidate, round number and result, and True in the final rounds.
     """
 
     def __init__(
         self,
-        own: TunableLoader,
-        wanted: TurnSpec,
+        loader: TunableLoader,
+        spec: TurnSpec,
         limits: ResourceLimits | None = None,
-        told: Told = lambda candidate, number, turn, fresh: None,
+        on_turn: TurnCallback = lambda candidate, number, turn, final: None,
     ) -> None:
-        self.own, self._wanted, self._limits, self._told = own, wanted, limits or ResourceLimits(), told
-        self._living: dict[str, set[int]] = {}  # workers that persist, by candidate: no other candidate's memory
-        self._samples: float | None = None  # of an epoch as it is, once one was whole
-        self.others: list[OthersPart] = []
-        self.turns: list[tuple[Candidate, float]] = []  # with the rate of each, one after the other
+        self.loader, self._spec, self._limits, self._on_turn = (
+            loader,
+            spec,
+            limits or ResourceLimits(),
+            on_turn,
+        )
+        # persistent workers by candidate: their memory is not that of other candidates
+        self._persistent: dict[str, set[int]] = {}
+        self._samples: float | None = None  # of a whole baseline epoch, once there was one
+        self.background: list[BackgroundPart] = []
+        self.turns: list[tuple[Candidate, float]] = []  # with the rate of each, in order of time
 
     @contextmanager
-    def under_way(self) -> Iterator[None]:
-        """For as long as turns are taken; workers that persist end with it."""
+    def active(self) -> Iterator[None]:
+        """Context of all turns; persistent workers end with it."""
         with heap_restored(), unwarned():
             try:
                 yield
             finally:
-                self.own.close()
+                self.loader.close()
 
-    def look(self, candidate: Candidate, limit_s: float) -> TurnResult:
-        """One turn before all rounds, which warms up; what its code raises passes through."""
+    def warm_up(self, candidate: Candidate, limit_s: float) -> TurnResult:
+        """Run one turn before all rounds; errors of the loader pass through."""
         return self._take(candidate, limit_s)
 
     def race(self, candidates: Sequence[Candidate], seconds: float, seed: int = 0) -> None:
-        """Rounds in which who is clearly behind drops out; each first turn in the order given.
+        """Run rounds and eliminate candidates that are clearly slower; the first round keeps the order given.
 
-        Who had no turn by then is left without rates, but for the first two: one turn of a loader may take
-        all the time there is, and what is most likely to mend that comes second.
+        After `seconds` the first round ends, except for its first two candidates: one turn of a slow
+        loader may take all the time, and the second candidate is the most promising change.
         """
-        race, began = SuccessiveHalving(seconds), time.monotonic()
-        limit_s = max(LEAST_S, seconds / CUTS / len(candidates))
+        halving, began = SuccessiveHalving(seconds), time.monotonic()
+        limit_s = max(MIN_TURN_S, seconds / CUTS / len(candidates))
 
-        def goes_on(before: int) -> bool:
-            live = {one.name: one for one in candidates if one.rates and not one.failed and one.dropped is None}
-            lost, more = race.after_round(
+        def continues(before: int) -> bool:
+            live = {
+                one.name: one
+                for one in candidates
+                if one.rates and one.failure is None and one.eliminated is None
+            }
+            eliminated, more = halving.after_round(
                 before + 1,
                 time.monotonic() - began,
                 {name: one.rates for name, one in live.items()},
-                {name: one.took_s for name, one in live.items()},
+                {name: one.turn_s for name, one in live.items()},
             )
-            for name in lost:
-                live[name].dropped = before + 1
-            return more and len(live) - len(lost) > 1
+            for name in eliminated:
+                live[name].eliminated = before + 1
+            return more and len(live) - len(eliminated) > 1
 
         first = ((1, candidate) for candidate in candidates)
-        later = ((number + 1, candidate) for number, candidate in round_plan.interleaved(candidates, goes_on, seed))
+        later = (
+            (number + 1, candidate)
+            for number, candidate in round_plan.interleaved(candidates, continues, seed)
+        )
         for number, candidate in itertools.chain(first, later):
             late = time.monotonic() - began > seconds
-            most_likely = number == 1 and any(candidate is one for one in candidates[:2])
-            if candidate.failed or candidate.dropped is not None or (late and not most_likely):
+            promising = number == 1 and any(candidate is one for one in candidates[:2])
+            if candidate.failure or candidate.eliminated is not None or (late and not promising):
                 continue
-            self._turn(candidate, number, limit_s, fresh=False)
+            self._turn(candidate, number, limit_s, final=False)
 
-    def fresh(self, candidates: Sequence[Candidate], seconds: float, rounds: int = ROUNDS, seed: int = 1) -> None:
-        """Interleaved rounds of whole epochs, all candidates in each; of parts of them, where time is short."""
+    def final_rounds(
+        self, candidates: Sequence[Candidate], seconds: float, rounds: int = ROUNDS, seed: int = 1
+    ) -> None:
+        """Run interleaved rounds of whole epochs, or of parts of them if time is short."""
         began = time.monotonic()
-        whole_s = sum(max(statistics.median(one.epoch_s), one.took_s) for one in candidates if one.epoch_s)
-        whole = CUTS * whole_s <= seconds and not any(one.unending for one in candidates)
-        limit_s = None if whole else max(LEAST_S, seconds / stats.ENOUGH / len(candidates))
+        whole_s = sum(max(statistics.median(one.epoch_s), one.turn_s) for one in candidates if one.epoch_s)
+        whole = CUTS * whole_s <= seconds and not any(one.endless for one in candidates)
+        limit_s = None if whole else max(MIN_TURN_S, seconds / stats.ENOUGH_ROUNDS / len(candidates))
 
-        def goes_on(done: int) -> bool:
+        def continues(done: int) -> bool:
             elapsed_s = time.monotonic() - began
-            if done < stats.FEWEST:
-                return elapsed_s <= LATE * seconds  # fewer would say nothing
+            if done < stats.MIN_ROUNDS:
+                return elapsed_s <= LATE * seconds  # with fewer rounds there is no interval
             return done < rounds and elapsed_s * (done + 1) / done <= seconds
 
         for candidate in candidates if whole else ():
             if candidate.changes.get("persistent_workers"):
                 self._start_workers(candidate)
-        for number, candidate in round_plan.interleaved(candidates, goes_on, seed):
-            if not candidate.failed:
-                self._turn(candidate, number, limit_s, fresh=True)
+        for number, candidate in round_plan.interleaved(candidates, continues, seed):
+            if not candidate.failure:
+                self._turn(candidate, number, limit_s, final=True)
 
     def _start_workers(self, candidate: Candidate) -> None:
-        """Have workers that persist started: that is part of their first epoch, and of no later one."""
+        """Start persistent workers: starting is part of their first epoch and of no later one."""
         try:
             self._take(candidate, None)
-        except Exception as error:  # noqa: BLE001 - whatever somebody's loader does with these settings
-            candidate.failed = reason(error)
+        except Exception as error:  # noqa: BLE001 - a user's loader may raise anything with these settings
+            candidate.failure = _raised(error)
 
-    def _turn(self, candidate: Candidate, number: int, limit_s: float | None, fresh: bool) -> None:
+    def _turn(self, candidate: Candidate, number: int, limit_s: float | None, final: bool) -> None:
         before = time.monotonic()
         try:
             turn = self._take(candidate, limit_s)
-        except Exception as error:  # whatever somebody's loader does with these settings
+        except Exception as error:  # a user's loader may raise anything with these settings
             if not candidate.changes:
                 raise
-            candidate.failed = reason(error)
+            candidate.failure = _raised(error)
             return
         finally:
-            candidate.took_s = time.monotonic() - before
-        if (problem := self._unfit(candidate, turn)) is not None:
+            candidate.turn_s = time.monotonic() - before
+        if (problem := self._violation(candidate, turn)) is not None:
             if candidate.changes:
-                candidate.failed = problem
+                candidate.failure = problem
                 return
-            candidate.unfit = problem
-        (candidate.fresh if fresh else candidate.rates)[number] = turn.rate
-        candidate.whole = turn.complete and (candidate.whole or len(candidate.fresh) < 2)  # of the race says nothing
+            candidate.over_limit = problem
+        (candidate.final_rates if final else candidate.rates)[number] = turn.rate
+        # a cut turn of the race does not matter to the final rounds
+        candidate.whole_epochs = turn.complete and (candidate.whole_epochs or len(candidate.final_rates) < 2)
         candidate.batches = turn.batches
-        candidate.unending = candidate.unending or (not turn.complete and turn.of is None)
+        candidate.endless = candidate.endless or (not turn.complete and turn.epoch_batches is None)
         candidate.epoch_s.append(turn.epoch_s)
         timing = turn.measured.timing
         candidate.first_batch_s.append(timing.first_batch_s)
-        if fresh:
-            candidate.waited.append(timing.wait_s / timing.epochs_s)
+        if final:
+            candidate.wait_shares.append(timing.wait_s / timing.epochs_s)
         self.turns.append((candidate, turn.rate))
-        if turn.measured.others is not None:
-            self.others.append(turn.measured.others)
-        self._told(candidate, number, turn, fresh)
+        if turn.measured.background is not None:
+            self.background.append(turn.measured.background)
+        self._on_turn(candidate, number, turn, final)
 
     def _take(self, candidate: Candidate, limit_s: float | None) -> TurnResult:
-        make = candidate.make or (lambda: self.own.made(candidate.changes))
-        others = set[int]().union(*(pids for name, pids in self._living.items() if name != candidate.name))
+        make = candidate.make or (lambda: self.loader.with_changes(candidate.changes))
+        others = set[int]().union(
+            *(pids for name, pids in self._persistent.items() if name != candidate.name)
+        )
         before = set(descendants())
-        turn = take(make, self.own.workers(candidate.changes), replace(self._wanted, limit_s=limit_s), others)
-        self._living.setdefault(candidate.name, set()).update(set(descendants()) - before)
+        spec = replace(self._spec, limit_s=limit_s)
+        turn = run_turn(make, self.loader.workers(candidate.changes), spec, others)
+        self._persistent.setdefault(candidate.name, set()).update(set(descendants()) - before)
         if not turn.complete:
-            self.own.close()  # or workers that persist would begin their next epoch in the middle of this
-        candidate.memory_bytes = max(candidate.memory_bytes or 0, turn.measured.memory.peak_bytes or 0) or None
+            self.loader.close()  # else persistent workers would start their next epoch inside this one
+        candidate.memory_bytes = (
+            max(candidate.memory_bytes or 0, turn.measured.memory.peak_bytes or 0) or None
+        )
         if not candidate.changes and candidate.make is None:
             self._samples = turn.samples if turn.complete else None
         return turn
 
-    def _unfit(self, candidate: Candidate, turn: TurnResult) -> str | None:
-        """Why settings that work are none to be chosen."""
-        most, expected = self._limits.memory_bytes, self._samples
+    def _violation(self, candidate: Candidate, turn: TurnResult) -> Finding | None:
+        """Return why settings that work cannot be chosen; None if they can."""
+        limit, expected = self._limits.memory_bytes, self._samples
         if candidate.make is not None:
             return None
-        if most is not None and candidate.memory_bytes is not None and candidate.memory_bytes > most:
-            return f"took {bytes_text(candidate.memory_bytes)} of memory, more than {bytes_text(most)}"
-        if most is not None and candidate.memory_bytes is None:
-            return "nobody can tell how much memory it takes"
-        differs = expected is not None and turn.complete and abs(turn.samples / expected - 1) > ODD
-        if differs:
-            return (
-                f"gives {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}: "
-                "its workers do not share them out"
+        if limit is not None and candidate.memory_bytes is None:
+            return Finding("memory-unknown", "its memory use is unknown")
+        if limit is not None and candidate.memory_bytes is not None and candidate.memory_bytes > limit:
+            return Finding(
+                "memory-limit",
+                f"used {bytes_text(candidate.memory_bytes)} of memory, more than {bytes_text(limit)}",
+                values={"memory_bytes": candidate.memory_bytes, "limit_bytes": limit},
+            )
+        if expected is not None and turn.complete and abs(turn.samples / expected - 1) > DIFFERENT_SAMPLES:
+            return Finding(
+                "samples-not-sharded",
+                f"yields {counted(round(turn.samples), 'sample')} an epoch, not {expected:,.0f}: "
+                "its dataset does not shard them over the workers",
+                values={"samples": turn.samples, "expected": expected},
             )
         return None
 
 
-def hidden_gain(base: Candidate, candidate: Candidate) -> bool:
-    """Whether a race cannot have shown what a setting brings, which needs fresh rounds to be seen.
+def hidden_gain(baseline: Candidate, candidate: Candidate) -> bool:
+    """Return True if a race cannot show the gain of a setting, so that it needs final rounds.
 
-    Workers that persist start in their first turn like any, and again after each that was cut off.
+    Persistent workers start in their first turn, as any workers do, and again after each cut turn.
     """
-    started = base.first_batch_s and base.first_batch_s[0] > UNSEEN * base.epoch_s[0]
-    return candidate.kind == "persistent" and bool(started and candidate.rates) and candidate.failed is None
+    slow_start = baseline.first_batch_s and baseline.first_batch_s[0] > HIDDEN_START * baseline.epoch_s[0]
+    return candidate.kind == "persistent" and bool(slow_start and candidate.rates) and not candidate.failure
 
 
-def finalists(candidates: Sequence[Candidate], ordered: Sequence[Candidate], seconds: float) -> list[Candidate]:
-    """The loader as it is, the first of `candidates`, and as many others as there is time for rounds of."""
+def finalists(
+    candidates: Sequence[Candidate], ordered: Sequence[Candidate], seconds: float
+) -> list[Candidate]:
+    """Return the baseline, the first of `candidates`, and as many of `ordered` as have time for rounds."""
     chosen = [candidates[0], *ordered[:1]]
     for one in ordered[1:]:
-        if stats.ENOUGH * sum(candidate.took_s for candidate in [*chosen, one]) <= seconds:
+        if stats.ENOUGH_ROUNDS * sum(candidate.turn_s for candidate in [*chosen, one]) <= seconds:
             chosen.append(one)
     return chosen
+
+
+def _raised(error: Exception) -> Finding:
+    return Finding("raised", reason(error), values={"error": type(error).__name__, "reason": reason(error)})

@@ -1,4 +1,4 @@
-"""One call for all of it."""
+"""Tuning of a user's loader in one call."""
 
 from __future__ import annotations
 
@@ -9,29 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import (
-    InvalidSettings,
-    IobenchError,
-    TargetError,
-)
+from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
 from iobench.loading.target import called_of, raised
 from iobench.tuning import search_space
-from iobench.tuning.candidate import BASELINE, HEADROOM, Candidate, slowing
+from iobench.tuning.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.tuning.consumer import Consumer, HeadroomLoader
 from iobench.tuning.settings_race import CUTS, ResourceLimits, SettingsRace, finalists, hidden_gain
 from iobench.tuning.tunable_loader import TunableLoader
-from iobench.tuning.tuning_result import TuningResult, answer
+from iobench.tuning.tuning_result import TuningResult, nothing_fits, result_of
 from iobench.tuning.turn import CYCLES, TurnResult, TurnSpec
 from iobench.tuning.turn_recorder import TurnRecorder, new_path
 from iobench.tuning.watchdog import Watchdog
 
 MAX_TIME_S = 60.0
-LOOK, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the fresh rounds
-LEAST_LEFT = 0.25  # of the time, that these have however late it is
-FINALISTS = 2  # beside the loader as it is
-NEAR = 0.9  # of the fastest in the race: who else is worth fresh rounds
+FIRST_TURN, RACE, REFINE = 0.1, 0.35, 0.2  # of the time; the rest is for the final rounds
+MIN_FINAL = 0.25  # of the time, for the final rounds however late it is
+FINALISTS = 2  # in addition to the baseline
+NEAR = 0.9  # of the fastest in the race: other candidates that get final rounds
 PRESENT = ("num_workers", "prefetch_factor", "pin_memory", "persistent_workers")
 
 Status = Callable[[str], None]
@@ -53,161 +49,211 @@ def tune(
     out: Path | None = None,
     on_status: Status = lambda text: None,
 ) -> TuningResult:
-    """The settings with which somebody's loader is fastest, by a race whose winners are measured again.
+    """Find the fastest settings of a loader: a race over them, then final rounds of its winners.
 
-    `target`: a DataLoader, any other iterable, or what makes one: `train.py:make_loader`, with what it is
-    given as in `train.py:make_loader:batch_size=64`. Of a DataLoader every setting can be had, since another
-    one is built over its dataset; of anything else those parameters of the function that are named alike.
-    `step_ms` or `model` stand for the training; `headroom` measures the loop over batches that are on the
-    device already, too. `max_memory_bytes` counts this process and its workers. Each turn is a record in
-    `out`, by default a new file in the results folder of `data_dir`.
-    TargetError where the target cannot be made, raises, hangs, or is slower with each turn; InvalidSettings
-    where nothing fits the limits, or the time is too short for a round of each.
+    Every turn is stored as a record.
+
+    Parameters
+    ----------
+    target : str or iterable
+        A DataLoader, any other iterable, or a function that builds one, such as ``train.py:make_loader`` or
+        ``train.py:make_loader:batch_size=64``. All settings of a DataLoader can be changed; of any other
+        loader, the parameters of its function that have the same names.
+    device : str
+        Device that the batches go to.
+    step_ms : float
+        Length of a simulated training step in milliseconds; 0 for none.
+    model : str
+        Model to train on each batch.
+    headroom : bool
+        Also measure the loop over batches that are already on the device. Needs a step or a model.
+    max_memory_bytes, max_workers : int, optional
+        Limits on the memory of this process and its workers, and on the number of workers.
+    max_time_s : float
+        Time for everything, in seconds.
+    timeout_s : float
+        Seconds without a batch after which the loader counts as hung.
+    seed : int
+        Seed of the order of turns and of the model.
+    data_dir : Path
+        Data folder; records go to its ``results`` folder.
+    out : Path, optional
+        Record file to append to, instead of a new one.
+    on_status : callable
+        Is given a line of text at each step.
+
+    Returns
+    -------
+    TuningResult
+
+    Raises
+    ------
+    TargetError
+        The target cannot be built, raises (``raised``), hangs (``timeout``), or gets slower from turn to
+        turn (``slowing-down``).
+    InvalidSettings
+        No settings fit the limits (``nothing-fits``), or the time is too short (``too-short``).
     """
     began = time.monotonic()
     _check(max_time_s=max_time_s, timeout_s=timeout_s, max_memory=max_memory_bytes)
     if max_workers is not None and max_workers < 0:
-        raise InvalidSettings(f"max-workers {max_workers} is below 0")
-    use = Consumer(device, step_ms, model, seed)
-    if headroom and not use.trains:
-        raise InvalidSettings("headroom is that of a training step: give --step-ms or --model with it")
-    own, called = resolve_target(target)
-    dog, limits = Watchdog(timeout_s), ResourceLimits(max_workers, max_memory_bytes)
-    records = TurnRecorder(out or new_path(data_dir, called), called, _present(own), use, seed)
-    replay = HeadroomLoader(use) if headroom else None
-    wanted = TurnSpec(_held(use, replay), use.synchronize, guard=dog.over)
-    contest = SettingsRace(own, wanted, limits, records.add)
-    with dog.watching(), contest.under_way():
+        raise InvalidSettings("--max-workers", kind="out-of-range", expected="0 or more", found=max_workers)
+    consumer = Consumer(device, step_ms, model, seed)
+    if headroom and not consumer.trains:
+        raise InvalidSettings(
+            "headroom needs a training step", kind="missing-option", hint="give --step-ms or --model with it"
+        )
+    loader, name = resolve_target(target)
+    watchdog, limits = Watchdog(timeout_s), ResourceLimits(max_workers, max_memory_bytes)
+    recorder = TurnRecorder(out or new_path(data_dir, name), name, _present(loader), consumer, seed)
+    replay = HeadroomLoader(consumer) if headroom else None
+    spec = TurnSpec(_holding(consumer, replay), consumer.synchronize, guard=watchdog.guard)
+    race = SettingsRace(loader, spec, limits, recorder.add)
+    with watchdog.active(), race.active():
+        tuning = _Tuning(race, limits, consumer, began + max_time_s, max_time_s, on_status)
         try:
-            return _Tuning(contest, limits, use, began + max_time_s, max_time_s, on_status).run(
-                replay, records, seed
-            )
+            return tuning.run(replay, recorder, seed)
         except IobenchError:
             raise
-        except Exception as error:  # whatever somebody's loader does
+        except Exception as error:  # a user's loader may raise anything
             raise raised(error) from error
 
 
 class _Tuning:
-    """The steps of it, each with its part of the time."""
+    """The steps of a tuning, each with its share of the time."""
 
     def __init__(
-        self, contest: SettingsRace, limits: ResourceLimits, use: Consumer, end: float, whole_s: float, status: Status
+        self,
+        race: SettingsRace,
+        limits: ResourceLimits,
+        consumer: Consumer,
+        end: float,
+        max_time_s: float,
+        status: Status,
     ) -> None:
-        self._contest, self._limits, self._use = contest, limits, use
-        self._end, self._whole_s, self._status = end, whole_s, status
+        self._race, self._limits, self._consumer = race, limits, consumer
+        self._end, self._max_time_s, self._status = end, max_time_s, status
 
-    def run(self, replay: HeadroomLoader | None, records: TurnRecorder, seed: int) -> TuningResult:
-        own, device = self._contest.own, str(self._use.device)
-        self._status(f"measuring the loader as it is; every turn is kept in {records.path}")
-        turn = self._contest.look(Candidate(BASELINE), LOOK * self._whole_s)
+    def run(self, replay: HeadroomLoader | None, recorder: TurnRecorder, seed: int) -> TuningResult:
+        loader, device = self._race.loader, str(self._consumer.device)
+        self._status(f"measuring the baseline; records: {recorder.path}")
+        turn = self._race.warm_up(Candidate(BASELINE), FIRST_TURN * self._max_time_s)
         if replay is not None:
-            replay.batches = turn.of or turn.batches
-        starting = turn.measured.timing.first_batch_s > search_space.STARTING * turn.epoch_s
-        like = search_space.LoaderTraits(turn.complete, starting, _idle(turn), not _idle(turn), device)
-        candidates, not_tried = search_space.candidates_for(own, like, self._limits)
+            replay.batches = turn.epoch_batches or turn.batches
+        starting = turn.measured.timing.first_batch_s > search_space.SLOW_START * turn.epoch_s
+        traits = search_space.LoaderTraits(turn.complete, starting, _idle(turn), not _idle(turn), device)
+        candidates, skipped = search_space.candidates_for(loader, traits, self._limits)
         self._check_time(turn, candidates)
-        self._status(f"a race of {counted(len(candidates), 'setting')}: {'; '.join(one.name for one in candidates)}")
-        self._contest.race(candidates, RACE * self._whole_s, seed)
-        more = self._refined(candidates, replace(like, starting=True), seed) if len(candidates) > 1 else []
-        chosen = self._finalists([*candidates, *more])
+        names = "; ".join(one.name for one in candidates)
+        self._status(f"race of {counted(len(candidates), 'setting')}: {names}")
+        self._race.race(candidates, RACE * self._max_time_s, seed)
+        if len(candidates) > 1:
+            candidates += self._refined(candidates, replace(traits, starting=True), seed)
+        chosen = self._finalists(candidates)
         if replay is not None:
             chosen.append(Candidate(HEADROOM, kind="headroom", make=lambda: replay))
-        self._status(f"measuring again, in fresh rounds: {', '.join(one.name for one in chosen)}")
-        self._contest.fresh(
-            chosen, max(LEAST_LEFT * self._whole_s, self._end - time.monotonic()), seed=seed + 1
-        )
-        if (times := slowing(self._contest.turns)) is not None:
+        self._status(f"final rounds: {'; '.join(one.name for one in chosen)}")
+        left_s = max(MIN_FINAL * self._max_time_s, self._end - time.monotonic())
+        self._race.final_rounds(chosen, left_s, seed=seed + 1)
+        if (ratio := slowdown(self._race.turns)) is not None:
             raise TargetError(
-                f"it is slower with each turn, {times:.1f} × from first to last, whatever is set: no "
-                f"two settings can be compared; see what it keeps from epoch to epoch. "
-                f"What was measured is in {records.path}"
+                f"the loader gets slower with each turn, {ratio:.1f} × from first to last: "
+                f"settings cannot be compared (records: {recorder.path})",
+                kind="slowing-down",
+                hint="look for what it keeps from epoch to epoch",
             )
-        tried, path = [*candidates, *more], str(records.path)
-        return answer(self._contest, tried, chosen, not_tried, path, self._use.trains)
+        path = str(recorder.path)
+        return result_of(self._race, candidates, chosen, skipped, path, self._consumer.trains)
 
     def _check_time(self, turn: TurnResult, candidates: Sequence[Candidate]) -> None:
-        """InvalidSettings where there is no time for a turn of each and three of the best."""
-        timing, cycle = turn.measured.timing, max(1, self._contest.own.workers({}))
-        each_s = turn.epoch_s / max(1, turn.of or turn.batches)
-        least_s = timing.open_s + timing.first_batch_s + CYCLES * cycle * each_s
-        needed_s = turn.took_s + (len(candidates) + 2 * CUTS) * least_s
-        if needed_s > self._whole_s:
+        """Raise InvalidSettings if there is no time for one turn of each candidate and three of the best."""
+        timing, cycle = turn.measured.timing, max(1, self._race.loader.workers({}))
+        batch_s = turn.epoch_s / max(1, turn.epoch_batches or turn.batches)
+        min_s = timing.open_s + timing.first_batch_s + CYCLES * cycle * batch_s
+        needed_s = turn.wall_s + (len(candidates) + 2 * CUTS) * min_s
+        if needed_s > self._max_time_s:
             raise InvalidSettings(
-                f"--max-time {self._whole_s:g} is too short for a round of each of {len(candidates)} settings "
-                f"and {CUTS} of the best: a few batches take {seconds_text(least_s)}; give --max-time "
-                f"{math.ceil(needed_s)} or more"
+                f"--max-time {self._max_time_s:g} is too short for one round of {len(candidates)} settings "
+                f"and {CUTS} of the best: a few batches take {seconds_text(min_s)}",
+                kind="too-short",
+                hint=f"give --max-time {math.ceil(needed_s)} or more",
             )
 
-    def _refined(self, candidates: Sequence[Candidate], like: search_space.LoaderTraits, seed: int) -> list[Candidate]:
-        """The fastest of the race with one more thing changed, which race against it."""
+    def _refined(
+        self, candidates: Sequence[Candidate], traits: search_space.LoaderTraits, seed: int
+    ) -> list[Candidate]:
+        """Race the fastest candidate against itself with one more setting changed; return the latter."""
         best = max((one for one in candidates if _fits(one)), key=lambda one: one.rate, default=None)
         if best is None or not best.changes:
             return []
         known = [one.changes for one in candidates]
-        more = search_space.refinements(self._contest.own, best, like)
+        more = search_space.refinements(self._race.loader, best, traits)
         more = [one for one in more if one.changes not in known]
         if more:
-            self._status(f"with {best.name}: {', '.join(one.name for one in more)}")
+            self._status(f"with {best.name}: {'; '.join(one.name for one in more)}")
             again = Candidate(best.name, best.changes, best.kind)
-            self._contest.race([again, *more], REFINE * self._whole_s, seed)
+            self._race.race([again, *more], REFINE * self._max_time_s, seed)
         return more
 
     def _finalists(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The loader as it is, and whoever was faster and near the fastest; it must fit the limits."""
-        base, *others = candidates
+        """Return the baseline, and the candidates within the limits that are faster and near the fastest."""
+        baseline, *others = candidates
         fitting = sorted((one for one in others if _fits(one)), key=lambda one: one.rate, reverse=True)
-        if base.unfit is None:
-            fitting = [one for one in fitting if one.rate > base.rate or hidden_gain(base, one)]
+        if baseline.over_limit is None:
+            fitting = [one for one in fitting if one.rate > baseline.rate or hidden_gain(baseline, one)]
         elif not fitting:
-            least = min((one for one in candidates if one.memory_bytes), key=lambda one: one.memory_bytes or 0)
-            raise InvalidSettings(
-                f"nothing fits the limits given: {least.name}, which takes least, "
-                f"{least.unfit or least.failed}"
+            least = min(
+                (one for one in candidates if one.memory_bytes), key=lambda one: one.memory_bytes or 0
+            )
+            raise nothing_fits(
+                [f"{least.name}, which uses least memory, {least.over_limit or least.failure}"]
             )
         near = [one for one in fitting[:FINALISTS] if one.rate >= NEAR * fitting[0].rate]
         return finalists(candidates, near, self._end - time.monotonic())
 
 
 def resolve_target(target: str | Iterable[Any]) -> tuple[TunableLoader, str]:
-    """Somebody's loader, and what it is called; TargetError where it cannot be made."""
+    """Return the user's loader and its name; TargetError if it cannot be built."""
     if not isinstance(target, str):
         return TunableLoader(target), type(target).__name__
-    found = called_of(target)
-    workers = found.given_or_default("num_workers")
+    called = called_of(target)
+    workers = called.given_or_default("num_workers")
     known = workers if isinstance(workers, int) else 0
-    return TunableLoader(found.made(), found.made, found.takes, known), found.name
+    return TunableLoader(called.made(), called.made, called.takes, known), called.name
 
 
-def _held(use: Consumer, replay: HeadroomLoader | None) -> Callable[[Sequence[Any]], None]:
-    """What is done with each batch; the first ones of the first epoch are held, where they are replayed."""
+def _holding(consumer: Consumer, replay: HeadroomLoader | None) -> Callable[[Sequence[Any]], None]:
+    """Return the consumer; with a replay, one that also holds the first batches of the first epoch."""
     if replay is None:
-        return use
+        return consumer
 
     def hold(tensors: Sequence[Any]) -> None:
         replay.hold(tensors)
-        use(tensors)
+        consumer(tensors)
 
     return hold
 
 
 def _fits(candidate: Candidate) -> bool:
-    return bool(candidate.rates) and candidate.failed is None
+    return bool(candidate.rates) and candidate.failure is None
 
 
 def _idle(turn: TurnResult) -> bool:
-    """Whether its processes waited most of the time: sleeping, or for a disk or network, not for a core."""
-    others = turn.measured.others
-    if others is not None and (others.processors or 0.0) > CPU_CONTENDED:
+    """Return True if its processes mostly slept or waited for a disk or network, not for a core."""
+    background = turn.measured.background
+    if background is not None and (background.processors or 0.0) > CPU_CONTENDED:
         return False
     return turn.measured.processor.cpu_s < 0.5 * turn.measured.timing.epochs_s
 
 
-def _present(own: TunableLoader) -> dict[str, Any]:
-    return {name: getattr(own.loader, name) for name in PRESENT} if own.rebuilds else {}
+def _present(loader: TunableLoader) -> dict[str, Any]:
+    return {name: getattr(loader.loader, name) for name in PRESENT} if loader.rebuilds else {}
 
 
 def _check(**numbers: float | None) -> None:
     for name, value in numbers.items():
         if value is not None and not 0 < value < math.inf:
-            raise InvalidSettings(f"{name.removesuffix('_s').replace('_', '-')} {value:g} is not above 0")
+            option = "--" + name.removesuffix("_s").replace("_", "-")
+            raise InvalidSettings(
+                option, kind="out-of-range", expected="a number above 0", found=f"{value:g}"
+            )

@@ -1,4 +1,4 @@
-"""From what was measured to what to set: the choice, its gain, what it costs, or that all is well."""
+"""Result of a tuning: the settings to use, their gain and cost, or that the present ones are good."""
 
 from __future__ import annotations
 
@@ -7,184 +7,261 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
-from iobench.results import others, stats
+from iobench.results import stats
+from iobench.results.background_signs import background_warnings
+from iobench.results.finding import Finding
+from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Comparison
 from iobench.results.verdict import ratio_text
-from iobench.tuning.candidate import HEADROOM, Candidate, compared
+from iobench.tuning.candidate import HEADROOM, Candidate, compare_to_baseline
 from iobench.tuning.search_space import code_of
 from iobench.tuning.settings_race import SettingsRace
 
-LEAVE, DECIDED, FED, LIMITED = "leave", "decided", "fed", "limited"
+KEEP, DECIDED, NOT_BOTTLENECK, LIMITED = "keep", "decided", "not-bottleneck", "limited"
+LONGER = "give a longer --max-time"
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What to set, and everything that it rests on.
+    """The settings to use, and the measurements behind them.
 
-    `outcome`: `decided`; `leave` it as it is where nothing is surely better by 5 %; `fed` where no loader
-    could bring that much; `limited` where the present settings do not fit the limits, and what is named is
-    the fastest that does. `use` is its candidate. `headroom` is how many times as fast the loop is over batches
-    that are on the device already. `whole` says that the fresh rounds were whole epochs.
+    Attributes
+    ----------
+    outcome : str
+        ``decided``: `use` is significantly faster than the baseline, by at least 5 %. ``keep``: nothing is.
+        ``not-bottleneck``: no loader could bring 5 %. ``limited``: the baseline exceeds a limit, and `use`
+        is the fastest candidate within it.
+    use : Candidate
+        The settings to use.
+    candidates : list of Candidate
+        Everything that was tried; the first is the baseline.
+    against : dict of str to Comparison
+        Each finalist compared with the baseline.
+    findings : list of Finding
+        The answer and the evidence, most important first.
+    whole_epochs : bool
+        The final rounds were whole epochs.
+    headroom : Comparison or None
+        Loop over batches already on the device, compared with the baseline.
+    code : str
+        Python code for the settings.
+    skipped : list of Finding
+        Settings that were not tried or failed, and why.
+    warnings : list of RunWarning
+        Reasons not to believe the figures.
+    records : str or None
+        Path of the record file.
     """
 
     outcome: str
     use: Candidate
     candidates: list[Candidate]
-    against: dict[str, Comparison]  # each finalist against the present settings
-    sentences: list[str]
-    whole: bool
+    against: dict[str, Comparison]
+    findings: list[Finding]
+    whole_epochs: bool
     headroom: Comparison | None = None
     code: str = ""
-    not_tried: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
+    skipped: list[Finding] = field(default_factory=list)
+    warnings: list[RunWarning] = field(default_factory=list)
     records: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        body = {name: value for name, value in vars(self).items() if name not in ("use", "candidates")}
-        plain = {name: asdict(one) for name, one in self.against.items()}
-        head = asdict(self.headroom) if self.headroom else None
-        shown = [candidate.as_dict() for candidate in self.candidates]
-        return {**body, "against": plain, "headroom": head, "use": self.use.as_dict(), "candidates": shown}
+        """Return all fields, for JSON."""
+        return {
+            **vars(self),
+            "use": self.use.as_dict(),
+            "candidates": [one.as_dict() for one in self.candidates],
+            "against": {name: asdict(one) for name, one in self.against.items()},
+            "findings": [asdict(one) for one in self.findings],
+            "headroom": asdict(self.headroom) if self.headroom else None,
+            "skipped": [asdict(one) for one in self.skipped],
+            "warnings": [one.as_dict() for one in self.warnings],
+        }
 
 
-def answer(
-    contest: SettingsRace,
+def result_of(
+    race: SettingsRace,
     candidates: Sequence[Candidate],
     finalists: Sequence[Candidate],
-    not_tried: Sequence[str],
+    skipped: Sequence[Finding],
     records: str | None,
     trains: bool,
 ) -> TuningResult:
-    """What the fresh rounds of the finalists support; the first of them is the loader as it is.
+    """Return what the final rounds support.
 
-    `trains` says that they had a training step.
+    Parameters
+    ----------
+    race : SettingsRace
+        The race, after its final rounds.
+    candidates : sequence of Candidate
+        Everything that took part; the first is the baseline.
+    finalists : sequence of Candidate
+        Those of the final rounds; the first is the baseline.
+    skipped : sequence of Finding
+        Why other settings were not tried.
+    records : str or None
+        Path of the record file.
+    trains : bool
+        There was a training step.
+
+    Raises
+    ------
+    InvalidSettings
+        No candidate fits the limits (``nothing-fits``).
     """
-    base, against = finalists[0], compared(finalists)
-    head = against.pop(HEADROOM, None)
+    baseline, against = finalists[0], compare_to_baseline(finalists)
+    headroom = against.pop(HEADROOM, None)
     better = [one for one in finalists[1:] if one.name in against and against[one.name].outcome == "faster"]
-    outcome, use = _choose(contest, base, better, finalists, head)
-    whole = all(one.whole for one in finalists if one.fresh)
-    sentences = [
+    outcome, use = _choose(race, baseline, better, finalists, headroom)
+    whole = all(one.whole_epochs for one in finalists if one.final_rates)
+    findings = [
         _headline(outcome, use, against.get(use.name), candidates),
-        *_costs(contest, base, use),
-        *_opening(base, use),
-        *(_feeding(base, head) if trains else ()),
-        *_rests_on(base, whole),
+        *_resources(race, baseline, use),
+        *_first_batch(baseline, use),
+        *(_training(baseline, headroom) if trains else ()),
+        _basis(baseline, whole),
     ]
     return TuningResult(
         outcome,
         use,
         [*candidates, *(one for one in finalists if one.make is not None)],
         against,
-        sentences,
+        findings,
         whole,
-        head,
-        code_of(contest.own, use.changes) if use.changes else "",
-        [*not_tried, *_untried(candidates)],
-        others.said(contest.others, "turns"),
+        headroom,
+        code_of(race.loader, use.changes) if use.changes else "",
+        [*skipped, *_unsuccessful(candidates)],
+        background_warnings(race.background, "turns"),
         records,
     )
 
 
 def _choose(
-    contest: SettingsRace,
-    base: Candidate,
+    race: SettingsRace,
+    baseline: Candidate,
     better: Sequence[Candidate],
     finalists: Sequence[Candidate],
-    head: Comparison | None,
+    headroom: Comparison | None,
 ) -> tuple[str, Candidate]:
-    if base.unfit:
-        return LIMITED, _fitting(base, finalists[1:])
+    if baseline.over_limit:
+        return LIMITED, _fastest_within_limits(baseline, finalists[1:])
     if better:
         best = max(one.rate for one in better)
-        close = [one for one in better if one.rate >= (1 - stats.WORTH_NAMING) * best]
-        return DECIDED, min(close, key=lambda one: (contest.own.workers(one.changes), len(one.changes)))
-    highest = head.ratio.high if head is not None else None
-    return (FED if highest is not None and highest < 1 + stats.WORTH_NAMING else LEAVE), base
+        close = [one for one in better if one.rate >= (1 - stats.MIN_DIFFERENCE) * best]
+        return DECIDED, min(close, key=lambda one: (race.loader.workers(one.changes), len(one.changes)))
+    highest = headroom.ratio.high if headroom is not None else None
+    fed = highest is not None and highest < 1 + stats.MIN_DIFFERENCE
+    return (NOT_BOTTLENECK if fed else KEEP), baseline
 
 
-def _fitting(base: Candidate, others: Sequence[Candidate]) -> Candidate:
-    """The fastest that fits the limits, which the loader as it is does not; InvalidSettings for none."""
-    fitting = [one for one in others if one.fresh and not one.failed and one.make is None]
+def _fastest_within_limits(baseline: Candidate, others: Sequence[Candidate]) -> Candidate:
+    fitting = [one for one in others if one.final_rates and not one.failure and one.make is None]
     if not fitting:
-        why = "; ".join(f"{one.name} {one.failed}" for one in others if one.failed)
-        raise InvalidSettings(
-            f"nothing fits the limits given: {base.name} it {base.unfit}" + (f"; {why}" if why else "")
-        )
+        reasons = [f"{one.name} {one.failure.message}" for one in others if one.failure]
+        raise nothing_fits([f"{baseline.name} {baseline.over_limit}", *reasons])
     return max(fitting, key=lambda one: one.rate)
 
 
-def _headline(outcome: str, use: Candidate, found: Comparison | None, candidates: Sequence[Candidate]) -> str:
-    if outcome == FED:
-        return (
-            "Loading is not your problem: over batches that are on the device already the loop is less "
-            "than 5 % faster, and no loader can bring more than that. Leave it as it is."
+def nothing_fits(reasons: Sequence[str]) -> InvalidSettings:
+    """Return the error for limits that no settings fit."""
+    return InvalidSettings(
+        f"no settings fit the limits: {'; '.join(reasons)}",
+        kind="nothing-fits",
+        hint="raise --max-memory or --max-workers",
+    )
+
+
+def _headline(
+    outcome: str, use: Candidate, comparison: Comparison | None, candidates: Sequence[Candidate]
+) -> Finding:
+    if outcome == NOT_BOTTLENECK:
+        return Finding(
+            outcome,
+            "Loading is not the bottleneck: with batches already on the device the loop gains less than 5 %. "
+            "Keep the settings",
         )
     others = sum(bool(one.rates) for one in candidates[1:])
-    if outcome == LEAVE and not others:
-        return "Leave it as it is: no other setting could be tried."
-    if outcome == LEAVE:
-        tried = counted(others, "other setting")
-        return f"Leave it as it is: of {tried} tried none is surely faster by 5 %."
-    if outcome == LIMITED or found is None:
-        return f"As it is it does not fit the limits ({use.name} is the fastest that does)."
-    return f"Consumer {use.name}: {ratio_text(found.ratio)} as fast as it is."
+    if outcome == KEEP and not others:
+        return Finding(outcome, "Keep the settings: no others could be tried", values={"tried": 0})
+    if outcome == KEEP:
+        tried = f"none of {counted(others, 'other setting')} tried is significantly faster by 5 %"
+        return Finding(outcome, f"Keep the settings: {tried}", values={"tried": others})
+    if outcome == LIMITED or comparison is None:
+        message = f"Use {use.name}: the fastest setting within the limits, which the baseline exceeds"
+        return Finding(LIMITED, message, values={"use": use.name})
+    gain = comparison.ratio.median
+    message = f"Use {use.name}: {ratio_text(comparison.ratio)} as fast as the baseline"
+    return Finding(outcome, message, values={"use": use.name, "gain": gain})
 
 
-def _costs(contest: SettingsRace, base: Candidate, use: Candidate) -> Iterator[str]:
-    if use is base or use.memory_bytes is None or base.memory_bytes is None:
+def _resources(race: SettingsRace, baseline: Candidate, use: Candidate) -> Iterator[Finding]:
+    if use is baseline or use.memory_bytes is None or baseline.memory_bytes is None:
         return
-    took = [bytes_text(use.memory_bytes), bytes_text(base.memory_bytes)]
-    if contest.own.tells_workers:
-        workers = [counted(contest.own.workers(one.changes), "worker") for one in (use, base)]
-        took = [f"{count} and {size}" for count, size in zip(workers, took, strict=True)]
-    yield f"It takes {took[0]} of memory in all, as it is {took[1]}."
+    costs = [f"{bytes_text(one.memory_bytes or 0)} of memory" for one in (use, baseline)]
+    values: dict[str, float | int | str] = {
+        "memory_bytes": use.memory_bytes,
+        "baseline_memory_bytes": baseline.memory_bytes,
+    }
+    if race.loader.knows_workers:
+        workers = [race.loader.workers(one.changes) for one in (use, baseline)]
+        costs = [f"{counted(n, 'worker')} and {cost}" for n, cost in zip(workers, costs, strict=True)]
+        values |= {"workers": workers[0], "baseline_workers": workers[1]}
+    yield Finding("resources", f"It uses {costs[0]}; baseline: {costs[1]}", values=values)
 
 
-def _opening(base: Candidate, use: Candidate) -> Iterator[str]:
-    """What starting workers costs before anything comes, which is part of every epoch."""
-    if use is not base and use.first_batch_s and base.first_batch_s:
-        first = [seconds_text(statistics.median(one.first_batch_s)) for one in (use, base)]
-        yield f"The first batch of an epoch comes after {first[0]}, as it is after {first[1]}."
-
-
-def _feeding(base: Candidate, head: Comparison | None) -> Iterator[str]:
-    """What of its time a step waits, and what it would gain by never waiting."""
-    waits = statistics.median(base.waited) if base.waited else None
-    if waits is not None:
-        yield f"As it is the step waits {waits:.1%} of the time."
-    if head is None:
-        return
-    beside = (1 - waits) * head.ratio.median > 1 + stats.WORTH_NAMING if waits is not None else False
-    yield (
-        f"The best possible loader would make the loop {ratio_text(head.ratio)} as fast as it is: "
-        "that of batches that are on the device already"
-        + (", where the step is faster as well, since no loader works beside it." if beside else ".")
-    )
-
-
-def _rests_on(base: Candidate, whole: bool) -> Iterator[str]:
-    rounds = counted(len(base.fresh), "fresh round")
-    what = (
-        "whole epochs"
-        if whole
-        else (
-            f"the first batches of an epoch (as it is {base.batches:,}), since whole epochs take too long: "
-            "give a longer --max-time to be sure"
+def _first_batch(baseline: Candidate, use: Candidate) -> Iterator[Finding]:
+    """Yield the time to the first batch: workers start in every epoch."""
+    if use is not baseline and use.first_batch_s and baseline.first_batch_s:
+        seconds = [statistics.median(one.first_batch_s) for one in (use, baseline)]
+        yield Finding(
+            "first-batch",
+            f"First batch of an epoch after {seconds_text(seconds[0])}; baseline: {seconds_text(seconds[1])}",
+            values={"first_batch_s": seconds[0], "baseline_first_batch_s": seconds[1]},
         )
+
+
+def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Finding]:
+    """Yield the share of time that the step waits, and the gain if it never waited."""
+    waits = statistics.median(baseline.wait_shares) if baseline.wait_shares else None
+    if waits is not None:
+        message = f"Baseline: the step waits {waits:.1%} of the time"
+        yield Finding("wait-share", message, values={"wait_share": waits})
+    if headroom is None:
+        return
+    # more gain than the waiting explains: the step itself is faster while no loader competes with it
+    faster_step = waits is not None and (1 - waits) * headroom.ratio.median > 1 + stats.MIN_DIFFERENCE
+    message = (
+        f"With batches already on the device the loop is {ratio_text(headroom.ratio)} as fast: "
+        "no loader can bring more"
     )
-    yield f"Measured in {rounds} that took turns, over {what}; as it is {rate_text(base.rate)} samples/s."
+    if faster_step:
+        message += "; part of it is a faster step, since no loader uses the CPU"
+    yield Finding(
+        "headroom",
+        message,
+        values={"ratio": headroom.ratio.median, "step_is_faster": int(faster_step)},
+    )
 
 
-def _untried(candidates: Sequence[Candidate]) -> Iterator[str]:
+def _basis(baseline: Candidate, whole: bool) -> Finding:
+    rounds = len(baseline.final_rates)
+    measured = "whole epochs" if whole else f"the first batches of an epoch (baseline: {baseline.batches:,})"
+    return Finding(
+        "whole-epochs" if whole else "partial-epochs",
+        f"Measured in {counted(rounds, 'interleaved round')} over {measured}; "
+        f"baseline: {rate_text(baseline.rate)} samples/s",
+        hint=None if whole else f"whole epochs need more time: {LONGER}",
+        values={"rounds": rounds, "batches": baseline.batches, "samples_per_s": baseline.rate},
+    )
+
+
+def _unsuccessful(candidates: Sequence[Candidate]) -> Iterator[Finding]:
     for one in candidates:
-        if one.failed:
-            yield f"{one.name}: {one.failed}"
-    late = [one.name for one in candidates if not one.rates and not one.failed]
+        if one.failure:
+            values = {**one.failure.values, "setting": one.name}
+            yield Finding(one.failure.kind, f"{one.name}: {one.failure.message}", one.failure.hint, values)
+    late = "; ".join(one.name for one in candidates if not one.rates and not one.failure)
     if late:
-        yield f"no time was left for {'; '.join(late)}: give a longer --max-time"
+        yield Finding("no-time", f"no time was left for {late}", hint=LONGER, values={"settings": late})

@@ -1,4 +1,4 @@
-"""One turn of a loader: an epoch, several short ones, or as much of a long one as there is time for."""
+"""One timed turn of a loader: an epoch, several short ones, or the part of a long one that fits in time."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base import thresholds
+from iobench.base.errors import TargetError
 from iobench.bench.epoch import collect_garbage, measured_of, timing_of
 from iobench.bench.meter import Meter
 from iobench.host.counters import Counters
@@ -20,41 +21,41 @@ from iobench.results.parts import Measured, TimingPart
 
 ItemGuard = Callable[[Iterable[Any]], Iterable[Any]]
 
-CYCLES = 2  # of all workers, after the first one, that a cut turn has to see
+CYCLES = 2  # of all workers, after the first one, that a cut turn has to cover
 
 
 @dataclass(frozen=True)
 class TurnSpec:
-    """How long a turn may last, and what is done with each batch.
+    """Length of a turn, and the use of each batch.
 
-    An epoch is cut off after `limit_s`, or after `batches` of them; without either it is whole. Epochs
-    that are shorter than `least_s` are repeated until they have lasted that long together.
+    An epoch is cut off after `limit_s` seconds or after `batches` batches; without either it is whole.
+    Epochs shorter than `min_s` are repeated until together they have lasted that long.
     """
 
-    use: Callable[[Sequence[Any]], None]  # its tensors
+    consume: Callable[[Sequence[Any]], None]  # is given the tensors of a batch
     synchronize: Callable[[], None] = lambda: None
     limit_s: float | None = None
     batches: int | None = None
-    least_s: float | None = None
+    min_s: float | None = None
     guard: ItemGuard = lambda items: items
 
 
 @dataclass(frozen=True)
 class TurnResult:
-    """What a turn showed.
+    """Measurements of one turn.
 
-    `epoch_s` and `samples` are of a whole epoch: where it was cut off, what they would have been at the
-    pace that it had once every worker had given a batch.
+    `epoch_s` and `samples` are those of a whole epoch. Where it was cut off they are extrapolated from the
+    rate after the first batch of every worker. `epoch_batches` is None where the length is unknown.
     """
 
     measured: Measured
     complete: bool
-    batches: int  # that came
-    of: int | None  # of so many in an epoch, where that is known
+    batches: int  # delivered
+    epoch_batches: int | None
     epoch_s: float
     samples: float
     fields: list[tuple[tuple[int, ...], str]]  # shape and dtype of each tensor of the first batch
-    took_s: float  # all of it, opening and closing too
+    wall_s: float  # including opening and closing
 
     @property
     def rate(self) -> float:
@@ -62,50 +63,64 @@ class TurnResult:
         return self.samples / self.epoch_s
 
 
-def take(
-    make: Callable[[], Iterable[Any]], workers: int, wanted: TurnSpec, apart: Collection[int] = ()
+def run_turn(
+    make: Callable[[], Iterable[Any]], workers: int, spec: TurnSpec, excluded: Collection[int] = ()
 ) -> TurnResult:
-    """Make a loader and go over it; what it raises passes through. ValueError where it gives nothing.
+    """Build a loader and time one turn over it; errors of the loader pass through.
 
-    The memory of processes that are `apart`, by number, is not its own.
+    Parameters
+    ----------
+    make : callable
+        Builds the loader.
+    workers : int
+        Number of its worker processes.
+    spec : TurnSpec
+        Length of the turn, and the use of each batch.
+    excluded : collection of int
+        Process ids whose memory does not count.
+
+    Raises
+    ------
+    TargetError
+        The loader yields no batches (``no-batches``).
     """
     began = time.perf_counter()
     collect_garbage(forking=workers > 0)
-    counters = Counters(Path.cwd(), early_snapshot=workers > 0, excluded=apart)
-    seen, opening = _Seen(workers), Meter()
-    paces = CpuSpeedProbe()
+    counters = Counters(Path.cwd(), early_snapshot=workers > 0, excluded=excluded)
+    stream, opening = _TimedStream(workers), Meter()
+    cpu_speed = CpuSpeedProbe()
     counters.start()
     try:
         with opening:
             loader = make()
-        total, least_s = length_of(loader), thresholds.ROUND_S if wanted.least_s is None else wanted.least_s
-        while not seen.epochs or (not seen.cut and seen.elapsed_s < least_s):
-            before = seen.batches
-            seen.over(loader, wanted)
-            if seen.batches == before:
-                break  # it is used up
-            paces.look()
-        if not seen.batches:
-            raise ValueError("it gave no batches")
+        total, min_s = length_of(loader), thresholds.ROUND_S if spec.min_s is None else spec.min_s
+        while not stream.epochs or (not stream.cut and stream.elapsed_s < min_s):
+            before = stream.batches
+            stream.run_epoch(loader, spec)
+            if stream.batches == before:
+                break  # an iterator that is exhausted
+            cpu_speed.sample()
+        if not stream.batches:
+            raise TargetError("the loader yields no batches", kind="no-batches")
         counters.note_memory()
         del loader
     finally:
         counts = counters.stop()
-    epoch_s, samples, complete = seen.epoch(total)
+    epoch_s, samples, complete = stream.epoch(total)
     return TurnResult(
-        measured=measured_of(_timing(seen, opening), counts, paces),
+        measured=measured_of(_timing(stream, opening), counts, cpu_speed),
         complete=complete,
-        batches=seen.batches,
-        of=total,
+        batches=stream.batches,
+        epoch_batches=total,
         epoch_s=epoch_s,
         samples=samples,
-        fields=seen.fields,
-        took_s=time.perf_counter() - began,
+        fields=stream.fields,
+        wall_s=time.perf_counter() - began,
     )
 
 
-class _Seen:
-    """What came, and when."""
+class _TimedStream:
+    """Delivered batches and their times."""
 
     def __init__(self, workers: int) -> None:
         self._cycle = max(1, workers)
@@ -113,48 +128,47 @@ class _Seen:
         self.epochs = self.batches = self.samples = self.bytes = 0
         self.elapsed_s, self.cut = 0.0, False
         self.fields: list[tuple[tuple[int, ...], str]] = []
-        self._marks = array("d")  # since the epoch began, of each batch
-        self._counts = array("q")
+        self._marks = array("d")  # seconds from the start of the epoch, of each batch
 
-    def over(self, loader: Iterable[Any], wanted: TurnSpec) -> None:
-        """Go over one epoch; only the first one of a turn is ever cut off."""
-        began, self._marks, self._counts = time.perf_counter(), array("d"), array("q")
-        with closing(_generator(wanted.guard(loader))) as items:
+    def run_epoch(self, loader: Iterable[Any], spec: TurnSpec) -> None:
+        """Time one epoch; only the first one of a turn is ever cut off."""
+        began, self._marks = time.perf_counter(), array("d")
+        with closing(_generator(spec.guard(loader))) as items:
             for batch in self.meter.over(items):
                 tensors = tensors_of(batch)
-                wanted.use(tensors)
+                spec.consume(tensors)
                 self._note(tensors, time.perf_counter() - began)
-                if not self.epochs and self._enough(wanted):
+                if not self.epochs and self._enough(spec):
                     self.cut = True
                     break
-            wanted.synchronize()
-            ended = time.perf_counter() - began  # closing what is cut off is no part of an epoch
+            spec.synchronize()
+            ended = time.perf_counter() - began  # closing a cut epoch is not part of it
         self.elapsed_s += ended
         self.epochs += bool(self._marks)
 
     def epoch(self, total: int | None) -> tuple[float, float, bool]:
-        """Seconds and samples of a whole epoch, and whether there was one."""
-        came = len(self._marks)
-        if not self.cut or came == total:
+        """Return seconds and samples of a whole epoch, and whether one was whole."""
+        delivered = len(self._marks)
+        if not self.cut or delivered == total:
             return self.elapsed_s / self.epochs, self.samples / self.epochs, True
-        return self._expected(total if total is not None else came)
+        return self._extrapolated(total if total is not None else delivered)
 
-    def _expected(self, total: int) -> tuple[float, float, bool]:
-        """The same from part of an epoch: workers give a batch each, one cycle after the other."""
-        cycle, came = self._cycle, len(self._marks)
-        whole = (came - cycle) // cycle * cycle
+    def _extrapolated(self, total: int) -> tuple[float, float, bool]:
+        """Extrapolate by whole cycles, in each of which every worker delivers one batch."""
+        cycle, delivered = self._cycle, len(self._marks)
+        whole = (delivered - cycle) // cycle * cycle
         if whole <= 0:
-            return self._marks[-1] / came * total, self.samples / came * total, False
+            return self._marks[-1] / delivered * total, self.samples / delivered * total, False
         each_s = (self._marks[cycle + whole - 1] - self._marks[cycle - 1]) / whole
         expected = self._marks[cycle - 1] + each_s * max(0, total - cycle)
-        return max(expected, 1e-9), self.samples / came * total, False
+        return max(expected, 1e-9), self.samples / delivered * total, False
 
-    def _enough(self, wanted: TurnSpec) -> bool:
-        came = len(self._marks)
-        if wanted.batches is not None and came >= wanted.batches:
+    def _enough(self, spec: TurnSpec) -> bool:
+        delivered = len(self._marks)
+        if spec.batches is not None and delivered >= spec.batches:
             return True
-        late = wanted.limit_s is not None and self._marks[-1] > wanted.limit_s
-        return late and came >= self._cycle * (1 + CYCLES)
+        late = spec.limit_s is not None and self._marks[-1] > spec.limit_s
+        return late and delivered >= self._cycle * (1 + CYCLES)
 
     def _note(self, tensors: list[Any], at: float) -> None:
         if not self.fields and tensors:
@@ -169,7 +183,7 @@ def _generator(items: Iterable[Any]) -> Generator[Any, None, None]:
     yield from items
 
 
-def _timing(seen: _Seen, opening: Meter) -> TimingPart:
-    came = seen.samples, max(1, seen.bytes)
-    timing = timing_of(opening, seen.meter, seen.meter.waits, seen.epochs, came)
-    return replace(timing, epochs_s=seen.elapsed_s)
+def _timing(stream: _TimedStream, opening: Meter) -> TimingPart:
+    delivered = stream.samples, max(1, stream.bytes)
+    timing = timing_of(opening, stream.meter, stream.meter.waits, stream.epochs, delivered)
+    return replace(timing, epochs_s=stream.elapsed_s)

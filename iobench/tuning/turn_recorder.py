@@ -1,4 +1,4 @@
-"""Turns as records: those of a run, as far as somebody's own loader over their own data has them."""
+"""Turns of a tuning, stored as the records of a run."""
 
 from __future__ import annotations
 
@@ -12,59 +12,71 @@ from iobench.bench.hosts import WARMED
 from iobench.bench.recorder import machine_part
 from iobench.results import record
 from iobench.results.cases import OWN_DATA
-from iobench.results.parts import CachePart, DatasetPart, FieldSpec, ProofPart
+from iobench.results.parts import CachePart, ContentCheckPart, DatasetPart, FieldSpec
 from iobench.results.record import Record
 from iobench.tuning.candidate import Candidate
 from iobench.tuning.consumer import Consumer
 from iobench.tuning.turn import TurnResult
 
-NOT_PROVED = "it reads data of its own: nobody can say what should have come"
+UNVERIFIED = "it reads data that iobench has no checksums of"
 OWN_ORDER = "own"
 
 
 class TurnRecorder:
-    """A file of records, with a line for each turn; the race is one run, the fresh rounds another."""
+    """Record file with one line per turn; the race is one run, the final rounds are another."""
 
-    def __init__(self, path: Path, called: str, settings: dict[str, Any], use: Consumer, seed: int) -> None:
+    def __init__(
+        self, path: Path, name: str, settings: dict[str, Any], consumer: Consumer, seed: int
+    ) -> None:
         record.check_writable(path)
-        self.path, self._called, self._settings, self._use, self._seed = path, called, settings, use, seed
-        self._runs = {fresh: uuid.uuid4().hex[:12] for fresh in (False, True)}
-        self._machine = machine_part(Path.cwd(), str(use.device))
+        self.path, self._name, self._settings, self._consumer, self._seed = (
+            path,
+            name,
+            settings,
+            consumer,
+            seed,
+        )
+        self._runs = {final: uuid.uuid4().hex[:12] for final in (False, True)}
+        self._machine = machine_part(Path.cwd(), str(consumer.device))
 
-    def add(self, candidate: Candidate, number: int, turn: TurnResult, fresh: bool) -> None:
-        """Write a turn down."""
-        part = "" if turn.complete else f"; {turn.batches} of {turn.of or 'an unknown number of'} batches"
-        made = Record(
-            run=self._runs[fresh],
+    def add(self, candidate: Candidate, number: int, turn: TurnResult, final: bool) -> None:
+        """Append the record of one turn; `final` for one of the final rounds."""
+        part = (
+            ""
+            if turn.complete
+            else f"; {turn.batches} of {turn.epoch_batches or 'an unknown number of'} batches"
+        )
+        written = Record(
+            run=self._runs[final],
             time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
             round=number,
             case=self._case(candidate, turn),
             dataset=self._dataset(turn),
             cache=CachePart(mode="warm", residency=None, method=WARMED),
             machine=self._machine,
-            proof=ProofPart(missing=NOT_PROVED + part),
+            content_check=ContentCheckPart(unverified=UNVERIFIED + part),
             timing=turn.measured.timing,
             processor=turn.measured.processor,
             disk=turn.measured.disk,
             memory=turn.measured.memory,
-            others=turn.measured.others,
+            background=turn.measured.background,
         )
-        record.append(self.path, made)
+        record.append(self.path, written)
 
     def _case(self, candidate: Candidate, turn: TurnResult) -> dict[str, Any]:
-        step_s = self._use.step_s
+        step_s = self._consumer.step_s
         return {
-            "dataset": self._called,
+            "dataset": self._name,
             "content": "",
             "format": OWN_DATA,
-            "loader": self._called if candidate.make is None else candidate.name,
+            "loader": self._name if candidate.make is None else candidate.name,
             "options": {**self._settings, **candidate.changes},
-            "device": str(self._use.device),
+            "device": str(self._consumer.device),
             "batch_size": turn.fields[0][0][0] if turn.fields and turn.fields[0][0] else 1,
             "order": OWN_ORDER,
             "seed": self._seed,
             "cache": "warm",
-            "model": self._use.model,
+            "model": self._consumer.model,
             **({"step_s": step_s} if step_s else {}),
             "strict": False,
             "profile": False,
@@ -77,11 +89,11 @@ class TurnRecorder:
             FieldSpec(name=str(number), shape=list(shape[1:]), dtype=dtype)
             for number, (shape, dtype) in enumerate(turn.fields)
         ]
-        return DatasetPart(name=self._called, samples=max(1, round(turn.samples)), fields=fields)
+        return DatasetPart(name=self._name, samples=max(1, round(turn.samples)), fields=fields)
 
 
-def new_path(data_dir: Path, called: str) -> Path:
-    """A new file in the results folder of a data folder."""
-    name = re.sub(r"[^A-Za-z0-9]+", "-", called).strip("-")
+def new_path(data_dir: Path, loader: str) -> Path:
+    """Return the path of a new record file in the data folder's results."""
+    name = re.sub(r"[^A-Za-z0-9]+", "-", loader).strip("-")
     now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
     return data_dir / "results" / f"tune-{name}-{now}.jsonl"

@@ -1,4 +1,4 @@
-"""A time limit for each batch, and the stacks of all processes where it is exceeded."""
+"""Time limit for each batch, with the stacks of all processes if it is exceeded."""
 
 from __future__ import annotations
 
@@ -16,31 +16,39 @@ from typing import IO, TypeVar
 
 import psutil
 
-from iobench.base.errors import (
-    TargetError,
-)
+from iobench.base.errors import TargetError
 
 T = TypeVar("T")
-WRITE_S = 0.5  # for workers to write down where they are
+WRITE_S = 0.5  # for workers to write their stacks
 
 
 class Watchdog:
-    """Raises TargetError, with the stacks of this process and its workers, where a batch takes too long."""
+    """Raises TargetError, with the stacks of this process and its workers, if a batch takes too long.
+
+    Parameters
+    ----------
+    limit_s : float
+        Seconds without a batch after which the loader counts as hung.
+    """
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
         self._stacks: IO[str] | None = None
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
-        """Be ready, before any worker is started; only Python's main thread can be interrupted."""
+    def active(self) -> Iterator[None]:
+        """Install the signal handlers, before any worker starts.
+
+        Without effect outside the main thread, the only one that Python can interrupt.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         with tempfile.TemporaryFile("w+") as self._stacks:
-            # workers inherit this: on the signal each writes its stacks into the same file
+            # workers inherit this handler: on the signal each writes its stacks into the same file
             faulthandler.register(signal.SIGUSR1, self._stacks, all_threads=True)
-            before, timer = signal.signal(signal.SIGALRM, self._bark), signal.getitimer(signal.ITIMER_REAL)
+            before = signal.signal(signal.SIGALRM, self._on_alarm)
+            timer = signal.getitimer(signal.ITIMER_REAL)
             try:
                 yield
             finally:
@@ -49,52 +57,53 @@ class Watchdog:
                 faulthandler.unregister(signal.SIGUSR1)
                 self._stacks = None
 
-    def over(self, items: Iterable[T]) -> Generator[T, None, None]:
-        """The same items, each within the time limit."""
-        self._case(self._limit_s)
+    def guard(self, items: Iterable[T]) -> Generator[T, None, None]:
+        """Yield the same items, each within the time limit."""
+        self._set_timer(self._limit_s)
         try:
             for item in items:
-                self._case(0)
+                self._set_timer(0)
                 yield item
-                self._case(self._limit_s)
+                self._set_timer(self._limit_s)
         finally:
-            self._case(0)
+            self._set_timer(0)
 
-    def _case(self, seconds: float) -> None:
+    def _set_timer(self, seconds: float) -> None:
         if self._stacks is not None:
             signal.setitimer(signal.ITIMER_REAL, seconds)
 
-    def _bark(self, number: int, frame: FrameType | None) -> None:
-        failed = TargetError(
-            f"no batch for {self._limit_s:g} s: the loader hangs where the stacks above say; "
-            "give a longer --timeout if it is only slow"
+    def _on_alarm(self, number: int, frame: FrameType | None) -> None:
+        error = TargetError(
+            f"no batch for {self._limit_s:g} s: the loader hangs where the stacks above show",
+            kind="timeout",
+            hint="if it is only slow, give a longer --timeout",
         )
-        own = "".join(traceback.format_stack(frame))
-        failed.traceback = f"main process:\n{own}\n{self._of_workers()}"
-        raise failed
+        main = "".join(traceback.format_stack(frame))
+        error.traceback = f"main process:\n{main}\n{self._worker_stacks()}"
+        raise error
 
-    def _of_workers(self) -> str:
+    def _worker_stacks(self) -> str:
         assert self._stacks is not None
-        told = []
+        signalled = []
         for child in psutil.Process().children(recursive=True):
             try:
-                if _catches(child.pid, signal.SIGUSR1):  # others would die of the signal
+                if _handles(child.pid, signal.SIGUSR1):  # the signal would end any other process
                     child.send_signal(signal.SIGUSR1)
-                    told.append(child.pid)
+                    signalled.append(child.pid)
             except (psutil.Error, OSError):
                 continue
-        if not told:
+        if not signalled:
             return ""
         time.sleep(WRITE_S)
         self._stacks.seek(0)
-        return f"workers {', '.join(map(str, told))}:\n{self._stacks.read()}"
+        return f"workers {', '.join(map(str, signalled))}:\n{self._stacks.read()}"
 
 
-def _catches(pid: int, number: signal.Signals) -> bool:
-    """Whether a process has a handler for a signal (proc(5), SigCgt); OSError where that cannot be known.
+def _handles(pid: int, number: signal.Signals) -> bool:
+    """Return True if a process has a handler for a signal (proc(5), SigCgt).
 
-    A worker that was forked has this process's; one that was started anew has not, nor have
-    helpers like multiprocessing's resource tracker or another library's servers.
+    A forked worker has this process's handlers. A spawned one has none, nor have helper processes such as
+    multiprocessing's resource tracker or other libraries' servers. OSError if the kernel does not tell.
     """
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     caught = next(line.split()[1] for line in lines if line.startswith("SigCgt:"))
