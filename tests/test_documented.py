@@ -151,18 +151,20 @@ def test_a_kind_that_is_chosen_between_two_is_found(tmp_path, monkeypatch):
 
     lines = [
         "def check():",
-        '    """Say why."""',
+        '    """Too slow."""',
         '    kind = "one" if x else "other"',
-        '    return Advice(kind, "text")',
-        'SIGN = Advice("third", figure, "what happened", "what to do")',
+        '    return Advice(kind, f"it took {time} s")',
+        'THIRD, FOURTH = "third", "fourth"',
+        'SIGN = Advice(THIRD, "no time", hints=("give more", "wait"))',
     ]
     (tmp_path / "module.py").write_text("\n".join(lines))
     monkeypatch.setattr(kinds, "PACKAGE", tmp_path)
-    found = kinds.scan(("Advice",), positional=True)
-    assert {kind: kinds.meaning_of(uses) for kind, uses in found.items()} == {
-        "one": "Say why.",
-        "other": "Say why.",
-        "third": "what happened; what to do",
+    found = kinds.scan({"Advice": ("kind", "message")})
+    slow = kinds.Use("Advice", "Too slow.", "it took … s", "")
+    assert found == {
+        "one": [slow],
+        "other": [slow],
+        "third": [kinds.Use("Advice", "", "no time", "give more\nwait")],
     }
 
 

@@ -1,89 +1,123 @@
-"""Kinds of warnings, advice and errors: identifiers that are found by a scan of the source."""
+"""Kinds of warnings, advice, findings and errors: identifiers that are found by a scan of the source."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import iobench
 
 PACKAGE = Path(iobench.__file__).parent
+ANY = "…"  # in place of what a message computes
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 @dataclass(frozen=True)
 class Use:
-    """A kind in a call: its name, what is called, and the docstring of the function around it."""
+    """A kind in a call: what is called, the docstring of the function around it, and what it prints.
 
-    kind: str
+    `message` and `hint` have a line for each of several alternatives.
+    """
+
     called: str
     meaning: str
+    message: str
+    hint: str
 
 
-def scan(names: Collection[str], positional: bool) -> dict[str, list[Use]]:
-    """Return the uses of each kind that a call of one of `names` is given as a literal.
+def parameters_of(*callables: type) -> dict[str, Sequence[str]]:
+    """Return the names of the parameters of each class by its name, in their order."""
+    return {one.__name__: list(inspect.signature(one).parameters) for one in callables}
 
-    `positional` says that the kind may be the first argument; otherwise it is the keyword alone.
-    """
+
+def scan(callables: Mapping[str, Sequence[str]]) -> dict[str, list[Use]]:
+    """Return the uses of each kind that a call of one of these is given as a literal, by kind."""
     found: dict[str, list[Use]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        for use in _uses(ast.parse(path.read_text()), names, positional):
-            if use not in found.setdefault(use.kind, []):
-                found[use.kind].append(use)
+        for kind, use in _uses(ast.parse(path.read_text()), callables):
+            if use not in found.setdefault(kind, []):
+                found[kind].append(use)
     return dict(sorted(found.items()))
 
 
-def meaning_of(uses: list[Use]) -> str:
-    """Return the first docstring among the uses of a kind; empty where no function has one."""
-    return next((use.meaning for use in uses if use.meaning), "")
+def main_use(uses: Sequence[Use]) -> Use:
+    """Return the use that says most of a kind: in a check of its own before a function that returns more."""
+    return min(uses, key=lambda use: (not use.meaning, not use.message))
 
 
-def _uses(tree: ast.Module, names: Collection[str], positional: bool) -> Iterator[Use]:
-    for call, around in _calls(tree, None):
+def _uses(module: ast.Module, callables: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, Use]]:
+    for call, around in _calls(module, module):
         called = getattr(call.func, "id", getattr(call.func, "attr", ""))
-        if called in names:
-            for value in _kind_arguments(call, positional):
-                for kind in _literals(value, around):
-                    yield Use(kind, called, _meaning(call, around))
+        if called not in callables:
+            continue
+        given = dict(zip(callables[called], call.args, strict=False))
+        given |= {keyword.arg: keyword.value for keyword in call.keywords if keyword.arg}
+        message = _text(given.get("message", given.get("problem")), around)
+        hint = _text(given.get("hint", given.get("hints")), around)
+        for kind in _literals(given.get("kind"), around, module):
+            yield kind, Use(called, _docstring(around), message, hint)
 
 
-def _calls(node: ast.AST, around: ast.AST | None) -> Iterator[tuple[ast.Call, ast.AST | None]]:
-    if isinstance(node, _Function):
-        around = node if ast.get_docstring(node) or around is None else around
+def _calls(node: ast.AST, around: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]:
+    """Yield every call with the function around it: the innermost one that has a docstring."""
+    if isinstance(node, _Function) and (ast.get_docstring(node) or isinstance(around, ast.Module)):
+        around = node
     if isinstance(node, ast.Call):
         yield node, around
     for child in ast.iter_child_nodes(node):
         yield from _calls(child, around)
 
 
-def _kind_arguments(call: ast.Call, positional: bool) -> list[ast.expr]:
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "kind"]
-    return given or (call.args[:1] if positional else [])
+def _docstring(around: ast.AST) -> str:
+    """Return the docstring of a check, which says what happened; not of a function that returns something."""
+    text = ast.get_docstring(around) if isinstance(around, _Function) else None
+    return "" if text is None or text.startswith("Return") else text
 
 
-def _literals(value: ast.expr, around: ast.AST | None) -> list[str]:
-    """Return the strings that an expression may be: a constant, one of two, or a local name for these."""
+def _literals(value: ast.expr | None, *scopes: ast.AST) -> list[str]:
+    """Return the strings that an expression may be: a constant, one of two, or a name for these."""
     if isinstance(value, ast.Constant):
         return [value.value] if isinstance(value.value, str) else []
     if isinstance(value, ast.IfExp):
-        return _literals(value.body, around) + _literals(value.orelse, around)
-    if isinstance(value, ast.Name) and around is not None:
-        assigned = [one for one in ast.walk(around) if isinstance(one, ast.Assign)]
-        return [
-            kind
-            for one in assigned
-            if any(isinstance(target, ast.Name) and target.id == value.id for target in one.targets)
-            for kind in _literals(one.value, None)
-        ]
-    return []
+        return [*_literals(value.body), *_literals(value.orelse)]
+    return [text for one in _assigned(value, *scopes) for text in _literals(one)]
 
 
-def _meaning(call: ast.Call, around: ast.AST | None) -> str:
-    """Return the docstring of the function around a call; of one in a module's body, its own sentences."""
-    if around is not None:
-        return inspect.cleandoc(ast.get_docstring(around) or "")  # type: ignore[arg-type]
-    texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
-    return "; ".join(text for text in texts if " " in text)
+def _text(value: ast.expr | None, *scopes: ast.AST) -> str:
+    """Return a message as it is written, with ANY for its computed parts; a line for each of several.
+
+    Empty where it is not written there.
+    """
+    if isinstance(value, ast.Constant) and isinstance(value.value, str):
+        return value.value.replace("{}", ANY).replace("\n", " ")
+    if isinstance(value, ast.JoinedStr):
+        return "".join(_text(part) or ANY for part in value.values)
+    if isinstance(value, ast.Tuple):
+        return "\n".join(filter(None, map(_text, value.elts)))
+    either = [value.body, value.orelse] if isinstance(value, ast.IfExp) else _assigned(value, *scopes)
+    return "\n".join(filter(None, map(_text, either)))
+
+
+def _assigned(name: ast.expr | None, *scopes: ast.AST) -> list[ast.expr]:
+    """Return what is assigned to a name in a function or at the top of a module, alone or in a tuple."""
+    statements = [
+        statement
+        for scope in scopes
+        for statement in (scope.body if isinstance(scope, ast.Module) else ast.walk(scope))
+        if isinstance(statement, ast.Assign)
+    ]
+    return [
+        value
+        for statement in statements
+        for target, value in _pairs(statement.targets[0], statement.value)
+        if isinstance(name, ast.Name) and isinstance(target, ast.Name) and target.id == name.id
+    ]
+
+
+def _pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        return list(zip(target.elts, value.elts, strict=False))
+    return [(target, value)]

@@ -7,39 +7,49 @@ from collections.abc import Iterable
 
 from iobench.base import errors
 from iobench.base.errors import IobenchError
-from iobench_reference.kinds import Use, meaning_of, scan
+from iobench.diagnose.evidence import Advice
+from iobench.results.background_signs import BackgroundSign
+from iobench.results.finding import Finding
+from iobench.results.run_warning import RunWarning
+from iobench_reference.kinds import Use, main_use, parameters_of, scan
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence
-
-WARNINGS = ("RunWarning", "BackgroundSign")
-ADVICE = ("Advice",)
 
 
 def pages() -> dict[str, str]:
     """Return each page's text by its path."""
-    return {"warnings.md": _warnings(), "advice.md": _advice(), "errors.md": _errors()}
+    return {
+        "warnings.md": _warnings(),
+        "advice.md": _advice(),
+        "findings.md": _findings(),
+        "errors.md": _errors(),
+    }
 
 
 def warning_kinds() -> dict[str, list[Use]]:
     """Return every kind of warning with its uses."""
-    return scan(WARNINGS, positional=True)
+    return scan(parameters_of(RunWarning, BackgroundSign))
 
 
 def advice_kinds() -> dict[str, list[Use]]:
     """Return every kind of advice with its uses."""
-    return scan(ADVICE, positional=True)
+    return scan(parameters_of(Advice))
+
+
+def finding_kinds() -> dict[str, list[Use]]:
+    """Return every kind of finding of an answer with its uses."""
+    return scan(parameters_of(Finding))
 
 
 def error_classes() -> list[type[IobenchError]]:
     """Return every class of error in the order of its declaration, the root first."""
-    found = [value for value in vars(errors).values() if inspect.isclass(value)]
-    return [cls for cls in found if issubclass(cls, IobenchError) and cls.__module__ == errors.__name__]
+    classes = [value for value in vars(errors).values() if inspect.isclass(value)]
+    return [cls for cls in classes if issubclass(cls, IobenchError)]
 
 
 def raised_kinds() -> dict[str, list[Use]]:
     """Return the kinds that are given where errors are raised, with their uses."""
-    helpers = [name for name, value in vars(errors).items() if _takes_kind(value)]
-    classes = {cls.__name__ for cls in error_classes()}
-    return scan({*classes, *helpers, "changed"}, positional=False)
+    helpers = {name: ("",) for name, value in vars(errors).items() if _takes_kind(value)}
+    return scan(helpers | parameters_of(*error_classes()) | {"changed": ("",)})
 
 
 def _takes_kind(value: object) -> bool:
@@ -49,8 +59,8 @@ def _takes_kind(value: object) -> bool:
 def _warnings() -> str:
     return page(
         "Warnings",
-        "A warning is a reason not to believe a figure. It ends in its kind, in square brackets; the kind "
-        "stands in JSON, too, and does not change when the sentence does.",
+        "A warning is a reason not to believe a figure. It ends in its kind, in square brackets. The kind is "
+        "in JSON, too, and stays the same when the sentence changes.",
         *_sections("warning", warning_kinds()),
         label="reference-warnings",
     )
@@ -66,14 +76,24 @@ def _advice() -> str:
     )
 
 
+def _findings() -> str:
+    return page(
+        "Findings",
+        "Each fact in an answer of `iobench recommend` and `iobench tune` has a kind, in JSON: a verdict, a "
+        "reason, a cost, or something that was skipped.",
+        *_sections("finding", finding_kinds()),
+        label="reference-findings",
+    )
+
+
 def _errors() -> str:
     root, *classes = error_classes()
     return page(
         "Errors",
-        "Every error is one line: the path, what failed, what was expected and what was there, and what to "
-        "type. It ends in its kind, in square brackets. In Python each is an exception of "
-        "`iobench.base.errors` with these parts as attributes; many are a built-in exception, too.",
-        section(code(root.__name__), paragraphs(_first(root))),
+        "Every error is one line: the path, what failed, what was expected, what was there, and what to "
+        "type. The line begins with its kind, as in `error[unknown-format]`. In Python each error is an "
+        "exception from `iobench.base.errors` with these parts as attributes.",
+        section(code(root.__name__), paragraphs(_summary(root))),
         *(_class(cls) for cls in classes),
         section("Kinds of single failures", _bullets(raised_kinds())),
         label="reference-errors",
@@ -82,28 +102,41 @@ def _errors() -> str:
 
 def _class(cls: type[IobenchError]) -> str:
     built_in = [base.__name__ for base in cls.__bases__ if base.__module__ == "builtins"]
-    python = f"`{cls.__name__}`" + "".join(f", also a `{name}`" for name in built_in)
-    return section(
-        code(cls.default_kind),
-        prose(_first(cls)),
-        f"In Python: {python}.",
-        label=f"error-{cls.default_kind}",
-    )
+    python = code(cls.__name__) + "".join(f", also a {code(name)}" for name in built_in)
+    kind = cls.default_kind
+    return section(code(kind), prose(_summary(cls)), f"In Python: {python}.", label=f"error-{kind}")
 
 
 def _sections(what: str, kinds: dict[str, list[Use]]) -> Iterable[str]:
     for kind, uses in kinds.items():
-        yield section(code(kind), paragraphs(meaning_of(uses)), label=f"{what}-{kind.replace(' ', '-')}")
+        use = main_use(uses)
+        yield section(
+            code(kind),
+            paragraphs(use.meaning),
+            _listed("Printed", use.message),
+            _listed("What helps", use.hint),
+            label=f"{what}-{kind.replace(' ', '-')}",
+        )
+
+
+def _listed(title: str, lines: str) -> str:
+    """Return one line beside its title, or several below it."""
+    first, *more = lines.splitlines() or [""]
+    if more:
+        return f"{title}, one of:\n\n" + "\n".join(f"- {prose(line)}" for line in (first, *more))
+    return f"{title}: {prose(first)}" if first else ""
 
 
 def _bullets(kinds: dict[str, list[Use]]) -> str:
     classes = {cls.__name__ for cls in error_classes()}
     lines = []
     for kind, uses in kinds.items():
-        raised = sorted({use.called for use in uses} & classes)
-        lines.append(f"- {code(kind)}" + (f" ({', '.join(map(code, raised))})" if raised else ""))
+        raised = ", ".join(code(name) for name in sorted({use.called for use in uses} & classes))
+        texts = (main_use(uses).message, main_use(uses).hint)
+        example = prose("; ".join(text.splitlines()[0] for text in texts if text))
+        lines.append(f"- {code(kind)}" + f" ({raised})" * bool(raised) + f": {example}" * bool(example))
     return "\n".join(lines) or "None."
 
 
-def _first(cls: type) -> str:
+def _summary(cls: type) -> str:
     return sentence(inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0])
