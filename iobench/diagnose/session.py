@@ -71,7 +71,7 @@ def diagnose(
     ------
     TargetError
         The loader raises (``raised``, with its traceback), hangs (``timeout``) or yields nothing
-        (``no-batches``).
+        (``empty``).
     """
     end, watchdog, background = time.monotonic() + seconds, Watchdog(timeout_s), list[BackgroundPart]()
     tunable = loader if isinstance(loader, TunableLoader) else TunableLoader(loader, _maker(loader))
@@ -219,5 +219,5 @@ def _watch(
     finally:
         items.close()
     if watched.stats is None or watched.stats.batches == 0:
-        raise TargetError("the loader yields no batches", kind="no-batches")
+        raise TargetError("the loader yields no batches", kind="empty")
     return replace(watched.stats, padding=padding_of(held))

@@ -36,11 +36,13 @@ def signature_of(place: str, name: str) -> Signature:
         text = file.read_bytes()
         body = ast.parse(text, str(file)).body
     except (OSError, SyntaxError, ValueError) as error:
-        raise TargetError(f"{place} cannot be read: {reason(error)}") from error
+        raise TargetError(f"cannot be read: {reason(error)}", kind="cannot-read", path=place) from error
     found = [one for one in _definitions(body) if one.name == name]
     if not found:
         raise TargetError(
-            f"{place} defines no function {name!r}; name one that stands in that file as 'def {name}(…)'"
+            f"{place} defines no function {name!r}",
+            kind="no-callable",
+            hint=f"name one that the file defines as 'def {name}(…)'",
         )
     return _signature(found[-1], hashlib.sha256(text).hexdigest()[:16])
 
@@ -49,7 +51,7 @@ def _file(place: str) -> Path:
     """The file of a path or of a module, found as Python would, without importing what is around it."""
     if place.endswith(".py"):
         if not Path(place).is_file():
-            raise TargetError(f"{place}: no such file")
+            raise TargetError("no such file", kind="missing-file", path=place)
         return Path(place)
     path: list[str] | None = None
     names = place.split(".")
@@ -62,7 +64,12 @@ def _file(place: str) -> Path:
         path = list(spec.submodule_search_locations or [])
         if depth == len(names) and spec.origin and spec.origin.endswith(".py"):
             return Path(spec.origin)
-    raise TargetError(f"{place}: no module of that name is found from here, or it is not written in Python")
+    raise TargetError(
+        "no such module, or it is not written in Python",
+        kind="missing-module",
+        found=place,
+        hint="run iobench where Python can import it",
+    )
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.ClassDef]:

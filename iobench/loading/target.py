@@ -55,18 +55,26 @@ def called_of(word: str) -> Called:
     """
     match = WORD.fullmatch(word)
     if match is None:
-        raise TargetError(f"{word!r}: write it like package.module:make_loader or train.py:make_loader")
+        raise TargetError(
+            "not a function of a file or module",
+            kind="not-a-target",
+            found=repr(word),
+            hint="write package.module:make_loader or train.py:make_loader",
+        )
     name = f"{match['place']}:{match['function']}"
     function, given = callable_of(match["place"], match["function"]), given_in(word)
     needed, takes, anything = _parameters(function)
     if missing := [one for one in needed if one not in given]:
         raise TargetError(
-            f"{name}: {match['function']} needs {', '.join(missing)}; "
-            f"say it, like {name}:{missing[0]}=VALUE, or name one that can be called without"
+            f"{name} needs {', '.join(missing)}",
+            kind="missing-argument",
+            hint=f"give it, as in {name}:{missing[0]}=VALUE, or name a function without required parameters",
         )
     if unknown := [one for one in given if one not in takes and not anything]:
         raise InvalidSettings(
-            f"{name} has no parameter {', '.join(unknown)}; it takes {', '.join(takes) or 'nothing'}"
+            f"{name} has no parameter {', '.join(unknown)}",
+            kind="unknown-parameter",
+            expected=f"one of {', '.join(takes)}" if takes else "no parameters",
         )
     return Called(name, function, given, takes)
 
@@ -75,7 +83,12 @@ def function_of(word: str) -> Callable[..., Any]:
     """What a word like `train.py:step` names; TargetError where there is no such callable."""
     match = WORD.fullmatch(word)
     if match is None or match["given"] is not None:
-        raise TargetError(f"{word!r}: write it like package.module:step or train.py:step")
+        raise TargetError(
+            "not a function of a file or module",
+            kind="not-a-target",
+            found=repr(word),
+            hint="write package.module:step or train.py:step",
+        )
     return callable_of(match["place"], match["function"])
 
 
@@ -90,7 +103,7 @@ def callable_of(place: str, name: str) -> Callable[..., Any]:
     """What is called `name` in a file or a module, which is imported now; TargetError where nothing is."""
     make = getattr(_module(place), name, None)
     if not callable(make):
-        raise TargetError(f"{place}:{name}: {place} has no callable {name!r}")
+        raise TargetError(f"{place} has no callable {name!r}", kind="no-callable")
     return make  # type: ignore[no-any-return]
 
 
@@ -107,7 +120,10 @@ def made(make: Callable[..., Any], target: str, arguments: Mapping[str, Any]) ->
         raise failed(f"{target}: {name}() raised {kind_of(error)}", error) from error
     if not isinstance(loader, Iterable) and not hasattr(loader, "__getitem__"):
         raise TargetError(
-            f"{target}: {name}() returned {type(loader).__name__}, which cannot be iterated over"
+            f"{target}: the result of {name}()",
+            kind="not-iterable",
+            expected="an iterable of batches",
+            found=type(loader).__name__,
         )
     return loader  # type: ignore[no-any-return]
 
@@ -120,7 +136,7 @@ def _module(place: str) -> Any:
             return importlib.import_module(place)
         spec = importlib.util.spec_from_file_location(path.stem, path)
         if spec is None or spec.loader is None or not path.is_file():
-            raise TargetError(f"{place}: no such file")
+            raise TargetError("no such file", kind="missing-file", path=place)
         module = importlib.util.module_from_spec(spec)
         sys.modules[path.stem] = module  # so that workers can find what they are sent
         spec.loader.exec_module(module)
@@ -128,7 +144,7 @@ def _module(place: str) -> Any:
     except TargetError:
         raise
     except (Exception, SystemExit) as error:  # whatever somebody's module does when it is imported
-        raise failed(f"{place} cannot be imported: {kind_of(error)}", error) from error
+        raise failed(f"{place} cannot be imported: {kind_of(error)}", error, kind="cannot-import") from error
 
 
 def _parameters(function: Any) -> tuple[list[str], tuple[str, ...], bool]:
@@ -144,15 +160,15 @@ def _parameters(function: Any) -> tuple[list[str], tuple[str, ...], bool]:
     return needed, takes, any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
 
 
-def failed(message: str, error: BaseException) -> TargetError:
-    """The TargetError that says this, with the user's own traceback."""
-    failed = TargetError(message)
-    failed.traceback = traceback_of(error)
-    return failed
+def failed(problem: str, error: BaseException, kind: str = "raised") -> TargetError:
+    """Return a TargetError with the traceback of the user's own code."""
+    failure = TargetError(problem, kind=kind)
+    failure.traceback = traceback_of(error)
+    return failure
 
 
 def raised(error: BaseException, after: str = "") -> TargetError:
-    """The TargetError of what somebody's loader raised, `after` so many batches, with their own traceback."""
+    """Return the TargetError of an error that a user's loader raised, `after` some batches."""
     return failed(f"the loader raised {type(error).__name__}{after}: {_said(error)}", error)
 
 
@@ -208,7 +224,7 @@ def _text(error: BaseException) -> str:
 def _pair(word: str, pair: str) -> tuple[str, Value]:
     name, equals, text = pair.partition("=")
     if not equals or not name.isidentifier():
-        raise InvalidSettings(f"{word}: {pair!r} is not PARAMETER=VALUE")
+        raise InvalidSettings(word, kind="invalid-argument", expected="PARAMETER=VALUE", found=repr(pair))
     return name, _value(text)
 
 

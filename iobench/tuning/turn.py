@@ -82,7 +82,7 @@ def run_turn(
     Raises
     ------
     TargetError
-        The loader yields no batches (``no-batches``).
+        The loader yields no batches (``empty``).
     """
     began = time.perf_counter()
     collect_garbage(forking=workers > 0)
@@ -101,7 +101,7 @@ def run_turn(
                 break  # an iterator that is exhausted
             cpu_speed.sample()
         if not stream.batches:
-            raise TargetError("the loader yields no batches", kind="no-batches")
+            raise TargetError("the loader yields no batches", kind="empty")
         counters.note_memory()
         del loader
     finally:

@@ -129,13 +129,18 @@ def parse(word: str) -> Target:
     called = f"{match['place']}:{match['function']}"
     only = str(given.pop("format")) if "format" in given else None
     if unknown := [name for name in given if name not in found.takes and not found.anything]:
-        takes = ", ".join(found.takes) or "nothing"
-        raise InvalidSettings(f"{called} has no parameter {', '.join(unknown)}; it takes {takes}")
+        raise InvalidSettings(
+            f"{called} has no parameter {', '.join(unknown)}",
+            kind="unknown-parameter",
+            expected=f"one of {', '.join(found.takes)}" if found.takes else "no parameters",
+        )
     asks = [name for name in OF_DATA if name in found.needs] + [n for n in OF_CASE if n in found.takes]
     if missing := [name for name in found.needs if name not in given and name not in asks]:
         raise InvalidSettings(
-            f"{called} needs {', '.join(missing)}: say it, like {called}:{missing[0]}=VALUE "
-            f"(iobench itself gives {', '.join((*OF_DATA, *OF_CASE))} to a function that asks for them)"
+            f"{called} needs {', '.join(missing)}",
+            kind="missing-argument",
+            hint=f"give it, as in {called}:{missing[0]}=VALUE "
+            f"(iobench itself gives {', '.join((*OF_DATA, *OF_CASE))} to a function with such parameters)",
         )
     free = tuple(name for name in asks if name not in given)
     return Target(match["place"], match["function"], tuple(given.items()), free, only, found.sha256)
@@ -156,7 +161,9 @@ class TargetEpochs(Epochs):
             return target.made(self._make, self._called, self._arguments)
         except TargetError as error:
             place = target.where(error.__cause__) if error.__cause__ else ""
-            raise TargetError(f"{error} ({place})" if place else str(error)) from error
+            if place:
+                raise error.changed(problem=f"{error.problem} ({place})") from error
+            raise
 
     @property
     def ahead(self) -> bool:
@@ -212,8 +219,10 @@ def tensors_of(batch: Any, schema: Schema) -> dict[str, torch.Tensor]:
     }
     if not found:
         raise TargetError(
-            f"its batches are {type(batch).__name__} without tensors or arrays: "
-            "have them be a tensor, or a tuple or dict of tensors"
+            "the batches of the loader",
+            kind="no-tensors",
+            expected="a tensor, or a tuple or dict of tensors",
+            found=f"{type(batch).__name__} without tensors or arrays",
         )
     return found
 
