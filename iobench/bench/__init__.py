@@ -1,1 +1,1 @@
-"""Cases, measured: what is compared, in which turns, by which process, and how long it took."""
+"""Benchmark runs: cases, the plan of rounds, executors, content checks, limits and records."""

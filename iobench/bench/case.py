@@ -1,4 +1,4 @@
-"""A benchmark case: everything that decides a figure."""
+"""Benchmark case: everything that determines a figure."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from iobench.results.cases import OWN_DATA, key_of
 
 @dataclass(frozen=True)
 class Case:
-    """A dataset's variant under a loader with all of its options, and how its batches are drawn.
+    """One variant of a dataset under one loader with all options, and how its batches are drawn.
 
-    It can be pickled: a process of its own gets one, and never an open handle. Where the loader reads data
-    of its own, `variant` is an artifact of the dataset that it is compared with.
+    A case is picklable and holds no open handle, so that it can be sent to another process. If the loader
+    reads data of its own, `variant` names the artifact that it is compared with.
     """
 
     dataset: str
     content: str  # the dataset's checksum, hexadecimal
     variant: str
-    loader: Loader  # with what depends on the device decided
+    loader: Loader  # with all device-dependent options resolved
     device: str = "cpu"
     batch_size: int = 256
     order: str = "random"
@@ -34,15 +34,15 @@ class Case:
     seed: int = 0
     cache: str = "warm"
     model: str = "none"
-    step_s: float = 0.0  # that each batch keeps the device busy, in the place of a training step
-    strict: bool = False  # the device is synchronised after each step
+    step_s: float = 0.0  # seconds per batch of simulated device work, instead of a training step
+    strict: bool = False  # synchronise the device after each step
     profile: bool = False
     isolated: bool = False
     world_size: int = 1
 
     @property
     def facets(self) -> dict[str, Any]:
-        """All of it as plain values, for records: see iobench.results.cases."""
+        """All of the case as plain values, for records: see iobench.results.cases."""
         blocks = {"block_bytes": self.block_bytes, "window_bytes": self.window_bytes}
         return {
             "dataset": self.dataset,
@@ -66,22 +66,22 @@ class Case:
 
     @cached_property
     def key(self) -> str:
-        """What tells it apart from every other case of its run."""
+        """Identifier that is unique within a run, made of all facets."""
         return key_of(self.facets)
 
     def batch_bytes(self, schema: Schema) -> int:
-        """Logical bytes of a batch."""
+        """Return the logical bytes of one batch."""
         return min(self.batch_size, schema.samples) * schema.sample_bytes
 
     def row_order(self, schema: Schema, rank: int = 0) -> Order:
-        """How an epoch of a rank over such samples goes."""
+        """Return the order of one rank's epoch over such samples."""
         batching = Batching(self.order, self.batch_size, self.seed, self.block_bytes, self.window_bytes)
         return batching.row_order(schema, rank, self.world_size)
 
     def job(self, manifest: Manifest, stages: Stages = UNTIMED, rank: int = 0) -> Job:
-        """What its loader is opened over, in a rank.
+        """Return what the loader of one rank is opened over.
 
-        ManifestError or CorruptArtifact where the artifact is not there as it was prepared.
+        Raises ManifestError or CorruptArtifact if the artifact is not as it was prepared.
         """
         order = self.row_order(manifest.schema, rank)
         return Job(manifest.opener(self.variant), order, self.device, stages)

@@ -1,8 +1,7 @@
-"""Which limit a case runs into: the lowest one on the way of its bytes, in logical bytes per second.
+"""Hardware limits of cases: the lowest bandwidth on a case's data path, in logical bytes per second.
 
-There is one limit for each resource (page cache, disk, way to a device) and run, whatever slots and
-threads a case uses: else each case would have one of its own, and how much of it is reached would rank
-nothing.
+There is one limit per run and resource (page cache, disk, link to a device), whatever buffers and threads a
+case uses. With a limit of its own for each case, the share of the limit could not be compared.
 """
 
 from __future__ import annotations
@@ -23,99 +22,101 @@ from iobench.base.errors import (
     ManifestError,
 )
 from iobench.bench.case import Case
+from iobench.bench.notes import Note
 from iobench.dataset.manifest import Manifest
-from iobench.host import cache, limits
+from iobench.host import hardware_limits, page_cache
 from iobench.host.aio import DirectUnavailable
 from iobench.host.device import pick_device
-from iobench.host.limits import Below, Limit
+from iobench.host.hardware_limits import Limit, LowerCacheProbe
 from iobench.host.memory import PAGE
 from iobench.results.parts import LimitPart
 
 if TYPE_CHECKING:
     import torch
 
-SECONDS = 0.1  # for each way to a limit, and four times as long where a case has beaten one
-FIRST_LOOKS = 2  # at each way
-EVERY_S = 2.0  # from one look at a resource to the next: a tenth of the time at most
-SLOTS = 5  # that a survey copies into, as StreamLoader does
+SECONDS = 0.1  # per measurement, and four times as long after a case has exceeded a limit
+FIRST_SAMPLES = 2  # of each method
+EVERY_S = 2.0  # between two samples of a resource, so that they take a tenth of the time at most
+SLOTS = 5  # buffers that a survey copies into, as many as StreamLoader has
 
 TO_DEVICE = "host to device"
 
 Key = tuple[object, ...]
 Measure = Callable[[float], Limit]
-_Passed = tuple[Key, float, dict[Key, Measure]]
+_Step = tuple[Key, float, dict[Key, Measure]]  # resource, logical bytes per byte, methods
 
 
 @dataclass
 class _Resource:
-    """What bytes pass on the way: ways to find out how many it can pass, and what they found."""
+    """A resource on the data path: methods to measure it, and their results."""
 
-    ways: dict[Key, Measure] = field(default_factory=dict)
+    methods: dict[Key, Measure] = field(default_factory=dict)
     best: Limit | None = None
-    best_way: Measure | None = None
-    now: Limit | None = None  # the last look
-    looked: float = -math.inf
+    best_method: Measure | None = None
+    now: Limit | None = None  # the latest sample
+    sampled: float = -math.inf
     broken: bool = False
 
-    def look(self, seconds: float) -> None:
-        """Once more by the best way, or by every way several times where there was none yet."""
-        ways = [self.best_way] if self.best_way else list(self.ways.values()) * FIRST_LOOKS
-        self.try_all(ways, seconds)
-        self.looked = time.monotonic()
+    def sample(self, seconds: float) -> None:
+        """Measure by the best method, or at first by every method several times."""
+        methods = [self.best_method] if self.best_method else list(self.methods.values()) * FIRST_SAMPLES
+        self.measure(methods, seconds)
+        self.sampled = time.monotonic()
 
-    def try_all(self, ways: Iterable[Measure], seconds: float) -> None:
-        """Try these ways; the best of a look is what the resource gives now, the best of all its limit."""
-        found = [(measured, way) for way in ways if (measured := self._measured(way, seconds)) is not None]
-        if not found:
+    def measure(self, methods: Iterable[Measure], seconds: float) -> None:
+        """Measure by these methods; their best is the current sample, the best of all samples the limit."""
+        results = [(limit, one) for one in methods if (limit := self._measured(one, seconds)) is not None]
+        if not results:
             return
-        self.now, way = max(found, key=lambda one: one[0].bytes_per_s)
+        self.now, method = max(results, key=lambda one: one[0].bytes_per_s)
         if self.best is None or self.now.bytes_per_s > self.best.bytes_per_s:
-            self.best, self.best_way = self.now, way
+            self.best, self.best_method = self.now, method
 
-    def _measured(self, way: Measure, seconds: float) -> Limit | None:
+    def _measured(self, method: Measure, seconds: float) -> Limit | None:
         if self.broken:
             return None
         try:
-            return way(seconds)
-        except (DirectUnavailable, OSError):  # a disk that fails is the case's to complain of
+            return method(seconds)
+        except (DirectUnavailable, OSError):  # the rounds of its cases report a disk that fails
             self.broken = True
             return None
 
 
 class CaseLimits:
-    """One limit for each resource that the cases of a run share: the most that any way got out of it.
+    """Limits of the resources that the cases of a run share: the highest bandwidth of any method.
 
-    Each is looked at before the first round and again every few seconds, so that a machine that changes
-    meanwhile is seen; limits only rise.
+    Each resource is sampled before the first round and then every few seconds, so that changes of the
+    machine show. Limits only rise.
     """
 
     def __init__(self, manifest: Manifest, cases: Sequence[Case]) -> None:
         self._manifest, self._cases = manifest, cases
         self._resources: dict[Key, _Resource] = {}
-        self._ways: dict[str, list[_Passed]] = {}  # by case
+        self._paths: dict[str, list[_Step]] = {}  # by case
 
-    def look(self, devices: bool | None = None) -> None:
-        """Measure what was never measured, or not for a while.
+    def sample(self, devices: bool | None = None) -> None:
+        """Measure the resources that are due.
 
-        `devices`: only the ways to devices, or only what ranks of a host share; by default both.
+        `devices`: only links to devices (True), or only what the ranks of a host share (False); by default
+        both.
         """
         if not self._resources:
-            self._find_resources()
+            self._add_resources()
         for key, resource in self._resources.items():
-            if devices in (None, key[0] == TO_DEVICE) and time.monotonic() - resource.looked > EVERY_S:
-                resource.look(SECONDS)
+            if devices in (None, key[0] == TO_DEVICE) and time.monotonic() - resource.sampled > EVERY_S:
+                resource.sample(SECONDS)
 
-    def of(self, case: Case) -> LimitPart | None:
-        """The lowest limit on the case's way, and what it gives now; None where none can be measured."""
-        return lowest(self.each(case))
+    def lowest_for(self, case: Case) -> LimitPart | None:
+        """Return the lowest limit on the case's path with its latest sample; None if none was measured."""
+        return lowest(self.all_for(case))
 
-    def each(self, case: Case) -> list[LimitPart]:
-        """Every limit on the case's way that could be measured."""
-        found = []
-        for key, factor, _ in self._on_the_way(case):
+    def all_for(self, case: Case) -> list[LimitPart]:
+        """Return every limit on the case's path that was measured."""
+        limits = []
+        for key, factor, _ in self._path(case):
             resource = self._resources.get(key, _Resource())
             if resource.best is not None and resource.now is not None:
-                found.append(
+                limits.append(
                     LimitPart(
                         name=resource.best.name,
                         how=resource.best.how,
@@ -123,83 +124,87 @@ class CaseLimits:
                         reads_per_s=resource.best.reads_per_s,
                         now_bytes_per_s=resource.now.bytes_per_s * factor,
                         logical_per_byte=factor,
-                        definition=resource.best.definition,
                     )
                 )
-        return found
+        return limits
 
-    def again(self, case: Case, devices: bool | None = None) -> LimitPart | None:
-        """The lowest after a longer look at them, in the very slots of a case that has beaten it."""
-        for key, _, ways in self._on_the_way(case):
+    def remeasure(self, case: Case, devices: bool | None = None) -> LimitPart | None:
+        """Measure longer, with the buffers of a case that exceeded its limit, and return the lowest."""
+        for key, _, methods in self._path(case):
             if devices in (None, key[0] == TO_DEVICE):
-                self._resources.setdefault(key, _Resource()).try_all(ways.values(), 4 * SECONDS)
-        return self.of(case)
+                self._resources.setdefault(key, _Resource()).measure(methods.values(), 4 * SECONDS)
+        return self.lowest_for(case)
 
-    def below(self) -> Below | None:
-        """Whether a layer below this kernel caches; None where nobody can tell."""
+    def lower_cache(self) -> LowerCacheProbe | None:
+        """Probe for a cache below this kernel; None if the disk cannot be read past the page cache."""
         try:
-            return limits.below(_largest_file(self._manifest, self._manifest.artifacts))
+            return hardware_limits.probe_lower_cache(_largest_file(self._manifest, self._manifest.artifacts))
         except (DirectUnavailable, OSError, IobenchError):
             return None
 
-    def _find_resources(self) -> None:
+    def _add_resources(self) -> None:
         for case in self._cases:
-            for key, _, ways in self._on_the_way(case):
-                self._resources.setdefault(key, _Resource()).ways.update(ways)
+            for key, _, methods in self._path(case):
+                self._resources.setdefault(key, _Resource()).methods.update(methods)
 
-    def _on_the_way(self, case: Case) -> list[_Passed]:
-        if case.key not in self._ways:
-            with contextlib.suppress(OSError, IobenchError):  # files that have gone, of which rounds complain
-                self._ways[case.key] = list(self._passed(case))
-        return self._ways.get(case.key, [])
+    def _path(self, case: Case) -> list[_Step]:
+        if case.key not in self._paths:
+            with contextlib.suppress(OSError, IobenchError):  # the case's rounds report files that are gone
+                self._paths[case.key] = list(self._steps(case))
+        return self._paths.get(case.key, [])
 
-    def _passed(self, case: Case) -> Iterator[_Passed]:
-        """Each resource, logical bytes per byte that it counts, and ways to measure it as the case does."""
+    def _steps(self, case: Case) -> Iterator[_Step]:
+        """Yield each resource on the path, logical bytes per byte that it counts, and its methods."""
         schema, files = self._manifest.schema, self._manifest.files_of(case.variant)
         stored, largest = sum(map(_size, files)), self._largest
         slot_bytes, slots = case.loader.slots(case.batch_bytes(schema))
         if case.cache == "warm":
-            yield ("page cache",), 1.0, dict(_page_cache_ways(largest, slot_bytes, slots))
-        elif case.order == "random" and stored > cache.free_memory():
+            yield ("page cache",), 1.0, dict(_page_cache_methods(largest, slot_bytes, slots))
+        elif case.order == "random" and stored > page_cache.free_memory():
             size = schema.sample_bytes
-            way = partial(limits.random_read, largest, size)
-            yield ("disk, random",), schema.logical_bytes / stored, {(): way}
+            method = partial(hardware_limits.random_read, largest, size)
+            yield ("disk, random",), schema.logical_bytes / stored, {(): method}
         else:
-            way = partial(limits.sequential_read, largest)
-            yield ("disk",), schema.logical_bytes / stored, {(): way}
+            method = partial(hardware_limits.sequential_read, largest)
+            yield ("disk",), schema.logical_bytes / stored, {(): method}
         device = pick_device(case.device)
         if device.type != "cpu":
             pinned = case.loader.pins(case.device)
-            way = partial(limits.host_to_device, device, slot_bytes, pinned)
-            yield (TO_DEVICE, case.device), 1.0, {(slot_bytes, pinned): way}
+            method = partial(hardware_limits.host_to_device, device, slot_bytes, pinned)
+            yield (TO_DEVICE, case.device), 1.0, {(slot_bytes, pinned): method}
 
     @cached_property
     def _largest(self) -> Path:
-        """The file that all limits are measured with: the largest of the cases'."""
+        """The file that all limits are measured with: the largest one of the cases."""
         return _largest_file(self._manifest, dict.fromkeys(case.variant for case in self._cases))
 
 
 def lowest(limits: Iterable[LimitPart]) -> LimitPart | None:
-    """The one that ends a case's speed first; None of none."""
+    """Return the lowest limit; None if there is none."""
     return min(limits, key=lambda limit: limit.bytes_per_s, default=None)
 
 
-def _page_cache_ways(file: Path, slot_bytes: int, slots: int) -> Iterator[tuple[Key, Measure]]:
-    """Into such slots with one thread, and with all cores."""
+def _page_cache_methods(file: Path, slot_bytes: int, slots: int) -> Iterator[tuple[Key, Measure]]:
+    """Yield methods that copy into such slots with one thread, and with all cores."""
     for threads in sorted({1, len(os.sched_getaffinity(0))}):
-        yield (slot_bytes, slots, threads), partial(limits.page_cache, file, slot_bytes, slots, threads)
+        yield (
+            (slot_bytes, slots, threads),
+            partial(hardware_limits.page_cache_read, file, slot_bytes, slots, threads),
+        )
 
 
 def _largest_file(manifest: Manifest, variants: Iterable[str]) -> Path:
-    """The largest file of those variants that are there as they were; the error of one where none is."""
+    """Return the largest file of the intact variants; raises the error of one if none is intact."""
     files: list[Path] = []
-    wrong: Exception = ManifestError(
-        f"dataset {manifest.name} has no artifact to read; add one with 'iobench prepare'"
+    wrong: IobenchError = ManifestError(
+        f"dataset {manifest.name} has no artifact to read",
+        kind="no-artifacts",
+        hint="add one with 'iobench prepare'",
     )
     for variant in variants:
         try:
             manifest.opener(variant)
-        except (IobenchError, ManifestError) as error:  # which its own cases complain of
+        except IobenchError as error:  # the variant's own cases report it
             wrong = error
         else:
             files += manifest.files_of(variant)
@@ -208,19 +213,24 @@ def _largest_file(manifest: Manifest, variants: Iterable[str]) -> Path:
     return max(files, key=_size)
 
 
+def lower_cache_note(probe: LowerCacheProbe) -> Note:
+    """Return the note on a probe for a cache below the kernel."""
+    return Note("lower-cache", probe.sentence, values={"first_s": probe.first_s, "second_s": probe.second_s})
+
+
 def _size(file: Path) -> int:
     return file.stat().st_size
 
 
 @dataclass
 class Survey:
-    """All limits of this machine for one dataset, and what to know about them."""
+    """All limits of this machine for one dataset, and notes about them."""
 
     limits: list[Limit] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return limits and notes, for JSON."""
         return asdict(self)
 
 
@@ -231,38 +241,38 @@ def survey(
     seconds: float,
     on_status: Callable[[str], None] = lambda text: None,
 ) -> Survey:
-    """Every limit that a case over this dataset can run into, each measured for `seconds` a way.
+    """Measure every limit that a case of this dataset can have, for `seconds` per method.
 
-    CorruptArtifact where anything of it is not there as it was.
+    Raises CorruptArtifact if an artifact is not as it was prepared, LoaderFailed if the disk fails.
     """
     for variant in manifest.artifacts:
         manifest.opener(variant)
-    found, schema = Survey(), manifest.schema
+    result, schema = Survey(), manifest.schema
     file = _largest_file(manifest, manifest.artifacts)
     slot_bytes = max(1, min(batch_size, schema.samples) * schema.sample_bytes)
     sizes = sorted({PAGE, schema.sample_bytes})
-    disk: list[Measure] = [partial(limits.sequential_read, file)]
-    disk += [partial(limits.random_read, file, size) for size in sizes]
+    disk: list[Measure] = [partial(hardware_limits.sequential_read, file)]
+    disk += [partial(hardware_limits.random_read, file, size) for size in sizes]
     on_status("reading past the page cache")
     try:
         try:
-            found.limits += [measure(seconds) for measure in disk]
-            found.remarks.append(limits.below(file).sentence)
+            result.limits += [measure(seconds) for measure in disk]
+            result.notes.append(lower_cache_note(hardware_limits.probe_lower_cache(file)))
         except DirectUnavailable as error:
-            found.remarks.append(f"the limits of the disk were not measured: {error}")
+            result.notes.append(Note("no-disk-limits", f"the limits of the disk were not measured: {error}"))
         on_status("copying memory")
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
-            found.limits.append(limits.page_cache(file, slot_bytes, SLOTS, threads, seconds))
-            found.limits.append(limits.memory_copy(slot_bytes, SLOTS, threads, seconds))
+            result.limits.append(hardware_limits.page_cache_read(file, slot_bytes, SLOTS, threads, seconds))
+            result.limits.append(hardware_limits.memory_copy(slot_bytes, SLOTS, threads, seconds))
     except OSError as error:
         raise LoaderFailed(
-            f"{file}: cannot be read: {error.strerror}; see what is wrong with the disk"
+            f"cannot be read: {error.strerror}", kind="read-error", path=file, hint="check the disk"
         ) from error
     if device.type != "cpu":
         on_status("copying to the device and back")
-        found.limits += [
+        result.limits += [
             measure(device, slot_bytes, pinned, seconds)
-            for measure in (limits.host_to_device, limits.device_to_host)
+            for measure in (hardware_limits.host_to_device, hardware_limits.device_to_host)
             for pinned in (True, False)
         ]
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""Where a loop's time goes as the device sees it: computing, or waiting for the next batch."""
+"""Device-side clock of a training loop: time spent computing and time spent waiting for batches."""
 
 from __future__ import annotations
 
@@ -16,23 +16,28 @@ Batch = TypeVar("Batch")
 
 
 class DeviceClock:
-    """Marks in the consumer's stream, around each step: nobody waits for the device to set them.
+    """Events recorded in the consumer's stream around each step, without synchronisation.
 
-    A step's time is *computing*; the time between the end of one step and the beginning of the next
-    is *waiting*: for the disk, for the host, and for a copy in the consumer's own stream. It is
-    idle time of the device, not of the host, which may be many steps ahead of it. On the CPU both
-    are one thing, and the host's clock is read.
+    The time of a step is *computing*. The time between the end of one step and the start of the next is
+    *waiting*: for the disk, for the host, and for a copy in the consumer's own stream. It is idle time of
+    the device, not of the host, which may be many steps ahead. On the CPU both are the same, and the
+    host's clock is read.
 
-    `strict`: synchronise after each step, as a loop does that looks at its loss: then copies and
-    steps do not overlap, and the host's own waits can be compared with these.
+    As a context manager it synchronises the device on entry and exit; after an error nothing is read.
+    For a user's own loop, whose device must not be synchronised, call `begin` and `settle` instead.
 
-    A context: the device is idle when it is entered and when it is left; after an error nothing is read.
-    A loop of somebody else's, whose device is not ours to wait for, says `begin` and `settle` instead.
+    Parameters
+    ----------
+    device : Device
+        The device that the loop computes on.
+    strict : bool
+        Synchronise after each step, as a loop does that reads its loss. Copies and steps then do not
+        overlap, and the host's waits are comparable with these.
     """
 
     def __init__(self, device: Device, strict: bool = False) -> None:
         self._device, self._strict = device, strict
-        self._marks: deque[Mark] = deque()  # where each step begins and ends, in turn
+        self._marks: deque[Mark] = deque()  # start and end of each step, in order
         self._last: Any = None
         self.waits, self.steps = Durations(), Durations()
 
@@ -47,7 +52,7 @@ class DeviceClock:
             self._read()
 
     def around(self, step: Callable[[Batch], object]) -> Callable[[Batch], None]:
-        """The step, with a mark before and one behind it."""
+        """Return the step with an event recorded before and after it."""
 
         def run(batch: Batch) -> None:
             self._mark()
@@ -60,7 +65,7 @@ class DeviceClock:
         return run
 
     def over(self, items: Iterable[Batch]) -> Iterator[Batch]:
-        """The same items, with a mark before and one behind what is done with each."""
+        """Yield the same items, with an event recorded before and after the consumer's work on each."""
         for item in items:
             self._mark()
             yield item
@@ -68,11 +73,11 @@ class DeviceClock:
             self._read()
 
     def begin(self) -> None:
-        """Count from here: from the end of what the device was asked for so far."""
+        """Start counting at the end of the work queued on the device so far."""
         self._last = self._device.mark()
 
     def settle(self, seconds: float) -> None:
-        """Read what the device gets through within that time, and raise nothing: it may hang, or be lost."""
+        """Read the events that complete within `seconds`; never raise, because the device may hang."""
         if not self._device.is_host:
             waiting = threading.Thread(target=self._quietly, args=(self._device.synchronize,), daemon=True)
             waiting.start()
@@ -80,14 +85,14 @@ class DeviceClock:
         self._quietly(self._read)
 
     def _quietly(self, call: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the device's own error, which whoever works with it meets, too
+        with suppress(RuntimeError):  # an error of the device, which the loop itself meets as well
             call()
 
     def _mark(self) -> None:
         self._marks.append(self._device.mark())
 
     def _read(self) -> None:
-        """Note what the device is through with, so that marks do not pile up."""
+        """Consume completed events, so that they do not accumulate."""
         while self._marks and self._marks[0].reached():
             mark = self._marks.popleft()
             ended = self.steps if len(self.waits) > len(self.steps) else self.waits

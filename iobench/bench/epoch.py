@@ -1,4 +1,4 @@
-"""One round of one case: opened once, as many epochs as fill it, under meter and counters."""
+"""One timed round of a case: open the loader once, and run epochs under meter and counters."""
 
 from __future__ import annotations
 
@@ -19,52 +19,66 @@ from iobench.base.errors import (
 from iobench.base.text import reason
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Durations, Meter
-from iobench.bench.peers import Nobody, Peers
+from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
-from iobench.host.pace import PaceWatch
+from iobench.host.cpu_speed import CpuSpeedProbe
+from iobench.loading.host_to_device import DeviceBatch, HostToDevice, device_errors
 from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure, samples_of
 from iobench.loading.order import row_count
 from iobench.loading.stages import UNTIMED, Profile
-from iobench.loading.transfer import DeviceBatch, HostToDevice, device_errors
-from iobench.results.parts import DiskPart, Measured, MemoryPart, OthersPart, ProcessorPart, TimingPart
+from iobench.results.parts import BackgroundPart, DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
 
 Consumer = Callable[[DeviceBatch], None]
 
-MOST_EPOCHS = 10_000  # in a round, and between the numbers of two rounds' epochs
+MOST_EPOCHS = 10_000  # in a round; epoch numbers of consecutive rounds are this far apart
 
 
 @dataclass
-class Round:
-    """What is to be measured: which round, what is done with each batch, and how long it should last.
+class RoundSpec:
+    """Specification of a round.
 
-    `seconds` of 0 is a single epoch. `ended` is called after each epoch, outside the clock. All `peers`
-    begin each epoch at the same moment.
+    Attributes
+    ----------
+    number : int
+        Round number, which determines the numbers of its epochs.
+    consume : callable
+        Called with each batch on the device.
+    seconds : float
+        Least duration; 0 for a single epoch.
+    profile : Profile or None
+        Collects the time of stages.
+    strict : bool
+        Synchronise the device after each batch.
+    ended : callable
+        Called after each epoch, outside the clock.
+    group : ProcessGroup
+        The ranks that begin each epoch at the same moment.
     """
 
     number: int
     consume: Consumer
     seconds: float
     profile: Profile | None = None
-    strict: bool = False  # synchronise the device after each batch
+    strict: bool = False
     ended: Callable[[], None] = lambda: None
-    peers: Peers = field(default_factory=Nobody)
+    group: ProcessGroup = field(default_factory=SingleProcess)
 
 
-def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> Measured:
-    """Open a loader, run epochs until they have lasted as long as wanted, and time them.
+def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -> Measured:
+    """Open a loader, run epochs for the specified duration, and time them.
 
-    Each batch is handed over on the device. An epoch's clock stops after the device is synchronised,
-    over ranks that of the slowest; closing is not timed. WrongContent where other than all samples of
-    this rank's share came out.
+    Each batch is passed to the consumer on the device. The clock of an epoch stops after the device is
+    synchronised; over several ranks the slowest counts. Closing is not timed. Raises WrongContent if the
+    number of samples differs from this rank's share.
     """
-    profile, schema = wanted.profile, job.opener.schema
+    profile, schema = spec.profile, job.opener.schema
     job = replace(job, stages=profile or UNTIMED)
-    opening, meter, clock = Meter(), Meter(), _clock(transfer, wanted)
-    consume = wanted.consume if clock is None else clock.around(wanted.consume)
+    opening, meter, clock = Meter(), Meter(), _clock(transfer, spec)
+    consume = spec.consume if clock is None else clock.around(spec.consume)
     counters = Counters(job.opener.path, early_snapshot=loader.workers > 0)
     collect_garbage(forking=loader.workers > 0)
-    paces = PaceWatch()
+    cpu_speed = CpuSpeedProbe()
     path = job.opener.path
     with device_errors(str(path)), disk_errors(path), _counting(counters) as counts, guarded(path) as check:
         with opening:
@@ -73,46 +87,50 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, wanted: Round) -> 
             opening_bytes = counters.disk_so_far()
             consume = _checked(check, consume)
             done = samples = logical_bytes = 0
-            whole_s = 0.0  # of all ranks
-            while not done or (whole_s < wanted.seconds and done < MOST_EPOCHS):
-                asked = asked_of(loader, job, wanted.number * MOST_EPOCHS + done)
+            whole_s = 0.0  # of the slowest rank
+            while not done or (whole_s < spec.seconds and done < MOST_EPOCHS):
+                asked = asked_of(loader, job, spec.number * MOST_EPOCHS + done)
                 before_s = meter.elapsed_s
-                wanted.peers.ready()
+                spec.group.barrier()
                 with meter, clock or nullcontext():
                     came, came_bytes = _drain(epochs, asked, transfer, meter, consume)
                 _check_count(loader, came, _due(asked, schema.samples))
-                whole_s += max(wanted.peers.gathered(meter.elapsed_s - before_s))
+                whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
-                wanted.ended()
-                paces.look()
+                spec.ended()
+                cpu_speed.sample()
             counters.note_memory()
-    waits = meter.waits if clock is None else clock.waits  # the host's own may run ahead of the device
+    waits = meter.waits if clock is None else clock.waits  # the host may run ahead of the device
     timing = timing_of(opening, meter, waits, done, (samples, logical_bytes))
-    if wanted.peers.count > 1:
+    if spec.group.world_size > 1:
         timing = replace(timing, epochs_s=whole_s, own_s=meter.elapsed_s)
     timing = replace(timing, **_split(profile, epochs, opening, meter))
-    made = measured_of(timing, counts[0], paces)
+    made = measured_of(timing, counts[0], cpu_speed)
     return replace(made, disk=replace(made.disk, opening_bytes=opening_bytes))
 
 
-def _clock(transfer: HostToDevice, wanted: Round) -> DeviceClock | None:
-    """The device's own clock; None on the host, where the meter says the same."""
-    return None if transfer.room.is_host else DeviceClock(transfer.room, wanted.strict)
+def _clock(transfer: HostToDevice, spec: RoundSpec) -> DeviceClock | None:
+    """Return the device's clock; None on the CPU, where the meter is equivalent."""
+    return None if transfer.device_api.is_host else DeviceClock(transfer.device_api, spec.strict)
 
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turn an OSError of the disk under an artifact, or of files that have gone, into LoaderFailed."""
+    """Convert an OSError of the disk or of missing files into LoaderFailed."""
     try:
         yield
     except IobenchError:  # some of which are an OSError, too
         raise
     except OSError as error:
-        raise LoaderFailed(f"reading {error.filename or path}: {error.strerror or reason(error)}") from error
+        raise LoaderFailed(
+            f"cannot be read: {error.strerror or reason(error)}",
+            kind="read-error",
+            path=error.filename or path,
+        ) from error
 
 
 def _checked(check: Callable[[], None], consume: Consumer) -> Consumer:
-    """The same after a look at whether the batch was read from the disk at all."""
+    """Return the consumer, preceded by a check for bus errors of mapped files."""
 
     def consume_checked(batch: DeviceBatch) -> None:
         check()
@@ -122,24 +140,24 @@ def _checked(check: Callable[[], None], consume: Consumer) -> Consumer:
 
 
 def opened(loader: Loader, job: Job) -> Epochs:
-    """The loader over an artifact whose reader is told in which order it will be asked."""
-    told = replace(job.opener, random=job.order.kind != "sequential")
+    """Open the loader, with a reader that knows whether the order is sequential."""
+    opener = replace(job.opener, random=job.order.kind != "sequential")
     try:
-        return loader.open(replace(job, opener=told))
+        return loader.open(replace(job, opener=opener))
     except (IobenchError, torch.OutOfMemoryError, torch.AcceleratorError):
         raise
     except Exception as error:  # a loader of another package may fail in any way
-        raise failure(loader, told, error) from error
+        raise failure(loader, opener, error) from error
 
 
 def asked_of(loader: Loader, job: Job, number: int) -> Asked:
-    """What a loader is asked for an epoch: the rows of its batches, or its number."""
+    """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style)."""
     return number if loader.own_order else loader.rows(job.order, job.opener.schema.samples, number)
 
 
 @contextmanager
 def heap_restored() -> Iterator[None]:
-    """Undo what `collect_garbage` does to the heap; what had been frozen before stays so."""
+    """Undo the `gc.freeze` of `collect_garbage`, unless objects had been frozen before."""
     before = gc.get_freeze_count()
     try:
         yield
@@ -149,10 +167,10 @@ def heap_restored() -> Iterator[None]:
 
 
 def collect_garbage(forking: bool) -> None:
-    """Collect what earlier rounds left, without a look at everything that was imported: a tenth of a second.
+    """Collect the garbage of earlier rounds; then freeze the heap, which saves 0.1 s per collection.
 
-    Where workers are forked the heap is as their parent's usually is: what they copy of it by
-    looking at it counts as theirs.
+    If workers are forked the heap stays unfrozen, as in a user's process: pages that workers copy when
+    their collector visits them count as theirs.
     """
     if forking:
         gc.unfreeze()
@@ -164,7 +182,7 @@ def collect_garbage(forking: bool) -> None:
 def timing_of(
     opening: Meter, meter: Meter, waits: Durations, count: int, came: tuple[int, int]
 ) -> TimingPart:
-    """The times of so many epochs in which so many samples and logical bytes came."""
+    """Return the timing of `count` epochs; `came` is their number of samples and of logical bytes."""
     return TimingPart(
         samples=came[0],
         logical_bytes=came[1],
@@ -178,19 +196,19 @@ def timing_of(
     )
 
 
-def measured_of(timing: TimingPart, counts: Counts, paces: PaceWatch) -> Measured:
-    """The parts of a record that whoever measures can know, from what was counted meanwhile."""
+def measured_of(timing: TimingPart, counts: Counts, cpu_speed: CpuSpeedProbe) -> Measured:
+    """Return the parts of a record that follow from timing and counters."""
     return Measured(
         timing=timing,
         processor=ProcessorPart(
-            cpu_s=counts.cpu_s - paces.used_s,
+            cpu_s=counts.cpu_s - cpu_speed.used_s,
             major_faults=counts.major_faults,
             steal_s=counts.steal_s,
-            pace_per_s=paces.stop(),
+            cpu_speed_per_s=cpu_speed.stop(),
         ),
         disk=DiskPart(read_bytes=counts.disk_bytes, device_read_bytes=counts.device_disk_bytes),
         memory=MemoryPart(peak_bytes=counts.memory_bytes),
-        others=OthersPart(**asdict(counts.others)),
+        background=BackgroundPart(**asdict(counts.background)),
     )
 
 
@@ -199,13 +217,13 @@ def _split(profile: Profile | None, epochs: Epochs, opening: Meter, meter: Meter
         return {}
     return {
         "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.waits.total_s, epochs.ahead),
-        "beside_s": profile.beside_s,
-        "spans_s": profile.cost_s,
+        "reader_threads_s": profile.background_s,
+        "profiling_s": profile.cost_s,
     }
 
 
 def _due(asked: Asked, samples: int) -> int:
-    """Samples that an epoch of this rank has to give."""
+    """Return the number of samples due in an epoch of this rank."""
     return samples if isinstance(asked, int) else sum(map(row_count, asked))
 
 
@@ -214,17 +232,21 @@ def _check_count(loader: Loader, came: int, samples: int) -> None:
         return
     if loader.drops and 0 < came < samples:
         return
-    what = f"dropped {samples - came}" if came < samples else f"repeated {came - samples}"
-    raise WrongContent(f"the loader gave {came:,} of {samples:,} samples: it {what}")
+    raise WrongContent(
+        "the loader delivered another number of samples",
+        kind="wrong-count",
+        expected=f"{samples:,}",
+        found=f"{came:,}",
+    )
 
 
 def _drain(
     epochs: Epochs, asked: Asked, transfer: HostToDevice, meter: Meter, consume: Consumer
 ) -> tuple[int, int]:
-    """Samples that reached the device and their bytes, all of them by the time this returns."""
+    """Run one epoch and synchronise; return the samples delivered to the device and their bytes."""
     schema, samples, logical_bytes = epochs.opener.schema, 0, 0
     first, foreign = schema.fields[0].name, epochs.loader.foreign
-    stages = UNTIMED if transfer.room.is_host else epochs.stages  # on the CPU nothing moves
+    stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
     with closing(epochs.epoch(asked)) as batches:
         for batch in meter.over(map(stages.timed("host_to_device", transfer.move), batches)):
             if foreign:
@@ -239,7 +261,7 @@ def _drain(
 
 @contextmanager
 def _counting(counters: Counters) -> Iterator[list[Counts]]:
-    """Counts of the block, in the list once it has ended: by then workers were reaped."""
+    """Count within the block; the counts are in the list at its end, when workers have been reaped."""
     counts: list[Counts] = []
     counters.start()
     try:

@@ -1,4 +1,4 @@
-"""Whoever proves and measures cases, one at a time, when the run says so."""
+"""Executors: they verify and measure one case at a time for the run loop."""
 
 from __future__ import annotations
 
@@ -10,174 +10,175 @@ from typing import Protocol
 from iobench.base import thresholds
 from iobench.bench import trace
 from iobench.bench.case import Case
-from iobench.bench.epoch import Round, asked_of, measure
-from iobench.bench.foreign_proof import ForeignProof
+from iobench.bench.content_check import ContentCheck
+from iobench.bench.epoch import RoundSpec, asked_of, measure
 from iobench.bench.observer import Progress
-from iobench.bench.peers import Nobody, Peers
-from iobench.bench.proof import Proof
-from iobench.bench.training import Busy, Trainer
+from iobench.bench.process_group import ProcessGroup, SingleProcess
+from iobench.bench.training import SimulatedStep, Trainer
+from iobench.bench.user_loader_check import UserLoaderCheck
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import verify_artifact
 from iobench.formats import Schema
 from iobench.host.device import pick_device
+from iobench.loading.host_to_device import DeviceBatch, HostToDevice
 from iobench.loading.stages import Profile
-from iobench.loading.transfer import DeviceBatch, HostToDevice
-from iobench.results.parts import Measured, ProofPart
+from iobench.results.parts import ContentCheckPart, Measured
 
 
 class TookTooLong(Exception):
-    """A case is given up in the middle of what it does, since others need the time, too."""
+    """A running verification was cancelled to leave time for other cases."""
 
 
 @dataclass
 class Tick:
-    """What happens beside each batch: an interrupt is taken, and whoever watches is told."""
+    """Callback after each batch: checks for Ctrl-C and updates the progress."""
 
     check_interrupt: Callable[[], None] = lambda: None
     progress: Progress = field(default_factory=Progress)
 
     def __call__(self) -> None:
-        """Note a batch; KeyboardInterrupt where Ctrl-C has come."""
+        """Count one batch; raises KeyboardInterrupt after Ctrl-C."""
         self.check_interrupt()
         self.progress.batches += 1
 
 
 class Executor(Protocol):
-    """Runs cases; what is wrong with one is a IobenchError or a IobenchError."""
+    """Runs cases; an invalid or failing case raises IobenchError."""
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
-        """Run a case once, every sample hashed on the device, and then the other warm-up rounds.
+    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
+        """Verify a case: run one epoch with every sample hashed on the device, then the other warm-ups.
 
-        What was found of an order of its own, or of somebody's own loader; None where all came as told.
+        Returns details of the check for iterable-style and user-defined loaders; None for a map-style
+        loader that delivered exactly the requested rows.
         """
 
     def ready(self, case: Case, tick: Tick) -> None:
-        """Have a case that was proved ready for a round, before its cache is made warm or cold."""
+        """Prepare a verified case for a round, before its cache is warmed or evicted."""
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
-        """Time round `number` of a case; one result for each rank."""
+        """Time round `number` of a case and return one result per rank."""
 
     def end(self, case: Case) -> None:
-        """Let go of what was kept for a case; it may be asked for again."""
+        """Release the resources of a case, which may be measured again later."""
 
     def trace(self, case: Case, path: Path) -> None:
-        """Write what torch.profiler sees of a case's first batches."""
+        """Write a torch.profiler trace of a case's first batches."""
 
     def close(self) -> None:
-        """End whatever was started."""
+        """End all processes that were started."""
 
 
 class InProcess:
-    """In this process, which may be one of several ranks."""
+    """Runs cases in this process, which may be one of several ranks."""
 
-    def __init__(self, manifest: Manifest, peers: Peers | None = None) -> None:
-        self._manifest, self._peers = manifest, peers or Nobody()
+    def __init__(self, manifest: Manifest, group: ProcessGroup | None = None) -> None:
+        self._manifest, self._group = manifest, group or SingleProcess()
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
-        """Prove it, and warm it up; WrongContent where other than the dataset reached the device."""
+    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
+        """Verify and warm up a case; raises WrongContent if the device did not receive the dataset."""
         if self._manifest.unchanged(case.variant):
             self._manifest.opener(case.variant).check()  # a library may abort on damaged pages
         else:
             verify_artifact(self._manifest, case.variant)
-        job = case.job(self._manifest, rank=self._peers.rank)
-        proof = (
-            ForeignProof(case, self._manifest)
+        job = case.job(self._manifest, rank=self._group.rank)
+        check = (
+            UserLoaderCheck(case, self._manifest)
             if case.loader.foreign
-            else Proof(case.loader, job, self._manifest, asked_of(case.loader, job, 0), self._peers)
+            else ContentCheck(case.loader, job, self._manifest, asked_of(case.loader, job, 0), self._group)
         )
-        step = Step.of(case, self._manifest.schema)
+        step = TrainingStep.of(case, self._manifest.schema)
 
         def consume(batch: DeviceBatch) -> None:
-            step.transfer.lag()  # memory that is used again too soon shows only where the consumer is late
-            proof.add(batch)
+            step.transfer.lag()  # memory that is reused too early shows only if the consumer is late
+            check.add(batch)
 
-        self._run(case, Round(0, consume, seconds=0.0), tick, step)
-        found = proof.conclude()
+        self._run(case, RoundSpec(0, consume, seconds=0.0), tick, step)
+        result = check.conclude()
         for _ in range(warmup - 1):
             self.warm_up(case, tick)
-        return found
+        return result
 
     def warm_up(self, case: Case, tick: Tick) -> None:
-        """Run an epoch that nobody times, after which libraries are loaded and memory is touched."""
-        self._run(case, Round(0, lambda batch: None, seconds=0.0), tick)
+        """Run an untimed epoch, which loads libraries and touches memory."""
+        self._run(case, RoundSpec(0, lambda batch: None, seconds=0.0), tick)
 
     def ready(self, case: Case, tick: Tick) -> None:
-        """It is since it was proved."""
+        """Do nothing: the verification has warmed it up."""
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
-        """Time it: as many epochs as fill the round, or one from a cold disk."""
+        """Time as many epochs as fill a round, or one with a cold cache."""
         profile = Profile() if case.profile else None
         seconds = 0.0 if case.cache == "cold" else thresholds.ROUND_S
-        return [self._run(case, Round(number, lambda batch: None, seconds, profile), tick)]
+        return [self._run(case, RoundSpec(number, lambda batch: None, seconds, profile), tick)]
 
     def trace(self, case: Case, path: Path) -> None:
-        """Write it as a Chrome trace."""
-        step = Step.of(case, self._manifest.schema)
+        """Write a Chrome trace."""
+        step = TrainingStep.of(case, self._manifest.schema)
         trace.write(path, case.loader, case.job(self._manifest), step.transfer, step)
 
     def end(self, case: Case) -> None:
-        """Nothing is kept."""
+        """Do nothing: no resources are held between rounds."""
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Do nothing: no processes were started."""
 
-    def _run(self, case: Case, wanted: Round, tick: Tick, step: Step | None = None) -> Measured:
-        """A round with the case's training step on each batch, on a device that no other case fills."""
-        step, first = step or Step.of(case, self._manifest.schema), wanted.consume
-        work = wanted.profile.timed("compute", step) if wanted.profile and step.trains else step
+    def _run(self, case: Case, spec: RoundSpec, tick: Tick, step: TrainingStep | None = None) -> Measured:
+        """Run a round with the case's training step on each batch, after freeing other cases' memory."""
+        step, first = step or TrainingStep.of(case, self._manifest.schema), spec.consume
+        work = spec.profile.timed("compute", step) if spec.profile and step.trains else step
 
         def consume(batch: DeviceBatch) -> None:
             tick()
             first(batch)
             work(batch)
 
-        step.transfer.make_room()
+        step.transfer.release_memory()
         measured = measure(
             case.loader,
-            case.job(self._manifest, rank=self._peers.rank),
+            case.job(self._manifest, rank=self._group.rank),
             step.transfer,
-            replace(wanted, consume=consume, strict=case.strict, ended=step.note_loss, peers=self._peers),
+            replace(spec, consume=consume, strict=case.strict, ended=step.note_loss, group=self._group),
         )
         allocated, reserved = step.transfer.peak_bytes() or (None, None)
         memory = replace(measured.memory, device_allocated_bytes=allocated, device_reserved_bytes=reserved)
         return replace(measured, memory=memory, loss=step.loss)
 
 
-class Step:
-    """What a case does with each batch: nothing, a training step, or what keeps the device busy for as long.
+class TrainingStep:
+    """Work of a case on each batch: none, a training step, or simulated device work of fixed length.
 
-    Training begins on the same weights always.
+    Training always starts from the same weights.
     """
 
     def __init__(
-        self, transfer: HostToDevice, trainer: Trainer | None = None, busy: Busy | None = None
+        self, transfer: HostToDevice, trainer: Trainer | None = None, busy: SimulatedStep | None = None
     ) -> None:
         self.transfer, self._trainer, self._busy = transfer, trainer, busy
         self.loss: float | None = None
 
     @classmethod
-    def of(cls, case: Case, schema: Schema) -> Step:
-        """The case's step, anew."""
+    def of(cls, case: Case, schema: Schema) -> TrainingStep:
+        """Create the step of a case."""
         transfer = HostToDevice(pick_device(case.device), case.loader.copies_without_blocking)
         if case.step_s:
-            return cls(transfer, busy=Busy(transfer.device, case.step_s))
+            return cls(transfer, busy=SimulatedStep(transfer.device, case.step_s))
         if case.model == "none":
             return cls(transfer)
         return cls(transfer, Trainer(case.model, schema, transfer.device, case.seed))
 
     @property
     def trains(self) -> bool:
-        """Whether there is a training step, or what stands in for one."""
+        """Whether there is a real or simulated training step."""
         return self._trainer is not None or self._busy is not None
 
     def __call__(self, batch: DeviceBatch) -> None:
-        """Train on a batch, as a training loop does: without waiting for the device."""
+        """Train on a batch without waiting for the device, as a training loop does."""
         if self._trainer is not None:
             self._trainer.step(batch)
         if self._busy is not None:
             self._busy()
 
     def note_loss(self) -> None:
-        """Keep the loss after the first epoch: how many a round has differs from case to case."""
+        """Store the loss after the first epoch, because the number of epochs in a round varies by case."""
         if self._trainer is not None and self.loss is None:
             self.loss = self._trainer.loss

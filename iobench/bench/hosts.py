@@ -1,4 +1,4 @@
-"""What is done once for each host, whatever number of processes measure there: its page cache, its limits."""
+"""Per-host work of a run, whatever number of processes measure there: page cache and limits."""
 
 from __future__ import annotations
 
@@ -8,63 +8,63 @@ from typing import Protocol
 from iobench.bench.case import Case
 from iobench.bench.case_limits import CaseLimits
 from iobench.dataset.manifest import Manifest
-from iobench.host import cache
-from iobench.host.limits import Below
+from iobench.host import page_cache
+from iobench.host.hardware_limits import LowerCacheProbe
 from iobench.results.parts import CachePart, LimitPart
 
-WARMED = "by the rounds before: the files are the loader's own"
+WARMED = "by earlier rounds: the files are the loader's own"
 
 
 class Hosts(Protocol):
-    """Every host that takes part in a run."""
+    """All hosts of a run."""
 
     def establish(self, case: Case) -> CachePart:
-        """Bring the page cache into the case's state, and say how.
+        """Bring the page cache into the case's state and describe it.
 
-        ColdCacheUnavailable where it cannot be.
+        Raises ColdCacheUnavailable if that is impossible.
         """
 
-    def look_at_limits(self) -> None:
-        """Measure what was never measured, or not for a while, if that is wanted."""
+    def sample_limits(self) -> None:
+        """Measure the limits that are due, if the run measures limits."""
 
     def limit(self, case: Case) -> LimitPart | None:
-        """The lowest limit on a case's way; None where none can be, or is to be, measured."""
+        """Return the lowest limit on a case's path; None if none is measured."""
 
-    def limit_again(self, case: Case) -> LimitPart | None:
-        """The same after a longer look, because the case has beaten it."""
+    def remeasure_limit(self, case: Case) -> LimitPart | None:
+        """Return the same after a longer measurement, because the case has exceeded it."""
 
-    def below(self) -> Below | None:
-        """Whether a layer below the kernel caches; None where nobody can tell, or nobody asks."""
+    def lower_cache(self) -> LowerCacheProbe | None:
+        """Probe for a cache below the kernel; None if that is impossible or limits are off."""
 
 
-class OneHost:
-    """This one."""
+class LocalHost:
+    """This host alone."""
 
     def __init__(self, manifest: Manifest, cases: Sequence[Case], sudo: bool, limits: bool) -> None:
         self._manifest, self._sudo = manifest, sudo
         self.limits = CaseLimits(manifest, cases) if limits else None
 
     def establish(self, case: Case) -> CachePart:
-        """Warm its files, or evict them and see that they are gone."""
+        """Warm the case's files, or evict them and verify that."""
         manifest = self._manifest
         if case.loader.own_data:
             return CachePart(mode=case.cache, residency=None, method=WARMED)
         files, logical = manifest.files_of(case.variant), manifest.schema.logical_bytes
-        return CachePart(**cache.establish(case.cache, files, logical, self._sudo))
+        return CachePart(**page_cache.establish(case.cache, files, logical, self._sudo))
 
-    def look_at_limits(self) -> None:
-        """Measure what was never measured, or not for a while."""
+    def sample_limits(self) -> None:
+        """Measure the limits that are due."""
         if self.limits:
-            self.limits.look()
+            self.limits.sample()
 
     def limit(self, case: Case) -> LimitPart | None:
-        """The lowest limit on the case's way."""
-        return self.limits.of(case) if self.limits and not case.loader.own_data else None
+        """Return the lowest limit on the case's path; None if it reads files that are not ours."""
+        return self.limits.lowest_for(case) if self.limits and not case.loader.own_data else None
 
-    def limit_again(self, case: Case) -> LimitPart | None:
-        """The same after a longer look."""
-        return self.limits.again(case) if self.limits else None
+    def remeasure_limit(self, case: Case) -> LimitPart | None:
+        """Return the same after a longer measurement."""
+        return self.limits.remeasure(case) if self.limits else None
 
-    def below(self) -> Below | None:
-        """Whether a layer below this kernel caches."""
-        return self.limits.below() if self.limits else None
+    def lower_cache(self) -> LowerCacheProbe | None:
+        """Probe for a cache below this kernel."""
+        return self.limits.lower_cache() if self.limits else None

@@ -1,8 +1,8 @@
-"""A process for each case, which lives through all of its rounds and runs when it is told to.
+"""Isolated execution: one process per case, which lives through all of its rounds.
 
-Libraries, allocators, thread pools and leaks of one case cannot touch another's figure there, and a
-library that aborts or hangs ends its own case, not the run. A case and its rounds travel as pickles of
-our own making, figures come back; never an open handle.
+Libraries, allocators, thread pools and leaks of one case cannot affect another's figures, and a library
+that aborts or hangs ends its own case, not the run. Cases and results travel as pickles of iobench's own
+objects, never as open handles.
 """
 
 from __future__ import annotations
@@ -24,84 +24,84 @@ from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress
 from iobench.dataset.manifest import Manifest
-from iobench.host import cache
+from iobench.host import page_cache
 from iobench.host.forkserver import ForkServer
 from iobench.host.process import START_S, KillableProcess
-from iobench.results.parts import Measured, ProofPart
+from iobench.results.parts import ContentCheckPart, Measured
 
 POLL_S = 0.05
-KEPT_FREE = 0.125  # of the memory, for whoever is measured
-PRELOADED = (__name__,)  # and torch with it: what every case needs, so that none pays for what others need
+KEPT_FREE = 0.125  # share of the memory for the case that is measured
+PRELOADED = (__name__,)  # and torch with it: modules that every case needs, and no others
 
 
 class Isolated:
-    """Each case in a process of its own; killed where no batch comes for `timeout_s`.
+    """Runs each case in a process of its own, and kills it if no batch comes for `timeout_s`.
 
-    It lives through all rounds, unless memory runs short: then who was not asked for longest ends, and is
-    started and warmed up again before its next turn.
+    Processes live through all rounds. If memory runs short, the least recently used one is ended; it is
+    started and warmed up again before its next round.
     """
 
     def __init__(self, manifest: Manifest, timeout_s: float) -> None:
         self._manifest, self._timeout_s = manifest, timeout_s
         self._processes: dict[str, CaseProcess] = {}
-        self._room = cache.free_memory()  # before there is any of them
+        self._room = page_cache.free_memory()  # before any process is started
         self._server = ForkServer(*PRELOADED)
 
-    def prove(self, case: Case, warmup: int, tick: Tick) -> ProofPart | None:
-        """Start the case's process and have it prove and warm up; errors as in this process."""
-        found: ProofPart | None = self._ask(case, tick, "prove", warmup)
+    def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:
+        """Start the case's process and verify in it; raises the errors of `InProcess.prove`."""
+        result: ContentCheckPart | None = self._ask(case, tick, "prove", warmup)
         self._processes[case.key].warm = True
-        return found
+        return result
 
     def ready(self, case: Case, tick: Tick) -> None:
-        """Where its process has ended meanwhile, have another one run an epoch untimed."""
+        """If the case's process has ended, start a new one and run an untimed epoch in it."""
         if case.key not in self._processes or not self._processes[case.key].warm:
             self._ask(case, tick, "warm up", None)
             self._processes[case.key].warm = True
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
-        """Have its process time a round."""
-        found: list[Measured] = self._ask(case, tick, "measure", number)
-        return found
+        """Time a round in the case's process."""
+        measured: list[Measured] = self._ask(case, tick, "measure", number)
+        return measured
 
     def trace(self, case: Case, path: Path) -> None:
-        """Have its process write a trace."""
+        """Write a trace in the case's process."""
         self._ask(case, Tick(), "trace", path)
 
     def end(self, case: Case) -> None:
-        """End the case's process; a new one is started where it is asked for again."""
+        """End the case's process; a later call starts a new one."""
         if case.key in self._processes:
             self._processes.pop(case.key).end()
 
     def close(self) -> None:
-        """End all processes, at once."""
+        """End all processes."""
         while self._processes:
             self._processes.popitem()[1].end()
         self._server.close()
 
     def _ask(self, case: Case, tick: Tick, what: str, argument: object) -> Any:
         if case.key in self._processes:
-            self._processes[case.key] = self._processes.pop(case.key)  # the last one is the latest
+            self._processes[case.key] = self._processes.pop(case.key)  # the dict is ordered by last use
         else:
             self._make_room(case)
             self._processes[case.key] = CaseProcess(case, self._manifest.root, self._server)
         try:
             return self._processes[case.key].ask(what, argument, tick, self._timeout_s)
-        except BaseException as error:  # an interrupt, too: what it was doing is not known any more
+        except BaseException as error:  # also after Ctrl-C: the state of the process is unknown
             if not isinstance(error, IobenchError) or isinstance(error, CaseDied):
                 self._processes.pop(case.key).end()
             raise
 
     def _make_room(self, case: Case) -> None:
-        """End processes until there is memory for another one and for the case's data in the page cache."""
+        """End processes until memory suffices for another one and for the case's data in the page cache."""
         data = self._manifest.artifacts[case.variant].stored_bytes if case.cache == "warm" else 0
-        reserve = KEPT_FREE * cache.total_memory() + min(data, self._room / 2)
-        while self._processes and cache.free_memory() < reserve:
+        reserve = KEPT_FREE * page_cache.total_memory() + min(data, self._room / 2)
+        while self._processes and page_cache.free_memory() < reserve:
             self._processes.pop(next(iter(self._processes))).end()
 
 
 class CaseProcess:
-    """A process that runs one case."""
+    """Process that runs one case."""
 
     def __init__(self, case: Case, root: Path, server: ForkServer) -> None:
         self._shared = _SharedCount()
@@ -109,15 +109,17 @@ class CaseProcess:
             self._process = KillableProcess(serve, self._shared.descriptor, start=server.fork)
         except (EOFError, OSError) as error:
             self._shared.close()
-            raise CaseDied(f"no process could be started for it: {error or 'it ended at once'}") from error
+            raise CaseDied(
+                f"its process could not be started: {error or 'it ended at once'}", kind="cannot-start"
+            ) from error
         self._started = self.warm = False
-        with contextlib.suppress(EOFError):  # it has died already, which `ask` tells
+        with contextlib.suppress(EOFError):  # it has died already, which `ask` reports
             self._process.send((case, root))
 
     def ask(self, what: str, argument: object, tick: Tick, timeout_s: float) -> Any:
-        """What the case's executor in that process answers; its errors are raised here.
+        """Call a method of the executor in that process, and return its result or raise its error.
 
-        CaseDied where the process ends or is silent for `timeout_s`, after which it is killed.
+        Raises CaseDied if the process ends, or is killed because no batch came for `timeout_s`.
         """
         before = self._shared.count
         try:
@@ -125,14 +127,16 @@ class CaseProcess:
             answer = self._answer(tick, before, timeout_s)
         except EOFError as error:
             raise CaseDied(
-                f"its process {self._process.death()} while it read: the disk, the file or a library failed"
+                f"its process {self._process.exit_reason()} while it read: the disk, the file or a library "
+                "failed",
+                kind="process-ended",
             ) from error
         if isinstance(answer, Exception):
             raise answer
         return answer
 
     def end(self) -> None:
-        """Kill it with its workers, and wait for its end."""
+        """Kill the process with its workers, and wait for its end."""
         self._process.end()
         self._shared.close()
 
@@ -146,13 +150,17 @@ class CaseProcess:
                 seen, heard, self._started = now, time.monotonic(), True
             allowed_s = timeout_s if self._started else max(timeout_s, START_S)
             if time.monotonic() - heard > allowed_s:
-                raise CaseDied(f"no batch came for {allowed_s:g} s, so its process was ended (--timeout)")
+                raise CaseDied(
+                    f"no batch came for {allowed_s:g} s, so its process was ended",
+                    kind="timeout",
+                    hint="allow more time with --timeout",
+                )
         self._started, tick.progress.batches = True, self._shared.count - before
         return self._process.receive()
 
 
 class _SharedCount:
-    """A number in memory that two processes see: batches so far."""
+    """Number of batches so far, in memory shared by two processes."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self.descriptor = os.memfd_create("iobench-progress") if descriptor is None else descriptor
@@ -176,7 +184,7 @@ class _SharedCount:
 
 
 class _SharedProgress(Progress):
-    """Progress that the parent sees."""
+    """Progress that the parent process reads."""
 
     def __init__(self, shared: _SharedCount) -> None:
         self._shared = shared
@@ -192,7 +200,7 @@ class _SharedProgress(Progress):
 
 
 def serve(connection: Connection, descriptor: int) -> None:
-    """Run a case in this process, as its parent tells it to, until that has gone."""
+    """Execute the parent's commands for one case, until the parent ends."""
     case, root = connection.recv()
     tick = Tick(progress=_SharedProgress(_SharedCount(descriptor)))
     with contextlib.suppress(EOFError):
@@ -213,4 +221,4 @@ def _outcome(call: Callable[[Any], Any], argument: object) -> Any:
     try:
         return call(argument)
     except IobenchError as error:
-        return error.changed()  # without the frames behind it
+        return error.changed()  # without its frames, which do not pickle

@@ -1,50 +1,56 @@
-"""The same rows in the same order must train to the same loss, whatever read them."""
+"""Comparison of training losses: the same rows in the same order must give the same loss."""
 
 from __future__ import annotations
 
 from collections import Counter
 
 from iobench import formats
+from iobench.base.errors import WrongContent
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.results.cases import key_of
 from iobench.results.record import Record
 
-ALIKE = ("order", "batch_size", "block_bytes", "window_bytes", "seed", "model", "device", "world_size")
+COMPARED = ("order", "batch_size", "block_bytes", "window_bytes", "seed", "model", "device", "world_size")
 
 
-def odd_losses(run: Run, case: Case, made: Record) -> dict[str, str]:
-    """What is wrong, by case key, with those whose loss is not that of most others in this round.
+def loss_mismatches(run: Run, case: Case, made: Record) -> dict[str, WrongContent]:
+    """Return an error, by case key, for each case whose loss differs from the majority's in this round.
 
-    Where no loss has a majority nobody can tell who is right, and all of them are wrong.
+    Without a majority all compared cases are wrong.
     """
-    told = {one.key for one in run.cases if not one.loader.own_order}
+    comparable = {one.key for one in run.cases if not one.loader.own_order}
     losses = {
         key_of(other.case): repr(other.loss)
         for other in run.records
-        if other.round == made.round and other.loss is not None and _alike(other, made)
+        if other.round == made.round and other.loss is not None and _same_samples(other, made)
     }
-    losses = {key: loss for key, loss in losses.items() if key in told}
+    losses = {key: loss for key, loss in losses.items() if key in comparable}
     if made.loss is None or len(set(losses.values())) < 2:
         return {}
     (usual, votes), *_ = Counter(losses.values()).most_common(1)
     decided = 2 * votes > len(losses)
     return {
-        key: f"its loss in round {made.round} is {loss}, and on the same samples others had "
-        f"{_others(losses, loss)}"
+        key: WrongContent(
+            f"loss in round {made.round} differs from other cases' on the same samples",
+            kind="loss-mismatch",
+            expected=_others(losses, loss),
+            found=loss,
+        )
         for key, loss in losses.items()
         if not decided or loss != usual
     }
 
 
-def _alike(one: Record, other: Record) -> bool:
-    return _kept(one) == _kept(other) and all(one.case.get(n) == other.case.get(n) for n in ALIKE)
+def _same_samples(one: Record, other: Record) -> bool:
+    same = all(one.case.get(name) == other.case.get(name) for name in COMPARED)
+    return same and _lossy_variant(one) == _lossy_variant(other)
 
 
-def _kept(record: Record) -> str | None:
-    """The variant that a lossy format is: nothing else has the same data."""
+def _lossy_variant(record: Record) -> str | None:
+    """Return the variant of a lossy format, whose decoded data no other variant has; else None."""
     form = formats.parse(str(record.case["format"]))
-    return None if form.keeps else form.variant
+    return None if form.lossless else form.variant
 
 
 def _others(losses: dict[str, str], own: str) -> str:

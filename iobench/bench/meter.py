@@ -1,4 +1,4 @@
-"""Times stretches and each `next()` within them; the clock is injected."""
+"""Timers for intervals and for each `next()` within them, with an injectable clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Durations:
-    """How long one thing took each time that it happened; 0 of everything where it never did."""
+    """Durations of a repeated event; all statistics are 0 if it never happened."""
 
     def __init__(self) -> None:
         self._ns = array("q")
@@ -24,36 +24,36 @@ class Durations:
         return len(self._ns)
 
     def note(self, nanoseconds: int) -> None:
-        """Add the next one."""
+        """Append one duration."""
         self._ns.append(nanoseconds)
 
     @property
     def seconds(self) -> list[float]:
-        """Each of them, in order."""
+        """All durations in seconds, in order."""
         return [one / 1e9 for one in self._ns]
 
     @property
     def first_s(self) -> float:
-        """Seconds of the first one."""
+        """First duration in seconds."""
         return self._ns[0] / 1e9 if self._ns else 0.0
 
     @property
     def total_s(self) -> float:
-        """Seconds of all of them together."""
+        """Sum of all durations in seconds."""
         return sum(self._ns) / 1e9
 
     def quantile_s(self, quantile: float) -> float:
-        """The seconds that this fraction of them did not exceed."""
+        """Return the quantile (0 to 1) of the durations in seconds."""
         return float(np.quantile(self._ns, quantile)) / 1e9 if self._ns else 0.0
 
 
 class Meter:
-    """Stretches of time, each a `with` block, added up; and how long the consumer waited within them."""
+    """Total time of `with` blocks, and how long the consumer waited for items within them."""
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self._clock = clock
         self._started = self._elapsed = 0
-        self.waits = Durations()  # for each item; what starting the iterator costs is in the first
+        self.waits = Durations()  # one per item; the first includes the start of the iterator
 
     def __enter__(self) -> Meter:
         self._started = self._clock()
@@ -63,7 +63,7 @@ class Meter:
         self._elapsed += self._clock() - self._started
 
     def over(self, items: Iterable[T]) -> Iterator[T]:
-        """The same items; how long the consumer was blocked for each is noted."""
+        """Yield the same items and note how long the consumer was blocked for each."""
         clock, note = self._clock, self.waits.note
         before = clock()
         for item in items:
@@ -73,5 +73,5 @@ class Meter:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds of all stretches."""
+        """Total seconds of all blocks."""
         return self._elapsed / 1e9

@@ -1,4 +1,4 @@
-"""Whoever wants to know how a run is going."""
+"""Callbacks that follow a run."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from iobench.results.record import Record
 
 @dataclass
 class Progress:
-    """Batches consumed of the round under way; written by the run, read by anybody."""
+    """Batches consumed in the current round; the run writes it, any thread may read it."""
 
     batches: int = 0
 
 
 class Observer:
-    """Is told what happens, between rounds; does nothing about it. Cases come by their keys."""
+    """Receives the events of a run, between rounds; this base class ignores them. Cases come by key."""
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
-        """The run's cases, with the bytes of a batch of each."""
+        """Receive the run's cases, and the bytes of one batch of each."""
 
-    def went_before(self, records: Sequence[Record]) -> None:
-        """Rounds that a run which is gone on with has already."""
+    def resumed(self, records: Sequence[Record]) -> None:
+        """Receive the rounds that a resumed run has already."""
 
     def status(self, text: str) -> None:
-        """What is going on beside timed rounds."""
+        """Receive one line about what happens outside timed rounds."""
 
     def begins(self, key: str, number: int) -> Progress:
-        """A case's round begins, round 0 being untimed; it keeps the returned progress up to date."""
+        """Receive the start of a case's round (0 is untimed); the run updates the returned progress."""
         return Progress()
 
     def recorded(self, key: str, record: Record) -> None:
-        """A timed round has ended."""
+        """Receive the record of a timed round that has ended."""

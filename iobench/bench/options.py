@@ -1,4 +1,4 @@
-"""What a run is asked for, and the cases that follow from it."""
+"""Options of a run, and the cases made of them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from iobench.base.errors import (
 from iobench.base.text import enumerated
 from iobench.base.units import counted
 from iobench.bench.case import Case
-from iobench.bench.over_ranks import alone, over_ranks
-from iobench.bench.plan import DEFAULT_ROUNDS, RoundPlan
-from iobench.dataset.manifest import Manifest, unusable
-from iobench.host import cache
+from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
+from iobench.bench.notes import Note
+from iobench.bench.round_plan import DEFAULT_ROUNDS, RoundPlan
+from iobench.dataset.manifest import Manifest, missing_libraries
+from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
 from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setting
@@ -30,13 +31,42 @@ MOST_STEP_MS = 60_000.0
 
 @dataclass(frozen=True)
 class RunOptions:
-    """A run as it was asked for; each tuple makes cases, one for every combination that fits together.
+    """Options of a run; the tuples are combined into cases, one for every valid combination.
 
-    `format` and `loader` are variants or `all`: every prepared format, every loader that is installed
-    and reads what is asked for. `loader_options` are options of loaders by name, for
-    every loader that has them and whose own word does not say otherwise. `rounds` is a number, or
-    `auto`: as many as it takes, within `max_time` seconds. `tuned`: each loader that is named without
-    options takes part once more, with those that its documentation advises.
+    Attributes
+    ----------
+    format, loader : tuple of str
+        Variants, or `all`: every prepared format, every installed loader that reads one of them.
+    device, cache, order, batch_size, block_bytes, window_bytes, model, step_ms : tuple
+        Facets of a case, one or several values each. `step_ms` is simulated device work per batch.
+    seed : int
+        Seed of the random order, of the order of cases and of the model.
+    recommended_options : bool
+        Add each loader that is named without options once more, with the options that its
+        documentation recommends.
+    loader_options : mapping of str to tuple
+        Values of loader options by name, for every loader that has them and was named without them.
+    rounds : str
+        A number, or `auto`: until the intervals are narrow, within `max_time` seconds.
+    max_time : float or None
+        Seconds after which no round begins but the first.
+    warmup : int
+        Untimed epochs per case; the first verifies the content.
+    timeout : float
+        Seconds without a batch after which the process of an isolated case is killed.
+    isolate : bool or None
+        Measure every case in a process of its own; by default if a loader of the run requires it.
+    sudo : bool
+        Drop the page cache through ``sudo -n`` for cold rounds.
+    limits, headroom : bool
+        Measure hardware limits; replay batches that are on the device already.
+    strict, profile, trace : bool
+        Synchronise after each step; split epochs into stages; write Chrome traces.
+
+    Raises
+    ------
+    InvalidSettings
+        If a value is out of range or options exclude each other.
     """
 
     format: tuple[str, ...] = ("all",)
@@ -50,75 +80,103 @@ class RunOptions:
     model: tuple[str, ...] = ("none",)
     step_ms: tuple[float, ...] = (0.0,)
     seed: int = 0
-    tuned: bool = False
+    recommended_options: bool = False
     loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
     rounds: str = str(DEFAULT_ROUNDS)
     max_time: float | None = None
     warmup: int = 1
     timeout: float = TIMEOUT_S
-    isolate: bool | None = None  # all cases or none; by default all where a loader of the run asks for it
+    isolate: bool | None = None
     sudo: bool = False
     limits: bool = True
-    headroom: bool = False  # replay batches that are on the device beside each case
+    headroom: bool = False
     strict: bool = False
     profile: bool = False
     trace: bool = False
 
     def __post_init__(self) -> None:
-        for name, known in (("cache", cache.MODES), ("order", ORDERS), ("model", MODELS)):
+        for name, known in (("cache", page_cache.MODES), ("order", ORDERS), ("model", MODELS)):
             for value in getattr(self, name):
                 if value not in known:
-                    raise InvalidSettings(f"{name} {value!r} is not one of {', '.join(known)}")
+                    raise InvalidSettings(
+                        f"unknown {name}",
+                        kind="unknown-choice",
+                        expected=" or ".join(known),
+                        found=repr(value),
+                    )
         for name in ("batch_size", "block_bytes", "window_bytes"):
             for value in getattr(self, name):
                 check_setting(name, value)
         check_setting("seed", self.seed)
         check_steps(self.step_ms, self.model)
         if self.headroom and not any(self.step_ms) and not any(name != "none" for name in self.model):
-            raise InvalidSettings("headroom is that of a training step: give --step-ms or --model with it")
+            raise InvalidSettings(
+                "--headroom needs a training step",
+                kind="missing-option",
+                hint="add --step-ms or --model",
+            )
         if self.warmup < 1:
             raise InvalidSettings(
-                f"warmup {self.warmup} is below 1: the first untimed round proves the content"
+                "--warmup: the first untimed epoch verifies the content",
+                kind="out-of-range",
+                expected="at least 1",
+                found=self.warmup,
             )
         if not 0 < self.timeout < float("inf"):
-            raise InvalidSettings(f"timeout {self.timeout} is not a number of seconds above 0")
+            raise InvalidSettings(
+                "--timeout", kind="out-of-range", expected="a number of seconds above 0", found=self.timeout
+            )
         if self.sudo and "cold" not in self.cache:
             raise InvalidSettings(
-                "--sudo drops the page cache for cold rounds, and none is asked for: add --cache cold"
+                "--sudo drops the page cache for cold rounds, and the run has none",
+                kind="missing-option",
+                hint="add --cache cold",
             )
         blocks = (self.block_bytes, self.window_bytes)
         if "block" not in self.order and blocks != ((BLOCK_BYTES,), (WINDOW_BYTES,)):
             raise InvalidSettings(
-                f"--block-size and --window-size are for order block, not {', '.join(self.order)}"
+                "--block-size and --window-size apply to block order only",
+                kind="conflicting-options",
+                expected="--order block",
+                found=", ".join(self.order),
             )
-        self.plan  # noqa: B018 - says what is wrong with the rounds
+        self.plan  # noqa: B018 - raises if the rounds are invalid
 
     @property
     def plan(self) -> RoundPlan:
-        """How many rounds."""
+        """Plan of rounds."""
         return RoundPlan.parse(self.rounds, self.max_time)
 
 
 def check_steps(step_ms: Sequence[float], models: Sequence[str]) -> None:
-    """InvalidSettings where a step is of no length that can be, or is asked for beside a model."""
+    """Raise InvalidSettings if a simulated step's length is out of range, or if there is a model too."""
     for value in step_ms:
         if not 0 <= value <= MOST_STEP_MS:
-            raise InvalidSettings(f"step-ms {value:g} is not in 0..{MOST_STEP_MS:g}")
+            raise InvalidSettings(
+                "--step-ms",
+                kind="out-of-range",
+                expected=f"0 to {MOST_STEP_MS:g} milliseconds",
+                found=f"{value:g}",
+            )
     if any(step_ms) and any(model != "none" for model in models):
-        raise InvalidSettings("step-ms stands in for a training step, and a model is one: give one of them")
+        raise InvalidSettings(
+            "--step-ms simulates a training step, and --model is one",
+            kind="conflicting-options",
+            hint="give only one of them",
+        )
 
 
 def cases_of(
     manifest: Manifest, options: RunOptions, devices: Sequence[str], world_size: int = 1
 ) -> list[Case]:
-    """The cases of a run over a dataset, on devices that are there, without those that do not fit together.
+    """Return the cases of a run over a dataset, without invalid combinations.
 
-    InvalidSettings, InvalidOption, UnknownFormat or ManifestError where one is asked for that cannot
-    be, or where none is left.
+    `devices` are devices that exist here. Raises InvalidSettings, InvalidOption, UnknownFormat or
+    ManifestError if a requested case is impossible, or if no case is left.
     """
     variants = _variants(manifest, options.format)
     grid = list(_loaders(options))
-    found = [
+    cases = [
         case
         for combination in _combinations(options, devices)
         for variant in variants
@@ -126,24 +184,26 @@ def cases_of(
         if (case := _case(manifest, variant, loader, options, combination)) is not None
     ]
     if world_size > 1:
-        found = over_ranks(found, world_size, options.isolate, named="all" not in options.loader)
-    if not found:
+        cases = multi_rank_cases(cases, world_size, options.isolate, named="all" not in options.loader)
+    if not cases:
         raise InvalidSettings(
-            f"no case to measure in dataset {manifest.name}: "
+            f"dataset {manifest.name} has no case to measure: "
             f"{enumerated([loader.variant for loader in grid])} "
             f"{'reads' if len(grid) == 1 else 'read'} none of "
-            f"{enumerated(variants) if variants else 'its formats'} in {' or '.join(options.order)} order"
+            f"{enumerated(variants) if variants else 'its formats'} in {' or '.join(options.order)} order",
+            kind="no-cases",
+            hint="'iobench loaders' lists what each loader reads",
         )
-    apart = _apart(options, [case.loader for case in found])
-    # alike, or they could not be compared
-    found = [replace(case, isolated=apart, world_size=world_size) for case in found]
-    return list({case.key: case for case in found}.values())
+    isolated = _isolated(options, [case.loader for case in cases])
+    # the same for all, so that they remain comparable
+    cases = [replace(case, isolated=isolated, world_size=world_size) for case in cases]
+    return list({case.key: case for case in cases}.values())
 
 
 def _case(
     manifest: Manifest, variant: str, loader: Loader, options: RunOptions, combination: dict[str, Any]
 ) -> Case | None:
-    """The case of this combination; None where loader, format and order do not fit."""
+    """Return the case of this combination; None if loader, format and order do not fit."""
     if combination["order"] not in loader.orders or not loader.reads(formats.parse(variant)):
         return None
     if combination["order"] != "block":
@@ -162,11 +222,15 @@ def _case(
     )
 
 
-def _apart(options: RunOptions, grid: Sequence[Loader]) -> bool:
-    """Whether each case has a process of its own: all of them where one needs it, or they do not compare."""
+def _isolated(options: RunOptions, grid: Sequence[Loader]) -> bool:
+    """Return whether cases have processes of their own: all of them if one needs it."""
     foreign = [loader.called for loader in grid if loader.foreign]
     if foreign and options.isolate is False:
-        raise InvalidSettings(f"{foreign[0]} needs a process of its own: leave out --no-isolate")
+        raise InvalidSettings(
+            f"{foreign[0]} needs a process of its own",
+            kind="conflicting-options",
+            hint="remove --no-isolate",
+        )
     return any(loader.isolated for loader in grid) if options.isolate is None else options.isolate
 
 
@@ -178,87 +242,99 @@ def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[
 
 
 def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
-    every, missing = list(manifest.artifacts), unusable(manifest)
+    every, missing = list(manifest.artifacts), missing_libraries(manifest)
     if "all" in wanted and every and len(missing) == len(every):
         raise next(iter(missing.values()))
     usable = [variant for variant in every if variant not in missing]
     named = usable if "all" in wanted else [formats.parse(word).variant for word in wanted]
     for variant in named:
         if variant not in every:
-            manifest.opener(variant)  # raises what to do about it
+            manifest.opener(variant)  # raises the error for an artifact that is missing
     return list(dict.fromkeys(named))
 
 
 def _loaders(options: RunOptions) -> Iterator[Loader]:
-    """Every loader asked for, with each combination of those plain options that it has."""
+    """Yield every requested loader with each combination of the plain options that it has."""
     named = [(word, loaders.parse(word)) for word in _words(options)[0]]
     if not named:
-        raise InvalidSettings(f"no loader to measure with; known: {', '.join(loaders.names())}, all")
+        raise InvalidSettings(
+            "no loader was named", kind="no-loaders", expected=f"{', '.join(loaders.names())} or all"
+        )
     has = {loader.called: loader.settable for _, loader in named}
     for name in options.loader_options:
         if not any(name in known for known in has.values()):
             raise InvalidSettings(
-                f"{name} is no option of {', '.join(dict.fromkeys(loader.called for _, loader in named))}"
+                f"{', '.join(dict.fromkeys(loader.called for _, loader in named))}: no option {name}",
+                kind="unknown-option",
+                hint="'iobench loaders' lists the options of each loader",
             )
     for word, loader in named:
-        said = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
+        given = {pair.partition("=")[0] for pair in word.partition(":")[2].split(",")}
         free = {
             name: values
             for name, values in options.loader_options.items()
-            if name in has[loader.called] and name not in said
+            if name in has[loader.called] and name not in given
         }
-        found, problems = _grid(loader, free)
-        if not found:
+        valid, problems = _grid(loader, free)
+        if not valid:
             raise problems[0]
-        yield from found
-        if options.tuned and word == loader.name and (tuned := loader.tuned()) is not None:
+        yield from valid
+        if options.recommended_options and word == loader.name and (tuned := loader.tuned()) is not None:
             yield loaders.parse(tuned)
 
 
-def left_out(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[str]:
-    """A sentence for whatever was asked for and makes no case.
+def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Note]:
+    """Return a note (kind `skipped`) for everything requested that makes no case.
 
-    Loaders of `all` that are not installed and prepared formats whose library is not, loaders that read none
-    of the formats in any of the orders, those that several ranks cannot have, combinations of a loader's
-    options that do not go together, and cold rounds over unknown files.
+    `values["reason"]` is `missing-dependency` (a loader of `all` or a prepared format whose library is not
+    installed), `reads-nothing` (a loader that reads none of the formats in any of the orders), `ranks`
+    (several ranks cannot use it), `invalid-options` (options that exclude each other), or `unknown-files`
+    (cold rounds of a loader whose files are unknown).
     """
     words, missing = _words(options)
-    gone = unusable(manifest) if "all" in options.format else {}
-    found, idle = [*missing, *map(str, gone.values())], []
+    without = missing_libraries(manifest) if "all" in options.format else {}
+    notes = [_skipped("missing-dependency", why) for why in (*missing, *map(str, without.values()))]
+    idle = []
     variants = [formats.parse(word) for word in _variants(manifest, options.format)]
     for loader in map(loaders.parse, words):
         if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):
             idle.append(loader.variant)
-        elif world_size > 1 and (why := alone(loader, options.isolate)):
-            found.append(f"{loader.called} over {counted(world_size, 'rank')}: {why}")
+        elif world_size > 1 and (obstacle := multi_rank_obstacle(loader, options.isolate)):
+            notes.append(_skipped("ranks", f"{loader.called} over {counted(world_size, 'rank')}: {obstacle}"))
         own = {name: values for name, values in options.loader_options.items() if name in loader.settable}
-        found += [str(problem) for problem in _grid(loader, own)[1]]
+        notes += [_skipped("invalid-options", str(problem)) for problem in _grid(loader, own)[1]]
         if loader.own_data and "cold" in options.cache:
-            found.append(f"{loader.called} with a cold cache: nobody can tell which files it reads")
+            why = f"{loader.called} with a cold cache: iobench does not know which files it reads"
+            notes.append(_skipped("unknown-files", why))
     if idle:
         read = f"{', '.join(one.variant for one in variants)} in {' or '.join(options.order)} order"
-        found.append(f"{', '.join(idle)}: {'reads' if len(idle) == 1 else 'read'} none of {read}")
-    return [f"left out: {sentence}" for sentence in found]
+        why = f"{', '.join(idle)}: {'reads' if len(idle) == 1 else 'read'} none of {read}"
+        notes.append(_skipped("reads-nothing", why))
+    return notes
+
+
+def _skipped(reason: str, sentence: str) -> Note:
+    return Note("skipped", f"skipped: {sentence}", values={"reason": reason})
 
 
 def _words(options: RunOptions) -> tuple[list[str], list[str]]:
-    """The loaders that are meant, each once, and why those of `all` are not that cannot be used here."""
+    """Return the requested loaders, each once, and why loaders of `all` cannot be used here."""
     if "all" not in options.loader:
         return list(dict.fromkeys(options.loader)), []
     known = {one["name"]: one["usable"] for one in loaders.describe()}
     named = [word for word in options.loader if word != "all"]
-    found = [*named, *(name for name, usable in known.items() if usable == "yes" and name not in named)]
-    return found, [usable for usable in known.values() if usable != "yes"]
+    words = [*named, *(name for name, usable in known.items() if usable == "yes" and name not in named)]
+    return words, [usable for usable in known.values() if usable != "yes"]
 
 
 def _grid(
     loader: Loader, values: Mapping[str, Sequence[Any]]
 ) -> tuple[list[Loader], list[InvalidOption | InvalidSettings]]:
-    """The loader with each combination of values that goes together, and what is wrong with the others."""
-    found, problems = [], list[InvalidOption | InvalidSettings]()
+    """Return the loader with each valid combination of values, and the errors of the others."""
+    valid, problems = [], list[InvalidOption | InvalidSettings]()
     for combination in itertools.product(*values.values()):
         try:
-            found.append(replace(loader, **dict(zip(values, combination, strict=True))))
+            valid.append(replace(loader, **dict(zip(values, combination, strict=True))))
         except (InvalidOption, InvalidSettings) as error:
             problems.append(error)
-    return found, problems
+    return valid, problems

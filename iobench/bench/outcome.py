@@ -1,12 +1,14 @@
-"""What came of a run."""
+"""Result of a run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from iobench.base.errors import IobenchError
 from iobench.bench.case import Case
+from iobench.bench.notes import Note
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
 from iobench.results.cases import Label, key_of, labels
@@ -15,10 +17,28 @@ from iobench.results.record import Record
 
 @dataclass
 class Run:
-    """What came of a run.
+    """Result of a run.
 
-    `failures` maps a case's key to what is wrong with it; `remarks` are sentences about how it went;
-    `traces` are files for a trace viewer.
+    Attributes
+    ----------
+    manifest, options, cases, path
+        The dataset, the options, the cases made of them, and the file of records.
+    records : list of Record
+        One per timed round, in the order of measurement.
+    failures : dict of str to IobenchError
+        What is wrong with a case, by its key.
+    notes : list of Note
+        Remarks about how the run went.
+    traces : list of Path
+        Files for a trace viewer.
+    interrupted : bool
+        Whether Ctrl-C ended the run.
+    eliminated : dict of str to int
+        Cases eliminated by successive halving, with the number of rounds they had.
+    skipped : list of str
+        Keys of cases for which there was no time.
+    stopped : IobenchError or None
+        Why the run ended before all rounds were made.
     """
 
     manifest: Manifest
@@ -26,33 +46,37 @@ class Run:
     cases: list[Case]
     path: Path
     records: list[Record] = field(default_factory=list)
-    failures: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
+    failures: dict[str, IobenchError] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
     interrupted: bool = False
-    dropped: dict[str, int] = field(default_factory=dict)  # out of a race, after so many rounds
-    untried: list[str] = field(default_factory=list)  # for which a race had no time
-    stopped: str | None = None  # why it ended before all rounds were made
+    eliminated: dict[str, int] = field(default_factory=dict)
+    skipped: list[str] = field(default_factory=list)
+    stopped: IobenchError | None = None
 
     @property
-    def sound(self) -> list[Record]:
-        """The records of cases with which nothing is wrong."""
+    def valid_records(self) -> list[Record]:
+        """Records of the cases that did not fail."""
         return [one for one in self.records if key_of(one.case) not in self.failures]
 
     @property
     def labels(self) -> dict[str, Label]:
-        """The label of each case among those of the run, by its key."""
+        """Label of each case among those of the run, by its key."""
         return labels({case.key: case.facets for case in self.cases})
 
     def as_dict(self) -> dict[str, Any]:
-        """Everything but the records themselves, for JSON."""
+        """Return everything but the records themselves, for JSON."""
         shown = self.labels
         return {
             "dataset": self.manifest.name,
             "records": str(self.path),
-            "failures": {str(shown[key]): reason for key, reason in self.failures.items()},
-            "remarks": self.remarks,
+            "failures": {str(shown[key]): _as_json(error) for key, error in self.failures.items()},
+            "notes": [asdict(note) for note in self.notes],
             "traces": [str(path) for path in self.traces],
             "interrupted": self.interrupted,
-            "stopped": self.stopped,
+            "stopped": None if self.stopped is None else _as_json(self.stopped),
         }
+
+
+def _as_json(error: IobenchError) -> dict[str, str | None]:
+    return {"message": str(error), **error.fields()}

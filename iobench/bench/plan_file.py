@@ -1,4 +1,4 @@
-"""A whole run in a file, so that it can be repeated and kept in a repository."""
+"""Plan files: the options of a run as TOML, so that it can be repeated and kept in a repository."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ ABOUT = "# Run with: iobench run --plan FILE"
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A run's options, the dataset they are for, and the content that it had when the plan was written."""
+class SavedPlan:
+    """Options of a run, the name of its dataset, and the dataset's checksum when the plan was written."""
 
     run: RunOptions
     dataset: str | None = None
@@ -33,43 +33,54 @@ class Planned:
 
 
 def save(path: Path, options: RunOptions, dataset: str, content: str) -> None:
-    """Write a plan that `load` reads; InvalidSettings where the file cannot be written."""
+    """Write a plan file; raises InvalidSettings if it cannot be written."""
     import tomli_w
 
     table = {"dataset": dataset, "content": content, "run": _without_none(asdict(options))}
     if os.path.exists(path) and not path.is_file():
-        raise InvalidSettings(f"--save-plan: {path} is there already and no regular file")
+        raise InvalidSettings("--save-plan", kind="not-a-file", path=path, expected="a regular file")
     try:
         path.write_text(f"{ABOUT}\n{tomli_w.dumps(table)}")
     except OSError as error:
-        raise InvalidSettings(f"--save-plan: {path} cannot be written: {error.strerror}") from error
+        raise InvalidSettings(
+            f"--save-plan: {error.strerror}", kind="cannot-write", path=path, hint="name another file"
+        ) from error
 
 
-def load(path: Path) -> Planned:
-    """The plan in a file; InvalidSettings names what is wrong with it."""
+def load(path: Path) -> SavedPlan:
+    """Return the plan in a file; raises InvalidSettings if it is not one."""
     if os.path.exists(path) and not path.is_file():
-        raise InvalidSettings(f"--plan: {path} is no regular file; --save-plan writes one")
+        raise InvalidSettings(
+            "--plan", kind="not-a-file", path=path, expected="a regular file", hint="--save-plan writes one"
+        )
     try:
         table = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidSettings(f"--plan: {path} cannot be read: {reason}") from error
+        raise InvalidSettings(f"--plan: {reason}", kind="cannot-read", path=path) from error
     known = {spec.name for spec in fields(RunOptions)}
     body = table.get("run")
     if not isinstance(body, dict):
-        raise InvalidSettings(f"--plan: {path} has no table [run]; --save-plan writes one")
+        raise InvalidSettings(
+            "--plan", kind="not-a-plan", path=path, expected="a table [run]", hint="--save-plan writes one"
+        )
     unknown = [*(set(table) - {"dataset", "content", "run"}), *(name for name in body if name not in known)]
     if unknown:
-        raise InvalidSettings(f"--plan: {path}: a run has no setting {', '.join(unknown)}; remove it")
+        raise InvalidSettings(
+            f"--plan: a run has no setting {', '.join(unknown)}",
+            kind="unknown-option",
+            path=path,
+            hint="remove it from the file",
+        )
     try:
         texts = msgspec.convert(
             {key: table.get(key) for key in ("dataset", "content")}, dict[str, str | None]
         )
-        return Planned(msgspec.convert(body, RunOptions), **texts)
+        return SavedPlan(msgspec.convert(body, RunOptions), **texts)
     except msgspec.ValidationError as error:
-        raise InvalidSettings(f"--plan: {path}: {error}") from error
+        raise InvalidSettings(f"--plan: {error}", kind="invalid-value", path=path) from error
 
 
 def _without_none(table: dict[str, Any]) -> dict[str, Any]:
-    """What is set at all: TOML has no word for nothing, and every default of None stands for it."""
+    """Return the settings that are not None, which TOML cannot express; every default of None is implied."""
     return {name: value for name, value in table.items() if value is not None}

@@ -1,4 +1,4 @@
-"""From what was measured to a record: the parts that only the run as a whole knows."""
+"""Assembly of records: the parts that only the run as a whole knows."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from typing import Any, cast
 
 from iobench import formats
 from iobench.bench.case import Case
+from iobench.bench.case_limits import lower_cache_note
 from iobench.bench.headroom import Headroom
 from iobench.bench.hosts import Hosts
 from iobench.bench.outcome import Run
 from iobench.bench.resume import plan_of_run
-from iobench.host import machine
+from iobench.host import machine_info
 from iobench.host.monitor import Monitor
-from iobench.loading.order import shuffledness
+from iobench.loading.order import shuffle_quality
 from iobench.results import history, record
 from iobench.results.cases import trains
 from iobench.results.parts import (
     CachePart,
+    ContentCheckPart,
     DatasetPart,
     FieldSpec,
     LimitPart,
@@ -31,14 +33,13 @@ from iobench.results.parts import (
     MachineGpu,
     MachinePart,
     Measured,
-    ProofPart,
     SnapshotPart,
 )
 from iobench.results.record import Record
 
 
 class Recorder:
-    """What a run knows beside its rounds: the machine, the limits, the state of the cache below."""
+    """Builds the records of a run from measured rounds, the machine, the limits and the content checks."""
 
     def __init__(self, run: Run, hosts: Hosts) -> None:
         self._hosts = hosts
@@ -50,39 +51,39 @@ class Recorder:
         libraries = _libraries(run.cases)
         places = {(self._disks[case.variant], case.device) for case in run.cases}
         self._machines = {place: machine_part(*place, libraries) for place in places}
-        self._below_s: list[float] | None = None
-        self._proofs: dict[str, ProofPart | None] = {}
+        self._lower_cache_p50_s: list[float] | None = None
+        self._proofs: dict[str, ContentCheckPart | None] = {}
 
     def watching(self) -> AbstractContextManager[None]:
-        """Look at the machine once a second meanwhile, if the run asks for it."""
+        """Sample the machine once a second within the block, if the run is profiled."""
         return self._monitor.watching() if self._monitor else nullcontext()
 
     def trace_path(self, label: str) -> Path:
-        """Where the trace of a case goes: a folder beside the run's records, one file for each."""
+        """Return the file for a case's trace, in a folder next to the run's records."""
         name = re.sub(r"[^A-Za-z0-9=]+", "-", label).strip("-")
         return history.traces_folder(self._run.path) / f"{name}.json"
 
-    def probe_below(self) -> None:
-        """Before cold rounds, find out whether a layer below this kernel caches, and say so."""
+    def probe_lower_cache(self) -> None:
+        """Before cold rounds, probe for a cache below the kernel and note the result."""
         if any(case.cache == "cold" for case in self._run.cases):
-            below = self._hosts.below()
-            if below is not None:
-                self._below_s = [below.first_s, below.second_s]
-                self._run.remarks.append(below.sentence)
+            probe = self._hosts.lower_cache()
+            if probe is not None:
+                self._lower_cache_p50_s = [probe.first_s, probe.second_s]
+                self._run.notes.append(lower_cache_note(probe))
 
-    def look_at_headroom(self, case: Case, number: int) -> float | None:
-        """Samples/s of the case's training step over batches that are on the device, if that is wanted."""
+    def measure_headroom(self, case: Case, number: int) -> float | None:
+        """Return samples/s of the case's step over batches on the device, if the run measures headroom."""
         if self._headroom is None or case.world_size > 1 or not trains(case.facets):
             return None
-        return self._headroom.look(case, number)
+        return self._headroom.rate(case, number)
 
     def machine(self, case: Case) -> MachinePart:
-        """The machine with the disk and the device of a case."""
+        """Return the machine with the disk and the device of a case."""
         return self._machines[self._disks[case.variant], case.device]
 
-    def proved(self, case: Case, found: ProofPart | None) -> None:
-        """Keep what the proof of a case found, for its records."""
-        self._proofs[case.key] = found
+    def proved(self, case: Case, result: ContentCheckPart | None) -> None:
+        """Store the result of a case's content check for its records."""
+        self._proofs[case.key] = result
 
     def record(
         self,
@@ -92,8 +93,8 @@ class Recorder:
         cache: CachePart,
         headroom: float | None = None,
     ) -> Record:
-        """The record of a round that has just ended."""
-        cold = {"below_s": self._below_s} if case.cache == "cold" else {}
+        """Return the record of a round that has just ended."""
+        cold = {"lower_cache_p50_s": self._lower_cache_p50_s} if case.cache == "cold" else {}
         return Record(
             run=self._id,
             time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -103,8 +104,8 @@ class Recorder:
             cache=CachePart(**{**asdict(cache), **cold}),
             machine=self.machine(case),
             limit=self._limit(case, measured),
-            shuffledness=self._shuffledness(case),
-            proof=self._proofs.get(case.key),
+            shuffle_quality=self._shuffle_quality(case),
+            content_check=self._proofs.get(case.key),
             headroom_samples_per_s=headroom,
             plan=None if self._run.records else plan_of_run(self._run.options, self._run.cases),
             snapshots=cast("list[SnapshotPart]", self._monitor.take()) if self._monitor else None,
@@ -112,11 +113,11 @@ class Recorder:
         )
 
     def _limit(self, case: Case, measured: Measured) -> LimitPart | None:
-        """The lowest limit on the case's way; None where none is to be, or can be, measured."""
+        """Return the lowest limit on the case's path; None if none is measured."""
         limit = self._hosts.limit(case)
         rate = measured.timing.logical_bytes / measured.timing.epochs_s
         if limit and rate > limit.bytes_per_s:
-            return self._hosts.limit_again(case)  # what was beaten is no limit
+            return self._hosts.remeasure_limit(case)  # a limit that was exceeded was measured too low
         return limit
 
     def _dataset(self, case: Case) -> DatasetPart:
@@ -134,34 +135,36 @@ class Recorder:
             write_s=artifact.write_s if artifact and not artifact.added else None,
         )
 
-    def _shuffledness(self, case: Case) -> float | None:
+    def _shuffle_quality(self, case: Case) -> float | None:
         if case.loader.own_order:
             proof = self._proofs.get(case.key)
-            return proof.shuffledness if proof else None
+            return proof.shuffle_quality if proof else None
         if case.order != "block":
             return None
         samples = self._run.manifest.schema.samples
         order = case.row_order(self._run.manifest.schema)
         batches = order.batches(samples, 1)
-        return shuffledness(batches[:: max(1, len(batches) // 100)], order.block_rows, samples)
+        return shuffle_quality(batches[:: max(1, len(batches) // 100)], order.block_rows, samples)
 
 
 def _disk_of(run: Run, case: Case) -> Path:
-    """A path on the disk that the case reads: what was added may lie on another than the dataset."""
+    """Return a path on the disk that the case reads; added data may lie on another disk than the dataset."""
     path = run.manifest.path_of(case.variant)
-    there = case.variant in run.manifest.added and path.exists()  # if not, that case fails
-    return path if there else run.manifest.root
+    external = case.variant in run.manifest.added and path.exists()  # if it is gone, the case fails
+    return path if external else run.manifest.root
 
 
 def _libraries(cases: Iterable[Case]) -> set[str]:
-    """The packages of the formats and loaders that are measured."""
-    found = {case.loader.library for case in cases}
-    return found.union(*(formats.parse(variant).libraries for variant in {case.variant for case in cases}))
+    """Return the packages of the formats and loaders of these cases."""
+    libraries = {case.loader.library for case in cases}
+    return libraries.union(
+        *(formats.parse(variant).libraries for variant in {case.variant for case in cases})
+    )
 
 
 def machine_part(disk: Path, device: str, libraries: Iterable[str] = ()) -> MachinePart:
-    """The machine with the disk under a path and a device, and the versions of these packages."""
-    described = machine.describe(disk, device, libraries)
+    """Describe the machine, the disk under a path, a device, and the versions of these packages."""
+    described = machine_info.describe(disk, device, libraries)
     gpu: dict[str, Any] | None = described.pop("gpu")
     named = {spec.name for spec in fields(MachineGpu)}
     return MachinePart(

@@ -1,4 +1,4 @@
-"""Going on with a run that was cut short: same plan, data and machine, and the rounds that are missing."""
+"""Resuming of interrupted runs: same plan, data and machine, and the missing rounds."""
 
 from __future__ import annotations
 
@@ -16,48 +16,60 @@ from iobench.base.errors import (
 from iobench.base.text import listed
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
-from iobench.bench.plan_file import Planned
+from iobench.bench.plan_file import SavedPlan
 from iobench.results import record
 from iobench.results.cases import key_of, labels, labels_of
 from iobench.results.parts import MachinePart
 from iobench.results.record import Record
 
+REMEASURE = "start a new run without --resume"
+
 
 def plan_of_run(options: RunOptions, cases: Sequence[Case]) -> dict[str, Any]:
-    """What a run's first record holds of its plan: the options, and the keys of the cases they made."""
+    """Return the plan for a run's first record: the options, and the keys of their cases."""
     body: dict[str, Any] = record.plain(asdict(options))
     return {"run": body, "cases": [case.key for case in cases]}
 
 
-def earlier(path: Path) -> tuple[Planned, list[Record]]:
-    """The plan and the rounds of the last run in a file of records.
+def interrupted_run(path: Path) -> tuple[SavedPlan, list[Record]]:
+    """Return the plan and the rounds of the last run in a file of records.
 
-    RecordError where the file cannot be read, or no plan is in it.
+    Raises RecordError if the file cannot be read, or holds no plan.
     """
     every, _ = record.read(path)
     rounds = [one for one in every if one.run == every[-1].run]
     first, plan = rounds[0], rounds[0].plan or {}
     if "run" not in plan:
-        raise RecordError(f"--resume {path}: its first record holds no plan; measure it anew")
+        raise RecordError(
+            "--resume: the run's first record holds no plan", kind="no-plan", path=path, hint=REMEASURE
+        )
     try:
         options = msgspec.convert(plan["run"], RunOptions)
     except (msgspec.ValidationError, InvalidSettings) as error:
-        raise RecordError(f"--resume {path}: its plan cannot be read: {error}") from error
-    return Planned(options, first.dataset.name, first.dataset.content), rounds
+        raise RecordError(
+            f"--resume: the run's plan cannot be read: {error}",
+            kind="invalid-plan",
+            path=path,
+            hint=REMEASURE,
+        ) from error
+    return SavedPlan(options, first.dataset.name, first.dataset.content), rounds
 
 
 def check_same(
     rounds: Sequence[Record], cases: Sequence[Case], machine: Callable[[Case], MachinePart]
 ) -> None:
-    """InvalidSettings where the plan would now measure something else than these rounds did, or elsewhere.
+    """Raise InvalidSettings if data, cases or machine have changed since these rounds were made.
 
-    `machine` says what each case is measured on.
+    `machine` returns the machine that a case is measured on.
     """
     first, now = rounds[0], {case.key: case for case in cases}
     if first.dataset.content != cases[0].content:
         raise InvalidSettings(
-            f"--resume: the run measured data {first.dataset.content}, dataset {cases[0].dataset} holds "
-            f"{cases[0].content}; prepare it as it was, or measure anew"
+            f"--resume: dataset {cases[0].dataset} holds other data than the run measured",
+            kind="other-content",
+            expected=f"content {first.dataset.content}",
+            found=cases[0].content,
+            hint=f"prepare it as it was, or {REMEASURE}",
         )
     planned = set((first.plan or {}).get("cases", ()))
     new, gone = [key for key in now if key not in planned], planned - set(now)
@@ -66,13 +78,17 @@ def check_same(
         names |= {key_of(one.case): str(label) for one, label in _labelled(rounds)}
         shown = listed([names.get(key, key) for key in [*new, *sorted(gone)]])
         raise InvalidSettings(
-            f"--resume: the run's plan makes other cases now than when it began ({shown}): a format was "
-            "prepared or removed since, or a loader changed; measure anew"
+            f"--resume: the run's plan now makes other cases ({shown}), because a format was prepared or "
+            "removed, or a loader changed",
+            kind="other-cases",
+            hint=REMEASURE,
         )
     for one in {key_of(one.case): one for one in rounds}.values():
         if differs := _differences(one.machine, machine(now[key_of(one.case)])):
             raise InvalidSettings(
-                f"--resume: the machine is not the same ({'; '.join(differs)}); measure anew"
+                f"--resume: the machine has changed ({'; '.join(differs)})",
+                kind="other-machine",
+                hint=REMEASURE,
             )
 
 
@@ -83,7 +99,7 @@ def _labelled(rounds: Sequence[Record]) -> list[tuple[Record, Any]]:
 
 
 def _differences(before: MachinePart, now: MachinePart) -> list[str]:
-    """What a machine has changed in, in words."""
+    """Return the properties in which a machine has changed, in words."""
     was, is_ = _plain(before), _plain(now)
     return [f"{name} was {was[name]}, is {is_[name]}" for name in was if was[name] != is_[name]]
 

@@ -1,4 +1,4 @@
-"""A run: cases proved and then timed in interleaved rounds; one record for each timed round."""
+"""Entry point of a run: verify cases, then time them in interleaved rounds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from iobench.bench.observer import Observer
-from iobench.bench.options import RunOptions, cases_of, left_out
+from iobench.bench.options import RunOptions, cases_of, skip_notes
 from iobench.bench.outcome import Run
 from iobench.dataset.manifest import Manifest
 from iobench.results import record
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import torch
 
     from iobench.bench.case import Case
-    from iobench.bench.crew import Crew
-    from iobench.bench.race import Race
+    from iobench.bench.executor_factory import ExecutorFactory
+    from iobench.bench.successive_halving import SuccessiveHalving
 
 
 def run(
@@ -29,52 +29,70 @@ def run(
     out: Path | None = None,
     observer: Observer | None = None,
     cases: Sequence[Case] | None = None,
-    race: Race | None = None,
-    went_before: Sequence[Record] = (),
-    crew: Crew | None = None,
+    strategy: SuccessiveHalving | None = None,
+    earlier_records: Sequence[Record] = (),
+    backend: ExecutorFactory | None = None,
 ) -> Run:
-    """Measure every case of a run in interleaved rounds; one Record for each timed round.
+    """Measure every case of a run in interleaved rounds, with one Record per timed round.
 
-    The first untimed round of a case proves its content on the device against the manifest; a case
-    that fails is not timed and is named in `Run.failures`. Records are appended to `out` (default: a
-    new file in the `results` folder beside the dataset) as each round ends, so that Ctrl-C keeps them:
-    it sets `Run.interrupted` and returns. A run goes on where `went_before` holds the rounds that it has.
-    `cases` are those to measure, in the place of every one that the options make; a `race` drops who
-    is clearly behind, and decides in the place of the options how many rounds there are. `crew` are those
-    who measure, by default this process alone.
-    InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable or
-    RecordError where the run cannot be had as asked.
+    The first untimed round of a case verifies its content on the device against the manifest. A case that
+    fails is not timed and is listed in `Run.failures`. Records are appended to `out` as each round ends, so
+    that Ctrl-C keeps them: it sets `Run.interrupted` and returns.
+
+    Parameters
+    ----------
+    manifest : Manifest
+        The dataset.
+    options : RunOptions, optional
+        What to measure, by default each prepared format under the default loaders.
+    out : Path, optional
+        File of records, by default a new one in the `results` folder next to the dataset.
+    observer : Observer, optional
+        Receives progress.
+    cases : sequence of Case, optional
+        Cases to measure, instead of all that the options make.
+    strategy : SuccessiveHalving, optional
+        Eliminates cases and determines the number of rounds, instead of the options.
+    earlier_records : sequence of Record
+        Rounds of an interrupted run, which is resumed.
+    backend : ExecutorFactory, optional
+        Processes that measure, by default this process alone.
+
+    Raises
+    ------
+    InvalidSettings, InvalidOption, DeviceUnavailable, ManifestError, ColdCacheUnavailable, RecordError
+        If the run is impossible as requested.
     """
-    from iobench.bench.rounds import Measuring
+    from iobench.bench.run_loop import RunLoop
 
     options = options or RunOptions()
-    world_size = crew.world_size if crew else 1
-    found = cases if cases is not None else cases_here(manifest, options, world_size)
+    world_size = backend.world_size if backend else 1
+    chosen = cases if cases is not None else cases_here(manifest, options, world_size)
     path = out or new_path(manifest)
     record.check_writable(path)
-    remarks = left_out(manifest, options, world_size) if cases is None else []
-    result = Run(manifest, options, list(found), path, list(went_before), remarks=remarks)
+    notes = skip_notes(manifest, options, world_size) if cases is None else []
+    result = Run(manifest, options, list(chosen), path, list(earlier_records), notes=notes)
     observer = observer or Observer()
-    at_once = {case.key: world_size * case.batch_bytes(manifest.schema) for case in found}
-    observer.planned(result.labels, at_once)
-    Measuring(result, observer, race, crew).all_rounds()
+    batch_bytes = {case.key: world_size * case.batch_bytes(manifest.schema) for case in chosen}
+    observer.planned(result.labels, batch_bytes)
+    RunLoop(result, observer, strategy, backend).all_rounds()
     return result
 
 
 def cases_here(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Case]:
-    """The cases of a run on the devices of this machine, over so many ranks; errors as of `run`."""
+    """Return the cases of a run on this machine's devices over `world_size` ranks; raises as `run` does."""
     from iobench.host.device import pick_device
 
     devices = list(dict.fromkeys(_device(name, pick_device(name), world_size) for name in options.device))
     return cases_of(manifest, options, devices, world_size)
 
 
-def _device(asked: str, picked: torch.device, world_size: int) -> str:
-    """The device of a case: without a number where each of several ranks has its own."""
-    return str(picked) if world_size == 1 or ":" in asked else picked.type
+def _device(name: str, picked: torch.device, world_size: int) -> str:
+    """Return the device of a case, without an index if each of several ranks has its own."""
+    return str(picked) if world_size == 1 or ":" in name else picked.type
 
 
 def new_path(manifest: Manifest) -> Path:
-    """Where the records of a run that begins now go by default."""
+    """Return the default file of records for a run that starts now."""
     now = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S-%f")[:-3]
     return manifest.root.parent / "results" / f"{manifest.name}-{now}.jsonl"

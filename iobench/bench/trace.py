@@ -1,4 +1,4 @@
-"""What torch.profiler sees of a case's first batches, as a file for a trace viewer."""
+"""Chrome traces of a case's first batches, recorded by torch.profiler."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from iobench.base.errors import (
 )
 from iobench.base.text import reason
 from iobench.bench.epoch import asked_of, opened
+from iobench.loading.host_to_device import DeviceBatch, HostToDevice
 from iobench.loading.loaders import Job, Loader
-from iobench.loading.transfer import DeviceBatch, HostToDevice
 
 T = TypeVar("T")
-BATCHES = 64  # a trace of many thousand opens slowly, if at all
+BATCHES = 64  # viewers cannot open traces of many thousand batches
 
 
 def write(
@@ -28,7 +28,7 @@ def write(
 ) -> None:
     """Write a Chrome trace (chrome://tracing, ui.perfetto.dev) of a case's first 64 batches.
 
-    RecordError where it cannot be written.
+    Raises RecordError if the file cannot be written.
     """
     asked = asked_of(loader, job, 1)
     asked = asked if isinstance(asked, int) else asked[:BATCHES]
@@ -47,18 +47,21 @@ def write(
         profiler.export_chrome_trace(str(path))
     except (OSError, RuntimeError) as error:
         raise RecordError(
-            f"a trace cannot be written to {path}: {reason(error)}; name a file with --out"
+            f"the trace cannot be written: {reason(error)}",
+            kind="cannot-write",
+            path=path,
+            hint="name another file with --out",
         ) from error
 
 
 def _activities(device: torch.device) -> list[ProfilerActivity]:
-    """The host's, and those of the device where this torch can see them."""
+    """Return the host's activity, and the device's if this torch can record it."""
     there = getattr(ProfilerActivity, device.type.upper(), ProfilerActivity.CPU)
     return [one for one in ProfilerActivity.__members__.values() if one in (ProfilerActivity.CPU, there)]
 
 
 def _named(name: str, items: Iterator[T]) -> Iterator[T]:
-    """The same items, with a span in the trace for the wait for each."""
+    """Yield the same items, with a span in the trace for the wait for each."""
     while True:
         with record_function(name):
             try:

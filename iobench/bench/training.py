@@ -1,4 +1,4 @@
-"""The same training step for every case: forward, backward and optimiser step on the device."""
+"""Training step shared by all cases: forward, backward and optimiser step on the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from iobench.host.device import device_of
 CLASSES = 1000
 HIDDEN = 256
 LEARNING_RATE = 0.01
-PRODUCT, PRODUCTS = 1024, 50  # side of the matrices of `Busy`, and how many products its clock needs
+PRODUCT, PRODUCTS = 1024, 50  # `SimulatedStep`: matrix side, and products per calibration
 
 
 class Trainer:
@@ -41,15 +41,15 @@ class Trainer:
 
     @property
     def loss(self) -> float:
-        """The loss of the last step."""
+        """Loss of the last step."""
         return float(self._loss)
 
     def step(self, batch: dict[str, torch.Tensor]) -> None:
-        """Train on one batch that is on the device."""
+        """Train on one batch on the device."""
         self.backward(self.forward(batch))
 
     def forward(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-        """The loss of a batch that is on the device."""
+        """Return the loss of a batch on the device."""
         inputs = _as_input(batch[self._input.name], self._input)
         with _repeatable():
             outputs = self._network(inputs)
@@ -58,7 +58,7 @@ class Trainer:
         return nn.functional.mse_loss(outputs[:, 0], inputs.flatten(1).mean(1))
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Learn from a loss that `forward` returned."""
+        """Backpropagate a loss of `forward` and update the weights."""
         self._optimiser.zero_grad(set_to_none=True)
         with _repeatable():
             torch.autograd.backward(loss)
@@ -66,11 +66,11 @@ class Trainer:
         self._loss = loss.detach()
 
 
-class Busy:
-    """Keeps a device busy for some seconds a batch, in the place of a training step.
+class SimulatedStep:
+    """Keeps a device busy for a fixed time per batch, instead of a training step.
 
-    On the CPU the thread sleeps, as a training loop does that waits for its accelerator. On an
-    accelerator matrix products are asked for, as many as take that long, and not waited for.
+    On the CPU the thread sleeps, like a training loop that waits for its accelerator. On an accelerator
+    as many matrix products are queued as take that long; the host does not wait for them.
     """
 
     def __init__(self, device: torch.device, seconds: float) -> None:
@@ -80,14 +80,14 @@ class Busy:
             self._count = max(1, round(seconds / self._product_s()))
 
     def __call__(self) -> None:
-        """Be busy once."""
+        """Occupy the device once."""
         if not self._count:
             time.sleep(self._seconds)
         for _ in range(self._count):
             torch.mm(self._factor, self._factor)
 
     def _product_s(self) -> float:
-        """Seconds that a product takes, the device being warm."""
+        """Return the seconds of one product on a warm device."""
         for _ in range(2):
             began = time.monotonic()
             for _ in range(PRODUCTS):
@@ -97,7 +97,7 @@ class Busy:
 
 
 def _repeatable() -> AbstractContextManager[None]:
-    """cuDNN with the same result each time; switched on by name, because the default here is off."""
+    """Enable deterministic cuDNN; `flags` would otherwise switch it off."""
     return torch.backends.cudnn.flags(enabled=True, deterministic=True, benchmark=False)
 
 
@@ -125,7 +125,11 @@ def _mlp(field: Field, outputs: int) -> nn.Module:
 def _cnn(field: Field, outputs: int) -> nn.Module:
     if len(field.shape) not in (2, 3):
         raise InvalidSettings(
-            f"--model cnn needs images; {field.name} has shape {field.shape}; use --model mlp"
+            "--model cnn needs images",
+            kind="model-needs-images",
+            expected=f"a field {field.name} of 2 or 3 dimensions",
+            found=f"shape {field.shape}",
+            hint="use --model mlp",
         )
     grey = len(field.shape) == 2
     channels = 1 if grey else field.shape[0] if _channels_first(field) else field.shape[-1]

@@ -1,1 +1,1 @@
-"""Several processes that measure one case together: what torchrun starts, and how they agree."""
+"""Distributed runs: several processes that measure one case together."""

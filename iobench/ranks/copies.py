@@ -1,4 +1,4 @@
-"""Copies of a dataset on all hosts of a Ray cluster, each proved by checksum where it arrived."""
+"""Copies of a dataset on all hosts of a Ray cluster, each verified by checksum on its host."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from iobench.base.errors import (
     IobenchError,
@@ -14,74 +15,89 @@ from iobench.base.errors import (
     WrongContent,
 )
 from iobench.base.units import MIB, bytes_text
-from iobench.dataset import kept
-from iobench.dataset.manifest import FILE_NAME, Manifest
+from iobench.dataset import index_cache
+from iobench.dataset.manifest import FILE_NAME, Manifest, missing_libraries
 from iobench.dataset.staging import LOCK, TEMPORARY
-from iobench.dataset.verify import verify
+from iobench.dataset.verify import verify_artifact
 from iobench.ranks.ray_hosts import RemoteHost, hosts_of
 
 PIECE = 8 * MIB
-PROOF_S = 3600.0  # for a host to read its copy back
+VERIFY_S = 3600.0  # for a host to read its copy back
 
 
 class Receiver:
-    """What an actor does: take a dataset's files, prove them, and put them in their place at once."""
+    """Actor that receives a dataset's files, verifies them, and moves them to their place atomically."""
 
     def __init__(self) -> None:
         self._root = self._staging = Path()
 
     def node(self) -> str:
-        """Ray's number of its host."""
+        """Return Ray's identifier of its host."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
     def begin(self, root: str, content: int | None, variants: Sequence[str]) -> bool:
-        """Whether the same data are there in all of these variants; PrepareError where anything else is."""
+        """Return whether the same data are there in all variants.
+
+        Raises PrepareError if other data, or only some of the variants, are there.
+        """
         self._root = Path(root)
         if (self._root / FILE_NAME).exists():
-            found = Manifest.load(self._root)
-            if found.content != content:
+            present = Manifest.load(self._root)
+            if present.content != content:
                 raise PrepareError(
-                    f"{root} holds other data ({found.content or 0:016x}); remove it there, or choose "
-                    "another --name"
+                    "the folder holds another dataset",
+                    kind="other-content",
+                    path=root,
+                    expected=f"content {content or 0:016x}",
+                    found=f"{present.content or 0:016x}",
+                    hint="remove it there, or choose another --name",
                 )
-            if missing := set(variants) - set(found.artifacts):
+            if missing := set(variants) - set(present.artifacts):
                 raise PrepareError(
-                    f"{root} holds the same data without {', '.join(sorted(missing))}; remove it there"
+                    f"the folder holds the same data without {', '.join(sorted(missing))}",
+                    kind="missing-variants",
+                    path=root,
+                    hint="remove it there",
                 )
             return True
         staging = f"{TEMPORARY}copy-{self._root.name}-"
-        for left in self._root.parent.glob(f"{staging}*"):  # by copies that were cut short
+        for left in self._root.parent.glob(f"{staging}*"):  # by interrupted copies
             shutil.rmtree(left, ignore_errors=True)
         self._staging = self._root.parent / f"{staging}{os.getpid()}"
         self._staging.mkdir(parents=True)
         return False
 
     def take(self, name: str, piece: bytes) -> None:
-        """Append to a file; PrepareError where its name leads out of the folder."""
+        """Append to a file; raises PrepareError if its name leads out of the folder."""
         path = self._staging / name
         if not path.resolve().is_relative_to(self._staging.resolve()):
-            raise PrepareError(f"{name!r} is no name of a file in a dataset")
+            raise PrepareError(f"file {name!r} is outside the dataset", kind="unsafe-path", path=self._root)
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab") as file:
             file.write(piece)
 
-    def prove(self) -> None:
-        """Read everything back and compare; what is right takes its place. WrongContent where it is not."""
-        arrived = self._staging if self._staging.name else self._root
-        wrong = {name: why for name, why in verify(Manifest.load(arrived)).items() if why}
-        if wrong:
+    def verify(self) -> None:
+        """Read everything back and move the copy to its place; raises WrongContent if it is damaged."""
+        manifest = Manifest.load(self._staging if self._staging.name else self._root)
+        unreadable = missing_libraries(manifest)
+        try:
+            for variant in manifest.artifacts:
+                if variant not in unreadable:
+                    verify_artifact(manifest, variant)
+        except IobenchError as error:
             if self._staging.name:
                 shutil.rmtree(self._staging, ignore_errors=True)
-            raise WrongContent(f"{self._root}: {next(iter(wrong.values()))}")
+            damaged: dict[str, Any] = {**error.fields(), "path": self._root}
+            raise WrongContent(**damaged) from error
         if self._staging.name:
             _sync(self._staging)
             self._staging.rename(self._root)
 
 
 def _sync(folder: Path) -> None:
-    """Have all files of a folder on the disk."""
+    """Flush all files of a folder to the disk."""
     for path in folder.rglob("*"):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -91,15 +107,16 @@ def _sync(folder: Path) -> None:
 
 
 def copy_to_all(manifest: Manifest, address: str, say: Callable[[str], None]) -> None:
-    """Have a proved copy at the same path on every host of a cluster, and say so of each.
+    """Copy a dataset to the same path on every host of a cluster, and verify each copy there.
 
-    What is there already is proved alone, as on storage that all hosts share. IobenchError where a host
-    cannot have it, which it names.
+    A copy that exists, as on shared storage, is only verified. `say` receives one line per host. Raises
+    IobenchError, which names the host, if one cannot have the copy.
     """
     if any(artifact.added for artifact in manifest.artifacts.values()):
         raise ManifestError(
-            f"{manifest.name} was added, and its data lie elsewhere: copy them yourself, or put them on "
-            "storage that all hosts share"
+            f"dataset {manifest.name} was added, and iobench does not copy data outside its own folder",
+            kind="added-data",
+            hint="copy them yourself, or put them on storage that all hosts share",
         )
     with hosts_of(address, Receiver) as hosts:
         for host in hosts[1:]:
@@ -108,24 +125,24 @@ def copy_to_all(manifest: Manifest, address: str, say: Callable[[str], None]) ->
 
 def _copied(manifest: Manifest, host: RemoteHost) -> str:
     root = manifest.root.absolute()
-    there = host.ask("begin", str(root), manifest.content, list(manifest.artifacts))
+    exists = host.ask("begin", str(root), manifest.content, list(manifest.artifacts))
     sent = 0
-    if not there:
+    if not exists:
         for name, piece in _pieces(root):
             host.ask("take", name, piece)
             sent += len(piece)
-    host.ask("prove", limit_s=PROOF_S)
-    what = "was there already" if there else f"was copied there ({bytes_text(sent)})"
-    return f"{host}: {root} {what}, and its content is proved by checksum"
+    host.ask("verify", limit_s=VERIFY_S)
+    what = "exists" if exists else f"copied ({bytes_text(sent)})"
+    return f"{host}: {root} {what}, verified by checksum"
 
 
 def _pieces(root: Path) -> Iterator[tuple[str, bytes]]:
-    """Every file of a dataset in pieces, the manifest last; without what each host finds for itself."""
-    own = (kept.FOLDER, LOCK)
+    """Yield every file of a dataset in pieces, the manifest last, without caches and lock of this host."""
+    own = (index_cache.FOLDER, LOCK)
     files = [p for p in sorted(root.rglob("*")) if p.is_file() and p.relative_to(root).parts[0] not in own]
     for path in sorted(files, key=lambda path: path.name == FILE_NAME):
         if path.is_symlink():
-            raise IobenchError(f"{path} is a link: a dataset that prepare wrote has none")
+            raise PrepareError("a prepared dataset has no symbolic links", kind="unsafe-path", path=path)
         with open(path, "rb") as file:
             first = True
             while (piece := file.read(PIECE)) or first:

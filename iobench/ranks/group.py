@@ -1,8 +1,8 @@
-"""The ranks of a run as a group: they meet, tell each other things, and agree on what went wrong.
+"""Communication of the ranks of a run: collectives over gloo, and a store for heartbeats.
 
-The only module that imports torch.distributed. What is said goes over gloo, beside whatever a training
-uses; every wait is a chain of short ones, so that Ctrl-C and the loss of a rank end it. Messages are
-pickles of our own making.
+The only module that imports torch.distributed. It uses gloo next to whatever backend a training uses. Each
+wait is a chain of short ones, so that Ctrl-C and the loss of a rank end it. Messages are pickles of
+iobench's own objects.
 """
 
 from __future__ import annotations
@@ -19,207 +19,190 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import TCPStore, rendezvous  # type: ignore[attr-defined]
 
-from iobench.base.errors import (
-    CaseDied,
-    RankLost,
-)
+from iobench.base.errors import CaseDied, RankLost
 from iobench.base.text import reason
 from iobench.bench.observer import Progress
-from iobench.ranks.place import Place
-from iobench.ranks.watch import Board, Watch
+from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore
+from iobench.ranks.rank_info import RankInfo
 
 T = TypeVar("T")
 
-JOIN_S = 120.0  # for all ranks to have started: importing torch takes some seconds
+JOIN_S = 120.0  # for all ranks to start: importing torch takes some seconds
 SLICE_S = 0.2  # of a wait
-FOR_EVER = timedelta(days=30)  # as far as gloo is concerned: the watch knows better
+FOR_EVER = timedelta(days=30)  # gloo's own timeout: the heartbeats decide instead
 
 
-class Group(ABC):
-    """Ranks that make the same calls in the same order. RankLost where one of them is no longer there.
+class RankGroup(ABC):
+    """Ranks that make the same calls in the same order; a call raises RankLost if one of them is gone.
 
-    `patience_s`: how long a rank may make no progress while others wait for it; None for ever.
+    `patience_s` is how long a rank may make no progress while others wait for it; None for no limit.
     """
 
-    place: Place
-    places: Sequence[Place]  # of all ranks
+    info: RankInfo
+    ranks: Sequence[RankInfo]  # all of the group
     patience_s: float | None = None
 
     @property
     def alive(self) -> bool:
-        """Whether nobody is known to be gone."""
+        """Whether no rank is known to be gone."""
         return True
 
     @abstractmethod
-    def show(self, progress: Progress) -> None:
-        """Let those who wait for this rank see what it is doing."""
+    def report_progress(self, progress: Progress) -> None:
+        """Make this rank's progress visible to those that wait for it."""
 
     @abstractmethod
-    def gather(self, value: T) -> list[T]:
-        """What every rank says, by rank, on every rank."""
+    def all_gather(self, value: T) -> list[T]:
+        """Return the values of all ranks, by rank, on every rank."""
 
     @abstractmethod
     def barrier(self) -> None:
-        """Return when all ranks have come here."""
+        """Block until all ranks arrive."""
 
     @abstractmethod
     def check(self) -> None:
-        """RankLost where another rank is known to be gone, CaseDied where rank 0 was interrupted."""
+        """Raise RankLost if another rank is gone, CaseDied if rank 0 was interrupted."""
 
     @abstractmethod
-    def while_waiting(self, check_interrupt: Callable[[], None]) -> None:
-        """Ask this while it waits for others: where it raises KeyboardInterrupt, their `check` says so."""
+    def poll_while_waiting(self, check_interrupt: Callable[[], None]) -> None:
+        """Call this while waiting for others; if it raises KeyboardInterrupt, their `check` raises."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the group. A second call does nothing."""
+        """Leave the group; a second call does nothing."""
 
     def broadcast(self, value: T) -> T:
-        """What rank 0 says."""
-        return self.gather(value)[0]
+        """Return the value of rank 0."""
+        return self.all_gather(value)[0]
 
 
-def named(problems: Sequence[tuple[Place, str | None]]) -> str | None:
-    """The first problem with the rank and host that have it, and how many others have one, too.
+class GlooGroup(RankGroup):
+    """Processes on any hosts that reach a store at one address."""
 
-    Without a rank where all have the same.
-    """
-    found = [(place, said) for place, said in problems if said is not None]
-    if not found:
-        return None
-    place, said = found[0]
-    if len(found) == len(problems) and len({said for _, said in found}) == 1:
-        return said
-    more = f" (and {len(found) - 1} more of {len(problems)} ranks)" if len(found) > 1 else ""
-    return f"{place}: {said}{more}"
-
-
-class Gloo(Group):
-    """Processes, anywhere, that reach a store at one address."""
-
-    def __init__(self, place: Place, store: Store, beats: Store) -> None:
-        self.place = place
+    def __init__(self, info: RankInfo, store: Store, heartbeats: Store) -> None:
+        self.info = info
         self._check_interrupt: Callable[[], None] = lambda: None
         try:
             dist.init_process_group(
-                "gloo", store=store, rank=place.rank, world_size=place.world_size, timeout=FOR_EVER
+                "gloo", store=store, rank=info.rank, world_size=info.world_size, timeout=FOR_EVER
             )
         except RuntimeError as error:
-            raise _unreachable(place, error) from error
-        self.watch = Watch(place, StoreBoard(beats))
-        self.places = self.gather(place)
-        self.watch.start(self.places)
+            raise _unreachable(info, error) from error
+        self.monitor = HeartbeatMonitor(info, TorchKVStore(heartbeats))
+        self.ranks = self.all_gather(info)
+        self.monitor.start(self.ranks)
 
     @property
     def alive(self) -> bool:
-        """Whether nobody is known to be gone."""
-        return self.watch.verdict is None
+        """Whether no rank is known to be gone."""
+        return self.monitor.verdict is None
 
-    def show(self, progress: Progress) -> None:
-        """Let those who wait for this rank see what it is doing."""
-        self.watch.progress = progress
+    def report_progress(self, progress: Progress) -> None:
+        """Make this rank's progress visible to those that wait for it."""
+        self.monitor.progress = progress
 
-    def gather(self, value: T) -> list[T]:
-        """What every rank says: first how long it is, then the words."""
+    def all_gather(self, value: T) -> list[T]:
+        """Return the values of all ranks: gather their lengths first, then their pickles."""
         own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        lengths = [int(one) for one in self._all(torch.tensor([len(own)]))]
+        lengths = [int(one) for one in self._gather_tensors(torch.tensor([len(own)]))]
         padded = torch.zeros(max(lengths), dtype=torch.uint8)
         padded[: len(own)] = own
-        said = self._all(padded)
-        pairs = zip(said, lengths, strict=True)
+        pairs = zip(self._gather_tensors(padded), lengths, strict=True)
         return [pickle.loads(one[:length].numpy().tobytes()) for one, length in pairs]
 
     def barrier(self) -> None:
-        """Return when all ranks have come here."""
+        """Block until all ranks arrive."""
         self._wait(lambda: dist.barrier(async_op=True))
 
     def check(self) -> None:
-        """RankLost where the watch has given up a rank, CaseDied where rank 0 was interrupted."""
-        self.watch.check()
-        if self.watch.interrupted:
-            raise CaseDied("interrupted")
+        """Raise RankLost if a rank was marked dead, CaseDied if rank 0 was interrupted."""
+        self.monitor.check()
+        if self.monitor.interrupted:
+            raise CaseDied("interrupted", kind="interrupted")
 
-    def while_waiting(self, check_interrupt: Callable[[], None]) -> None:
-        """Ask this while it waits: a meeting that has begun is not left, but others can be hurried."""
+    def poll_while_waiting(self, check_interrupt: Callable[[], None]) -> None:
+        """Call this while waiting; a collective that has begun completes, but others are notified."""
         self._check_interrupt = check_interrupt
 
     def close(self) -> None:
-        """Leave the group; whoever is still in it notices."""
-        self.watch.stop()
+        """Leave the group; the ranks still in it notice."""
+        self.monitor.stop()
         if dist.is_initialized():
             with suppress(RuntimeError):
                 dist.destroy_process_group()
 
-    def _all(self, own: torch.Tensor) -> list[torch.Tensor]:
-        found = [torch.empty_like(own) for _ in range(self.place.world_size)]
-        self._wait(lambda: dist.all_gather(found, own, async_op=True))
-        return found
+    def _gather_tensors(self, own: torch.Tensor) -> list[torch.Tensor]:
+        gathered = [torch.empty_like(own) for _ in range(self.info.world_size)]
+        self._wait(lambda: dist.all_gather(gathered, own, async_op=True))
+        return gathered
 
     def _wait(self, begin: Callable[[], Any]) -> None:
-        self.watch.arrived()
+        self.monitor.enter_collective()
         try:
             work = begin()
-            while not self._came(work):
-                self.watch.check(self.patience_s)
-                self._hurry()
+            while not self._is_done(work):
+                self.monitor.check(self.patience_s)
+                self._forward_interrupt()
         except RuntimeError as error:
             if isinstance(error, RankLost):
                 raise
-            raise self.watch.broken(reason(error)) from error
-        except KeyboardInterrupt:  # in the middle of a meeting, after which nobody understands anybody
-            self.watch.give_up("interrupted")
+            raise self.monitor.connection_broken(reason(error)) from error
+        except KeyboardInterrupt:  # within a collective, after which the ranks are out of step
+            self.monitor.mark_dead(RankLost("interrupted", kind="interrupted"))
             raise
 
-    def _hurry(self) -> None:
+    def _forward_interrupt(self) -> None:
         try:
             self._check_interrupt()
-        except KeyboardInterrupt:  # raised again by whoever asks next
-            self.watch.interrupt()
+        except KeyboardInterrupt:  # raised again by the next caller
+            self.monitor.interrupt()
 
     @staticmethod
-    def _came(work: Any) -> bool:
-        """Whether all have come, after a short wait; RuntimeError where a connection has broken."""
+    def _is_done(work: Any) -> bool:
+        """Wait shortly and return whether the work is done; RuntimeError if a connection broke."""
         try:
             work.wait(timedelta(seconds=SLICE_S))
         except RuntimeError:
             if not work.is_completed():
                 return False
-            work.wait()  # which returns at once: it may have come just as the wait was over
+            work.wait()  # returns at once: the work may have completed just as the wait ended
         return True
 
 
-class StoreBoard(Board):
-    """Notes in a store that all ranks reach: a connection of its own, because waits block one."""
+class TorchKVStore(KVStore):
+    """Key-value store over a torch store, with a connection of its own, because a wait blocks one."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def write(self, name: str, text: str) -> None:
-        """Put a note there; RuntimeError where the store cannot be reached."""
+        """Set a key."""
         self._store.set(name, text)
 
     def write_first(self, name: str, text: str) -> str:
-        """Put a note there unless there is one; the one that is there now."""
+        """Set a key unless it is set; return its value."""
         return bytes(self._store.compare_set(name, "", text)).decode()
 
     def read(self, names: Sequence[str]) -> list[str | None]:
-        """Notes, as far as they are there; RuntimeError where the store cannot be reached."""
+        """Return the values of keys, None for each one that is not set."""
         return [self._store.get(name).decode() if self._store.check([name]) else None for name in names]
 
 
-def join(place: Place) -> Gloo:
-    """Meet all ranks at the address that torchrun gave; RankLost where they do not come together."""
+def join(info: RankInfo) -> GlooGroup:
+    """Meet all ranks at the address that torchrun set; raises RankLost if they do not come together."""
     try:
         wait = timedelta(seconds=JOIN_S)
-        store, _, _ = next(rendezvous("env://", place.rank, place.world_size, timeout=wait))
-        beats = TCPStore(store.host, store.port, is_master=False, wait_for_workers=False, timeout=wait)
+        store, _, _ = next(rendezvous("env://", info.rank, info.world_size, timeout=wait))
+        heartbeats = TCPStore(store.host, store.port, is_master=False, wait_for_workers=False, timeout=wait)
     except (RuntimeError, ValueError, OSError) as error:
-        raise _unreachable(place, error) from error
-    return Gloo(place, PrefixStore("iobench", store), PrefixStore("iobench-watch", beats))
+        raise _unreachable(info, error) from error
+    return GlooGroup(info, PrefixStore("iobench", store), PrefixStore("iobench-heartbeat", heartbeats))
 
 
-def _unreachable(place: Place, error: Exception) -> RankLost:
+def _unreachable(info: RankInfo, error: Exception) -> RankLost:
     return RankLost(
-        f"{place} did not reach the other ranks: {reason(error)}; see that all hosts resolve each other's "
-        "names, or set GLOO_SOCKET_IFNAME to the network's interface"
+        f"{info} did not reach the other ranks: {reason(error)}",
+        kind="ranks-unreachable",
+        hint="make sure that all hosts resolve each other's names, or set GLOO_SOCKET_IFNAME to the "
+        "network's interface",
     )

@@ -1,4 +1,4 @@
-"""Starting ranks on this host, by torchrun."""
+"""Launcher of ranks on this host, through torchrun."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
-Launch = Callable[[int, Sequence[str], Callable[[str], None]], int]  # ranks, arguments, who is told
-# torchrun ends its ranks where it is told to end, and it is told so where whoever started it has gone
+# (number of ranks, arguments, callback for each line) -> exit code
+Launch = Callable[[int, Sequence[str], Callable[[str], None]], int]
+# torchrun ends its ranks on SIGTERM, which the kernel sends it when its parent dies
 _PR_SET_PDEATHSIG, _SIGTERM = 1, 15
 _TORCHRUN = (
     f"import ctypes, runpy; ctypes.CDLL(None).prctl({_PR_SET_PDEATHSIG}, {_SIGTERM}); "
@@ -25,13 +26,24 @@ def torchrun(
     where: Sequence[str] = ("--standalone",),
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Run iobench with these arguments in so many ranks of this host; its exit code.
+    """Run iobench in several ranks of this host and return its exit code.
 
-    `where`: torchrun's options that say where ranks of other hosts are, by default that there are none.
+    Lines that the ranks write to stderr are passed on, without those that torchrun adds. Their standard
+    output is discarded. Each rank has OMP_NUM_THREADS threads, by default one; for a single rank torchrun
+    alone would leave it unset.
 
-    What the ranks say on stderr is passed on line by line, without what torchrun adds to it; their standard
-    output goes nowhere. Each rank has as many threads as OMP_NUM_THREADS says, by default one, also where
-    there is but one rank, for which torchrun would leave it unset.
+    Parameters
+    ----------
+    count : int
+        Number of ranks.
+    arguments : sequence of str
+        Command line of iobench.
+    say : callable
+        Receives each line.
+    where : sequence of str
+        Options of torchrun that locate the ranks of other hosts; by default there are none.
+    environment : mapping of str to str
+        Additional environment variables.
     """
     command = [sys.executable, "-c", _TORCHRUN, *where, "--nproc-per-node", str(count)]
     process = subprocess.Popen(
@@ -44,32 +56,34 @@ def torchrun(
         env={THREADS: "1", **os.environ, **environment},
     )
     try:
-        said, rest = _pass_on(process, say)
+        complained, rest = _pass_on(process, say)
         code = process.wait()
-    except BaseException:  # Ctrl-C, which has reached all of them
+    except BaseException:  # Ctrl-C, which reaches all of them
         process.terminate()
         process.wait()
         raise
-    if code and not said:  # else the traceback is torchrun's own, about a rank that has said what was wrong
+    if (
+        code and not complained
+    ):  # otherwise the traceback is torchrun's, about a rank that has reported its error
         for line in rest:
             say(line)
     return code
 
 
 def _pass_on(process: subprocess.Popen[str], say: Callable[[str], None]) -> tuple[bool, list[str]]:
-    """Say what ranks say, until all have ended; whether one complained, and what came from a traceback on."""
+    """Pass on lines until all ranks end; return whether one reported an error, and a traceback's lines."""
     assert process.stderr is not None
-    said, rest = False, list[str]()
+    complained, rest = False, list[str]()
     with process.stderr as lines:
         for line in map(str.rstrip, lines):
             if rest or line.startswith("Traceback "):
                 rest.append(line)
             elif not _of_torchrun(line):
-                said = said or line.startswith("iobench: ")
+                complained = complained or line.startswith("iobench: ")
                 say(line)
-    return said, rest
+    return complained, rest
 
 
 def _of_torchrun(line: str) -> bool:
-    """Whether it is a line of torch's log, which begin with a level and a date, as in `W1122 08:00:00.1`."""
+    """Return whether a line is of torch's log: those begin with level and date, as in `W1122 08:00:00.1`."""
     return len(line) > 5 and line[0] in "IWEF" and line[1:5].isdecimal() and line[5] == " "

@@ -1,4 +1,4 @@
-"""The hosts of a Ray cluster: an actor on each, this process's own host first, and answers within limits."""
+"""Hosts of a Ray cluster: an actor on each, this process's own host first, with timeouts for all calls."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from iobench.base.errors import (
 )
 from iobench.base.text import reason
 
-REACH_S = 5.0  # for a cluster's address to answer
-PLACE_S = 60.0  # for an actor to be placed on each host, and to have begun
+REACH_S = 5.0  # for a connection to the cluster's address
+PLACE_S = 60.0  # for an actor to be placed and started on each host
 ANSWER_S = 30.0
 LEAVING_S = 5.0
 PORTS = 1 << 16
-PATIENCE = {"RAY_NUM_REDIS_GET_RETRIES": "2", "RAY_py_gcs_connect_timeout_s": "10"}  # read as Ray is imported
+PATIENCE = {
+    "RAY_NUM_REDIS_GET_RETRIES": "2",
+    "RAY_py_gcs_connect_timeout_s": "10",
+}  # read when Ray is imported
 SAFELY = (
     "start one with RAY_AUTH_MODE=token set: 'ray start --head --node-ip-address=ADDRESS "
     "--include-dashboard=false --disable-usage-stats'"
@@ -34,7 +37,7 @@ SAFELY = (
 
 @dataclass(frozen=True)
 class RemoteHost:
-    """A host with an actor on it."""
+    """Host with an actor on it."""
 
     name: str
     address: str
@@ -43,30 +46,38 @@ class RemoteHost:
     def __str__(self) -> str:
         return f"host {self.name}"
 
-    def ask(self, what: str, *arguments: Any, limit_s: float = ANSWER_S) -> Any:
-        """What its actor answers; RankLost where it does not, or IobenchError where it fails at it."""
+    def ask(self, method: str, *arguments: Any, limit_s: float = ANSWER_S) -> Any:
+        """Call a method of the actor and return its result.
+
+        Raises RankLost without an answer within `limit_s`, or the actor's IobenchError with the host's name
+        in `problem`.
+        """
         import ray
         from ray import exceptions as of_ray
 
         try:
-            return ray.get(getattr(self.actor, what).remote(*arguments), timeout=limit_s)
+            return ray.get(getattr(self.actor, method).remote(*arguments), timeout=limit_s)
         except of_ray.RayTaskError as error:
             cause = error.cause or error
-            kind = type(cause) if isinstance(cause, IobenchError) else IobenchError
-            raise kind(f"{self}: {reason(cause)}") from None
+            failed = (
+                cause if isinstance(cause, IobenchError) else IobenchError(reason(cause), kind="host-raised")
+            )
+            raise failed.changed(problem=f"{self}: {failed.problem}".removesuffix(": ")) from None
         except of_ray.GetTimeoutError:
-            raise RankLost(f"{self} gave no answer for {limit_s:g} s: it, or its network, is gone") from None
+            raise RankLost(
+                f"{self} did not answer within {limit_s:g} s: it, or its network, is gone", kind="host-silent"
+            ) from None
         except of_ray.RayError as error:
             why = "it, its network or Ray itself is gone"
-            raise RankLost(f"Ray has lost {self}: {why} ({type(error).__name__})") from None
+            raise RankLost(f"Ray lost {self}: {why} ({type(error).__name__})", kind="host-gone") from None
 
 
 @contextmanager
 def hosts_of(address: str, actor: type) -> Iterator[list[RemoteHost]]:
-    """An actor of that class on each host of a cluster, until the block ends; this host is the first.
+    """Place an actor of a class on each host of a running cluster, until the block ends.
 
-    Only the cluster is used, none is started. MissingDependency without Ray, RankLost where no cluster or
-    host answers in time, RanksDiffer where a host has other software.
+    Yields the hosts, this one first. Raises MissingDependency without Ray, RankLost if no cluster or a host
+    does not answer in time, RanksDiffer if a host has other software.
     """
     ray = _connected(address)
     try:
@@ -84,63 +95,72 @@ def _connected(address: str) -> Any:
     try:
         import ray
     except ImportError:
-        raise MissingDependency("several hosts by Ray need Ray: pip install 'iobench[ray]'") from None
+        raise MissingDependency(
+            "--ray needs Ray, which is not installed", hint="pip install 'iobench[ray]'"
+        ) from None
     if (problem := _unreachable(address)) is not None:
-        raise RankLost(f"--ray {address}: no Ray cluster answers there ({problem}); {SAFELY}")
+        raise RankLost(
+            f"--ray {address}: no Ray cluster answers there ({problem})", kind="no-cluster", hint=SAFELY
+        )
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         with _native_stderr_hidden():
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
     except Exception as error:  # noqa: BLE001 - Ray raises many kinds
-        raise RankLost(f"--ray {address}: {_refused(ray, error)}") from None
+        raise _refused(ray, address, error) from None
     return ray
 
 
-def _refused(ray: Any, error: Exception) -> str:
-    """Why Ray does not take this process in, and what to do."""
+def _refused(ray: Any, address: str, error: Exception) -> RankLost:
+    """Return the error of a failed connection to a cluster."""
     last = str(error.__cause__ or error).strip().splitlines()[-1]  # its cause holds a traceback
     if "AuthenticationError" in last:
-        return (
-            "the Ray cluster does not let this process in; set RAY_AUTH_MODE=token, and have the cluster's "
-            "token in ~/.ray/auth_token"
+        return RankLost(
+            f"--ray {address}: the Ray cluster refused the connection",
+            kind="no-access",
+            hint="set RAY_AUTH_MODE=token, and put the cluster's token into ~/.ray/auth_token",
         )
-    said = reason(Exception(last.removeprefix("ray.exceptions.")))
-    return f"what answers there is no Ray cluster of version {ray.__version__} ({said}); {SAFELY}"
+    why = reason(Exception(last.removeprefix("ray.exceptions.")))
+    return RankLost(
+        f"--ray {address}: no Ray cluster of version {ray.__version__} answers there ({why})",
+        kind="no-cluster",
+        hint=SAFELY,
+    )
 
 
 @contextmanager
 def _native_stderr_hidden() -> Iterator[None]:
-    """Without what Ray's C++ writes to stderr, a line for each try, while errors are still to be raised."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    """Discard the lines that Ray's C++ code writes to stderr at each attempt; errors are raised anyway."""
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(saved, 2)
+        os.close(saved)
         os.close(nowhere)
 
 
 def _unreachable(address: str) -> str | None:
-    """Why no connection to HOST:PORT can be made; None where one can."""
+    """Return why no connection to HOST:PORT is possible; None if one is."""
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal() and 0 < int(port) < PORTS):
         return "give its address as in 10.0.0.1:6379"
     try:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
-    except (OSError, ValueError) as error:  # ValueError for a name that can be no host's
+    except (OSError, ValueError) as error:  # ValueError for an invalid host name
         return reason(error)
     return None
 
 
 def _leave(ray: Any) -> None:
-    """Leave the cluster; where it is gone, without waiting until Ray has noticed."""
+    """Leave the cluster; if it is gone, do not wait until Ray has noticed."""
     if not _within(LEAVING_S, ray.shutdown):
         atexit.unregister(ray.shutdown)
 
 
 def _within(seconds: float, work: Callable[[], object]) -> bool:
-    """Whether some work, done in a thread, has ended in time."""
+    """Run work in a thread and return whether it ended in time."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(seconds)
@@ -148,56 +168,62 @@ def _within(seconds: float, work: Callable[[], object]) -> bool:
 
 
 def _nodes(ray: Any) -> list[dict[str, Any]]:
-    """The cluster's hosts that are alive, this process's own first."""
+    """Return the cluster's hosts that are alive, this process's own first."""
     here = ray.get_runtime_context().get_node_id()
     alive = [node for node in ray.nodes() if node["Alive"]]
     return sorted(alive, key=lambda node: (node["NodeID"] != here, node["NodeManagerAddress"]))
 
 
 def _check_software(ray: Any, nodes: Sequence[dict[str, Any]]) -> None:
-    """RanksDiffer where a host has another iobench, torch or NumPy than this one, or lacks it."""
+    """Raise RanksDiffer if a host lacks iobench, torch or NumPy, or has another version than this one."""
 
-    def versions() -> dict[str, str]:  # travels whole, so that a host needs nothing of ours to answer
+    def versions() -> dict[str, str]:  # self-contained, so that it runs on a host without iobench
         from importlib import metadata
 
-        found = {}
+        installed = {}
         for name in ("iobench", "torch", "numpy"):
             try:
-                found[name] = metadata.version(name)
+                installed[name] = metadata.version(name)
             except metadata.PackageNotFoundError:
-                found[name] = "none"
-        return found
+                installed[name] = "none"
+        return installed
 
     own = versions()
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as Pinned
 
-    asked = ray.remote(versions)
+    remote = ray.remote(versions)
     for node in nodes:
         there = Pinned(node["NodeID"], soft=False)
-        reference = asked.options(scheduling_strategy=there, num_cpus=0, max_retries=0).remote()
+        reference = remote.options(scheduling_strategy=there, num_cpus=0, max_retries=0).remote()
         try:
-            found = ray.get(reference, timeout=PLACE_S)
+            theirs = ray.get(reference, timeout=PLACE_S)
         except ray.exceptions.RayError as error:
-            raise RankLost(f"host {_name(node)} does not answer: {reason(error)}") from None
-        for name, version in found.items():
+            raise RankLost(
+                f"host {_name(node)} did not answer: {reason(error)}", kind="host-silent"
+            ) from None
+        for name, version in theirs.items():
             if version != own[name]:
                 raise RanksDiffer(
-                    f"host {_name(node)} has {name} {version}, {_name(nodes[0])} has {own[name]}; "
-                    "install the same everywhere"
+                    f"host {_name(node)} has another version of {name}",
+                    kind="other-software",
+                    expected=f"{own[name]} as on {_name(nodes[0])}",
+                    found=version,
+                    hint="install the same everywhere",
                 )
 
 
 @contextmanager
 def _group(ray: Any, count: int) -> Iterator[Any]:
-    """A placement group with a bundle on each of so many hosts."""
+    """Create a placement group with a bundle on each of `count` hosts."""
     from ray.util import placement_group, remove_placement_group
 
     group = placement_group([{"CPU": 1}] * count, strategy="STRICT_SPREAD")
     try:
         if not group.wait(PLACE_S):
             raise RankLost(
-                f"Ray has not found a free processor on each of {count} hosts within {PLACE_S:g} s: see "
-                "'ray status' for what else runs there"
+                f"Ray found no free processor on each of {count} hosts within {PLACE_S:g} s",
+                kind="cluster-busy",
+                hint="'ray status' shows what runs there",
             )
         yield group
     finally:

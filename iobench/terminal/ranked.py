@@ -1,4 +1,4 @@
-"""The command line as one of several ranks: rank 0 runs it and prints, the others do what it says."""
+"""The command line as one of several ranks: rank 0 runs it and prints, the others execute its requests."""
 
 from __future__ import annotations
 
@@ -15,66 +15,71 @@ import psutil
 
 from iobench.base.errors import (
     IobenchError,
+    RankLost,
 )
-from iobench.host.stopped import end_where_stopped
-from iobench.host.tree import descendants
-from iobench.ranks.place import Place
+from iobench.host.process_tree import descendants
+from iobench.host.stop_watchdog import kill_when_stopped
+from iobench.ranks.rank_info import RankInfo
 
 if TYPE_CHECKING:
-    from iobench.ranks.crew import RankCrew
+    from iobench.ranks.distributed_backend import DistributedBackend
 
 
-def run_as_rank(place: Place, command: Callable[[RankCrew], Any], complain: Callable[[str], None]) -> Any:
-    """What the command returns on rank 0, which it is given the others for; elsewhere an exit code.
+def run_as_rank(
+    info: RankInfo, command: Callable[[DistributedBackend], Any], complain: Callable[[str, str], None]
+) -> Any:
+    """Run a command over all ranks: return its result on rank 0, an exit code elsewhere.
 
-    IobenchError where this rank is the one to say what is wrong.
+    Raises IobenchError only on the rank that reports the failure.
     """
     from iobench.ranks.group import JOIN_S, join
-    from iobench.ranks.watch import SUSPECT_S, silent_s
+    from iobench.ranks.heartbeat import SUSPECT_S, silent_s
 
-    if place.rank:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when it is over
-    with _met_within(JOIN_S + SUSPECT_S, place, complain):
-        group = join(place)
+    if info.rank:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 decides when the run ends
+    with _met_within(JOIN_S + SUSPECT_S, info, complain):
+        group = join(info)
 
-    def end(verdict: str) -> None:
-        """End this process, whose main thread hangs, with all that it started."""
-        if (place.rank == 0 or group.watch.speaks) and not group.watch.heard:
-            complain(verdict)
+    def end(verdict: RankLost) -> None:
+        """Kill this process, whose main thread hangs, and its descendants."""
+        if (info.rank == 0 or group.monitor.reports_failure) and not group.monitor.acknowledged:
+            complain(str(verdict), verdict.kind)
         for process in descendants():
             with contextlib.suppress(psutil.Error):
                 psutil.Process(process).kill()
         os._exit(1)
 
-    group.watch.end = end
-    guard = end_where_stopped(silent_s() + SUSPECT_S)  # once the others have seen that it is silent
-    signal.signal(signal.SIGTERM, lambda number, frame: group.watch.told_to_end())
+    group.monitor.end = end
+    guard = kill_when_stopped(silent_s() + SUSPECT_S)  # after the others have noticed its silence
+    signal.signal(signal.SIGTERM, lambda number, frame: group.monitor.terminate())
     try:
-        return _serve(place, command, group)
+        return _serve(info, command, group)
     except IobenchError:
-        if place.rank == 0 or group.watch.speaks:
+        if info.rank == 0 or group.monitor.reports_failure:
             raise
         return 1
     finally:
         if group.alive:
             group.close()
         else:
-            group.watch.let_others_read()
+            group.monitor.wait_for_readers()
             atexit.register(_leave)
         guard.kill()
         guard.wait()
 
 
 @contextlib.contextmanager
-def _met_within(seconds: float, place: Place, complain: Callable[[str], None]) -> Iterator[None]:
-    """End this process where it has not met the others by then: connecting cannot be interrupted."""
+def _met_within(seconds: float, info: RankInfo, complain: Callable[[str, str], None]) -> Iterator[None]:
+    """Exit if this rank has not connected by then: connecting cannot be interrupted."""
 
     def end() -> None:
-        if place.leads_host:
-            complain(
-                f"{place} has not reached the other ranks within {seconds:.0f} s; see that all of them were "
-                "started, and that all hosts resolve each other's names"
+        if info.leads_host:
+            error = RankLost(
+                f"{info} could not connect to the other ranks within {seconds:.0f} s",
+                kind="ranks-unreachable",
+                hint="check that all are running and that the hosts resolve each other's names",
             )
+            complain(str(error), error.kind)
         os._exit(1)
 
     timer = threading.Timer(seconds, end)
@@ -87,23 +92,23 @@ def _met_within(seconds: float, place: Place, complain: Callable[[str], None]) -
 
 
 def _leave() -> None:
-    """End without taking leave of ranks that are gone: gloo would wait for them."""
+    """Exit without closing the process group: gloo would wait for ranks that are gone."""
     with contextlib.suppress(OSError):
         sys.stdout.flush()
     os._exit(1)
 
 
-def _serve(place: Place, command: Callable[[RankCrew], Any], group: Any) -> Any:
-    from iobench.ranks.alike import check_alike
-    from iobench.ranks.crew import RankCrew
-    from iobench.ranks.rank import obey
+def _serve(info: RankInfo, command: Callable[[DistributedBackend], Any], group: Any) -> Any:
+    from iobench.ranks.distributed_backend import DistributedBackend
+    from iobench.ranks.preflight import check_environments
+    from iobench.ranks.rank import worker_loop
 
-    remarks = check_alike(group)
-    if place.rank:
-        obey(group)
+    notes = check_environments(group)
+    if info.rank:
+        worker_loop(group)
         return 0
-    crew = RankCrew(group, remarks)
+    backend = DistributedBackend(group, notes)
     try:
-        return command(crew)
+        return command(backend)
     finally:
-        crew.stop()
+        backend.stop()

@@ -1,4 +1,4 @@
-"""The proof of somebody's own loader, as far as it can be had: which of its samples came unchanged."""
+"""Content check of a user-defined loader, as far as its batches allow."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import read_back
 from iobench.formats import Schema
-from iobench.loading.transfer import DeviceBatch
+from iobench.loading.host_to_device import DeviceBatch
 from iobench.results.cases import trains
-from iobench.results.parts import ProofPart
+from iobench.results.parts import ContentCheckPart
 
 
-class ForeignProof:
-    """Sees one epoch's batches on the device, and says at its end what cannot be said of them.
+class UserLoaderCheck:
+    """Compares one epoch's batches on the device with the manifest, and reports what is unverified.
 
-    Where they hold the dataset's fields every sample is hashed, and compared with what the manifest says.
-    Where they do not, or hold something else, the case is measured all the same, as not proved.
+    If batches hold the dataset's fields, every sample is hashed and compared. Otherwise the case is
+    measured as not verified.
     """
 
     def __init__(self, case: Case, manifest: Manifest) -> None:
         self._case, self._manifest = case, manifest
         self._check, self._schema = Checksum(manifest.schema), manifest.schema
         self._hashes: list[npt.NDArray[np.int64]] = []
-        self._other: str | None = None  # what its batches hold in place of the dataset's fields
+        self._other: str | None = None  # difference between its batches and the dataset's fields
         self._largest = 0
 
     def add(self, batch: DeviceBatch) -> None:
-        """Hash a batch, if it can be compared.
+        """Hash a batch, if it holds the dataset's fields.
 
-        TargetError where a training step finds no input in it.
+        Raises TargetError if a training step needs fields that it does not hold.
         """
         self._largest = max(self._largest, *(int(one.shape[0]) for one in batch.values() if one.ndim), 0)
         if self._other is not None:
@@ -46,19 +46,21 @@ class ForeignProof:
         if any(held.get(name) != kind for name, kind in fields.items()):
             self._other = f"its batches hold {_listed(held)}, the dataset {_listed(fields)}"
             if trains(self._case.facets):
-                raise TargetError(f"a training step needs the dataset's fields: {self._other}")
+                raise TargetError(
+                    f"a training step needs the dataset's fields: {self._other}", kind="untrainable-batches"
+                )
             return
         hashes: Any = self._check.hashes(batch)
         done = self._check.samples
         self._check.add(batch, np.arange(done, done + len(hashes), dtype=np.int64))
         self._hashes.append(hashes.cpu().numpy())
 
-    def conclude(self) -> ProofPart | None:
-        """Why nobody can say that all of the dataset came as it was asked for; None where it did."""
+    def conclude(self) -> ContentCheckPart | None:
+        """Return why the content is not verified; None if the whole dataset came as requested."""
         if not self._largest:
-            raise TargetError("it gave no batches: there is nothing to measure")
+            raise TargetError("it yielded no batches: there is nothing to measure", kind="empty")
         reasons = [*self._content(), *self._batches()]
-        return ProofPart(missing="; ".join(reasons)) if reasons else None
+        return ContentCheckPart(unverified="; ".join(reasons)) if reasons else None
 
     def _content(self) -> list[str]:
         if self._other is not None:
@@ -67,32 +69,31 @@ class ForeignProof:
             return self._differences()
         stored = self._check.ordered == self._manifest.ordered
         if stored and self._case.order != "sequential":
-            return [
-                f"its samples come in the order in which they are stored, not in {self._case.order} order"
-            ]
+            return [f"its samples come in stored order, not in {self._case.order} order"]
         if not stored and self._case.order == "sequential":
-            return ["its samples come in an order of its own, not in the one in which they are stored"]
+            return ["its samples come in an order of its own, not in stored order"]
         return []
 
     def _differences(self) -> list[str]:
-        """Samples that never came, came again, or are none of the dataset's."""
-        seen = np.concatenate(self._hashes)
+        """Count samples that are missing, repeated, or not of the dataset."""
+        delivered = np.concatenate(self._hashes)
         check, opener = Checksum(self._schema), self._manifest.opener(self._case.variant)
-        written = np.concatenate([check.hashes(batch) for batch in read_back(opener)])
-        foreign = int((~np.isin(seen, written)).sum())
-        if foreign == len(seen):
-            return ["it gives other content than the dataset's: changed on the way, or other data"]
-        missing, again = int((~np.isin(written, seen)).sum()), len(seen) - len(np.unique(seen))
-        counts = {"are none of the dataset's": foreign, "never came": missing, "came more than once": again}
-        said = [f"{count:,} {what}" for what, count in counts.items() if count]
-        return [f"of {self._schema.samples:,} samples {', '.join(said)}"] if said else []
+        stored = np.concatenate([check.hashes(batch) for batch in read_back(opener)])
+        foreign = int((~np.isin(delivered, stored)).sum())
+        if foreign == len(delivered):
+            return ["none of its samples is the dataset's: they are other data, or were transformed"]
+        missing = int((~np.isin(stored, delivered)).sum())
+        repeated = len(delivered) - len(np.unique(delivered))
+        counts = {"foreign": foreign, "missing": missing, "repeated": repeated}
+        parts = [f"{count:,} {what}" for what, count in counts.items() if count]
+        return [f"{', '.join(parts)} of {self._schema.samples:,} samples"] if parts else []
 
     def _batches(self) -> list[str]:
-        asked = min(self._case.batch_size, self._schema.samples)
+        requested = min(self._case.batch_size, self._schema.samples)
         return (
             []
-            if self._largest == asked
-            else [f"its batches hold up to {self._largest:,} samples, not {asked:,}"]
+            if self._largest == requested
+            else [f"its batches hold up to {self._largest:,} samples, not {requested:,}"]
         )
 
 

@@ -1,4 +1,4 @@
-"""A run over the hosts of a Ray cluster: Ray reaches them, and torchrun starts the ranks on each."""
+"""Launcher of ranks on the hosts of a Ray cluster: an actor on each host runs torchrun."""
 
 from __future__ import annotations
 
@@ -20,38 +20,38 @@ from iobench.ranks.launch import Launch, torchrun
 from iobench.ranks.ray_hosts import RemoteHost, hosts_of
 
 POLL_S = 0.3
-ENDING_S = 60.0  # for the ranks to say who has gone, and to end
-TOLD_S = 5.0  # to end, once they have said it: torchrun waits for the one that is gone
+ENDING_S = 60.0  # for the ranks to report which one is gone, and to end
+REPORTED_S = 5.0  # to end after they have reported it: torchrun waits for the one that is gone
 
 
 class RankHost:
-    """What an actor does: run torchrun on its host. When the actor ends, so do its ranks."""
+    """Actor that runs torchrun on its host; when the actor ends, so do its ranks."""
 
     def __init__(self) -> None:
         self._lines = list[str]()
         self._code: int | None = None
 
     def node(self) -> str:
-        """Ray's number of its host."""
+        """Return Ray's identifier of its host."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
     def port(self) -> int:
-        """A port that is free now."""
+        """Return a port that is free now."""
         with socket.socket() as one:
             one.bind(("", 0))
             return int(one.getsockname()[1])
 
     def start(self, count: int, where: Sequence[str], arguments: Sequence[str], address: str) -> None:
-        """Start so many ranks, which meet those of other hosts by the interface of that address."""
+        """Start `count` ranks, which reach those of other hosts by the interface of `address`."""
         interface = interface_of(address)
         environment = {
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             "TORCH_CPP_LOG_LEVEL": "ERROR",  # it warns of addresses without a name
             **({"GLOO_SOCKET_IFNAME": interface} if interface else {}),
         }
-        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # by which Ray hides devices that nobody reserved
+        if os.environ.get("CUDA_VISIBLE_DEVICES") == "":  # Ray hides devices that were not reserved
             del os.environ["CUDA_VISIBLE_DEVICES"]
 
         def run() -> None:
@@ -59,46 +59,46 @@ class RankHost:
 
         threading.Thread(target=run, name="iobench-torchrun", daemon=True).start()
 
-    def heard(self) -> tuple[list[str], int | None]:
-        """What its ranks have said since it was last asked, and the exit code once they have ended."""
+    def poll(self) -> tuple[list[str], int | None]:
+        """Return the lines of its ranks since the last call, and the exit code once they have ended."""
         code = self._code
-        said, self._lines[:] = list(self._lines), []
-        return said, code
+        lines, self._lines[:] = list(self._lines), []
+        return lines, code
 
 
-class Asked(Protocol):
-    """A host that is asked what its ranks say."""
+class RemoteActor(Protocol):
+    """Host with an actor that can be called."""
 
-    def ask(self, what: str, *arguments: Any, limit_s: float = ...) -> Any:
-        """What it answers; RankLost where it does not."""
+    def ask(self, method: str, *arguments: Any, limit_s: float = ...) -> Any:
+        """Call a method of the actor and return its result; raises RankLost without an answer."""
 
 
 @contextmanager
 def launcher(address: str) -> Iterator[tuple[int, Launch]]:
-    """How many hosts a cluster has, and what runs iobench over so many ranks of all of them together."""
+    """Yield the number of a cluster's hosts, and a launcher of ranks on all of them together."""
     with hosts_of(address, RankHost) as hosts:
 
         def launch(count: int, arguments: Sequence[str], say: Callable[[str], None]) -> int:
-            with redirect_stdout(sys.stderr):  # where Ray tells of hosts that have gone
-                started(hosts, count // len(hosts), arguments)
-                return followed(hosts, say)
+            with redirect_stdout(sys.stderr):  # Ray reports lost hosts on stdout
+                start_ranks(hosts, count // len(hosts), arguments)
+                return follow(hosts, say)
 
         yield len(hosts), launch
 
 
-def started(hosts: Sequence[RemoteHost], each: int, arguments: Sequence[str]) -> None:
-    """Start so many ranks on each host; rank 0 is on the first."""
-    meet = hosts[0].address, str(hosts[0].ask("port"))
+def start_ranks(hosts: Sequence[RemoteHost], each: int, arguments: Sequence[str]) -> None:
+    """Start `each` ranks on each host; rank 0 is on the first."""
+    master = hosts[0].address, str(hosts[0].ask("port"))
     for number, host in enumerate(hosts):
         where = [f"--nnodes={len(hosts)}", f"--node-rank={number}"]
-        where += [f"--master-addr={meet[0]}", f"--master-port={meet[1]}"]
+        where += [f"--master-addr={master[0]}", f"--master-port={master[1]}"]
         host.ask("start", each, where, list(arguments), host.address)
 
 
-def followed(hosts: Sequence[Asked], say: Callable[[str], None]) -> int:
-    """Pass on what the first host's ranks say, and what others complain of, until all ended; exit code.
+def follow(hosts: Sequence[RemoteActor], say: Callable[[str], None]) -> int:
+    """Pass on the lines of the first host and the errors of all, until all ended; return the exit code.
 
-    Where a host is lost its ranks are, and the others have `ENDING_S` to say so, and then `TOLD_S` to end.
+    If a host is lost, the ranks of the others have `ENDING_S` to report it, and then `REPORTED_S` to end.
     """
     running, codes, complaints = list(hosts), list[int](), list[str]()
     lost: list[RankLost] = []
@@ -106,7 +106,7 @@ def followed(hosts: Sequence[Asked], say: Callable[[str], None]) -> int:
     while running and time.monotonic() < until:
         for host in list(running):
             try:
-                lines, code = host.ask("heard", limit_s=ENDING_S / 2)
+                lines, code = host.ask("poll", limit_s=ENDING_S / 2)
             except RankLost as error:
                 running.remove(host)
                 lost.append(error)
@@ -118,18 +118,18 @@ def followed(hosts: Sequence[Asked], say: Callable[[str], None]) -> int:
                     say(line)
                 complaints += [line] * complaint
             if lost and complaints:
-                until = min(until, time.monotonic() + TOLD_S)
+                until = min(until, time.monotonic() + REPORTED_S)
             if code is not None:
                 running.remove(host)
                 codes.append(code)
         time.sleep(POLL_S)
     if lost and not complaints:
-        say(f"iobench: {lost[0]}")
+        say(f"iobench: error[{lost[0].kind}]: {lost[0]}")
     return 1 if lost or running or any(codes) else 0
 
 
 def interface_of(address: str) -> str | None:
-    """The network interface that has an address; None where none has."""
+    """Return the network interface that has an address; None if none has."""
     for name, addresses in psutil.net_if_addrs().items():
         if address in (one.address for one in addresses):
             return name

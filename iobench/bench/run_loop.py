@@ -1,0 +1,261 @@
+"""Main loop of a run: verification of cases, timed rounds, records, and failures."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+from iobench.base.errors import (
+    ColdCacheUnavailable,
+    CorruptArtifact,
+    IobenchError,
+    RankLost,
+    RecordError,
+    WrongContent,
+)
+from iobench.base.units import counted
+from iobench.bench import round_plan
+from iobench.bench.case import Case
+from iobench.bench.epoch import disk_errors, heap_restored
+from iobench.bench.estimates import RoundEstimates
+from iobench.bench.executor import Executor, Tick, TookTooLong, TrainingStep
+from iobench.bench.executor_factory import ExecutorFactory, LocalBackend
+from iobench.bench.losses import loss_mismatches
+from iobench.bench.observer import Observer
+from iobench.bench.outcome import Run
+from iobench.bench.recorder import Recorder
+from iobench.bench.resume import check_same
+from iobench.bench.successive_halving import COMPARED, SuccessiveHalving
+from iobench.dataset.verify import verify_artifact
+from iobench.host import interrupts
+from iobench.results import record
+from iobench.results.cases import key_of
+from iobench.results.rank_stats import total_of_ranks
+
+FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
+
+
+class RunLoop:
+    """A run in progress: first the verification of each case, then interleaved rounds."""
+
+    def __init__(
+        self,
+        run: Run,
+        observer: Observer,
+        strategy: SuccessiveHalving | None = None,
+        backend: ExecutorFactory | None = None,
+    ) -> None:
+        self._run, self._options, self._observer, self._strategy = run, run.options, observer, strategy
+        self._labels = run.labels
+        self._plan = run.options.plan
+        self._estimates = RoundEstimates(self._plan, observer.status)
+        self._backend = backend or LocalBackend()
+        run.notes += self._backend.begin(run.manifest, run.options, run.cases)
+        self._recorder = Recorder(run, self._backend.hosts)
+        self._done = {(key_of(one.case), one.round) for one in run.records}  # by the run that is resumed
+        if run.records:
+            check_same(run.records, run.cases, self._recorder.machine)
+            observer.resumed(run.records)
+            self._estimates.resumed(run, len(self._done))
+        self._check_interrupt: interrupts.Check = lambda: None
+        self._took_s: dict[str, float] = {}  # latest duration of a verification or round, by case
+        self._began = time.monotonic()  # start of the verification
+        self._wrong = set[str]()  # cases whose stored data or delivered samples were wrong
+        self._checked = set[str]()  # variants whose stored data are known to be right, or were reread
+        self._late_s = 0.0  # by which the verification exceeded its time, deducted from that of the rounds
+        for case in {case.model: case for case in run.cases}.values():
+            # a model that does not fit the data fails before anything is measured
+            TrainingStep.of(case, run.manifest.schema)
+
+    def all_rounds(self) -> None:
+        """Verify every case, then time it; Ctrl-C ends the run with what it has."""
+        try:
+            with (
+                heap_restored(),
+                interrupts.deferred(once=self._backend.world_size == 1) as self._check_interrupt,
+                closing(self._backend),
+                self._recorder.watching(),
+            ):
+                self._prove_all()
+                self._trace_all()
+                self._time_all()
+        except KeyboardInterrupt:
+            self._run.interrupted = True
+        except FATAL as error:
+            if not self._run.records:
+                raise
+            self._run.stopped = error  # the rounds made so far are worth showing
+
+    def _prove_all(self) -> None:
+        strategy = self._strategy
+        if strategy is None:
+            self._estimates.before_proofs(len(self._run.cases))
+        began = self._began = time.monotonic()
+        for case in self._run.cases:
+            if case.key in self._run.failures:
+                continue
+            if strategy and not strategy.proves(time.monotonic() - began, [*self._took_s.values()]):
+                self._run.skipped.append(case.key)
+                continue
+            self._observer.status(f"verifying {self._labels[case.key]}")
+            try:
+                with self._collecting_failures(case):
+                    self._prove(case)
+            except TookTooLong:
+                self._run.skipped.append(case.key)
+            if strategy and case.key in self._wrong and case.variant not in self._checked:
+                self._check_stored(case.variant)
+        if strategy:
+            self._late_s = max(0.0, time.monotonic() - began - strategy.proofs_s)
+
+    def _prove(self, case: Case) -> None:
+        """Verify a case and note the time; raises TookTooLong if the strategy has no more time for it."""
+        before, progress = time.monotonic(), self._observer.begins(case.key, 0)
+        passed = [*self._took_s.values()]
+        until = self._began + (self._strategy.gives_up_s(passed) if self._strategy else math.inf)
+
+        def check() -> None:
+            self._check_interrupt()
+            if time.monotonic() > until:
+                raise TookTooLong
+
+        proof = self._executor(case).prove(case, self._options.warmup, Tick(check, progress))
+        self._recorder.proved(case, proof)
+        self._took_s[case.key] = (time.monotonic() - before) / self._options.warmup
+        self._checked.add(case.variant)
+
+    def _check_stored(self, variant: str) -> None:
+        """Reread a variant; if its stored data are wrong, fail all of its cases without running them."""
+        self._checked.add(variant)
+        try:
+            verify_artifact(self._run.manifest, variant)
+        except IobenchError as error:
+            same = [case.key for case in self._run.cases if case.variant == variant]
+            self._run.failures |= dict.fromkeys(same, error)
+
+    def _trace_all(self) -> None:
+        for case in self._remaining() if self._options.trace else ():
+            path = self._recorder.trace_path(str(self._labels[case.key]))
+            self._observer.status(f"tracing {self._labels[case.key]}")
+            with self._collecting_failures(case):
+                self._executor(case).trace(case, path)
+                self._run.traces.append(path)
+
+    def _time_all(self) -> None:
+        self._recorder.probe_lower_cache()
+        if self._strategy is None:  # with a strategy the number of cases in later rounds is unknown
+            took_s = {case.key: self._took_s.get(case.key, 0.0) for case in self._remaining()}
+            self._estimates.after_proofs(took_s, [key for key, _ in self._done])
+        began, done = time.monotonic(), 0
+
+        def go_on(rounds: int) -> bool:
+            nonlocal done
+            done = rounds
+            elapsed_s = time.monotonic() - began
+            if rounds == 1 and not self._done and self._strategy is None:
+                self._estimates.after_first_round(elapsed_s)
+            if self._strategy is not None:
+                return self._eliminate(self._strategy, rounds, elapsed_s + self._late_s)
+            return bool(self._remaining()) and self._plan.go_on(rounds, elapsed_s, self._rates())
+
+        first = self._first if self._strategy is not None else None
+        for number, case in round_plan.interleaved(self._run.cases, go_on, self._options.seed, first):
+            if case.key in {one.key for one in self._remaining()} and (case.key, number) not in self._done:
+                before = time.monotonic()
+                if self._is_late(number, before - began):
+                    if number == 1:
+                        self._run.skipped.append(case.key)
+                        self._executor(case).end(case)
+                    continue
+                with self._collecting_failures(case):
+                    self._time(case, number)
+                self._took_s[case.key] = time.monotonic() - before
+        if self._strategy is None and self._remaining():
+            self._run.notes += self._estimates.after_rounds(
+                done, time.monotonic() - began, self._rates(), self._labels
+            )
+
+    def _first(self, case: Case) -> Any:
+        """Return the sort key of a case in the first round of a strategy."""
+        position = self._run.cases.index(case)
+        took_s = self._took_s.get(case.key, 0.0)
+        return self._strategy.first(position, took_s) if self._strategy else position
+
+    def _is_late(self, number: int, elapsed_s: float) -> bool:
+        """Return whether the strategy has no time for this round; the first round has two cases if it can."""
+        if self._strategy is None or not self._run.valid_records:
+            return False
+        if time.monotonic() - self._began > self._strategy.end_s:
+            return True
+        enough = number == 1 and len(self._run.valid_records) >= COMPARED
+        return enough and elapsed_s + self._late_s > self._strategy.max_time_s
+
+    def _eliminate(self, strategy: SuccessiveHalving, done: int, elapsed_s: float) -> bool:
+        """Eliminate cases after `done` rounds, and return whether another round follows."""
+        rates = {case.key: dict[int, float]() for case in self._remaining()}
+        for made in self._run.valid_records:
+            if (key := key_of(made.case)) in rates:
+                rates[key][made.round] = made.samples_per_s
+        lost, goes_on = strategy.after_round(done, elapsed_s, rates, self._took_s)
+        self._drop(lost, done)
+        if lost:
+            left = len(rates) - len(lost)
+            self._observer.status(f"after {counted(done, 'round')}: {counted(left, 'case')} left")
+        return goes_on
+
+    def _drop(self, keys: Collection[str], done: int) -> None:
+        self._run.eliminated |= dict.fromkeys(keys, done)
+        for case in self._run.cases:
+            if case.key in keys:
+                self._executor(case).end(case)
+
+    def _time(self, case: Case, number: int) -> None:
+        hosts = self._backend.hosts
+        self._run.manifest.opener(case.variant)  # raises if files are gone or have changed in size
+        hosts.sample_limits()
+        headroom = self._recorder.measure_headroom(case, number)
+        self._executor(case).ready(case, Tick(self._check_interrupt))
+        state = hosts.establish(case)
+        measured = self._executor(case).measure(case, number, self._tick(case, number))
+        made = self._recorder.record(case, number, total_of_ranks(measured), state, headroom)
+        record.append(self._run.path, made)
+        self._run.records.append(made)
+        self._observer.recorded(case.key, made)
+        if not case.loader.own_order:
+            self._run.failures |= loss_mismatches(self._run, case, made)
+
+    def _executor(self, case: Case) -> Executor:
+        return self._backend.executor(case)
+
+    def _tick(self, case: Case, number: int) -> Tick:
+        progress = self._observer.begins(case.key, number)
+        return Tick(self._check_interrupt, progress)
+
+    def _remaining(self) -> list[Case]:
+        gone = {*self._run.failures, *self._run.eliminated, *self._run.skipped}
+        return [case for case in self._run.cases if case.key not in gone]
+
+    def _rates(self) -> dict[str, list[float]]:
+        """Return the rates of the remaining cases; those of a failed one get no more precise."""
+        rates: dict[str, list[float]] = {case.key: [] for case in self._remaining()}
+        for made in self._run.records:
+            if (key := key_of(made.case)) in rates:
+                rates[key].append(made.samples_per_s)
+        return {key: values for key, values in rates.items() if values}
+
+    @contextmanager
+    def _collecting_failures(self, case: Case) -> Iterator[None]:
+        """Note the error of one case and continue with the others; an error of FATAL ends the run."""
+        try:
+            with disk_errors(self._run.manifest.path_of(case.variant)):
+                yield
+        except FATAL:
+            raise
+        except IobenchError as error:
+            location = self._run.manifest.location_of(case.variant)
+            self._run.failures[case.key] = location.with_hint(error)
+            if isinstance(error, WrongContent | CorruptArtifact):
+                self._wrong.add(case.key)
