@@ -1,14 +1,14 @@
-"""Storage formats: one module beside this one = one format = one word on the command line.
+"""Storage formats: one module per format, named as on the command line.
 
-A module whose name starts with an underscore is none. Other packages add formats by entry points:
-see `iobench.formats._registry`; `iobench.testing` tests what they promise.
+Modules whose names start with an underscore hold what several formats share. Other packages add formats
+through entry points (`iobench.formats._registry`); `iobench.testing` holds the contract tests for them.
 """
 
 from __future__ import annotations
 
 from iobench.base.errors import UnknownFormat
 from iobench.formats._arrays import (
-    NO_NUMBER,
+    DTYPE_HINT,
     ShapeAndDtype,
     arrays_schema,
     check_sample,
@@ -47,19 +47,19 @@ from iobench.formats._tensors import array_of
 
 __all__ = [
     "DTYPES",
-    "NO_NUMBER",
+    "DTYPE_HINT",
     "NUMPY_DTYPES",
     "RESERVED_NAMES",
     "Array",
     "Batch",
     "Blocks",
+    "Build",
     "Chunked",
     "Convert",
     "Field",
-    "Build",
     "Format",
-    "LoadOrBuild",
     "Listed",
+    "LoadOrBuild",
     "Option",
     "Options",
     "Placement",
@@ -69,32 +69,32 @@ __all__ = [
     "Schema",
     "ShapeAndDtype",
     "Strided",
-    "Timed",
+    "TimingWrapper",
     "array_of",
     "arrays_schema",
     "build",
     "check_sample",
-    "split_selection",
-    "select_arrays",
     "declared",
     "describe",
     "field_name",
     "get",
-    "selection_hint",
+    "identity",
     "names",
     "native_dtype",
     "option",
     "parse",
     "plain_bools",
     "raw_bytes",
+    "read_only",
     "read_word",
-    "identity",
+    "select_arrays",
+    "selection_hint",
+    "split_selection",
     "type_of",
-    "unread",
     "word",
 ]
 
-# The base is abstract, and mypy takes a type[T] for one that can be called.
+# `Format` is abstract, and mypy expects a type[T] to be callable.
 FORMATS: Registry[Format] = Registry(Format, __name__, "iobench.formats", UnknownFormat)  # type: ignore[type-abstract]
 
 names = FORMATS.names

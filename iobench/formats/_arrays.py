@@ -1,4 +1,4 @@
-"""Named arrays that others wrote: which of them are taken, and whether every format can store them."""
+"""Schema of named arrays from outside: which arrays are selected, and whether every format can hold them."""
 
 from __future__ import annotations
 
@@ -9,26 +9,21 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.base.text import listed, shortened
 from iobench.formats._schema import DTYPES, Array, Field, Schema, field_name
 
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
-MAX_AXES = 32  # samples included: what HDF5 has
-MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches, and a batch has a sample
-MAX_NAME = 200  # characters; several formats make a file name of it, which may have 255 bytes
+MAX_AXES = 32  # sample axis included: HDF5's limit
+MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches of at least one sample
+MAX_NAME = 200  # characters; several formats use the name as a file name, which may have 255 bytes
 
 ShapeAndDtype = tuple[tuple[int, ...], np.dtype[Any]]
-NO_NUMBER = (
-    f"not a number that every format stores ({', '.join(DTYPES)}); "
-    "ragged and object arrays must be made rectangular first"
-)
+DTYPE_HINT = f"formats store {', '.join(DTYPES)}; make ragged and object arrays rectangular, of such a dtype"
 
 
 def split_selection(path: Path) -> tuple[Path, tuple[str, ...]]:
-    """The file or folder, and the names of arrays in it that follow it after `::`, if any."""
+    """Split ``PATH::NAME,NAME`` into the file or folder and the names of the selected arrays, if any."""
     file, separator, names = os.fspath(path).rpartition("::")
     if not separator or os.path.lexists(path):
         return path, ()
@@ -36,65 +31,106 @@ def split_selection(path: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def select_arrays(path: Path, available: Collection[str], chosen: Collection[str]) -> list[str]:
-    """The names that were chosen, by themselves or by the group they are in; without a choice, all.
+    """Return the selected names out of `available`, in its order; all of them if `chosen` is empty.
 
-    CorruptArtifact where a choice is not there, where nothing is, or where it is more than can become
-    fields.
+    `chosen` holds names of arrays, or of groups whose arrays are all selected.
+
+    Raises
+    ------
+    CorruptArtifact
+        Kind ``unknown-array``, ``no-arrays`` or ``too-many-arrays``.
     """
     for name in chosen:
         if not any(_within(other, name) for other in available):
-            raise CorruptArtifact(f"{path}: it has no {name!r}; it has {listed(available) or 'nothing'}")
+            raise CorruptArtifact(
+                f"no array {name!r}",
+                kind="unknown-array",
+                path=path,
+                hint=f"it holds {listed(available) or 'no arrays'}",
+            )
     taken = [name for name in available if not chosen or any(_within(name, one) for one in chosen)]
     if not taken:
-        raise CorruptArtifact(f"{path}: it holds no array")
+        raise CorruptArtifact("it holds no arrays", kind="no-arrays", path=path)
     if len(taken) > MAX_FIELDS:
+        stack = "stack arrays of one sample each into one array"
+        hints = (stack, selection_hint(path, available))
         raise CorruptArtifact(
-            f"{path}: {len(taken):,} arrays, and at most {MAX_FIELDS} become fields; stack what "
-            f"is one sample each into one array{selection_hint(path, available)}"
+            "too many arrays",
+            kind="too-many-arrays",
+            path=path,
+            expected=f"at most {MAX_FIELDS}",
+            found=f"{len(taken):,}",
+            hint="; ".join(hint for hint in hints if hint),
         )
     return taken
 
 
-def selection_hint(path: Path, available: Collection[str]) -> str:
-    """The end of a complaint about data with several arrays: what they hold and how to take some of them."""
+def selection_hint(path: Path, available: Collection[str]) -> str | None:
+    """Return the hint that explains how to select some of several arrays; None for a single array."""
     if len(available) < 2:
-        return ""
-    return f"; to take some of its arrays, give '{path.name}::NAME,NAME', out of {listed(available)}"
+        return None
+    return f"to take some of its arrays, give '{path.name}::NAME,NAME', out of {listed(available)}"
 
 
 def arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype], available: Collection[str] = ()) -> Schema:
-    """The schema of named arrays given as (shape, dtype); `available`: what else there was to choose.
+    """Return the schema of named arrays, given as (shape, dtype); the first axis is the sample axis.
 
-    CorruptArtifact where one is empty, scalar, too large, or of a dtype that no format stores, or their
-    leading axes differ.
+    Parameters
+    ----------
+    path : Path
+        The file or folder that holds the arrays, for errors.
+    arrays : mapping of str to (shape, dtype)
+        The selected arrays.
+    available : collection of str
+        The names that could have been selected, for hints.
+
+    Raises
+    ------
+    CorruptArtifact
+        Kind ``empty-array``, ``no-sample-axis``, ``too-many-axes``, ``sample-too-large``,
+        ``unsupported-dtype``, ``name-too-long``, ``name-clash`` or ``unequal-lengths``.
     """
     try:
         return _arrays_schema(path, arrays)
     except CorruptArtifact as error:
-        raise CorruptArtifact(f"{error}{selection_hint(path, available)}") from None
+        hints = [hint for hint in (error.hint, selection_hint(path, available)) if hint]
+        raise error.changed(hint="; ".join(hints) or None) from None
 
 
 def native_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The same kind and size of number in this machine's byte order."""
+    """Return the dtype in this machine's byte order."""
     native: np.dtype[Any] = dtype.newbyteorder("=")
     return native
 
 
 def native(array: Array) -> Array:
-    """The same numbers in this machine's byte order: the array itself where they are."""
+    """Return the array in this machine's byte order; the array itself if it already is."""
     return array.astype(native_dtype(array.dtype), copy=False)
 
 
-def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int) -> None:
-    """CorruptArtifact where one sample has more axes or bytes than can be read and written."""
+def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int, path: Path | None = None) -> None:
+    """Raise CorruptArtifact if one sample has more axes or bytes than can be read and written.
+
+    `what` names the array or option; empty for a sample with all its fields. The kind is
+    ``too-many-axes`` or ``sample-too-large``.
+    """
+    prefix = f"{what}: " if what else ""
     if len(shape) >= MAX_AXES:
         raise CorruptArtifact(
-            f"{what} has {len(shape) + 1} axes with that of samples; at most {MAX_AXES} are stored"
+            f"{prefix}too many axes",
+            kind="too-many-axes",
+            path=path,
+            expected=f"at most {MAX_AXES}, the sample axis included",
+            found=len(shape) + 1,
         )
     if sample_bytes > MAX_SAMPLE_BYTES:
         raise CorruptArtifact(
-            f"{what}: one sample is {sample_bytes / 2**20:,.0f} MiB; at most {MAX_SAMPLE_BYTES >> 20} MiB "
-            "can be prepared; the first axis must be that of samples, or they must be cut into smaller ones"
+            f"{prefix}one sample is too large",
+            kind="sample-too-large",
+            path=path,
+            expected=f"at most {MAX_SAMPLE_BYTES >> 20} MiB",
+            found=f"{sample_bytes / 2**20:,.0f} MiB",
+            hint="make the sample axis the first, or cut samples into smaller ones",
         )
 
 
@@ -104,30 +140,51 @@ def _arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype]) -> Schema:
         name = field_name(original)
         if len(name) > MAX_NAME:
             raise CorruptArtifact(
-                f"{path}: the name {shortened(name)!r} has {len(name)} characters; at most {MAX_NAME} "
-                "can be stored"
+                f"the name {shortened(name)!r} is too long",
+                kind="name-too-long",
+                path=path,
+                expected=f"at most {MAX_NAME} characters",
+                found=len(name),
             )
         if name in fields:
-            raise CorruptArtifact(f"{path}: two arrays would both be the field {name!r}")
-        fields[name] = _field(f"{path}: {shortened(original)}", name, shape, dtype)
+            raise CorruptArtifact(f"two arrays have the field name {name!r}", kind="name-clash", path=path)
+        fields[name] = _field(path, shortened(original), name, shape, dtype)
     lengths = {original: shape[0] for original, (shape, _) in arrays.items()}
     if len(set(lengths.values())) > 1:
-        shown = listed([f"{shortened(key, 30)} has {count}" for key, count in lengths.items()])
-        raise CorruptArtifact(f"{path}: fields differ in length: {shown}")
+        raise unequal_lengths(path, lengths)
     schema = Schema(next(iter(lengths.values())), tuple(fields.values()))
-    check_sample(f"{path}", (), schema.sample_bytes)
+    check_sample("", (), schema.sample_bytes, path)
     return schema
 
 
-def _field(what: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Field:
+def unequal_lengths(path: Path, lengths: Mapping[str, int]) -> CorruptArtifact:
+    """Return the error for arrays that differ in their number of samples."""
+    shown = listed([f"{shortened(name, 30)} has {count}" for name, count in lengths.items()])
+    return CorruptArtifact("the arrays differ in length", kind="unequal-lengths", path=path, found=shown)
+
+
+def _field(path: Path, what: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Field:
     if native_dtype(dtype).name not in DTYPES:
-        raise CorruptArtifact(f"{what} is {shortened(str(dtype))}, {NO_NUMBER}")
-    if not shape:
-        raise CorruptArtifact(f"{what} is a single value, without an axis of samples")
-    if 0 in shape:
-        raise CorruptArtifact(f"{what} is empty, its shape is {shortened(str(shape))}")
-    check_sample(what, shape[1:], 0)
+        raise CorruptArtifact(
+            f"{what}: unsupported dtype",
+            kind="unsupported-dtype",
+            path=path,
+            found=shortened(str(dtype)),
+            hint=DTYPE_HINT,
+        )
+    check_sample_axis(path, what, shape)
+    check_sample(what, shape[1:], 0, path)
     return Field(name, tuple(shape[1:]), native_dtype(dtype).name)
+
+
+def check_sample_axis(path: Path, what: str, shape: tuple[int, ...]) -> None:
+    """Raise CorruptArtifact if an array has no axis of samples, or no element."""
+    if not shape:
+        raise CorruptArtifact(f"{what} is a scalar, without a sample axis", kind="no-sample-axis", path=path)
+    if 0 in shape:
+        raise CorruptArtifact(
+            f"{what} is empty", kind="empty-array", path=path, found=f"shape {shortened(str(shape))}"
+        )
 
 
 def _within(name: str, chosen: str) -> bool:

@@ -1,4 +1,4 @@
-"""Reading .b2nd files through blosc2, and where their chunks lie."""
+"""Reader of .b2nd files through blosc2, which also locates their chunks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ import blosc2
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._arrays import native
 from iobench.formats._external import check_stored, schema_of_arrays
@@ -30,45 +27,58 @@ DAMAGE = (
     *(AttributeError, IndexError, SystemError, MemoryError, OverflowError),
 )
 MAGIC = b"b2frame\x00"
-# metalayers of what the library would compute by a file's own expression, or fetch, in opening it
-ELSEWHERE = (b"LazyArray", b"proxy-source", b"\xa3b2o\xd2")
+# metalayers of arrays that the library computes by the file's own expression, or fetches, when it opens
+COMPUTED = (b"LazyArray", b"proxy-source", b"\xa3b2o\xd2")
 HEADER_SIZE_AT, MOST_HEADER_BYTES = 11, 1 << 20  # of a frame
-LAZY_TAIL = struct.Struct("<iq")  # of a chunk that is left in its file: its number, and where it begins
+LAZY_TAIL = struct.Struct("<iq")  # of a chunk that stays in its file: its number and offset
 HEADER_BYTES = 32
 
 
 def opened(file: Path) -> blosc2.NDArray:
-    """The array in a file; CorruptArtifact where it is none."""
+    """Open the array in a file.
+
+    Raises
+    ------
+    CorruptArtifact
+        Not an array, or kind ``computed-array``.
+    """
     try:
         header = _header(file)
-        if any(name in header for name in ELSEWHERE):
-            raise ValueError("it computes or fetches what it gives; save its values")
+        if any(name in header for name in COMPUTED):
+            raise CorruptArtifact(
+                "the file holds an expression or a proxy, not values",
+                kind="computed-array",
+                path=file,
+                hint="save its values",
+            )
         array = blosc2.open(str(file), mode="r")
-    except Exception as error:  # its metadata are Python literals, and damaged ones fail in any way
+    except CorruptArtifact:
+        raise
+    except Exception as error:  # the metadata are Python literals, and damaged ones fail in any way
         raise corrupt(file, "a Blosc2 array", reason(error)) from error
     if not isinstance(array, blosc2.NDArray):
-        raise corrupt(file, "a Blosc2 array (b2nd)", type(array).__name__)
+        raise corrupt(file, "a Blosc2 array (b2nd)", type(array).__name__, kind="not-an-array")
     return array
 
 
 def _header(file: Path) -> bytes:
-    """The header of a frame, which names its metalayers; ValueError where the file begins with none."""
+    """Return a frame's header, which names its metalayers; ValueError if the file has none."""
     with open(regular(file), "rb") as start:
         begin = start.read(HEADER_SIZE_AT + 4)
         if MAGIC not in begin:
-            raise ValueError("it does not begin as one")
+            raise ValueError("no frame header")
         return start.read(min(MOST_HEADER_BYTES, int.from_bytes(begin[HEADER_SIZE_AT:], "big")))
 
 
 def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
-    """The samples and the field of an array that others wrote."""
+    """Return the schema of an array that another program wrote."""
     array = opened(path)
-    found = {path.stem: (tuple(array.shape), np.dtype(array.dtype).name)}
-    return check_stored(path, schema_of_arrays(path, found, fields), path.stat().st_size)
+    arrays = {path.stem: (tuple(array.shape), np.dtype(array.dtype).name)}
+    return check_stored(path, schema_of_arrays(path, arrays, fields), path.stat().st_size)
 
 
 class Blosc2Reader(Reader):
-    """Reads through blosc2, one thread at a time: each read is unpacked by threads of its own."""
+    """Reads through blosc2, one thread at a time; the library decompresses with its own threads."""
 
     def __init__(self, files: Mapping[str, Path], schema: Schema) -> None:
         super().__init__(schema)
@@ -80,26 +90,26 @@ class Blosc2Reader(Reader):
                 raise corrupt(next(iter(files.values())), f"a field {field.name}", ", ".join(files))
             array = opened(files[field.name])
             expected = f"{field.dtype} {(schema.samples, *field.shape)}"
-            found = f"{np.dtype(array.dtype).name} {tuple(array.shape)}"
-            if found != expected:
-                raise corrupt(files[field.name], expected, found)
+            actual = f"{np.dtype(array.dtype).name} {tuple(array.shape)}"
+            if actual != expected:
+                raise corrupt(files[field.name], expected, actual)
             self._arrays[field.name] = array
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample in fresh arrays; IndexError out of range."""
+        """Return one sample in new arrays; IndexError out of range."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def native(self, rows: Rows) -> Batch:
-        """A slice, or indices."""
+        """Return the rows as the library's indexing returns them."""
         checked, _ = self._checked(rows)
         return {name: self._read(name, checked) for name in self._opened()}
 
     def blocks(self) -> Sequence[Blocks]:
-        """Fields in chunks of whole samples, none of which is left out for being of one value."""
-        found = [self._blocks(field) for field in self.schema.fields]
-        return [blocks for blocks in found if blocks is not None]
+        """Return the fields in chunks of whole samples, all of them stored."""
+        tables = [self._blocks(field) for field in self.schema.fields]
+        return [blocks for blocks in tables if blocks is not None]
 
     def _blocks(self, field: Field) -> Blocks | None:
         array, file = self._opened()[field.name], self._files[field.name]
@@ -129,17 +139,17 @@ class Blosc2Reader(Reader):
     @staticmethod
     def _unpack(file: Path, number: int, stored: memoryview, full: Array) -> None:
         header = bytes(stored[:HEADER_BYTES])
-        # the bytes unpacked and packed stand at 4 and 12: the library would write past the end of ours
+        # sizes at 4 (decompressed) and 12 (stored): the library would write past the end of `full`
         sizes = struct.unpack_from("<iii", header.ljust(HEADER_BYTES, b"\0"), 4)
         if (sizes[0], sizes[2]) != (full.nbytes, len(stored)):
             raise corrupt(file, f"{full.nbytes} bytes in chunk {number}", f"{sizes[0]} in {sizes[2]}")
         try:
-            blosc2.decompress2(stored, dst=full, nthreads=1)  # each thread that asks is one
+            blosc2.decompress2(stored, dst=full, nthreads=1)  # the caller has its own threads
         except DAMAGE as error:
             raise corrupt(file, f"a readable chunk {number}", reason(error)) from error
 
     def close(self) -> None:
-        """Let go of the arrays; no file stays open between reads."""
+        """Release the arrays; no file stays open between reads."""
         self._arrays = None
 
     def _opened(self) -> dict[str, blosc2.NDArray]:
@@ -159,14 +169,14 @@ class Blosc2Reader(Reader):
         array = self._opened()[name]
         try:
             with self._lock:
-                found = array[rows]
+                values = array[rows]
         except DAMAGE as error:
             raise corrupt(self._files[name], "readable chunks", reason(error)) from error
-        return native(np.asarray(found))
+        return native(np.asarray(values))
 
 
 def _places(array: blosc2.NDArray, file: Path) -> tuple[Any, Any] | None:
-    """Offset and bytes of each chunk in its file; None where one is of one value, which is not stored."""
+    """Return offset and bytes of each chunk in its file; None if one is a constant, which is not stored."""
     schunk, offsets, sizes = array.schunk, [], []
     size = file.stat().st_size
     if not schunk.contiguous:
@@ -180,7 +190,7 @@ def _places(array: blosc2.NDArray, file: Path) -> tuple[Any, Any] | None:
             number, offset = LAZY_TAIL.unpack_from(lazy, len(lazy) - 4 * blocks - LAZY_TAIL.size)
             (packed,) = struct.unpack_from("<i", lazy, 12)
             if number != info.nchunk or not 0 < offset <= size - packed:
-                raise corrupt(file, f"a place of chunk {info.nchunk}", f"byte {offset} of {size}")
+                raise corrupt(file, f"the location of chunk {info.nchunk}", f"byte {offset} of {size}")
             offsets.append(offset)
             sizes.append(packed)
     except DAMAGE as error:

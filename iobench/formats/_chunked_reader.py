@@ -1,4 +1,4 @@
-"""Reading rows out of arrays that hold some of them each, in the order of rows."""
+"""Reader of rows that are stored in chunks of consecutive samples."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ Index = npt.NDArray[np.int64]
 
 
 class ChunkedReader(Reader):
-    """Rows out of chunks: a reader says which rows are in each, and copies those of one of them.
+    """Base class of readers of chunks; a subclass copies rows out of one chunk.
 
-    `first`: the first row of each chunk; the first one's is 0, each ends where the next begins.
+    Parameters
+    ----------
+    schema : Schema
+        Samples and fields.
+    first : int64 array
+        First row of each chunk; the first entry is 0, and each chunk ends where the next begins.
     """
 
     def __init__(self, schema: Schema, first: Index) -> None:
@@ -28,14 +33,14 @@ class ChunkedReader(Reader):
 
     @abstractmethod
     def _copy(self, name: str, chunk: int, rows: slice | Index, target: Any, slots: slice | Index) -> None:
-        """Copy `rows` of a chunk, counted from its own first, to `slots` of the target."""
+        """Copy `rows` of a chunk, counted from the chunk's first, to `slots` of the target."""
 
     @abstractmethod
     def _check_open(self) -> None:
-        """ValueError where the reader is closed."""
+        """Raise ValueError if the reader is closed."""
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample in fresh arrays; IndexError out of range."""
+        """Return one sample in new arrays; IndexError out of range."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
@@ -61,7 +66,7 @@ class ChunkedReader(Reader):
                 self._copy(name, chunk, local, target, slots)
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """The chunks that hold rows start..stop-1, with the first and past the last of these rows in each."""
+        """Yield each chunk with rows in start..stop-1, and the range of these rows, as (chunk, low, high)."""
         chunk = int(np.searchsorted(self._first, start, side="right")) - 1
         while start < stop:
             end = int(self._first[chunk + 1]) if chunk + 1 < len(self._first) else len(self)

@@ -1,4 +1,4 @@
-"""Checksums of TFRecords: crc32c, masked as TensorFlow masks it."""
+"""Checksums of TFRecords: crc32c with TensorFlow's mask."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 from iobench.formats._schema import Array
 
 POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
-MASK_DELTA = 0xA282EAD8
+MASK_DELTA = 0xA282EAD8  # TensorFlow, tsl/lib/hash/crc32c.h
 
 
 def masked(crc: int) -> int:
-    """A crc32c as it is stored."""
+    """Return a crc32c as TFRecords store it."""
     return ((crc >> 15 | crc << 17) + MASK_DELTA) & 0xFFFFFFFF
 
 
 def masked_rows(rows: Array) -> Array:
-    """The masked crc32c of each row of uint8 (rows, bytes), uint32; meant for a few bytes a row."""
+    """Return the masked crc32c of each row, uint32; for uint8 (rows, bytes) with a few bytes per row."""
     table, crc = _table(), np.full(len(rows), 0xFFFFFFFF, np.uint32)
     for column in rows.T:
         crc = table[(crc ^ column) & 0xFF] ^ crc >> np.uint32(8)
     crc = ~crc
-    found: Array = (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(MASK_DELTA)
-    return found
+    checksums: Array = (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(MASK_DELTA)
+    return checksums
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Files that others may have put there: nothing but a regular one is ever opened."""
+"""Check that a path is a regular file before it is opened."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 
 
 def regular(file: Path) -> Path:
-    """The path of a regular file; OSError where there is none, or something else.
+    """Return the path of a regular file; OSError if there is none, or if it is something else.
 
-    To open a pipe would be to wait for somebody who writes, and to open a device can do something.
+    Opening a pipe would block until a writer comes, and opening a device can have side effects.
     """
     if not stat.S_ISREG(os.stat(file).st_mode):
-        raise OSError(errno.EINVAL, "it is no regular file", str(file))
+        raise OSError(errno.EINVAL, "not a regular file", str(file))
     return file

@@ -1,4 +1,4 @@
-"""The seam between storage and measurement: what turns batches into files and opens them again."""
+"""The interface of a storage format: write batches to files, open the files for reading."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    UnsupportedSchema,
-)
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats._options import Options
 from iobench.formats._reader import Reader
 from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema
@@ -19,93 +16,131 @@ from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema
 
 @dataclass(frozen=True)
 class Format(Options, ABC):
-    """Turns batches into files and opens them again. The dataclass fields are the options."""
+    """Base class of storage formats; the dataclass fields are the format's options.
+
+    Attributes
+    ----------
+    library : str
+        PyPI name of the package that reads and writes the files.
+    dtypes : frozenset of str
+        Dtypes that the format can hold, out of `DTYPES`.
+    forkable : bool
+        True if a process may fork after it has used the library, and both processes may continue.
+    survives_unlink : bool
+        True if an open reader continues to read after its files were removed.
+    selectable : bool
+        True if `infer_schema` accepts ``PATH::NAME,NAME``, which selects some of the arrays at a path.
+    """
 
     kind: ClassVar[str] = "format"
-    library: ClassVar[str]  # the installed package that does the work, by its name on PyPI
-    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES)  # those of DTYPES that it holds
-    forkable: ClassVar[bool] = True  # whether a process that used its library may be forked and go on
-    survives_unlink: ClassVar[bool] = True  # whether an open reader reads on when its files are removed
-    selectable: ClassVar[bool] = (
-        False  # whether `infer_schema` takes `PATH::NAME,NAME`, some of the arrays there
-    )
+    library: ClassVar[str]
+    dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES)
+    forkable: ClassVar[bool] = True
+    survives_unlink: ClassVar[bool] = True
+    selectable: ClassVar[bool] = False
 
     def size_bound(self, schema: Schema) -> int:
-        """The most bytes that `write` puts on disk; prepare asks for this much free space."""
+        """Return an upper bound of the bytes that `write` stores; prepare requires this much free space."""
         return schema.logical_bytes + (1 << 20)
 
     def check_schema(self, schema: Schema) -> None:
-        """UnsupportedSchema, naming the field, where it cannot hold such samples; asked before writing."""
+        """Raise UnsupportedSchema if the format cannot hold the samples; called before anything is written.
+
+        Raises
+        ------
+        UnsupportedSchema
+            Kind ``unsupported-dtype``, or ``sample-too-large`` where the format limits a sample's size.
+        """
         for field in schema.fields:
             if field.dtype not in self.dtypes:
                 held = ", ".join(dtype for dtype in DTYPES if dtype in self.dtypes)
                 raise UnsupportedSchema(
-                    f"format {self.name} cannot hold field {field.name}, which is {field.dtype}; "
-                    f"it holds {held}"
+                    f"format {self.name} cannot hold field {field.name}",
+                    kind="unsupported-dtype",
+                    expected=f"one of {held}",
+                    found=field.dtype,
                 )
 
     def _refuse_large(self, schema: Schema, sample_bytes: int, most: int, because: str) -> None:
-        """UnsupportedSchema, naming the largest field, where a sample takes more than `most` bytes there."""
+        """Raise UnsupportedSchema, naming the largest field, if a sample takes more than `most` bytes.
+
+        `because` says what sets the limit, such as "a 32-bit offset".
+        """
         if sample_bytes > most:
             largest = max(schema.fields, key=lambda field: field.sample_bytes)
             raise UnsupportedSchema(
-                f"format {self.name} cannot hold samples of {sample_bytes} bytes (field {largest.name} has "
-                f"{largest.sample_bytes} of them): {because} at most {most}"
+                f"format {self.name} cannot hold samples of {sample_bytes} bytes",
+                kind="sample-too-large",
+                expected=f"at most {most} bytes ({because})",
+                found=f"{largest.sample_bytes} bytes in field {largest.name} alone",
             )
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """The installed packages whose versions decide its figures, by their names on PyPI."""
+        """PyPI names of all packages whose versions decide the format's speed."""
         return (self.library,)
 
     @property
     def lossless(self) -> bool:
-        """Whether what is read is what was written, byte by byte; a lossy format has an option `lossy`."""
+        """True if reading returns the bytes that were written; a lossy format has an option `lossy`."""
         return True
 
     def roundtrip(self, batch: Batch) -> Batch:
-        """The batch as reading gives it back: itself, unless the format is lossy."""
+        """Return the batch as reading will return it: the batch itself unless the format is lossy."""
         return batch
 
     def check(self, path: Path, schema: Schema) -> None:
-        """Raise CorruptArtifact where `path` is damaged such that reading could end the process.
+        """Raise CorruptArtifact if `path` is damaged such that reading could end the process.
 
-        For formats whose library does not survive all damage. Called once before an artifact is read
-        in this process or its workers, and not by `open`, because it may read much of the files and so
-        bring them into the page cache. Nothing by default.
+        For formats whose library does not survive all damage. Called once before an artifact is read in
+        this process or its workers. It is separate from `open` because it may read much of the files and
+        so bring them into the page cache. Does nothing by default.
         """
         return
 
     def sniff(self, path: Path) -> bool:
-        """Whether data that others wrote at `path`, a file or a folder, look like this format's.
+        """Return True if the file or folder at `path` looks like this format's, whoever wrote it.
 
-        A cheap look at names and first bytes. False for formats that cannot be added where they lie.
+        Reads names and first bytes only. Always False for formats that cannot be added in place.
         """
         return False
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """The samples and fields of data that others wrote at `path`, which `open` then reads as well.
+        """Return the schema of data at `path` that other programs wrote; `open` then reads them.
 
-        `told`: the fields, where the data do not say themselves what they hold. CorruptArtifact where
-        they are not this format's, samples are not all of one shape, or fields are needed and not told.
+        Parameters
+        ----------
+        path : Path
+            A file or folder.
+        fields : sequence of Field
+            The fields to read, for data that do not describe themselves.
+
+        Raises
+        ------
+        CorruptArtifact
+            The data are not in this format, samples differ in shape, or `fields` are needed.
         """
-        raise CorruptArtifact(f"{path}: data in {self.name} cannot be added where they lie")
+        raise CorruptArtifact(f"data in {self.name} cannot be added in place", kind="not-addable", path=path)
 
     def notes(self, path: Path, schema: Schema) -> list[str]:
-        """What should be known of data that others wrote at `path` and that can be read; a sentence each."""
+        """Return notes about readable data at `path` that other programs wrote, one sentence each."""
         return []
 
     @abstractmethod
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write all batches, in order, into the new directory `path`.
 
-        Their arrays are C-contiguous and as the schema says; bools are the bytes 0 and 1 (`plain_bools`).
+        The arrays are C-contiguous and match the schema; bools are the bytes 0 and 1 (`plain_bools`).
         """
 
     @abstractmethod
     def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
-        """A reader of what `write` left in `path`, or of what `infer_schema` described there.
+        """Return a reader of what `write` stored in `path`, or of what `infer_schema` described there.
 
-        CorruptArtifact where it is not `schema`.
-        `random` announces that rows will be asked for in random order; any order can be read.
+        `random` announces that rows will be read in random order; any order can be read either way.
+
+        Raises
+        ------
+        CorruptArtifact
+            The files do not match `schema`.
         """

@@ -1,4 +1,4 @@
-"""Where an HDF5 dataset's samples lie in its file: in one piece, or in chunks, plain or filtered."""
+"""Locations of an HDF5 dataset's samples in its file: contiguous, or in plain or filtered chunks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._placement import Blocks, Chunked, Index, Placement, Strided
 from iobench.formats._schema import Array, raw_bytes
@@ -23,21 +20,21 @@ from iobench.formats._schema import Array, raw_bytes
 
 @dataclass(frozen=True)
 class Hdf5Chunks:
-    """A dataset's chunks in the order of rows: byte offset, stored bytes and filter mask of each."""
+    """A dataset's chunks in row order: byte offset, stored bytes and filter mask of each."""
 
-    rows: int  # in each but the last
+    rows: int  # per chunk; the last may hold fewer
     offset: Index
     stored: Index
     mask: Index
 
     @property
     def first(self) -> Index:
-        """The first row of each."""
+        """First row of each chunk."""
         return np.arange(len(self.offset), dtype=np.int64) * self.rows
 
 
 def placed(dataset: h5py.Dataset, path: Path) -> Placement | None:
-    """Where the samples lie that are stored as they are in memory; None where they are not."""
+    """Return the location of samples that are stored as in memory; None if they are not."""
     if not _stored_alike(dataset):
         return None
     width = sample_bytes(dataset)
@@ -53,9 +50,9 @@ def placed(dataset: h5py.Dataset, path: Path) -> Placement | None:
 
 
 def encoded(dataset: h5py.Dataset, name: str, path: Path) -> Blocks | None:
-    """The chunks of a dataset as blocks; None where a filter is none of those that are decoded here.
+    """Return the chunks of a dataset as blocks; None unless its filters are deflate and shuffle.
 
-    Those are deflate and shuffle. HDF5's other filters, lzf among them, no library offers by itself.
+    No library offers HDF5's other filters, lzf among them, on their own.
     """
     plist = dataset.id.get_create_plist()
     filters = tuple(plist.get_filter(number)[0] for number in range(plist.get_nfilters()))
@@ -74,9 +71,9 @@ def encoded(dataset: h5py.Dataset, name: str, path: Path) -> Blocks | None:
 
 @dataclass(frozen=True)
 class ChunkDecoder:
-    """Takes back a dataset's filters, in the order in which they were applied.
+    """Undoes a dataset's filters, last one first.
 
-    `mask`: for each chunk, the filters that were left out, as bits.
+    `filters` are in the order of application; `mask` has a bit per chunk and skipped filter.
     """
 
     path: Path
@@ -87,7 +84,7 @@ class ChunkDecoder:
     mask: Index
 
     def __call__(self, number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
-        """Fill the dataset's array with the rows of a chunk."""
+        """Decode a chunk into the dataset's array of `out`."""
         data: Any = stored
         for place, kind in reversed(tuple(enumerate(self.filters))):
             if self.mask[number] >> place & 1:
@@ -100,62 +97,65 @@ class ChunkDecoder:
             target[:] = np.frombuffer(data, np.uint8, len(target))
 
     def _inflated(self, number: int, data: Any) -> bytes:
-        """What deflate made smaller; no more than a chunk, whatever the data would grow to."""
+        """Inflate data, at most to the size of a chunk plus one byte."""
         inflate = zlib.decompressobj()
         try:
-            found = inflate.decompress(data, self.chunk_bytes + 1)
+            inflated = inflate.decompress(data, self.chunk_bytes + 1)
         except zlib.error as error:
             raise self._damaged(number, error) from error
         if not inflate.eof:
-            raise self._damaged(number, f"at least {len(found)} bytes and no end")
-        return found
+            raise self._damaged(number, f"at least {len(inflated)} bytes and no end")
+        return inflated
 
     def _ordered(self, data: Any) -> Any:
-        """Elements of which shuffle has put all first bytes first; what is left over is not touched."""
+        """Undo shuffle, which stores all first bytes of elements first; incomplete elements are unchanged."""
         whole = len(data) // self.item_bytes * self.item_bytes
         if self.item_bytes == 1 or not whole:
             return data
-        found = np.empty(len(data), np.uint8)
+        ordered = np.empty(len(data), np.uint8)
         planes = np.frombuffer(data, np.uint8, whole).reshape(self.item_bytes, -1)
-        found[:whole].reshape(-1, self.item_bytes)[:] = planes.T
-        found[whole:] = np.frombuffer(data, np.uint8)[whole:]
-        return found.data
+        ordered[:whole].reshape(-1, self.item_bytes)[:] = planes.T
+        ordered[whole:] = np.frombuffer(data, np.uint8)[whole:]
+        return ordered.data
 
     def _damaged(self, number: int, found: object) -> CorruptArtifact:
         return corrupt(self.path, f"{self.chunk_bytes} bytes in chunk {number} of {self.name}", found)
 
 
 def _stored_alike(dataset: h5py.Dataset) -> bool:
-    """Whether its numbers are stored as NumPy's: truth values may be, too, in integers of any size."""
+    """Return True if elements are stored as NumPy's; bools may be stored in integers of any size."""
     return bool(dataset.id.get_type().get_size() == dataset.dtype.itemsize)
 
 
 def chunks_of(dataset: h5py.Dataset) -> Hdf5Chunks | None:
-    """The chunks of a dataset; None unless all are allocated and each holds whole samples.
+    """Return the chunks of a dataset; None unless all are allocated and hold whole samples.
 
-    CorruptArtifact where their index is damaged.
+    Raises
+    ------
+    CorruptArtifact
+        The chunk index is damaged.
     """
     shape, chunk = dataset.shape, dataset.chunks
     if chunk is None or chunk[1:] != shape[1:] or dataset.file.userblock_size:
-        return None  # addresses are counted from the end of a user block, and not so by all versions
+        return None  # HDF5 versions differ in whether addresses count from the end of a user block
     count = -(-shape[0] // chunk[0])
     table = np.full((count, 3), -1, np.int64)
 
-    def note(found: h5py.h5d.StoreInfo) -> None:
-        number = found.chunk_offset[0] // chunk[0]
+    def note(info: h5py.h5d.StoreInfo) -> None:
+        number = info.chunk_offset[0] // chunk[0]
         if number < count:
-            table[number] = found.byte_offset, found.size, found.filter_mask
+            table[number] = info.byte_offset, info.size, info.filter_mask
 
     try:
         dataset.id.chunk_iter(note)
     except (RuntimeError, OSError) as error:
         expected = f"an index of the chunks of {dataset.name}"
         raise corrupt(Path(dataset.file.filename), expected, reason(error)) from error
-    if (table[:, 0] < 0).any():  # never written: rows of the fill value, which lie nowhere
+    if (table[:, 0] < 0).any():  # never written: these rows have the fill value and no location
         return None
     return Hdf5Chunks(chunk[0], *(np.ascontiguousarray(column) for column in table.T))
 
 
 def sample_bytes(dataset: h5py.Dataset) -> int:
-    """The bytes of one sample."""
+    """Return the bytes of one sample."""
     return int(math.prod(dataset.shape[1:]) * dataset.dtype.itemsize)

@@ -1,45 +1,79 @@
-"""What is in an HDF5 file that others wrote: its datasets, and which of them cannot be read, and why.
+"""Datasets of an HDF5 file that another program wrote, with the reason for each that cannot be read.
 
-The library trusts what it reads: a damaged file can end the process. Whoever does not know who wrote a
-file looks at it in a process apart.
+The library trusts what it reads, so a damaged file can end the process. Files from an unknown source are
+therefore inspected in a separate process.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import h5py
 
+from iobench.base.errors import CorruptArtifact
 from iobench.base.text import reason, shortened
+from iobench.formats._arrays import DTYPE_HINT
 
 MAX_OBJECTS = 10_000
 MAX_PATH = 1000
 MAX_CHUNK_BYTES = 128 << 20
-# What h5py raises for damaged metadata, damaged chunks and kinds of number that NumPy has not.
+# What h5py raises for damaged metadata, damaged chunks and number types that NumPy does not have.
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError, AttributeError)
 
 _KINDS = {
-    h5py.h5t.VLEN: "of variable length",
+    h5py.h5t.VLEN: "variable length",
     h5py.h5t.STRING: "text",
     h5py.h5t.REFERENCE: "references to other objects",
-    h5py.h5t.COMPOUND: "of a compound type",
+    h5py.h5t.COMPOUND: "a compound type",
     h5py.h5t.OPAQUE: "opaque bytes",
-    h5py.h5t.ARRAY: "of an array type",
+    h5py.h5t.ARRAY: "an array type",
     h5py.h5t.BITFIELD: "bit fields",
     h5py.h5t.TIME: "times",
 }
 
 
-def described(file: h5py.File) -> dict[str, dict[str, Any]]:
-    """Each dataset by its path, and each link that might be one: its shape and dtype, or why it is refused.
+@dataclass(frozen=True)
+class Refusal:
+    """Reason why a dataset cannot be read: the fields of the error for it."""
 
-    What may be refused is told, not raised, so that others can be chosen. ValueError where the file has
-    more objects than can be looked at; whatever is in DAMAGE where it is damaged.
+    problem: str
+    kind: str
+    expected: str | None = None
+    found: str | None = None
+    hint: str | None = None
+
+    def error(self, path: Path, name: str, more: str | None = None) -> CorruptArtifact:
+        """Return the error for dataset `name` of a file; `more` is added to the hint."""
+        hints = [hint for hint in (self.hint, more) if hint]
+        return CorruptArtifact(
+            f"{name}: {self.problem}",
+            kind=self.kind,
+            path=path,
+            expected=self.expected,
+            found=self.found,
+            hint="; ".join(hints) or None,
+        )
+
+
+def described(file: h5py.File) -> dict[str, dict[str, Any]]:
+    """Return each dataset by path, and each link that may lead to one.
+
+    A value holds `shape`, `dtype`, `chunk_bytes` and `packed`, or a `Refusal` as `refused`. A dataset that
+    cannot be read is reported and not raised, so that others can be selected.
+
+    Raises
+    ------
+    ValueError
+        The file has more objects than are inspected.
+    DAMAGE
+        The file is damaged.
     """
-    found: dict[str, dict[str, Any]] = {}
-    firsts: dict[tuple[int, int], str] = {}  # an object's place in the file → the first path to it
+    datasets: dict[str, dict[str, Any]] = {}
+    firsts: dict[tuple[int, int], str] = {}  # an object's address → the first path to it
     paths = {"": ""}  # any path → the first one to the same object
     links = _links(file)
     for name, kind in links:
@@ -47,43 +81,46 @@ def described(file: h5py.File) -> dict[str, dict[str, Any]]:
             info = h5py.h5o.get_info(file.id, name.encode("utf-8", "surrogateescape"))
             paths[name] = firsts.setdefault((info.fileno, info.addr), name)
             if info.type == h5py.h5o.TYPE_DATASET and paths[name] == name:
-                found[name] = _dataset(file, name)
+                datasets[name] = _dataset(file, name)
     for name, kind in links:
-        if kind != h5py.h5l.TYPE_HARD and (why := _other_link(file, name, kind, paths)):
-            found[name] = {"refused": why}
-    return found
+        if kind != h5py.h5l.TYPE_HARD and (refusal := _other_link(file, name, kind, paths)):
+            datasets[name] = {"refused": refusal}
+    return datasets
 
 
 def _links(file: h5py.File) -> list[tuple[str, int]]:
-    """All links below the root: path and kind. None is followed out of the file, no group entered twice."""
-    found: list[tuple[str, int]] = []
+    """Return path and kind of all links below the root; leaves the file by none, enters no group twice."""
+    links: list[tuple[str, int]] = []
 
     def note(name: bytes, link: Any) -> bool | None:
-        if len(found) == MAX_OBJECTS or len(name) > MAX_PATH:
-            return True  # which ends the visit
-        found.append((name.decode("utf-8", "surrogateescape"), link.type))  # link itself is used again
+        if len(links) == MAX_OBJECTS or len(name) > MAX_PATH:
+            return True  # ends the visit
+        links.append((name.decode("utf-8", "surrogateescape"), link.type))  # h5py reuses `link` itself
         return None
 
     if file.id.links.visit(note, info=True):
-        raise ValueError(
-            f"it has more than {MAX_OBJECTS:,} objects, or one with a path beyond {MAX_PATH} bytes"
-        )
-    return found
+        raise ValueError(f"more than {MAX_OBJECTS:,} objects, or a path longer than {MAX_PATH} bytes")
+    return links
 
 
-def _other_link(file: h5py.File, name: str, kind: int, paths: dict[str, str]) -> str | None:
-    """Why a link that is not a hard one is refused; a soft one inside the file is but a second name."""
+def _other_link(file: h5py.File, name: str, kind: int, paths: dict[str, str]) -> Refusal | None:
+    """Return why a link that is not a hard link is refused; None for a soft link within the file."""
     if kind == h5py.h5l.TYPE_EXTERNAL:
         target = file.id.links.get_val(name.encode("utf-8", "surrogateescape"))
-        return f"a link to another file, {shortened(target[0].decode(errors='replace'))}; copy its data in"
+        other = shortened(target[0].decode(errors="replace"))
+        return Refusal("a link to another file", "external-data", found=other, hint="copy its data in")
     if kind != h5py.h5l.TYPE_SOFT:
-        return "a link of a kind that only its own program follows"
+        return Refusal("a user-defined link, which only the program that defined it follows", "unknown-link")
     target = file.id.links.get_val(name.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
     at = "" if target.startswith("/") else paths.get(name.rpartition("/")[0], "")
     for part in target.split("/"):
         path = f"{at}/{part}".strip("/") if part not in ("", ".") else at
         if path not in paths:
-            return f"a soft link to {shortened(target)!r}, which is not in the file under that name"
+            return Refusal(
+                "a soft link to a path that is not in the file",
+                "dangling-link",
+                found=repr(shortened(target)),
+            )
         at = paths[path]
     return None
 
@@ -91,17 +128,22 @@ def _other_link(file: h5py.File, name: str, kind: int, paths: dict[str, str]) ->
 def _dataset(file: h5py.File, name: str) -> dict[str, Any]:
     identifier = h5py.h5d.open(file.id, name.encode("utf-8", "surrogateescape"))
     properties, kind = identifier.get_create_plist(), identifier.get_type().get_class()
-    if why := _elsewhere(properties):
-        return {"refused": why}
+    if refusal := _elsewhere(properties):
+        return {"refused": refusal}
     if kind in _KINDS:
-        return {"refused": _KINDS[kind], "dtype": shortened(_dtype_text(identifier))}
+        found = f"{_KINDS[kind]} ({shortened(_dtype_text(identifier))})"
+        return {"refused": Refusal("unsupported dtype", "unsupported-dtype", found=found, hint=DTYPE_HINT)}
     dataset = h5py.Dataset(identifier)
     try:
         dtype = dataset.dtype
     except TypeError as error:
-        return {"refused": f"a kind of number that NumPy does not have ({reason(error)})"}
-    if why := _not_stored(dataset, properties):
-        return {"refused": why}
+        return {
+            "refused": Refusal(
+                "a number type that NumPy does not have", "unsupported-dtype", found=reason(error)
+            )
+        }
+    if refusal := _not_stored(dataset, properties):
+        return {"refused": refusal}
     chunk_bytes = math.prod(dataset.chunks) * dtype.itemsize if dataset.chunks else 0
     packed = properties.get_nfilters() > 0
     return {"shape": dataset.shape or (), "dtype": dtype.str, "chunk_bytes": chunk_bytes, "packed": packed}
@@ -111,41 +153,53 @@ def _dtype_text(identifier: Any) -> str:
     try:
         return str(identifier.dtype)
     except DAMAGE:
-        return "a type of HDF5 alone"
+        return "no NumPy dtype"
 
 
-def _elsewhere(properties: Any) -> str | None:
-    """Where a dataset's data are, if not in this file."""
+def _elsewhere(properties: Any) -> Refusal | None:
+    """Return a refusal if a dataset's data are not in this file."""
     if properties.get_external_count():
         target = shortened(properties.get_external(0)[0].decode(errors="replace"))
-        return f"kept in another file, {target} (external storage); copy its data in"
+        return Refusal("its data are in another file", "external-data", found=target, hint="copy its data in")
     if properties.get_layout() == h5py.h5d.VIRTUAL:
-        return "a virtual dataset, made of other datasets; copy its data into one"
+        return Refusal(
+            "a virtual dataset, composed of others", "external-data", hint="copy its data into one dataset"
+        )
     return None
 
 
-def _not_stored(dataset: h5py.Dataset, properties: Any) -> str | None:
-    """Why a dataset's numbers cannot be had: not stored, in chunks too large, or packed by a plug-in."""
+def _not_stored(dataset: h5py.Dataset, properties: Any) -> Refusal | None:
+    """Return a refusal if a dataset's data are incomplete, in chunks too large, or need a missing plug-in."""
     if dataset.shape is None or 0 in dataset.shape:
         return None
     for code, name in _filters(properties):
         if not h5py.h5z.filter_avail(code):
-            return f"packed with {name or 'a filter'} ({code}), which HDF5_PLUGIN_PATH has no plug-in for"
+            return Refusal(
+                f"compressed with {name or 'a filter'} ({code}), which is not installed",
+                "unknown-codec",
+                hint="install the filter's plug-in in HDF5_PLUGIN_PATH",
+            )
     logical = math.prod(dataset.shape) * dataset.dtype.itemsize
     if properties.get_layout() != h5py.h5d.CHUNKED:
         stored = dataset.id.get_storage_size()
-        return None if stored >= logical else f"said to have {logical:,} bytes, and {stored:,} are stored"
+        return None if stored >= logical else _incomplete(logical, stored, "bytes")
     chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize
     if chunk_bytes > MAX_CHUNK_BYTES:
-        return (
-            f"in chunks of {chunk_bytes >> 20:,} MiB, each of which must fit in memory whole; at most "
-            f"{MAX_CHUNK_BYTES >> 20} MiB do: rewrite it with h5repack and smaller chunks"
+        return Refusal(
+            "its chunks are too large, because each must fit in memory",
+            "chunks-too-large",
+            expected=f"at most {MAX_CHUNK_BYTES >> 20} MiB",
+            found=f"{chunk_bytes >> 20:,} MiB",
+            hint="rewrite it with h5repack and smaller chunks",
         )
     chunks = math.prod(-(-n // c) for n, c in zip(dataset.shape, dataset.chunks, strict=True))
     stored = dataset.id.get_num_chunks()
-    if stored < chunks:
-        return f"said to have {chunks:,} chunks, and {stored:,} are stored; the rest was never written"
-    return None
+    return _incomplete(chunks, stored, "chunks") if stored < chunks else None
+
+
+def _incomplete(declared: int, stored: int, unit: str) -> Refusal:
+    problem = "part of it was never written"
+    return Refusal(problem, "not-stored", expected=f"{declared:,} {unit}", found=f"{stored:,} stored")
 
 
 def _filters(properties: Any) -> Iterator[tuple[int, str]]:

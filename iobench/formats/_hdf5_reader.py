@@ -1,4 +1,4 @@
-"""Reading HDF5 through h5py, and where rows lie in its files for those who read past it."""
+"""Reader of HDF5 through h5py, which also locates rows in the file for direct reads."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.base.text import reason
 from iobench.formats._arrays import native_dtype
 from iobench.formats._hdf5_chunks import encoded, placed
@@ -22,7 +20,7 @@ from iobench.formats._schema import Array, Batch, Schema
 
 
 class Hdf5Reader(Reader):
-    """Reads through h5py, which takes one thread at a time under its own lock."""
+    """Reads through h5py, which admits one thread at a time under its own lock."""
 
     def __init__(
         self, schema: Schema, path: Path, file: h5py.File, datasets: dict[str, h5py.Dataset]
@@ -32,25 +30,25 @@ class Hdf5Reader(Reader):
         self._native = all(dataset.dtype.isnative for dataset in datasets.values())
 
     def placement(self) -> dict[str, Placement]:
-        """Where each field lies that is contiguous, or in chunks of whole samples without a filter."""
+        """Return the location of each field that is contiguous, or in unfiltered chunks of whole samples."""
         if not self._datasets:
             raise ValueError("this reader is closed")
-        found = {name: placed(dataset, self._path) for name, dataset in self._native_ones()}
-        return {name: place for name, place in found.items() if place is not None}
+        places = {name: placed(dataset, self._path) for name, dataset in self._native_ones()}
+        return {name: place for name, place in places.items() if place is not None}
 
     def blocks(self) -> list[Blocks]:
-        """The chunks of each field that is compressed by deflate, shuffled or not."""
+        """Return the chunks of each field that is compressed by deflate, shuffled or not."""
         if not self._datasets:
             raise ValueError("this reader is closed")
-        found = [encoded(dataset, name, self._path) for name, dataset in self._native_ones()]
-        return [blocks for blocks in found if blocks is not None]
+        tables = [encoded(dataset, name, self._path) for name, dataset in self._native_ones()]
+        return [blocks for blocks in tables if blocks is not None]
 
     def _native_ones(self) -> list[tuple[str, h5py.Dataset]]:
-        """The datasets whose numbers lie in the file as they do in memory: others' may be byte-swapped."""
+        """Return the datasets in this machine's byte order; external files may hold others."""
         return [(name, dataset) for name, dataset in self._datasets.items() if dataset.dtype.isnative]
 
     def batch(self, rows: Rows) -> Batch:
-        """These rows in fresh arrays; a slice comes straight from h5py, which has a fast path for it."""
+        """Return the rows in new arrays; a slice uses h5py's fast path."""
         checked, _ = self._checked(rows)
         if not isinstance(checked, slice) or not self._datasets or not self._native:
             return super().batch(checked)
@@ -60,7 +58,7 @@ class Hdf5Reader(Reader):
             raise corrupt(self._path, "readable chunks", reason(error)) from error
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample in fresh arrays."""
+        """Return one sample in new arrays."""
         if not self._datasets:
             raise ValueError("this reader is closed")
         sample = {}
@@ -103,9 +101,9 @@ class Hdf5Reader(Reader):
 
 
 def _read_slab(dataset: h5py.Dataset, start: int, target: Array) -> None:
-    """Rows from `start` on, as many as `target` holds.
+    """Read consecutive rows from `start` into `target`.
 
-    The low-level call, because `read_direct` spends longer on its selection than on 128 KiB.
+    Uses the low-level call, because `read_direct` spends longer on its selection than on 128 KiB.
     """
     selected = dataset.id.get_space()
     selected.select_hyperslab((start,) + (0,) * (target.ndim - 1), target.shape)
@@ -118,7 +116,7 @@ def _gather_chunked(
     inverse: npt.NDArray[np.int64],
     target: Array,
 ) -> None:
-    """Row by row in file order, so that a chunk is decoded once while it is cached.
+    """Read row by row in file order, so that each chunk is decoded once while it is cached.
 
     A list selection over chunks of few samples is up to 50 times slower than this loop.
     """

@@ -1,4 +1,4 @@
-"""LMDB environments that are open in this process: the library refuses to open one twice."""
+"""Shared LMDB environments of this process, because the library refuses to open one twice."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import ClassVar
 
 import lmdb
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.formats._lmdb_meta import read_meta
 
 
 class Environments:
-    """The environments open in this process, by file: LMDB refuses to open one twice."""
+    """The environments open in this process, by file, with a count of their users."""
 
-    _open: ClassVar[dict[tuple[int, int], tuple[lmdb.Environment, int, int]]] = {}  # users, process
+    _open: ClassVar[dict[tuple[int, int], tuple[lmdb.Environment, int, int]]] = {}  # …, users, process id
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     @classmethod
     def open(cls, path: Path, data: Path) -> lmdb.Environment:
+        """Return the environment at `path` with data file `data`; CorruptArtifact if there is none."""
         try:
             file = data.stat()
         except OSError as error:
@@ -35,10 +34,13 @@ class Environments:
 
     @classmethod
     def close(cls, env: lmdb.Environment) -> None:
+        """Release one use of an environment, and close it after the last."""
         with cls._lock:
             key = next(key for key, (known, _, _) in cls._open.items() if known is env)
             _, users, owner = cls._open[key]
-            if users > 1 or owner != os.getpid():  # an inherited one can be read, but closing it may hang
+            if (
+                users > 1 or owner != os.getpid()
+            ):  # an environment from before a fork can be read, but closing it may hang
                 cls._open[key] = (env, max(0, users - 1), owner)
             else:
                 del cls._open[key]
@@ -46,7 +48,7 @@ class Environments:
 
 
 def _open(path: Path, data: Path) -> lmdb.Environment:
-    read_meta(data)  # the library divides and maps by what stands there
+    read_meta(data)  # the library divides by these values and maps as many bytes
     try:
         return lmdb.open(str(path), readonly=True, create=False, lock=False, subdir=path.is_dir())
     except lmdb.Error as error:

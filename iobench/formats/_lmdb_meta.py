@@ -1,7 +1,7 @@
-"""The meta pages of an LMDB file, which say where its tree begins.
+"""The meta pages of an LMDB file, which hold the root of its tree.
 
-They are pages 0 and 1 of data version 1, 64 bits, little-endian, as LMDB's source (mdb.c) declares them;
-the one with the higher transaction counts.
+Pages 0 and 1 of data version 1, 64 bits, little-endian, as LMDB's source (mdb.c) declares them. The one
+with the higher transaction number is valid.
 """
 
 from __future__ import annotations
@@ -13,10 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats._file_kind import regular
 
 META = 8
@@ -55,7 +52,7 @@ _META = np.dtype(
 
 @dataclass(frozen=True)
 class Meta:
-    """Where the tree begins: page size, number of the last page, the root's number, levels, entries."""
+    """Page size, number of the last page and of the root, and the tree's levels and entries."""
 
     page_bytes: int
     last: int
@@ -65,7 +62,7 @@ class Meta:
 
 
 def begins(path: Path) -> bool:
-    """Whether a file begins with LMDB's first meta page; OSError where it cannot be read."""
+    """Return True if a file begins with LMDB's first meta page; OSError if it cannot be read."""
     with open(regular(path), "rb", buffering=0) as file:
         try:
             _one_meta(path, file.fileno(), 0, 0)
@@ -75,7 +72,7 @@ def begins(path: Path) -> bool:
 
 
 def read_meta(path: Path) -> Meta:
-    """The meta page that counts, checked against the file's size; CorruptArtifact where it cannot be."""
+    """Return the valid meta page; CorruptArtifact if it is damaged or exceeds the file's size."""
     if not path.is_file():
         raise corrupt(path, "an LMDB environment", "no such file")
     with open(path, "rb", buffering=0) as file:
@@ -90,21 +87,21 @@ def _read_meta(path: Path, descriptor: int) -> Meta:
     second = _one_meta(path, descriptor, 1, page_bytes)
     if second["free"]["page_bytes"] != page_bytes:
         raise corrupt(path, f"pages of {page_bytes} bytes", int(second["free"]["page_bytes"]))
-    counts = second if second["transaction"] > first["transaction"] else first
-    tree, last, size = counts["main"], int(counts["last"]), os.fstat(descriptor).st_size
-    if size < (last + 1) * page_bytes:  # reading past the end of a mapped file would kill the process
-        raise corrupt(path, f"at least {(last + 1) * page_bytes} bytes", f"{size} bytes")
-    if tree["flags"] or counts["free"]["flags"] not in (INTEGER_KEYS, INTEGER_KEYS | ONE_FILE):
-        raise corrupt(path, "a tree of single values", f"flags {tree['flags']}, {counts['free']['flags']}")
+    valid = second if second["transaction"] > first["transaction"] else first
+    tree, last, size = valid["main"], int(valid["last"]), os.fstat(descriptor).st_size
+    if size < (last + 1) * page_bytes:  # reading past the end of a mapped file kills the process
+        raise corrupt(path, f"at least {(last + 1) * page_bytes} bytes", f"{size} bytes", kind="truncated")
+    if tree["flags"] or valid["free"]["flags"] not in (INTEGER_KEYS, INTEGER_KEYS | ONE_FILE):
+        raise corrupt(path, "a tree of single values", f"flags {tree['flags']}, {valid['free']['flags']}")
     return Meta(page_bytes, last, *(int(tree[name]) for name in ("root", "depth", "entries")))
 
 
 def _one_meta(path: Path, descriptor: int, number: int, offset: int) -> Any:
-    found = os.pread(descriptor, _META.itemsize, offset)
-    if len(found) < _META.itemsize:
-        raise corrupt(path, f"meta page {number}", f"{offset + len(found)} bytes in all")
-    meta = np.frombuffer(found, _META)[0]
-    seen = tuple(int(meta[name]) for name in ("number", "kind", "magic", "version"))
-    if seen != (number, META, MAGIC, VERSION):
-        raise corrupt(path, f"LMDB's meta page {number} of data version {VERSION}", seen)
+    stored = os.pread(descriptor, _META.itemsize, offset)
+    if len(stored) < _META.itemsize:
+        raise corrupt(path, f"meta page {number}", f"{offset + len(stored)} bytes in all", kind="truncated")
+    meta = np.frombuffer(stored, _META)[0]
+    identity = tuple(int(meta[name]) for name in ("number", "kind", "magic", "version"))
+    if identity != (number, META, MAGIC, VERSION):
+        raise corrupt(path, f"LMDB's meta page {number} of data version {VERSION}", identity)
     return meta

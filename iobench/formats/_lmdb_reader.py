@@ -1,4 +1,4 @@
-"""Reading LMDB through its library, and where values lie in its file for those who read past it."""
+"""Reader of LMDB through its library, which also locates values in the file for direct reads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import lz4.frame
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.formats import _lmdb_keys, _lmdb_tree
 from iobench.formats._lmdb_environments import Environments
 from iobench.formats._lmdb_values import HEADER, KEY, LAYOUT, MAGIC, SCHEMA_KEY, data_file, described
@@ -23,19 +21,19 @@ from iobench.formats._placement import Blocks, Index, Listed, Placement
 from iobench.formats._reader import Convert, Reader, TimingWrapper, identity
 from iobench.formats._schema import Array, Schema, raw_bytes
 
-PIECE_BYTES = 64 << 10  # of values that are copied together: more would be fresh memory each time
+PIECE_BYTES = 64 << 10  # of values that are copied together: malloc maps new memory for more each time
 
 
 class LmdbReader(Reader):
-    """One read transaction per call, values seen through buffers and copied once."""
+    """Reads with one transaction per call; values are buffers and copied once."""
 
     def __init__(self, path: Path, schema: Schema, codec: int) -> None:
         super().__init__(schema)
         self._path = data_file(path)
         self._codec = codec
         self._timed: TimingWrapper = identity
-        self._keys: _lmdb_keys.Keys | None = None  # of an environment that others wrote
-        self._in_order = True  # samples by their keys, and other keys after all of them
+        self._keys: _lmdb_keys.Keys | None = None  # of an environment that another program wrote
+        self._in_order = True  # keys in row order, and other keys after them
         self._key: Callable[[int], bytes] = KEY.pack
         self._env: lmdb.Environment | None = Environments.open(path, self._path)
         try:
@@ -43,13 +41,13 @@ class LmdbReader(Reader):
         except BaseException:
             self.close()
             raise
-        # a decoded payload has left its header behind, and others write none
+        # a decoded payload has no header, nor do values of other programs
         first = 0 if codec or self._keys else HEADER.size
         self._columns = _columns(schema, first)
         self._size = first + schema.sample_bytes
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample in fresh arrays; IndexError out of range."""
+        """Return one sample in new arrays; IndexError out of range."""
         if self._env is None:
             raise ValueError("this reader is closed")
         if not 0 <= row < self.schema.samples:
@@ -66,11 +64,11 @@ class LmdbReader(Reader):
         return sample
 
     def time_decoding(self, timed: TimingWrapper) -> None:
-        """Have `timed` wrap the decoding of a batch's values."""
+        """Wrap the decoding of a batch's values in `timed`."""
         self._timed = timed
 
     def placement(self) -> dict[str, Placement]:
-        """Where each field lies in the values, if they are raw."""
+        """Return the location of each field in the values, if they are raw."""
         if self._codec:
             return {}
         offset, _ = self._values()
@@ -78,7 +76,7 @@ class LmdbReader(Reader):
         return {name: Listed((self._path,), file, offset, within) for name, *_, within in self._columns}
 
     def blocks(self) -> tuple[Blocks, ...]:
-        """The values as blocks of one row, if they are packed."""
+        """Return the values as blocks of one row, if they are compressed."""
         if not self._codec:
             return ()
         offset, size = self._values()
@@ -87,7 +85,7 @@ class LmdbReader(Reader):
         return (Blocks(fields, (self._path,), first, file, offset, size, self._decode),)
 
     def close(self) -> None:
-        """Close the environment once its last reader in this process is closed."""
+        """Release the environment, which is closed with its last reader in this process."""
         if self._env is not None:
             env, self._env = self._env, None
             Environments.close(env)
@@ -103,11 +101,11 @@ class LmdbReader(Reader):
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         with self._transaction() as txn:
-            wanted = rows.tolist()
-            self._copy(wanted, map(txn.get, map(self._key, wanted)), out)
+            requested = rows.tolist()
+            self._copy(requested, map(txn.get, map(self._key, requested)), out)
 
     def _copy(self, rows: Sequence[int], values: Iterable[Any], out: Mapping[str, Array]) -> None:
-        """Copy the values of these rows into their places in every array of `out`, some at a time."""
+        """Copy the values of these rows into the arrays of `out`, piece by piece."""
         values, step = iter(values), max(1, PIECE_BYTES // self._size)
         parts = [
             (raw_bytes(out[name]), offset, self.schema.field(name).sample_bytes)
@@ -116,21 +114,21 @@ class LmdbReader(Reader):
         ]
         for start in range(0, len(rows), step):
             some = rows[start : start + step]
-            found = list(islice(values, len(some)))
-            if len(found) != len(some):
-                raise corrupt(self._path, f"{len(rows)} samples in a row", start + len(found))
-            if self._codec or None in found or set(map(len, found)) != {self._size}:
-                found = self._timed(self._all_decoded)(some, found)
-            _copy(found, start, parts)
+            piece = list(islice(values, len(some)))
+            if len(piece) != len(some):
+                raise corrupt(self._path, f"{len(rows)} samples in a row", start + len(piece))
+            if self._codec or None in piece or set(map(len, piece)) != {self._size}:
+                piece = self._timed(self._all_decoded)(some, piece)
+            _copy(piece, start, parts)
 
     def _values(self) -> tuple[Index, Index]:
-        """The byte offset and the size of each value; CorruptArtifact where they cannot hold a sample."""
+        """Return the byte offset and size of each value; CorruptArtifact if one cannot hold a sample."""
         if self._env is None:
             raise ValueError("this reader is closed")
-        found = self.load_or_build("values" if self._keys is None else "values-by-row", self._find_values)
-        return found["offset"], found["size"]
+        index = self.load_or_build("values" if self._keys is None else "values-by-row", self._build_values)
+        return index["offset"], index["size"]
 
-    def _find_values(self) -> dict[str, Array]:
+    def _build_values(self) -> dict[str, Array]:
         offset, size = _lmdb_tree.values(self._path, self.schema.samples, SCHEMA_KEY)
         places = self._places(len(offset))
         offset, size = offset[places], size[places]
@@ -141,7 +139,7 @@ class LmdbReader(Reader):
         return {"offset": offset, "size": size}
 
     def _places(self, entries: int) -> slice | Index:
-        """Where the row of each sample stands among so many keys, in the library's order."""
+        """Return the position of each row among the `entries` keys in the library's order."""
         samples, keys = self.schema.samples, self._keys
         if keys is None or self._in_order:
             return slice(0, samples)
@@ -156,7 +154,7 @@ class LmdbReader(Reader):
         return places
 
     def _decode(self, row: int, stored: memoryview, out: Mapping[str, Array]) -> None:
-        """Fill `out` with the one row of a block."""
+        """Decode a block, which is one row, into `out`."""
         decoded = self._decoded(row, stored)
         for name, dtype, shape, elements, offset in self._columns:
             if name in out:
@@ -166,7 +164,7 @@ class LmdbReader(Reader):
         return [self._decoded(row, value) for row, value in zip(rows, values, strict=True)]
 
     def _decoded(self, row: int, value: Any) -> Any:
-        """The payload of a packed value, or a raw value as it is; a wrong length is a CorruptArtifact."""
+        """Return the payload of a value; CorruptArtifact if it has the wrong length."""
         if value is None:
             raise corrupt(self._path, f"sample {row}", "no such key")
         if self._codec:
@@ -190,12 +188,12 @@ class LmdbReader(Reader):
 
     def _check(self) -> None:
         with self._transaction() as txn:
-            found = txn.stat()["entries"]
+            entries = txn.stat()["entries"]
             if txn.get(SCHEMA_KEY) is None:
-                self._check_others(txn, found)
+                self._check_external(txn, entries)
                 return
-            if found != self.schema.samples + 1:
-                raise corrupt(self._path, f"{self.schema.samples} samples", f"{found - 1}")
+            if entries != self.schema.samples + 1:
+                raise corrupt(self._path, f"{self.schema.samples} samples", f"{entries - 1}")
             text = bytes(txn.get(SCHEMA_KEY) or b"")
             if text != described(self.schema):
                 raise corrupt(self._path, described(self.schema).decode(), text[:200])
@@ -203,23 +201,23 @@ class LmdbReader(Reader):
             if value[:4] != HEADER.pack(MAGIC, LAYOUT, self._codec, 0)[:4]:
                 raise corrupt(self._path, f"layout {LAYOUT}, codec {self._codec}", value[:4])
 
-    def _check_others(self, txn: Any, found: int) -> None:
-        """Take the keys of an environment that others wrote, after its first and last were found."""
+    def _check_external(self, txn: Any, entries: int) -> None:
+        """Check an environment that another program wrote: its keys, and the first and last sample."""
         self._keys = _lmdb_keys.keys_of(self._path, txn)
         self._key = self._keys.pack
-        if self._codec or not self.schema.samples <= found <= self.schema.samples + _lmdb_keys.MOST_OTHERS:
-            raise corrupt(self._path, f"{self.schema.samples} samples, codec {self._codec}", found)
-        others = found - self.schema.samples
+        if self._codec or not self.schema.samples <= entries <= self.schema.samples + _lmdb_keys.MOST_OTHERS:
+            raise corrupt(self._path, f"{self.schema.samples} samples, codec {self._codec}", entries)
+        others = entries - self.schema.samples
         self._in_order = self._keys.ordered and _lmdb_keys.others_at_end(txn, self._keys) == others
         for row in (0, self.schema.samples - 1):
             value = txn.get(self._key(row))
             if value is None or len(value) != self.schema.sample_bytes:
-                found_bytes = "no such key" if value is None else f"{len(value)} bytes"
-                raise corrupt(self._path, f"sample {row} of {self.schema.sample_bytes} bytes", found_bytes)
+                actual = "no such key" if value is None else f"{len(value)} bytes"
+                raise corrupt(self._path, f"sample {row} of {self.schema.sample_bytes} bytes", actual)
 
 
 def _copy(values: list[Any], start: int, parts: Sequence[tuple[memoryview, int, int]]) -> None:
-    """Copy values of one size to slot `start` and on, by way of one buffer: 50 ns a value, not 500."""
+    """Copy values of one size to slots from `start`, through one buffer: 50 instead of 500 ns per value."""
     whole = np.frombuffer(values[0] if len(values) == 1 else b"".join(values), np.uint8)
     table = whole.reshape(len(values), -1)
     for target, offset, width in parts:
@@ -228,6 +226,6 @@ def _copy(values: list[Any], start: int, parts: Sequence[tuple[memoryview, int, 
 
 
 def _columns(schema: Schema, first: int) -> list[tuple[str, str, tuple[int, ...], int, int]]:
-    """Each field's name, dtype, shape, elements and offset, the first field's being given."""
+    """Return name, dtype, shape, elements and offset of each field; the first begins at byte `first`."""
     offsets = schema.offsets(first)
     return [(f.name, f.dtype, f.shape, f.elements, offsets[f.name]) for f in schema.fields]

@@ -1,4 +1,4 @@
-"""How iobench lays samples out in LMDB: keys, the header of a value, and the schema beside them."""
+"""Layout of samples in LMDB: keys, the header of a value, and the schema's entry."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import struct
 from dataclasses import asdict
 from pathlib import Path
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.base.text import shortened
 from iobench.formats._schema import Field, Schema
 
@@ -22,17 +20,17 @@ DATA_FILE = "data.mdb"
 
 
 def data_file(path: Path) -> Path:
-    """The file of an environment, which is a folder or that file alone."""
+    """Return the data file of an environment, which is a folder or a single file."""
     return path / DATA_FILE if path.is_dir() or not path.exists() else path
 
 
 def described(schema: Schema) -> bytes:
-    """The fields as JSON, as they stand under the schema's key."""
+    """Return the fields as JSON, the value of the schema's key."""
     return json.dumps([asdict(field) for field in schema.fields]).encode()
 
 
 def read_described(file: Path, text: bytes, samples: int) -> Schema:
-    """The schema as `write` left it."""
+    """Parse the schema that `write` stored; CorruptArtifact if it is not JSON."""
     try:
         fields = [Field(one["name"], tuple(one["shape"]), one["dtype"]) for one in json.loads(text)]
     except (ValueError, TypeError, KeyError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Reading rows out of arrays that are memory maps of files: what npy and memmap have in common."""
+"""Reader of arrays that are memory maps of files, shared by npy, memmap and safetensors."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from iobench.formats._placement import Placement
 from iobench.formats._reader import Convert, Reader, identity
 from iobench.formats._schema import Array, Batch, Schema
 
-# One copy of 12 MiB or more out of a cold map runs from its tail and defeats the kernel's
-# readahead (2.5 GB/s becomes 0.8), so slices are copied in smaller pieces.
+# One copy of 12 MiB or more out of a cold map starts at its tail and defeats the kernel's readahead
+# (0.8 instead of 2.5 GB/s), so slices are copied in smaller pieces.
 PIECE_BYTES = 8 << 20
 
 
@@ -28,11 +28,11 @@ class MappedReader(Reader):
         self._pieces = {f.name: max(1, PIECE_BYTES // f.sample_bytes) for f in schema.fields}
 
     def placement(self) -> Mapping[str, Placement]:
-        """Each field's place in its own file."""
+        """Return the location of each field in its own file."""
         return self._places
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample as read-only views of the map."""
+        """Return one sample as read-only views of the map."""
         if self._arrays is None:
             raise ValueError("this reader is closed")
         sample = {}
@@ -41,7 +41,7 @@ class MappedReader(Reader):
         return sample
 
     def close(self) -> None:
-        """Drop the maps; they go when the last view of them does."""
+        """Drop the maps; they are released with the last view of them."""
         self._arrays, self._columns = None, ()
 
     def _mapped(self) -> Batch:
@@ -60,5 +60,5 @@ class MappedReader(Reader):
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         arrays = self._mapped()
         for name, target in out.items():
-            # "clip" never clips here, the rows were checked; with "raise", take copies twice
+            # "clip" never clips here because the rows were checked; with "raise", take copies twice
             np.take(arrays[name], rows, axis=0, out=target, mode="clip")

@@ -1,4 +1,4 @@
-"""The header of a .npy file, read from memory: nothing in it is run or unpickled."""
+"""Parser of .npy headers in memory; nothing in them is executed or unpickled."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from tokenize import TokenError
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._schema import Field
 
-LONGEST = 10_000 + 12  # NumPy refuses longer headers, too
-# The header is Python source, and a damaged one fails in any way that source can.
+LONGEST = 10_000 + 12  # NumPy refuses longer headers as well
+FORTRAN_HINT = "save np.ascontiguousarray(a, a.dtype.newbyteorder('='))"
+# The header is Python source; a damaged one fails in any way that source can.
 DAMAGE = (
     *(OSError, ValueError, SyntaxError, TypeError, OverflowError, TokenError, KeyError),
     *(RecursionError, MemoryError),
@@ -24,15 +22,22 @@ DAMAGE = (
 
 
 def header_of(field: Field) -> bytes:
-    """The header of one sample of a field."""
-    made = io.BytesIO()
+    """Return the .npy header of one sample of a field."""
+    stream = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(np.dtype(field.dtype))
-    np.lib.format.write_array_header_1_0(made, {"descr": descr, "fortran_order": False, "shape": field.shape})
-    return made.getvalue()
+    header = {"descr": descr, "fortran_order": False, "shape": field.shape}
+    np.lib.format.write_array_header_1_0(stream, header)
+    return stream.getvalue()
 
 
 def read_header(start: bytes, what: str, path: Path) -> tuple[int, tuple[int, ...], np.dtype[np.generic]]:
-    """Bytes of the header, shape and dtype; CorruptArtifact where it is damaged or says Fortran order."""
+    """Return header size in bytes, shape and dtype of the .npy data that begin with `start`.
+
+    Raises
+    ------
+    CorruptArtifact
+        The header is damaged, or kind ``fortran-order``, ``unsupported-dtype`` or ``byte-order``.
+    """
     stream = io.BytesIO(start)
     try:
         version = np.lib.format.read_magic(stream)
@@ -43,9 +48,14 @@ def read_header(start: bytes, what: str, path: Path) -> tuple[int, tuple[int, ..
     except DAMAGE as error:
         raise corrupt(path, f"{what} as a .npy file", reason(error)) from error
     if fortran and len(shape) > 1:
-        raise CorruptArtifact(f"{path}: {what} is in Fortran order; save it as np.ascontiguousarray")
+        raise CorruptArtifact(
+            f"{what} is in Fortran order", kind="fortran-order", path=path, hint=FORTRAN_HINT
+        )
     if dtype.hasobject or not dtype.isnative:
         raise CorruptArtifact(
-            f"{path}: {what} is of dtype {dtype.str}; save it as a little-endian number type"
+            f"{what} has dtype {dtype.str}",
+            kind="unsupported-dtype" if dtype.hasobject else "byte-order",
+            path=path,
+            hint="save it as a little-endian number type",
         )
     return stream.tell(), shape, dtype

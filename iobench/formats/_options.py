@@ -1,8 +1,8 @@
-"""Options: what can be set of a format or a loader, and the one word that says so.
+"""Options of formats and loaders, and the one-word notation for a set of them (a variant).
 
-A class of either kind is a frozen dataclass under `Options`, and its fields, declared with `option()`,
-are what can be set. `hdf5:compression=gzip,chunk_bytes=4096` is such an object as a word: its name and
-the options that differ from their defaults.
+Formats and loaders are frozen dataclasses under `Options`; their fields, declared with `option()`, are the
+options. `hdf5:compression=gzip,chunk_bytes=4096` denotes such an object: the name, and the options that
+differ from their defaults.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
-from iobench.base.errors import (
-    InvalidOption,
-)
+from iobench.base.errors import InvalidOption
 
 T = TypeVar("T", bound="Options")
 
-_TEXT = re.compile(r"[A-Za-z0-9._+-]+")  # a word is a folder's name, and commas part its options
+_TEXT = re.compile(r"[A-Za-z0-9._+-]+")  # a variant names a folder, and commas separate its options
 _BOOLS = {"yes": True, "true": True, "no": False, "false": False}
 
 
@@ -36,9 +34,20 @@ def option(
     maximum: float | None = None,
     unit: str | None = None,
 ) -> Any:
-    """A dataclass field that can be set in a word.
+    """Declare a dataclass field as an option.
 
-    Its annotation is bool, int, float or str, or one of them `| None`. `unit` is for people: "bytes", "s".
+    Parameters
+    ----------
+    default : bool, int, float, str or None
+        Default value. The field's annotation is one of these types, or one of them ``| None``.
+    help : str
+        One line for `--help` and the reference.
+    choices : tuple, optional
+        Allowed values.
+    minimum, maximum : float, optional
+        Inclusive limits of a number.
+    unit : str, optional
+        Unit for display: "bytes", "s".
     """
     limits = {"help": help, "choices": choices, "minimum": minimum, "maximum": maximum, "unit": unit}
     return dataclasses.field(default=default, metadata=limits)
@@ -60,20 +69,21 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """The values it takes, in words."""
+        """Description of the allowed values: "an integer from 0 to 64"."""
         if self.choices is not None:
             return "one of " + ", ".join(map(word, self.choices))
-        kind = {bool: "yes or no", int: "a whole number", float: "a number", str: "a word"}[self.type]
+        names = {bool: "yes or no", int: "an integer", float: "a number"}
+        kind = names.get(self.type, "letters, digits and . _ + -")
         if self.minimum is not None and self.maximum is not None:
             kind += f" from {word(self.minimum)} to {word(self.maximum)}"
         elif self.minimum is not None:
-            kind += f" from {word(self.minimum)} up"
+            kind += f" ≥ {word(self.minimum)}"
         elif self.maximum is not None:
-            kind += f" up to {word(self.maximum)}"
-        return kind + (f" of {self.unit}" if self.unit else "") + (", or none" if self.or_none else "")
+            kind += f" ≤ {word(self.maximum)}"
+        return kind + (f" in {self.unit}" if self.unit else "") + (", or none" if self.or_none else "")
 
     def takes(self, value: Any) -> bool:
-        """Whether the value is of its type and within its limits."""
+        """Return True if the value has the option's type and is within its limits."""
         if self.choices is not None:
             return any(type(value) is type(known) and value == known for known in self.choices)
         if value is None:
@@ -87,7 +97,7 @@ class Option:
         return math.isfinite(value) and least <= value <= most
 
     def read(self, text: str) -> Any:
-        """The value that a text stands for; the text itself where it stands for none."""
+        """Convert text to the option's type; return the text unchanged if it cannot be converted."""
         if text == "none" and self.or_none:
             return None
         try:
@@ -98,23 +108,40 @@ class Option:
 
 @dataclass(frozen=True)
 class Options:
-    """What formats and loaders have in common: a name, and options that one word holds.
+    """Base class of formats and loaders: a name, and options that a variant denotes.
 
-    A value that an option cannot take is an InvalidOption.
+    Attributes
+    ----------
+    kind : str
+        "format" or "loader", for messages.
+    name, summary : str
+        Name on the command line, and one line of description.
+    modules : tuple of str
+        Modules that the class imports only when it is used.
+    extra : str
+        Extra of iobench that installs these modules.
+
+    Raises
+    ------
+    InvalidOption
+        Kind ``invalid-value``: an option was given a value that it does not take.
     """
 
-    kind: ClassVar[str]  # "format" or "loader", for what people read
+    kind: ClassVar[str]
     name: ClassVar[str]
     summary: ClassVar[str]
-    modules: ClassVar[tuple[str, ...]] = ()  # which its own imports when it is used, and not before
-    extra: ClassVar[str] = ""  # of iobench, which installs them
+    modules: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         for spec in declared(type(self)):
             value = getattr(self, spec.name)
             if not spec.takes(value):
                 raise InvalidOption(
-                    f"{self.name}:{spec.name}={word(value)}: {spec.name} must be {spec.allowed}"
+                    f"invalid value of option {self.name}:{spec.name}",
+                    kind="invalid-value",
+                    expected=spec.allowed,
+                    found=word(value) or "no value",
                 )
 
     @property
@@ -134,54 +161,69 @@ class Options:
 
 
 def declared(cls: type[Options]) -> tuple[Option, ...]:
-    """The options of a class in their order; TypeError where a field is no option or of another type."""
-    return _declared(typing.cast("Any", cls))  # as hashable as any class, which mypy does not see
+    """Return the options of a class in order; TypeError if a field is not an `option()` of a known type."""
+    return _declared(typing.cast("Any", cls))  # hashable as any class is, which mypy does not see
 
 
-@functools.cache  # every word that is read asks for them, and types are evaluated slowly
+@functools.cache  # called for every variant that is parsed, and evaluating type hints is slow
 def _declared(cls: Any) -> tuple[Option, ...]:
     hints = typing.get_type_hints(cls)
     return tuple(_option(spec, hints[spec.name]) for spec in dataclasses.fields(cls))
 
 
 def _option(spec: dataclasses.Field[Any], hint: Any) -> Option:
-    several = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(hint) if several else (hint,)
-    found = [kind for kind in kinds if kind is not type(None)]
-    if "help" not in spec.metadata or len(found) != 1 or found[0] not in (bool, int, float, str):
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    members = typing.get_args(hint) if is_union else (hint,)
+    value_types = [member for member in members if member is not type(None)]
+    if "help" not in spec.metadata or len(value_types) != 1 or value_types[0] not in (bool, int, float, str):
         raise TypeError(
             f"field {spec.name} is not an option() of bool, int, float or str, or one of them | None"
         )
-    return Option(spec.name, found[0], type(None) in kinds, spec.default, **spec.metadata)
+    return Option(spec.name, value_types[0], type(None) in members, spec.default, **spec.metadata)
 
 
 def build(cls: type[T], options: Mapping[str, Any]) -> T:
-    """An object of that class with these options; InvalidOption names what it does not have."""
+    """Return an object of the class with these options.
+
+    Raises
+    ------
+    InvalidOption
+        Kind ``unknown-option`` or ``invalid-value``.
+    """
     known = [spec.name for spec in declared(cls)]
     for key in options:
         if key not in known:
-            has = f"has {', '.join(known)}" if known else "has no options"
-            raise InvalidOption(f"{cls.kind} {cls.name} has no option {key!r}; it {has}")
+            raise InvalidOption(
+                f"{cls.kind} {cls.name} has no option {key!r}",
+                kind="unknown-option",
+                hint=f"it has {', '.join(known)}" if known else "it has no options",
+            )
     return cls(**options)
 
 
 def read_word(cls: type[T], variant: str) -> T:
-    """The object of that class which a word stands for; InvalidOption says what is wrong with the word."""
+    """Return the object of the class that a variant denotes.
+
+    Raises
+    ------
+    InvalidOption
+        Kind ``malformed-option``, ``repeated-option``, ``unknown-option`` or ``invalid-value``.
+    """
     specs = {spec.name: spec for spec in declared(cls)}
     options: dict[str, Any] = {}
     text = variant.partition(":")[2]
     for pair in text.split(",") if text else []:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise InvalidOption(f"{variant}: {pair!r} is not OPTION=VALUE")
+            raise InvalidOption(variant, kind="malformed-option", expected="OPTION=VALUE", found=repr(pair))
         if key in options:
-            raise InvalidOption(f"{variant}: {key} is given twice")
+            raise InvalidOption(f"{variant}: option {key} is given twice", kind="repeated-option")
         options[key] = specs[key].read(value) if key in specs else value
     return build(cls, options)
 
 
 def word(value: object) -> str:
-    """A value as people write it in a word."""
+    """Return a value as it is written in a variant."""
     if value is None or isinstance(value, bool):
         return {None: "none", True: "yes", False: "no"}[value]
     return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)

@@ -1,4 +1,4 @@
-"""Reading rows by where they lie: what formats that keep samples as records in files have in common."""
+"""Reader of rows by their locations in files, shared by formats that store samples as records."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.formats._placement import Blocks, Index, Placement
 from iobench.formats._reader import Convert, LoadOrBuild, Reader, identity
 from iobench.formats._schema import Array, Schema
 
-MAPPED = 128  # files of one reader at once: each takes a descriptor
-PIECE_BYTES = 256 << 10  # rows that are gathered together pass through the processor's own cache
-WINDOW_BYTES = 16 << 10  # rows of more are faster copied one by one
+MAPPED = 128  # files that one reader maps at once: each takes a descriptor
+PIECE_BYTES = 256 << 10  # of rows that are gathered together, so that they fit in the L2 cache
+WINDOW_BYTES = 16 << 10  # larger rows are copied faster one by one
 
 
 class Maps:
-    """Files as read-only arrays of bytes: the first 128 are mapped at once, others when asked for."""
+    """Files as read-only byte arrays: the first 128 are mapped at once, the others on first access."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = tuple(files)
@@ -40,24 +38,23 @@ class Maps:
         with self._lock:
             if self._mapped is None:
                 raise ValueError("this reader is closed")
-            found = self._mapped.get(number)
-            if found is None:
+            mapped = self._mapped.get(number)
+            if mapped is None:
                 if len(self._mapped) >= MAPPED:
                     self._mapped.popitem(last=False)
-                found = self._mapped[number] = map_bytes(self.files[number])
-            return found
+                mapped = self._mapped[number] = map_bytes(self.files[number])
+            return mapped
 
     def close(self) -> None:
-        """Drop the maps; they go when the last view of them does."""
+        """Drop the maps; they are released with the last view of them."""
         with self._lock:
             self._mapped = None
 
 
 def map_bytes(path: Path) -> Array:
-    """A file's bytes as a read-only uint8 array over a map; CorruptArtifact where it is no file or empty."""
+    """Map a file as a read-only uint8 array; CorruptArtifact if it is not a regular file, or empty."""
     try:
-        found = path.stat()
-        if not stat.S_ISREG(found.st_mode):  # to open a pipe would be to wait
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would block
             raise corrupt(path, "a file", "something else")
         with open(path, "rb") as opened:
             return np.frombuffer(mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
@@ -70,13 +67,13 @@ def map_bytes(path: Path) -> Array:
 
 
 def windows(stored: Array, width: int) -> Array:
-    """Every run of `width` bytes of a flat uint8 array, by where it begins, as one item; no copy."""
+    """Return a view with one item per offset: the `width` bytes of a flat uint8 array that begin there."""
     view: Array = np.ndarray((max(0, len(stored) - width + 1),), f"V{width}", stored.data, strides=(1,))
     return view
 
 
 def runs(stored: Array, offsets: Index, width: int) -> Iterator[tuple[slice, Array]]:
-    """The `width` bytes at each offset, uint8 (some, width), piece by piece, and which offsets they are."""
+    """Yield the `width` bytes at each offset as uint8 (n, width), in pieces, with the slice of offsets."""
     step = max(1, PIECE_BYTES // width)
     view = windows(stored, width)
     for low in range(0, len(offsets), step):
@@ -86,7 +83,7 @@ def runs(stored: Array, offsets: Index, width: int) -> Iterator[tuple[slice, Arr
 
 @dataclass(frozen=True)
 class FieldLocations:
-    """Where the fields of a reader lie: as they are in memory, or encoded."""
+    """Locations of a reader's fields: stored as in memory (`placement`), or encoded (`blocks`)."""
 
     placement: Mapping[str, Placement] = field(default_factory=dict)
     blocks: Sequence[Blocks] = ()
@@ -97,35 +94,42 @@ def _closed(load_or_build: LoadOrBuild) -> FieldLocations:
 
 
 class PlacedReader(Reader):
-    """Copies or decodes rows out of mapped files, from where `find` says that they lie.
+    """Copies or decodes rows out of mapped files.
 
-    All placements and blocks are of the files of `maps`. `find` is called once, when rows are first
-    asked for; what takes long in it is for `LoadOrBuild`.
+    Parameters
+    ----------
+    schema : Schema
+        Samples and fields.
+    maps : Maps
+        The files that all locations refer to.
+    locate : callable
+        Returns the fields' locations; called once, when rows are first requested. What takes long in it
+        should go through the `LoadOrBuild` that it receives.
     """
 
-    def __init__(self, schema: Schema, maps: Maps, find: Callable[[LoadOrBuild], FieldLocations]) -> None:
+    def __init__(self, schema: Schema, maps: Maps, locate: Callable[[LoadOrBuild], FieldLocations]) -> None:
         super().__init__(schema)
         self._maps = maps
-        self._find = find
+        self._locate = locate
         self._lock = threading.Lock()
         self._known: FieldLocations | None = None
 
     def placement(self) -> Mapping[str, Placement]:
-        """Where the fields lie that are stored as they are in memory."""
-        return self._found().placement
+        """Return the locations of the fields that are stored as in memory."""
+        return self._locations().placement
 
     def blocks(self) -> Sequence[Blocks]:
-        """Where the fields lie that are stored encoded."""
-        return self._found().blocks
+        """Return the locations of the fields that are stored encoded."""
+        return self._locations().blocks
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample: views of the files where it lies there as in memory, else fresh arrays."""
+        """Return one sample: views of the files where it is stored as in memory, else new arrays."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
-        rows, found = np.array([row]), self._found()
+        rows, locations = np.array([row]), self._locations()
         sample = {}
         for spec in self.schema.fields:
-            place = found.placement.get(spec.name)
+            place = locations.placement.get(spec.name)
             if place is None:
                 array = np.empty((1, *spec.shape), spec.dtype)
                 self._decode(rows, {spec.name: array})
@@ -138,21 +142,21 @@ class PlacedReader(Reader):
         return {spec.name: sample[spec.name] for spec in self.schema.fields}
 
     def close(self) -> None:
-        """Drop the maps; they go when the last view of them does."""
+        """Drop the maps; they are released with the last view of them."""
         self._maps.close()
-        self._find = _closed  # it may hold views of its own
+        self._locate = _closed  # may hold views of its own
 
-    def _found(self) -> FieldLocations:
+    def _locations(self) -> FieldLocations:
         with self._lock:
             if self._known is None:
-                self._known = self._find(self.load_or_build)
+                self._known = self._locate(self.load_or_build)
             return self._known
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         self._read_rows(np.arange(start, stop), out)
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
-        placement = self._found().placement
+        placement = self._locations().placement
         for name in out.keys() & placement.keys():
             self._gather(placement[name], rows, out[name])
         self._decode(rows, {name: array for name, array in out.items() if name not in placement})
@@ -165,7 +169,7 @@ class PlacedReader(Reader):
 
     def _decode(self, rows: Index, out: Mapping[str, Array]) -> None:
         """Decode the blocks of these rows, each once, and copy the rows out of them."""
-        for blocks in self._found().blocks:
+        for blocks in self._locations().blocks:
             targets = {name: out[name] for name in blocks.fields if name in out}
             if targets:
                 _decode(blocks, rows, targets, self._stored_block, self.schema.samples)
@@ -181,7 +185,7 @@ class PlacedReader(Reader):
 
 
 def _by_file(file: Index, offset: Index) -> Iterator[tuple[int, Index, Index]]:
-    """For each file that rows lie in: its number, which of the rows, and their offsets."""
+    """Yield each file with rows in it: its number, which rows, and their offsets."""
     for number in np.unique(file).tolist():
         at = np.flatnonzero(file == number)
         yield number, at, offset[at]

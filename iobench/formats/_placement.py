@@ -1,4 +1,4 @@
-"""Where rows lie in files: as they are in memory (placements), or encoded, several to a block."""
+"""Locations of rows in files: stored as in memory (placements), or encoded in blocks of rows."""
 
 from __future__ import annotations
 
@@ -20,45 +20,48 @@ Decode: TypeAlias = Callable[[int, "memoryview", Mapping[str, Array]], None]
 
 @dataclass(frozen=True)
 class Placement(ABC):
-    """Where the samples of one field lie, each in one piece and as it is in memory.
+    """Locations of one field's samples, each contiguous and stored as in memory.
 
-    `files`: the files that hold them, by number.
+    Attributes
+    ----------
+    files : tuple of Path
+        The files that hold the samples, by number.
     """
 
     files: tuple[Path, ...]
 
     @abstractmethod
     def locate(self, rows: Index) -> tuple[Index, Index]:
-        """The file number and the byte offset of each row; `rows` are int64 and in range."""
+        """Return file number and byte offset of each row; `rows` are int64 and in range."""
 
 
 @dataclass(frozen=True)
 class Strided(Placement):
-    """Sample i is at `offset + i * stride` bytes of the only file."""
+    """Sample i lies at byte `offset + i * stride` of the only file."""
 
     offset: int
     stride: int
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
-        """File 0, and each row's offset."""
+        """Return file 0 and each row's offset."""
         return np.zeros(len(rows), np.int64), self.offset + rows * self.stride
 
 
-class _Parted:
-    """Rows in parts that follow each other, of which each has a `first` row."""
+class _Partitioned:
+    """Rows in consecutive parts, given by the `first` row of each part."""
 
     first: Index
 
     def number(self, rows: Index) -> Index:
-        """The number of each row's part."""
+        """Return the number of each row's part."""
         if self._equal is None:
             return np.asarray(np.searchsorted(self.first, rows, side="right") - 1)
         return np.asarray(np.minimum(rows // self._equal, len(self.first) - 1))
 
     def of_rows(self, values: Index, rows: Index) -> Index:
-        """What stands in a list, with an entry for each part, for the part of each row.
+        """Return each row's entry of `values`, which has one entry per part.
 
-        By as few calls as there can be: each lets go of the interpreter's lock.
+        Uses as few NumPy calls as possible, because each releases and retakes the GIL.
         """
         if self._equal is None:
             return np.asarray(np.take(values, self.number(rows)))
@@ -66,17 +69,25 @@ class _Parted:
 
     @cached_property
     def _equal(self) -> int | None:
-        """Rows in each part but the last, where they are equally many: a tenth of a search's time."""
+        """Rows per part if all but the last are equal; a division takes a tenth of a search's time."""
         rows = int(self.first[1]) if len(self.first) > 1 else 0
         return rows if rows > 0 and (self.first == np.arange(len(self.first)) * rows).all() else None
 
 
 @dataclass(frozen=True, eq=False)
-class Chunked(_Parted, Placement):
-    """Chunks of samples that follow each other at a fixed stride.
+class Chunked(_Partitioned, Placement):
+    """Chunks of consecutive samples at a fixed stride.
 
-    Per chunk, in the order of rows: `first` row (chunk 0 begins at row 0), `file` number, byte `offset`
-    of its first sample.
+    Attributes
+    ----------
+    first : int64 array
+        First row of each chunk, in row order; the first entry is 0.
+    file : int64 array
+        File number of each chunk.
+    offset : int64 array
+        Byte offset of each chunk's first sample.
+    stride : int
+        Bytes from one sample to the next within a chunk.
     """
 
     first: Index
@@ -85,16 +96,16 @@ class Chunked(_Parted, Placement):
     stride: int
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
-        """The file and offset of each row, by its chunk."""
+        """Return file number and offset of each row, from its chunk."""
         chunk = self.number(rows)
         return self.file[chunk], self.offset[chunk] + (rows - self.first[chunk]) * self.stride
 
 
 @dataclass(frozen=True, eq=False)
 class Listed(Placement):
-    """A byte `offset`, and a `file` number, for each row; arrays that may be maps of a file.
+    """A byte `offset` and a `file` number per row; the arrays may be maps of a file.
 
-    The field begins `within` bytes behind the offset, for several fields that share a list.
+    The field begins `within` bytes after the offset, so that several fields can share one list.
     """
 
     file: Index
@@ -102,19 +113,29 @@ class Listed(Placement):
     within: int = 0
 
     def locate(self, rows: Index) -> tuple[Index, Index]:
-        """What is listed for each row."""
+        """Return the listed file number and offset of each row."""
         return np.asarray(self.file[rows]), np.asarray(self.offset[rows] + self.within)
 
 
 @dataclass(frozen=True, eq=False)
-class Blocks(_Parted):
-    """Rows of `fields` that are stored encoded, together, block by block.
+class Blocks(_Partitioned):
+    """Rows of `fields` that are stored encoded, block by block.
 
-    Per block, in the order of rows: `first` row (block 0 begins at row 0, and each block ends where the
-    next begins), `file` number, byte `offset` and `stored` bytes. `decode(number, stored, out)` fills
-    `out` (field → C-contiguous array with as many rows as the block has; a subset of `fields`) from the
-    stored bytes of block `number`; CorruptArtifact where they are damaged. It is called from several
-    threads at once, and lets go of the interpreter's lock while it decodes.
+    Attributes
+    ----------
+    fields : tuple of str
+        Fields that the blocks hold.
+    files : tuple of Path
+        The files that hold the blocks, by number.
+    first : int64 array
+        First row of each block, in row order; the first entry is 0, and each block ends where the next
+        begins.
+    file, offset, stored : int64 array
+        File number, byte offset and stored bytes of each block.
+    decode : callable
+        ``decode(number, stored, out)`` fills `out` (field → C-contiguous array with the block's rows; a
+        subset of `fields`) from the stored bytes of block `number`, and raises CorruptArtifact if they
+        are damaged. Called from several threads at once; releases the GIL while it decodes.
     """
 
     fields: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""Reading: rows of an open artifact into the caller's memory."""
+"""Reading rows of an open artifact into the caller's memory."""
 
 from __future__ import annotations
 
@@ -21,28 +21,33 @@ TimingWrapper: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def identity(value: T) -> T:
-    """The value itself."""
+    """Return the value unchanged."""
     return value
 
 
 def read_only(array: Array) -> Array:
-    """The array made read-only, which says that it is a view of a file, of which no byte has moved."""
+    """Make the array read-only, which marks it as a view of a file of which nothing was copied."""
     array.flags.writeable = False
     return array
 
 
-def build_now(name: str, find: Build) -> dict[str, Array]:
-    """What `find` gives: nothing is kept."""
-    return find()
+def build_now(name: str, build: Build) -> dict[str, Array]:
+    """Build the index `name`; the `LoadOrBuild` that caches nothing."""
+    return build()
 
 
 class Reader(ABC):
-    """Fills a caller's buffers from rows. Reading is safe from several threads at once.
+    """Fills a caller's buffers with rows. Reading is safe from several threads at once.
 
-    `load_or_build(name, build)`: flat arrays that are found by reading much of the files, such as a byte offset
-    for each row. Whoever opens a reader may set it to give what `find` gave an earlier time, as long as
-    the files are the same; the arrays may be maps of a file, and are not to be written to. `name` is a
-    word, one for each list that a format has.
+    Attributes
+    ----------
+    schema : Schema
+        Samples and fields of the artifact.
+    load_or_build : callable
+        ``load_or_build(name, build)`` returns flat arrays that take a scan of the files to build, such as
+        a byte offset per row. The opener of a reader may replace it by a cache that returns the arrays of
+        an earlier `build` while the files are unchanged. The arrays may be memory maps and must not be
+        written to. `name` identifies one index of the format.
     """
 
     def __init__(self, schema: Schema) -> None:
@@ -60,18 +65,29 @@ class Reader(ABC):
         self.close()
 
     def read(self, rows: Rows, out: Mapping[str, Array]) -> None:
-        """Overwrite `out` (field → C-contiguous array, leading axis = rows) with these rows.
+        """Read rows into the caller's arrays.
 
-        `rows` is a slice, or int64 indices in any order, duplicates allowed. `out` may hold
-        a subset of the fields. IndexError outside 0..len-1 (negative indices included),
-        ValueError where an array has the wrong shape, dtype or layout.
+        Parameters
+        ----------
+        rows : slice or int64 array
+            A slice, or indices in any order; duplicates are allowed.
+        out : mapping of str to array
+            C-contiguous array per field, of shape ``(rows, *field.shape)``, overwritten wholly. May hold a
+            subset of the fields.
+
+        Raises
+        ------
+        IndexError
+            A row is outside 0..len-1, negative indices included.
+        ValueError
+            An array has the wrong shape, dtype or layout, or the reader is closed.
         """
         checked, count = self._checked(rows)
         self._check_out(count, out)
         self._fill(checked, out)
 
     def batch(self, rows: Rows) -> Batch:
-        """These rows in fresh arrays; IndexError outside 0..len-1."""
+        """Return the rows in new arrays; IndexError outside 0..len-1."""
         checked, count = self._checked(rows)
         out = {name: np.empty((count, *shape), dtype) for name, (shape, dtype) in self._specs.items()}
         self._fill(checked, out)
@@ -79,37 +95,40 @@ class Reader(ABC):
 
     @abstractmethod
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample, each field without the leading axis and passed through `convert`.
+        """Return one sample: each field without the leading axis, passed through `convert`.
 
-        For map-style Datasets, which call it once per sample: `row` is the caller's promise to be
-        in 0..len-1, and an array may be a read-only view of the file, of which no byte has moved.
+        For map-style Datasets, which call it once per sample. The caller guarantees that `row` is in
+        0..len-1. An array may be a read-only view of the file.
         """
 
     def native(self, rows: Rows) -> Any:
-        """One batch the way the format's own library advises; fresh arrays unless overridden.
+        """Return one batch as the format's own library recommends; new arrays unless overridden.
 
-        A dict of arrays, of which read-only ones are views of a file, or a tensorclass.
+        Returns a dict of arrays, of which read-only ones are views of a file, or a tensorclass.
         """
         return self.batch(rows)
 
     def time_decoding(self, timed: TimingWrapper) -> None:
-        """Have `timed` wrap what decodes many samples, for a profile; nothing where a library does that."""
+        """Wrap the function that decodes batches in `timed`, for a profile.
+
+        Does nothing for formats whose library decodes.
+        """
         return
 
     def placement(self) -> Mapping[str, Placement]:
-        """Where each field lies that is stored as it is in memory; none unless overridden.
+        """Return the location of each field that is stored as in memory; empty unless overridden.
 
-        May read indices. Fields that are neither here nor in `blocks` are read by `read` alone.
+        May read indices. Fields that are neither here nor in `blocks` can only be read with `read`.
         """
         return {}
 
     def blocks(self) -> Sequence[Blocks]:
-        """Where the fields lie that are stored encoded, no field twice; none unless overridden."""
+        """Return the locations of fields that are stored encoded, each field once; empty by default."""
         return ()
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of every file and map. A second call does nothing; a later read is a ValueError."""
+        """Release all files and maps. A second call does nothing; a later read is a ValueError."""
 
     @abstractmethod
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
@@ -127,7 +146,7 @@ class Reader(ABC):
             self._read_slice(rows.start, rows.stop, out)
 
     def _checked(self, rows: Any) -> tuple[Rows, int]:
-        """The rows as a slice of step 1 or as int64 in range, and how many they are."""
+        """Return the rows as a slice of step 1 or as int64 in range, and their number."""
         if isinstance(rows, slice):
             start, stop, step = rows.indices(len(self))
             if step == 1:
@@ -135,7 +154,7 @@ class Reader(ABC):
             rows = np.arange(start, stop, step)
         index = np.asarray(rows)
         if index.ndim != 1 or (index.size and index.dtype.kind not in "iu"):
-            raise ValueError(f"rows must be one axis of integers, not {index.dtype} {index.shape}")
+            raise ValueError(f"rows must be a 1-D array of integers, not {index.dtype} {index.shape}")
         index = index.astype(np.int64, copy=False)
         if index.size and (int(index.min()) < 0 or int(index.max()) >= len(self)):
             raise IndexError(f"rows {index.min()}..{index.max()} are not all in 0..{len(self) - 1}")
@@ -143,7 +162,7 @@ class Reader(ABC):
 
     def _check_out(self, count: int, out: Mapping[str, Array]) -> None:
         for name, array in out.items():
-            self.schema.field(name)  # KeyError lists the known ones
+            self.schema.field(name)  # KeyError lists the known fields
             shape, dtype = self._specs[name]
             if array.shape != (count, *shape) or array.dtype != dtype:
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""Samples in pieces of a fixed number: what formats that write whole chunks make of batches."""
+"""Rebatch samples into pieces of a fixed number, for formats that write whole chunks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from iobench.formats._schema import Array, Batch, Schema
 
 
 class Slab:
-    """Collects arrays of samples and gives them out again in pieces of `rows`."""
+    """Collects arrays of samples and returns them in pieces of `rows`."""
 
     def __init__(self, rows: int) -> None:
         self._rows, self._held, self._count = rows, list[Array](), 0
 
     def add(self, array: Array) -> Iterator[Array]:
-        """The pieces that an array completes; views of it where they are in it whole."""
+        """Yield the pieces that an array completes; views of it where a piece lies within it."""
         start = 0
         while self._count + len(array) - start >= self._rows:
             stop = start + self._rows - self._count
@@ -27,14 +27,14 @@ class Slab:
             self._count += len(array) - start
 
     def rest(self) -> Iterator[Array]:
-        """What is left, if anything: less than a piece."""
+        """Yield the incomplete last piece, if any."""
         if self._held:
             yield _joined(self._held)
         self._held, self._count = [], 0
 
 
 def slabs(schema: Schema, batches: Iterable[Batch], rows: int) -> Iterator[Batch]:
-    """The same samples in batches of `rows`, the last of the rest; views of the given where they fit."""
+    """Yield the same samples in batches of `rows`, the last one smaller; views where possible."""
     fields = {field.name: Slab(rows) for field in schema.fields}
     for batch in batches:
         pieces = [fields[name].add(batch[name]) for name in fields]

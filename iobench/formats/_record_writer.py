@@ -1,4 +1,4 @@
-"""Writing samples as records: whole batches at once, as tables of bytes with a row per sample."""
+"""Writer of samples as records: whole batches as byte tables with a row per sample."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ import numpy as np
 
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 
-PIECE_BYTES = 4 << 20  # of records that are made at once
+PIECE_BYTES = 4 << 20  # of records that are assembled at once
 
 
 @dataclass(frozen=True)
 class RecordTemplate:
-    """How one sample is stored: bytes that all samples share, and between them those of the fields.
+    """Layout of one sample's record: bytes that all samples share, and the fields between them.
 
-    `pattern`: the record with zeros in place of the fields; `places`: where each field begins in it.
+    Attributes
+    ----------
+    pattern : bytes
+        The record with zeros in place of the fields.
+    places : mapping of str to int
+        Byte offset of each field in the record.
     """
 
     pattern: bytes
@@ -28,7 +33,7 @@ class RecordTemplate:
 
     @classmethod
     def of(cls, parts: Sequence[bytes | Field]) -> RecordTemplate:
-        """The record that is made of these, one after the other."""
+        """Return the template of a record that consists of these parts in order."""
         places, pattern = {}, bytearray()
         for part in parts:
             if isinstance(part, Field):
@@ -39,7 +44,7 @@ class RecordTemplate:
         return cls(bytes(pattern), places)
 
     def table(self, batch: Batch) -> Array:
-        """The records of a batch, uint8 (samples, bytes of a record)."""
+        """Return the records of a batch, uint8 of shape (samples, record bytes)."""
         count = len(next(iter(batch.values())))
         table = np.empty((count, len(self.pattern)), np.uint8)
         table[:] = np.frombuffer(self.pattern, np.uint8)
@@ -50,7 +55,7 @@ class RecordTemplate:
 
 
 class ShardWriter(ABC):
-    """Writes samples into files of `shard_rows` samples each, the last one of the rest."""
+    """Writes samples into files of `shard_rows` samples each; the last file holds the rest."""
 
     def __init__(self, schema: Schema, record: RecordTemplate, shard_rows: int) -> None:
         self.schema, self.record = schema, record
@@ -58,35 +63,35 @@ class ShardWriter(ABC):
 
     @property
     def shards(self) -> int:
-        """How many files there will be."""
+        """Number of files."""
         return -(-self.schema.samples // self.shard_rows)
 
     def rows_of(self, number: int) -> int:
-        """Samples in a file."""
+        """Return the number of samples in a file."""
         return min(self.shard_rows, self.schema.samples - number * self.shard_rows)
 
     @abstractmethod
     def path_of(self, number: int) -> Path:
-        """Where a file is written."""
+        """Return the path of a file."""
 
     def begin(self, number: int) -> bytes:
-        """What a file begins with; nothing unless overridden."""
+        """Return the bytes before a file's records; empty unless overridden."""
         return b""
 
     def end(self, number: int) -> bytes:
-        """What a file ends with; nothing unless overridden."""
+        """Return the bytes after a file's records; empty unless overridden."""
         return b""
 
     def stamp(self, table: Array, first: int) -> None:
-        """Put into records, of which row 0 is sample `first`, what differs from sample to sample."""
+        """Fill in what differs between records, such as checksums; row 0 is sample `first`."""
         return
 
     def stored(self, table: Array, first: int) -> bytes | memoryview:
-        """What is written of stamped records; they themselves unless overridden."""
+        """Return the bytes to write for stamped records; the records themselves unless overridden."""
         return raw_bytes(table)
 
     def write(self, batches: Iterable[Batch]) -> None:
-        """Write every file."""
+        """Write all files."""
         pieces = self._pieces(batches)
         for number, inside in itertools.groupby(pieces, lambda piece: piece[0] // self.shard_rows):
             with open(self.path_of(number), "xb") as file:
@@ -98,7 +103,7 @@ class ShardWriter(ABC):
                 file.write(self.end(number))
 
     def _pieces(self, batches: Iterable[Batch]) -> Iterator[tuple[int, Batch]]:
-        """Parts of the batches, none over the end of a file, each with the number of its first sample."""
+        """Yield pieces of the batches with their first sample; no piece crosses the end of a file."""
         start, most = 0, max(1, PIECE_BYTES // len(self.record.pattern))
         for batch in batches:
             count, low = len(next(iter(batch.values()))), 0
@@ -111,12 +116,12 @@ class ShardWriter(ABC):
 
 
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    """Write all of it, from that byte of a file on."""
+    """Write all of `data` to a file, from byte `offset`."""
     while data:
         written = os.pwrite(descriptor, data, offset)
         data, offset = data[written:], offset + written
 
 
 def rows_within(shard_bytes: int, record_bytes: int) -> int:
-    """How many records a file of at most so many bytes holds, at least one."""
+    """Return the number of records that fit in a file of `shard_bytes`, at least one."""
     return max(1, shard_bytes // record_bytes)

@@ -1,6 +1,7 @@
-"""Which formats, or loaders, there are: modules of ours, and what other packages offer.
+"""Registry of formats or loaders: built-in modules, and plug-ins from other packages.
 
-A package offers one by an entry point: its name is the word for it, its value the class.
+A package adds one through an entry point. The entry point's name is the name on the command line, its
+value is the class.
 
     [project.entry-points."iobench.formats"]
     rawbin = "my_package.module:RawBin"
@@ -19,11 +20,7 @@ from dataclasses import asdict
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from iobench.base.errors import (
-    BrokenPlugin,
-    IobenchError,
-    MissingDependency,
-)
+from iobench.base.errors import BrokenPlugin, IobenchError, MissingDependency
 from iobench.base.text import reason
 from iobench.formats._options import Option, Options, build, declared, read_word, word
 
@@ -33,52 +30,68 @@ _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 
 
 class Registry(Generic[T]):
-    """The classes of one kind by their names; a class is imported when it is asked for, not before.
+    """The classes of one kind by name; a class is imported only when it is requested.
 
-    `package` holds our own: each of its modules whose name has no leading underscore is one.
-    `group` is the entry points' name for those of other packages. `unknown` is raised for other names.
+    Parameters
+    ----------
+    base : type
+        Base class of all members.
+    package : str
+        Package of the built-in members: each module without a leading underscore is one.
+    group : str
+        Entry point group of the plug-ins.
+    unknown : type of IobenchError
+        Error for unknown names; its kind is ``unknown-format`` or ``unknown-loader``.
     """
 
-    def __init__(self, base: type[T], package: str, group: str, unknown: type[Exception]) -> None:
+    def __init__(self, base: type[T], package: str, group: str, unknown: type[IobenchError]) -> None:
         self._base, self._package, self._group, self._unknown = base, package, group, unknown
 
     def names(self) -> list[str]:
-        """Every name, ours and other packages', sorted; nothing is imported."""
+        """Return all names, built-in and from plug-ins, sorted; imports nothing."""
         return sorted({*self._own(), *self._offered()})
 
     def type_of(self, name: str) -> type[T]:
-        """The class of that name, imported now.
+        """Import and return the class of that name.
 
-        MissingDependency where its library is not installed, BrokenPlugin where a package's class
-        cannot be used or the name is offered twice.
+        Raises
+        ------
+        MissingDependency
+            Its library is not installed.
+        BrokenPlugin
+            A plug-in's class cannot be used, or several packages offer the name.
         """
-        found = self.class_of(name)
-        _require(found)
-        return found
+        cls = self.class_of(name)
+        _require(cls)
+        return cls
 
     def class_of(self, name: str) -> type[T]:
-        """The class of that name with what it declares, whether or not what it needs is installed."""
+        """Import and return the class of that name, even if a library that it needs is missing."""
         ours, offers = name in self._own(), self._offered().get(name, ())
         if ours + len(offers) > 1:
-            raise BrokenPlugin(self._clash(name, ours, offers))
+            raise self._ambiguous(name, ours, offers)
         if offers:
             return self._load(offers[0])
         if not ours:
             kind = self._base.kind
-            several = f" (give each a --{kind} of its own)" if "," in name else ""
-            raise self._unknown(f"unknown {kind} {name!r}{several}; known: {', '.join(self.names())}")
+            several = f"; repeat --{kind} to give several" if "," in name else ""
+            raise self._unknown(
+                f"unknown {kind} {name!r}",
+                kind=f"unknown-{kind}",
+                hint=f"known: {', '.join(self.names())}{several}",
+            )
         return self._import(name)
 
     def get(self, name: str, **options: Any) -> T:
-        """The one of that name with these options; InvalidOption names what it does not have."""
+        """Return the member of that name with these options; InvalidOption for an unknown option."""
         return build(self.type_of(name), options)
 
     def parse(self, variant: str) -> T:
-        """The one written as a word: `hdf5`, `hdf5:compression=gzip,chunk_bytes=0`."""
+        """Return the member that a variant denotes: `hdf5`, `hdf5:compression=gzip,chunk_bytes=0`."""
         return read_word(self.type_of(variant.partition(":")[0]), variant)
 
     def describe(self) -> list[dict[str, Any]]:
-        """Name, summary, usability here (`yes`, or why not) and options of every one, as plain data."""
+        """Return name, summary, usability (`yes` or the reason) and options of all members as plain data."""
         return [self._description(name) for name in self.names()]
 
     def _description(self, name: str) -> dict[str, Any]:
@@ -106,74 +119,84 @@ class Registry(Generic[T]):
             module = importlib.import_module(f"{self._package}.{name}")
         except ImportError as error:
             missing = (error.name or "its library").partition(".")[0]
-            raise MissingDependency(
-                f"{self._base.kind} {name} needs {missing}, which is not installed: pip install {missing}"
-            ) from error
+            raise _not_installed(f"{self._base.kind} {name}", missing, missing) from error
         for value in vars(module).values():
             if isinstance(value, type) and vars(value).get("name") == name:
                 return value
         raise BrokenPlugin(
-            f"{self._base.kind} {name}: {module.__name__} has no class whose `name` is {name!r}"
+            f"{self._base.kind} {name}: {module.__name__} has no class whose `name` is {name!r}",
+            kind="no-such-class",
         )
 
     def _load(self, offer: EntryPoint) -> type[T]:
-        what = f"{self._base.kind} {offer.name} of {_origin(offer)} cannot be used"
+        what = f"{self._base.kind} {offer.name} of {_origin(offer)}"
         try:
-            found = offer.load()
-            wrong = self._wrong(offer.name, found)
+            cls = offer.load()
+            wrong = self._wrong(offer.name, cls)
         except ModuleNotFoundError as error:
-            raise MissingDependency(f"{what}: {error.name} is not installed") from error
-        except Exception as error:  # another package's code may fail in any way
-            said = reason(error)
-            raise BrokenPlugin(f"{what}: {type(error).__name__}: {said}") from error
+            raise _not_installed(what, str(error.name), None) from error
+        except Exception as error:  # another package's code may raise anything
+            raise BrokenPlugin(
+                f"{what} cannot be used", found=f"{type(error).__name__}: {reason(error)}"
+            ) from error
         if wrong:
-            raise BrokenPlugin(f"{what}: {wrong}")
-        return typing.cast("type[T]", found)
+            kind, expected, found = wrong
+            raise BrokenPlugin(f"{what} cannot be used", kind=kind, expected=expected, found=found)
+        return typing.cast("type[T]", cls)
 
-    def _wrong(self, name: str, found: Any) -> str | None:
-        """What keeps another package's object from being used, if anything."""
-        if not (isinstance(found, type) and issubclass(found, self._base)):
-            return f"it is no class under {self._base.__module__.partition('._')[0]}.{self._base.__name__}"
-        if missing := [known for known in typing.get_type_hints(self._base) if not hasattr(found, known)]:
-            return f"it lacks {', '.join(missing)}"
-        if found.name != name or not _NAME.fullmatch(name):
-            return f"it calls itself {found.name}; both names must be one, of a-z, digits, _ and -"
-        if undone := getattr(found, "__abstractmethods__", None):
-            return f"it lacks {', '.join(sorted(undone))}"
-        declared(found)  # TypeError where a field is no option
+    def _wrong(self, name: str, cls: Any) -> tuple[str, str, str] | None:
+        """Return kind, expected and found for a plug-in's object that cannot be used; None if it can."""
+        if not (isinstance(cls, type) and issubclass(cls, self._base)):
+            base = f"{self._base.__module__.partition('._')[0]}.{self._base.__name__}"
+            return "not-a-subclass", f"a subclass of {base}", repr(cls)
+        if missing := [known for known in typing.get_type_hints(self._base) if not hasattr(cls, known)]:
+            return "incomplete-class", f"the attributes {', '.join(missing)}", "none"
+        if cls.name != name or not _NAME.fullmatch(name):
+            expected = f"the name {name!r} in the class and the entry point, of a-z, digits, _ and -"
+            return "wrong-name", expected, repr(cls.name)
+        if undone := getattr(cls, "__abstractmethods__", None):
+            return "incomplete-class", f"the methods {', '.join(sorted(undone))}", "none"
+        declared(cls)  # TypeError if a dataclass field is not an option
         return None
 
-    def _clash(self, name: str, ours: bool, offers: tuple[EntryPoint, ...]) -> str:
+    def _ambiguous(self, name: str, ours: bool, offers: tuple[EntryPoint, ...]) -> BrokenPlugin:
         origins = [*(["iobench itself"] if ours else []), *map(_origin, offers)]
-        return (
-            f"{self._base.kind} {name} is offered by {' and by '.join(origins)}, so the name says "
-            "nothing: uninstall all but one, or have the package choose another name"
+        return BrokenPlugin(
+            f"several packages offer {self._base.kind} {name}",
+            kind="ambiguous-name",
+            found=" and ".join(origins),
+            hint="uninstall all but one",
         )
 
 
 @functools.lru_cache(maxsize=8)
 def _offers(group: str, path: tuple[str, ...]) -> dict[str, tuple[EntryPoint, ...]]:
-    """The entry points of a group by name; found once for each sys.path, as that takes milliseconds."""
-    found: dict[str, tuple[EntryPoint, ...]] = {}
+    """Return the entry points of a group by name; cached per sys.path, because a scan takes milliseconds."""
+    offers: dict[str, tuple[EntryPoint, ...]] = {}
     for offer in entry_points(group=group):
-        found[offer.name] = (*found.get(offer.name, ()), offer)
-    return found
+        offers[offer.name] = (*offers.get(offer.name, ()), offer)
+    return offers
 
 
 def _require(cls: type[Options]) -> None:
-    """MissingDependency where a module that a class needs is not installed; nothing is imported."""
+    """Raise MissingDependency if a module that a class needs is not installed; imports nothing."""
     package = f"'iobench[{cls.extra}]'" if cls.extra else ""
     for module in cls.modules:
-        if not _there(module):
-            lacks = f"{cls.kind} {cls.name} needs {module}, which is not installed"
-            raise MissingDependency(f"{lacks}: pip install {package or module}")
+        if not _installed(module):
+            raise _not_installed(f"{cls.kind} {cls.name}", module, package or module)
 
 
-def _there(module: str) -> bool:
-    """Whether a module can be imported; a folder of its name on the way is none."""
+def _not_installed(what: str, module: str, package: str | None) -> MissingDependency:
+    """Return the error for a missing module; `package` is the argument of pip, None if unknown."""
+    hint = None if package is None else f"pip install {package}"
+    return MissingDependency(f"{what} needs {module}, which is not installed", hint=hint)
+
+
+def _installed(module: str) -> bool:
+    """Return True if a module can be imported; a plain folder of its name on the path does not count."""
     try:
         spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:  # what it is in
+    except ModuleNotFoundError:  # its parent package
         return False
     return spec is not None and spec.origin is not None
 

@@ -1,4 +1,4 @@
-"""The schema beside files that hold nothing but bytes, so that they explain themselves."""
+"""A schema file for artifacts whose data files hold raw bytes only, so that they describe themselves."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.formats._file_kind import regular
 from iobench.formats._schema import Schema
 
@@ -21,13 +19,13 @@ def describe(path: Path, schema: Schema) -> None:
 
 
 def check_described(path: Path, schema: Schema) -> None:
-    """CorruptArtifact where what is written in a folder is not this schema."""
+    """Raise CorruptArtifact if the schema in a folder differs from `schema`."""
     file = path / SCHEMA_FILE
     try:
-        found = regular(file).read_bytes()
+        content = regular(file).read_bytes()
     except OSError as error:
         raise corrupt(file, "the schema", error.strerror) from error
-    if found != _text(schema).encode():
+    if content != _text(schema).encode():
         raise corrupt(file, "this dataset's schema", "another")
 
 

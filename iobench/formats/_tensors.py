@@ -1,4 +1,4 @@
-"""Torch's tensors as NumPy arrays of the same memory."""
+"""NumPy arrays over the memory of torch tensors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def array_of(tensor: torch.Tensor) -> Array:
-    """An array over the memory of a tensor on the CPU."""
+    """Return an array that shares the memory of a CPU tensor."""
     import torch
 
     if tensor.dtype != torch.bfloat16:
         return tensor.numpy()
-    return tensor.view(torch.int16).numpy().view("bfloat16")  # torch does not know NumPy's
+    return tensor.view(torch.int16).numpy().view("bfloat16")  # torch does not know NumPy's bfloat16

@@ -1,4 +1,4 @@
-"""Chunks of Zarr that nobody stored: legal, and read as the fill value."""
+"""Zarr chunks that are not stored, which is legal: they read as the fill value."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from iobench.formats._zarr_placement import INDEX_CODECS, MISSING, read_index
 
 
 def missing_chunks(array: zarr.Array[Any], folder: Path) -> tuple[int, int]:
-    """How many chunks of an array that lies in `folder` are not stored, and how many it has.
+    """Return the number of chunks of an array in `folder` that are not stored, and of all its chunks.
 
-    A look at each file; in shards, at their indexes, where these lie as zarr writes them.
+    Checks each file, and in shards their indexes if they are encoded as zarr writes them.
     """
     whole = array.shards or array.chunks
     counts = [math.ceil(size / step) for size, step in zip(array.shape, whole, strict=True)]
@@ -33,7 +33,7 @@ def missing_chunks(array: zarr.Array[Any], folder: Path) -> tuple[int, int]:
 
 
 def _held(array: zarr.Array[Any], place: tuple[int, ...]) -> Any:
-    """Which chunks of a shard, or whether its only one, lie within the array."""
+    """Return a bool array of the shard's chunks (or the only chunk) that lie within the array."""
     within = np.ones((), bool)
     for size, whole, step, number in zip(
         array.shape, array.shards or array.chunks, array.chunks, place, strict=True
@@ -44,8 +44,8 @@ def _held(array: zarr.Array[Any], place: tuple[int, ...]) -> Any:
 
 
 def _missing_in_shard(array: zarr.Array[Any], file: Path, place: tuple[int, ...]) -> int:
-    described: Any = array.metadata.to_dict()
-    codec = dict(described["codecs"][0])
+    metadata: Any = array.metadata.to_dict()
+    codec = dict(metadata["codecs"][0])
     known = [dict(one) for one in codec["configuration"]["index_codecs"]] == INDEX_CODECS
     if not known or codec["configuration"].get("index_location", "end") != "end":
         return 0

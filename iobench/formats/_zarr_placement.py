@@ -1,4 +1,4 @@
-"""Where the chunks of a Zarr array lie: files of their own, or pieces of shards, packed or as they are."""
+"""Locations of a Zarr array's chunks: single files or parts of shards, compressed or not."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ import google_crc32c
 import numpy as np
 import zarr
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats._placement import Blocks, Chunked, Index
 from iobench.formats._schema import Array, Field
 from iobench.formats._zarr_codecs import DAMAGE, HEADER_BYTES, KNOWN, check_header, unpack
@@ -28,10 +25,10 @@ CHECKSUM_BYTES = 4
 
 @dataclass(frozen=True, eq=False)
 class ZarrChunks:
-    """The chunks of an array in the order of rows: each in a file, from an offset on, so many bytes."""
+    """The chunks of an array in row order: file number, byte offset and stored bytes of each."""
 
-    rows: int  # in each but the last; that one is as long, and filled up
-    codec: Any  # of numcodecs, or None
+    rows: int  # per chunk; the last is padded to the same length
+    codec: Any  # a numcodecs codec, or None
     files: tuple[Path, ...]
     file: Index
     offset: Index
@@ -39,15 +36,15 @@ class ZarrChunks:
 
     @property
     def first(self) -> Index:
-        """The first row of each."""
+        """First row of each chunk."""
         return np.arange(len(self.file), dtype=np.int64) * self.rows
 
     def placement(self, field: Field) -> Chunked:
-        """Where the rows of a field lie, in chunks as they are in memory."""
+        """Return the location of a field's rows, in uncompressed chunks."""
         return Chunked(self.files, self.first, self.file, self.offset, field.sample_bytes)
 
     def blocks(self, field: Field) -> Blocks:
-        """The chunks of a field as blocks to be decoded."""
+        """Return the chunks of a field as blocks to decode."""
         whole = self.rows * field.sample_bytes
 
         def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
@@ -60,9 +57,9 @@ class ZarrChunks:
         return Blocks((field.name,), self.files, self.first, self.file, self.offset, self.stored, decode)
 
     def check(self, field: Field) -> None:
-        """CorruptArtifact where a packed chunk says that it has another size than it has, or should have.
+        """Raise CorruptArtifact if a compressed chunk's header claims other sizes than it has or should have.
 
-        That takes a look at each: libraries read beyond those that were cut off.
+        Reads the header of every chunk, because libraries read past the end of truncated ones.
         """
         if self.codec is None:
             return
@@ -77,20 +74,25 @@ class ZarrChunks:
 
     def _damaged(self, field: Field, number: int, found: object) -> CorruptArtifact:
         expected = f"{self.rows * field.sample_bytes} bytes in chunk {number} of {field.name}"
-        return corrupt(self.files[self.file[number]], expected, found)
+        return corrupt(self.files[self.file[number]], expected, found, kind="damaged-chunk")
 
 
 def chunks_of(array: zarr.Array[Any], folder: Path, field: Field) -> ZarrChunks | None:
-    """The chunks of an array that lies in `folder`; None where rows are no bytes in a row in them.
+    """Return the chunks of an array in `folder`; None unless rows are contiguous in its chunks.
 
-    That is: cut along other axes, transposed, in another byte order, of version 2, packed by codecs that
-    are not known here, or not all stored. CorruptArtifact where a shard's index is damaged.
+    They are not if chunks are cut along other axes, transposed, in another byte order, of version 2,
+    compressed by an unknown codec, or not all stored.
+
+    Raises
+    ------
+    CorruptArtifact
+        A shard's index is damaged.
     """
-    described: dict[str, Any] = array.metadata.to_dict()
-    if described["zarr_format"] != 3:
+    metadata: dict[str, Any] = array.metadata.to_dict()
+    if metadata["zarr_format"] != 3:
         return None
-    grid = described["chunk_grid"]["configuration"]["chunk_shape"]
-    codecs = [dict(codec) for codec in described["codecs"]]
+    grid = metadata["chunk_grid"]["configuration"]["chunk_shape"]
+    codecs = [dict(codec) for codec in metadata["codecs"]]
     sharding = codecs[0].get("configuration", {}) if codecs[0]["name"] == "sharding_indexed" else None
     inner = grid if sharding is None else sharding["chunk_shape"]
     codec, known = _codec(codecs if sharding is None else [dict(c) for c in sharding["codecs"]], field)
@@ -122,24 +124,24 @@ def _in_shards(
 
 
 def read_index(file: Path, chunks: int) -> Any:
-    """The index at a shard's end, (chunks, 2) u64: where each chunk begins, and its bytes."""
+    """Return the index at a shard's end, (chunks, 2) u64: offset and bytes of each chunk."""
     length = 16 * chunks
     with open(file, "rb") as opened:
         size = opened.seek(0, 2)
         begin = size - length - CHECKSUM_BYTES
         opened.seek(max(0, begin))
-        found = opened.read()
-    if begin < 0 or google_crc32c.value(found[:length]) != int.from_bytes(found[length:], "little"):
-        raise corrupt(file, f"an index of {chunks} chunks at its end", "one of another checksum")
-    index = np.frombuffer(found, "<u8", 2 * chunks).reshape(chunks, 2)
+        tail = opened.read()
+    if begin < 0 or google_crc32c.value(tail[:length]) != int.from_bytes(tail[length:], "little"):
+        raise corrupt(file, f"an index of {chunks} chunks at its end", "another checksum", "damaged-index")
+    index = np.frombuffer(tail, "<u8", 2 * chunks).reshape(chunks, 2)
     held = index[index[:, 0] != MISSING]
     if (held > begin).any() or (held.sum(1) > begin).any():
-        raise corrupt(file, f"chunks in its first {begin} bytes", "chunks beyond them")
+        raise corrupt(file, f"chunks in its first {begin} bytes", "chunks after them", "damaged-index")
     return index
 
 
 def _codec(codecs: list[dict[str, Any]], field: Field) -> tuple[Any, bool]:
-    """What decodes a chunk, None for nothing, and whether that is known."""
+    """Return the codec of a chunk (None if uncompressed), and whether it is a known one."""
     first, rest = codecs[0], codecs[1:]
     little = first.get("configuration", {}).get("endian", "little") == "little"
     if first["name"] != "bytes" or not little or len(rest) > 1:
@@ -151,7 +153,7 @@ def _codec(codecs: list[dict[str, Any]], field: Field) -> tuple[Any, bool]:
 
 
 def _files(array: zarr.Array[Any], folder: Path, rows: int) -> tuple[Path, ...] | None:
-    """The files of an array that is cut along its first axis alone; None where one is missing."""
+    """Return the files of an array that is chunked along its first axis only; None if one is missing."""
     zeros = (0,) * (len(array.shape) - 1)
     count = math.ceil(array.shape[0] / rows)
     files = tuple(folder / array.metadata.encode_chunk_key((number, *zeros)) for number in range(count))

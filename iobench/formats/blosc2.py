@@ -1,4 +1,4 @@
-"""Blosc2: one `<field>.b2nd` per field, a compressed array in chunks along the samples."""
+"""Format blosc2: one `<field>.b2nd` per field, compressed in chunks along the samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from iobench.formats._blosc2_reader import Blosc2Reader
 
 SUFFIX = ".b2nd"
-BLOCK_BYTES = 256 << 10  # of whole samples: what one thread unpacks, and the least that is
+BLOCK_BYTES = 256 << 10  # of whole samples: the unit of decompression, by one thread
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Blosc2(Format):
     extra: ClassVar[str] = "blosc2"
     survives_unlink: ClassVar[bool] = False
 
-    chunk_bytes: int = option(1 << 20, "bytes in a chunk of whole samples", minimum=1)
-    codec: str = option("lz4", "what chunks are packed with, after a shuffle", choices=("lz4", "zstd"))
+    chunk_bytes: int = option(1 << 20, "bytes per chunk of whole samples", minimum=1)
+    codec: str = option("lz4", "compression of chunks, after a shuffle", choices=("lz4", "zstd"))
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write `<field>.b2nd` for every field, a whole chunk at a time."""
+        """Write `<field>.b2nd` for every field, one whole chunk at a time."""
         import blosc2
 
         path.mkdir()
@@ -66,7 +66,7 @@ class Blosc2(Format):
             put(name, slab.rest())
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> Blosc2Reader:
-        """A reader, after each array's shape and dtype were checked."""
+        """Check each array's shape and dtype, and return a reader."""
         from iobench.formats._blosc2_reader import Blosc2Reader
 
         if path.is_dir():
@@ -74,17 +74,17 @@ class Blosc2(Format):
         return Blosc2Reader({f.name: path for f in schema.fields[:1]}, schema)
 
     def sniff(self, path: Path) -> bool:
-        """A file whose name ends in .b2nd."""
+        """Return True for a file whose name ends in .b2nd."""
         return path.suffix == SUFFIX and path.is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """A field for the array, by the name of its file."""
+        """Return a schema of one field, named after the file."""
         from iobench.formats._blosc2_reader import infer_schema_of
 
         return infer_schema_of(path, fields)
 
     def size_bound(self, schema: Schema) -> int:
-        """Logical bytes, the last chunk of each field whole, and what describes every chunk and block."""
+        """Return logical bytes, a whole last chunk per field, and headers of chunks and blocks."""
         bound = super().size_bound(schema)
         for field in schema.fields:
             chunk, block = self._rows(field, schema.samples)
@@ -93,7 +93,7 @@ class Blosc2(Format):
         return bound
 
     def _rows(self, field: Field, samples: int) -> tuple[int, int]:
-        """The samples in a chunk and in a block; a chunk is of whole blocks."""
+        """Return the samples per chunk and per block; a chunk consists of whole blocks."""
         chunk = min(samples, max(1, self.chunk_bytes // field.sample_bytes))
         block = min(chunk, max(1, BLOCK_BYTES // field.sample_bytes))
         return chunk - chunk % block, block

@@ -1,4 +1,4 @@
-"""HDF5 through h5py: one dataset per field in `data.h5`."""
+"""Format hdf5: one dataset per field in `data.h5`, through h5py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from iobench.base.errors import (
 from iobench.base.text import reason, shortened
 from iobench.formats import _hdf5_datasets
 from iobench.formats._arrays import (
-    NO_NUMBER,
     arrays_schema,
     native_dtype,
     select_arrays,
@@ -32,15 +31,15 @@ from iobench.formats._hdf5_reader import Hdf5Reader
 from iobench.formats._options import option
 from iobench.formats._schema import Batch, Field, Schema, field_name
 
-# HDF5's own chunk cache, and room for the compressed chunks that a random batch touches.
+# HDF5's default chunk cache, and room for the compressed chunks that a random batch touches.
 DEFAULT_CACHE_BYTES, LARGE_CACHE_BYTES = 1 << 20, 64 << 20
-# Large chunks begin with a page, which is as reads past the cache want it.
+# Large chunks begin at a page, as direct reads require.
 ALIGNED = {"alignment_threshold": 64 << 10, "alignment_interval": 4096}
 
 FILE_NAME = "data.h5"
-SIGNATURE = b"\x89HDF\r\n\x1a\n"  # at 0, or after a block of the user's at 512, 1024, 2048, …
+SIGNATURE = b"\x89HDF\r\n\x1a\n"  # at 0, or after a user block at 512, 1024, 2048, …
 
-# What h5py raises for damaged metadata, a missing dataset, or a group in the place of one.
+# What h5py raises for damaged metadata, a missing dataset, or a group in its place.
 DAMAGE = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError)
 
 
@@ -53,16 +52,20 @@ class Hdf5(Format):
     library: ClassVar[str] = "h5py"
     selectable: ClassVar[bool] = True
 
-    chunk_bytes: int = option(1 << 20, "bytes in a chunk of whole samples; 0 is contiguous", minimum=0)
+    chunk_bytes: int = option(1 << 20, "bytes per chunk of whole samples; 0 is contiguous", minimum=0)
     compression: str | None = option(None, "filter on each chunk", choices=(None, "lzf", "gzip"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.compression and not self.chunk_bytes:
-            raise InvalidOption(f"hdf5: compression={self.compression} needs chunks, not chunk_bytes=0")
+            raise InvalidOption(
+                f"hdf5: compression={self.compression} needs chunks",
+                kind="conflicting-options",
+                found="chunk_bytes=0, which is contiguous",
+            )
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write `data.h5`, in space reserved first: HDF5 crashes where a full disk refuses a write."""
+        """Write `data.h5` into reserved space, because HDF5 crashes when a full disk refuses a write."""
         path.mkdir()
         with h5py.File(path / "data.h5", "w", rdcc_nbytes=LARGE_CACHE_BYTES, **ALIGNED) as file:
             try:
@@ -76,7 +79,7 @@ class Hdf5(Format):
         os.truncate(path / "data.h5", size)
 
     def _fill(self, file: h5py.File, schema: Schema, batches: Iterable[Batch]) -> None:
-        datasets = {  # kept open, since closing one writes its cached chunks
+        datasets = {  # stay open, because closing one writes its cached chunks
             field.name: file.create_dataset(
                 field.name,
                 (schema.samples, *field.shape),
@@ -94,11 +97,11 @@ class Hdf5(Format):
             start = stop
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> Hdf5Reader:
-        """A reader, after every dataset's shape and dtype were checked."""
+        """Check every dataset's shape and dtype, and return a reader."""
         source, names = path / FILE_NAME, {field.name: field.name for field in schema.fields}
         cache_bytes = self._cache_bytes(schema, random)
         if not path.is_dir():
-            source, (names, cache_bytes) = path, _found(path, schema, random)
+            source, (names, cache_bytes) = path, _external_datasets(path, schema, random)
         try:
             # no lock: the artifact never changes, and locks fail on some network file systems
             file = h5py.File(regular(source), "r", rdcc_nbytes=cache_bytes, locking=False)
@@ -114,9 +117,9 @@ class Hdf5(Format):
         return Hdf5Reader(schema, source, file, datasets)
 
     def sniff(self, path: Path) -> bool:
-        """Whether it is a file that begins as HDF5 files do, or a folder that `write` made."""
+        """Return True for a file with HDF5's signature, or a folder that `write` made."""
         file = path / FILE_NAME if path.is_dir() else path
-        if not file.is_file():  # to open a pipe would be to wait
+        if not file.is_file():  # opening a pipe would block
             return False
         try:
             with open(file, "rb") as opened:
@@ -125,33 +128,37 @@ class Hdf5(Format):
             return False
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """The datasets of a file, nested ones named by their path, or those that follow `::`.
+        """Return the schema of all datasets of a file, or of those that follow `::`.
 
-        They share one leading axis; nothing outside the file is followed.
+        Nested datasets are named by their path. All share the leading axis. Links out of the file are
+        not followed.
         """
         path, chosen = split_selection(path)
         file = path / FILE_NAME if path.is_dir() else path
         if path.is_dir() and not file.exists():
-            raise CorruptArtifact(f"{path}: it is a folder without {FILE_NAME}, and no HDF5 file")
-        found = _described(file)
-        keys = select_arrays(file, found, chosen)
+            raise CorruptArtifact(
+                "not an HDF5 file", kind="unreadable", path=path, found=f"a folder without {FILE_NAME}"
+            )
+        datasets = _described(file)
+        keys = select_arrays(file, datasets, chosen)
         for key in keys:
-            if why := found[key].get("refused"):
-                number = f" ({found[key]['dtype']}), {NO_NUMBER}" if "dtype" in found[key] else ""
-                raise CorruptArtifact(
-                    f"{file}: {shortened(key)} is {why}{number}{selection_hint(file, found)}"
-                )
-        shapes = {key: (tuple(found[key]["shape"]), np.dtype(found[key]["dtype"])) for key in keys}
-        schema = arrays_schema(file, shapes, found)
-        if path.is_dir() and any(key != field_name(key) for key in keys):  # which `write` makes none of
-            raise CorruptArtifact(f"{path}: its {FILE_NAME} has groups; give that file itself")
-        for key in set(found) - set(keys):  # `open` knows the fields' names alone
+            if refusal := datasets[key].get("refused"):
+                raise refusal.error(file, shortened(key), selection_hint(file, datasets))
+        shapes = {key: (tuple(datasets[key]["shape"]), np.dtype(datasets[key]["dtype"])) for key in keys}
+        schema = arrays_schema(file, shapes, datasets)
+        if path.is_dir() and any(key != field_name(key) for key in keys):  # `write` makes no groups
+            raise CorruptArtifact(
+                f"its {FILE_NAME} has groups", kind="groups", path=path, hint=f"give {FILE_NAME} itself"
+            )
+        for key in set(datasets) - set(keys):  # `open` knows only the fields' names
             if field_name(key) in {field.name for field in schema.fields}:
-                raise CorruptArtifact(f"{file}: two arrays would both be the field {field_name(key)!r}")
+                raise CorruptArtifact(
+                    f"two arrays have the field name {field_name(key)!r}", kind="name-clash", path=file
+                )
         return schema
 
     def size_bound(self, schema: Schema) -> int:
-        """Logical bytes, a last partly filled chunk per field, and the chunk index."""
+        """Return logical bytes, a partly filled last chunk per field, and the chunk index."""
         chunks = schema.logical_bytes // max(self.chunk_bytes, 1) + 1 if self.chunk_bytes else 0
         incompressible = schema.logical_bytes // 50 if self.compression else 0
         partial = self.chunk_bytes * len(schema.fields)
@@ -159,11 +166,11 @@ class Hdf5(Format):
         return super().size_bound(schema) + chunk * chunks + incompressible + partial
 
     def _cache_bytes(self, schema: Schema, random: bool) -> int:
-        """The chunk cache that suits how rows will be asked for.
+        """Return the chunk cache's size for the order in which rows will be read.
 
-        In order, one chunk is enough, and reading each into the same memory is three times as
-        fast as into 64 MiB. At random, a plain chunk that does not fit the cache is not read
-        whole, but just the row: 11 times as fast. A compressed one has to be decoded whole.
+        In sequential order one chunk is enough, and reading each chunk into the same memory is three
+        times as fast as into 64 MiB. In random order, HDF5 reads only the row of a plain chunk that does
+        not fit the cache, which is 11 times as fast; a compressed chunk must be decoded whole.
         """
         if random:
             return LARGE_CACHE_BYTES if self.compression else 0
@@ -177,23 +184,25 @@ class Hdf5(Format):
 
 
 def _discard(file: h5py.File) -> None:
-    """Let what HDF5 still writes when it closes go to memory."""
+    """Redirect to memory what HDF5 still writes when it closes."""
     memory = os.memfd_create("discarded")
     os.dup2(memory, file.id.get_vfd_handle())
     os.close(memory)
 
 
 def _described(file: Path) -> dict[str, dict[str, Any]]:
-    """What is in a file that others wrote; CorruptArtifact where the library cannot tell."""
+    """Inspect a file that another program wrote; CorruptArtifact (``unreadable``) if it is not HDF5."""
     try:
         with h5py.File(regular(file), "r", locking=False) as opened:
             return _hdf5_datasets.described(opened)
     except _hdf5_datasets.DAMAGE as error:
-        raise CorruptArtifact(f"{file}: cannot be read as HDF5: {reason(error)}") from error
+        raise CorruptArtifact(
+            "not readable as HDF5", kind="unreadable", path=file, found=reason(error)
+        ) from error
 
 
-def _found(file: Path, schema: Schema, random: bool) -> tuple[dict[str, str], int]:
-    """The dataset of each field in a file that others wrote, and the chunk cache that suits them all."""
+def _external_datasets(file: Path, schema: Schema, random: bool) -> tuple[dict[str, str], int]:
+    """Return each field's dataset in a file that another program wrote, and the chunk cache's size."""
     described = _described(file)
     names = {field_name(key): key for key in described}
     if missing := [field.name for field in schema.fields if field.name not in names]:
@@ -208,24 +217,24 @@ def _dataset(file: h5py.File, path: Path, key: str, field: Field, samples: int) 
     expected = f"{key}: {field.dtype} {(samples, *field.shape)}"
     try:
         link = file.get(key, getlink=True)
-        if isinstance(link, h5py.HardLink):  # nothing is opened to see where another kind leads
+        if isinstance(link, h5py.HardLink):  # other links are not opened
             dataset = file[key]
-            found = f"{key}: {native_dtype(dataset.dtype)} {dataset.shape}"
+            actual = f"{key}: {native_dtype(dataset.dtype)} {dataset.shape}"
         else:
-            found = f"a link to {link.path}"
+            actual = f"a link to {link.path}"
     except DAMAGE as error:
         raise corrupt(path, expected, reason(error)) from error
-    if found != expected:
-        raise corrupt(path, expected, found)
-    refuse_foreign(dataset, path)
+    if actual != expected:
+        raise corrupt(path, expected, actual)
+    refuse_external_data(dataset, path)
     return dataset
 
 
-def refuse_foreign(dataset: h5py.Dataset, path: Path) -> None:
-    """Raise CorruptArtifact where a dataset, opened from `path`, keeps its data outside that file.
+def refuse_external_data(dataset: h5py.Dataset, path: Path) -> None:
+    """Raise CorruptArtifact (``external-data``) if a dataset, opened from `path`, has data elsewhere.
 
-    That is in raw files (HDF5's external storage), in the datasets that a virtual one is made of, or
-    in the file that a link led to.
+    The data can be in raw files (HDF5's external storage), in the datasets that a virtual one is composed
+    of, or in the file that a link led to.
     """
     other = None
     if dataset.external:
@@ -237,6 +246,9 @@ def refuse_foreign(dataset: h5py.Dataset, path: Path) -> None:
         other = f"another file: {dataset.file.filename}"
     if other:
         raise CorruptArtifact(
-            f"{path}: dataset {dataset.name} keeps its data in {other[:200]}; only data in this file "
-            "are read, so copy them into it"
+            f"dataset {dataset.name} has its data outside this file",
+            kind="external-data",
+            path=path,
+            found=other[:200],
+            hint="copy the data into this file",
         )

@@ -1,12 +1,12 @@
-"""LMDB: one key per sample in `data.mdb`.
+"""Format lmdb: one key per sample in `data.mdb`.
 
-Key: the row as 8 bytes, big-endian. Value: an 8-byte header `<2sBBI` (b"IO", layout 1, codec
-0 = none or 1 = lz4 frame, payload bytes), then the payload: the fields of the sample in schema
-order, each as it lies in memory (little-endian, C order). The key b"schema" holds the fields
-as JSON, so that the file explains itself.
+Key: the row as 8 bytes, big-endian. Value: an 8-byte header `<2sBBI` (b"IO", layout 1, codec 0 = none or
+1 = lz4 frame, payload bytes), then the payload: the fields of the sample in schema order, each as in
+memory (little-endian, C order). The key b"schema" holds the fields as JSON, so that the file describes
+itself.
 
-Of others' environments, keys are the samples' numbers (`_lmdb_keys`) and values are raw: the fields that
-were told, one after the other.
+In environments that other programs wrote, keys are sample numbers (`_lmdb_keys`) and values are raw: the
+fields given with `--field`, one after the other.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from typing import ClassVar
 import lmdb
 import lz4.frame
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.formats import _lmdb_keys, _lmdb_tree
 from iobench.formats._format import Format
 from iobench.formats._lmdb_environments import Environments
@@ -53,15 +51,15 @@ class Lmdb(Format):
     library: ClassVar[str] = "lmdb"
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
 
-    codec: str | None = option(None, "what each sample is packed with", choices=(None, "lz4"))
+    codec: str | None = option(None, "compression of each sample", choices=(None, "lz4"))
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """With what packs the samples."""
+        """LMDB, and the compressor if there is one."""
         return (self.library, "lz4") if self.codec else (self.library,)
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write the environment, growing its map as it fills."""
+        """Write the environment; its map grows as it fills."""
         try:
             self._write(path, schema, batches)
         except lmdb.Error as error:  # a write cut short by a full disk is an "Input/output error" to LMDB
@@ -79,18 +77,18 @@ class Lmdb(Format):
             env.sync(True)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> LmdbReader:
-        """A reader, after the meta pages, the number of keys and the first value were checked."""
+        """Check the meta pages, the number of keys and the first value, and return a reader."""
         return LmdbReader(path, schema, CODECS[self.codec])
 
     def sniff(self, path: Path) -> bool:
-        """Whether it is a file that begins as LMDB's do, or a folder with one."""
+        """Return True for a file with LMDB's first meta page, or a folder with one."""
         try:
             return begins(data_file(path))
         except OSError:
             return False
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """As it stands in what `write` wrote; else of as many values as keys, holding the fields told."""
+        """Return the stored schema, or for other programs' data one of `fields` with a sample per key."""
         file = data_file(path)
         _lmdb_tree.check(file, read_meta(file).entries - 1, SCHEMA_KEY)
         env = Environments.open(path, file)
@@ -106,14 +104,14 @@ class Lmdb(Format):
             Environments.close(env)
 
     def check(self, path: Path, schema: Schema) -> None:
-        """Check every page and key of the tree; LMDB ends the process on some that are damaged.
+        """Check every page and key of the tree, because some damage makes LMDB abort the process.
 
-        0.6 ms for 100 MB of large values, 45 ms where values are small and so share pages with keys.
+        Takes 0.6 ms for 100 MB of large values, 45 ms where values are small and share pages with keys.
         """
         _lmdb_tree.check(data_file(path), schema.samples, SCHEMA_KEY)
 
     def size_bound(self, schema: Schema) -> int:
-        """Pages for the values: several to a leaf page if small, whole pages of their own if not."""
+        """Return the pages for the values: small ones share leaf pages, large ones have overflow pages."""
         value = HEADER.size + schema.sample_bytes + 32 + (schema.sample_bytes // 200 + 32)
         node = value + 32
         if node <= PAGE_BYTES // 2:
@@ -135,7 +133,7 @@ class Lmdb(Format):
 
     @staticmethod
     def _append(env: lmdb.Environment, items: list[tuple[bytes, bytes]]) -> None:
-        """Put items whose keys come after all others, so that pages fill without splitting."""
+        """Put items with keys greater than all others, so that pages fill without splits."""
         while True:
             try:
                 with env.begin(write=True) as txn, txn.cursor() as cursor:

@@ -1,6 +1,7 @@
-"""NumPy's own files: one `<field>.npy` per field, read through a memory map.
+"""Format npy: one `<field>.npy` per field, read through a memory map.
 
-Of others' data, a single .npy file is the field `x`, and each .npy file of a folder a field of its name.
+Of data that other programs wrote, a single .npy file is read as the field `x`, and a folder of .npy files
+as one field per file.
 """
 
 from __future__ import annotations
@@ -13,25 +14,22 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._arrays import arrays_schema
 from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
-from iobench.formats._npy import DAMAGE
+from iobench.formats._npy import DAMAGE, FORTRAN_HINT
 from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, field_name, raw_bytes
 
-SINGLE = "x"  # the field of a single file
+SINGLE = "x"  # field name of a single file
 
 
 @dataclass(frozen=True)
 class Npy(Format):
-    """One .npy file per field: a short header, then the array as it lies in memory."""
+    """One .npy file per field: a short header, then the array as in memory."""
 
     name: ClassVar[str] = "npy"
     summary: ClassVar[str] = "one .npy file per field, memory-mapped"
@@ -55,7 +53,7 @@ class Npy(Format):
                     file.write(raw_bytes(batch[name]))
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> MappedReader:
-        """A reader over read-only maps, after each file's header and size were checked."""
+        """Check each file's header and size, and return a reader over read-only maps."""
         arrays, places = {}, {}
         files = _files(path)
         for field in schema.fields:
@@ -65,39 +63,44 @@ class Npy(Format):
         return MappedReader(schema, arrays, places)
 
     def sniff(self, path: Path) -> bool:
-        """Whether it is a .npy file, or a folder of nothing else."""
+        """Return True for a .npy file, or a folder of nothing else."""
         if not path.is_dir():
             return _begins_as_npy(path)
         names = [one for one in sorted(path.iterdir()) if not one.name.startswith(".")]
         return bool(names) and all(one.suffix == ".npy" and _begins_as_npy(one) for one in names)
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """The arrays of a file or of a folder's files; their first axis is that of samples."""
+        """Return the schema of a .npy file or of a folder of them; the first axis is the sample axis."""
         mapped = {name: _mapped(file) for name, file in _files(path).items()}
         if not mapped:
-            raise CorruptArtifact(f"{path}: it holds no .npy file")
+            raise CorruptArtifact("it holds no .npy file", kind="no-arrays", path=path)
         for name, array in mapped.items():
             if array.ndim and (not array.flags.c_contiguous or not array.dtype.isnative):
+                fortran = not array.flags.c_contiguous
                 raise CorruptArtifact(
-                    f"{path}: {name} is in Fortran order or in another byte order, and rows are read as they "
-                    "lie; write it anew with np.ascontiguousarray(a, a.dtype.newbyteorder('='))"
+                    f"{name} is in {'Fortran order' if fortran else 'another byte order'}",
+                    kind="fortran-order" if fortran else "byte-order",
+                    path=path,
+                    hint=FORTRAN_HINT,
                 )
         return arrays_schema(path, {name: (array.shape, array.dtype) for name, array in mapped.items()})
 
 
 def _files(path: Path) -> dict[str, Path]:
-    """The file of each field of others' data."""
+    """Return the file of each field of data that other programs wrote."""
     if not path.is_dir():
         return {SINGLE: path}
-    found: dict[str, Path] = {}
+    files: dict[str, Path] = {}
     for file in sorted(path.glob("*.npy")):
         name = field_name(file.stem)
-        if name in found:
+        if name in files:
             raise CorruptArtifact(
-                f"{path}: {found[name].name} and {file.name} would both be the field {name!r}"
+                f"{files[name].name} and {file.name} have the field name {name!r}",
+                kind="name-clash",
+                path=path,
             )
-        found[name] = file
-    return found
+        files[name] = file
+    return files
 
 
 def _begins_as_npy(file: Path) -> bool:
@@ -109,19 +112,21 @@ def _begins_as_npy(file: Path) -> bool:
 
 
 def _mapped(file: Path) -> Array:
-    """A file of others' as a read-only array; CorruptArtifact where it is none."""
+    """Map a file that another program wrote; CorruptArtifact (``unreadable``) if it is not .npy."""
     try:
-        found = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load, no archives or pickles
+        mapped = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load: no archives, no pickles
     except DAMAGE as error:
-        raise CorruptArtifact(f"{file}: cannot be read as .npy: {reason(error)}") from error
-    return np.asarray(found)
+        raise CorruptArtifact(
+            "not readable as .npy", kind="unreadable", path=file, found=reason(error)
+        ) from error
+    return np.asarray(mapped)
 
 
 def _map(file: Path, field: Field, samples: int) -> tuple[Array, int]:
-    """The file as a read-only array, and the offset of its first byte of data."""
+    """Map a file that `write` wrote; return the read-only array and the byte offset of its data."""
     expected = (samples, *field.shape)
     try:
-        mapped = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load, no archives or pickles
+        mapped = np.lib.format.open_memmap(regular(file), mode="r")  # unlike np.load: no archives, no pickles
     except DAMAGE as error:
         raise corrupt(file, f"{field.dtype} {expected}", reason(error)) from error
     if (mapped.shape, mapped.dtype) != (expected, np.dtype(field.dtype)):

@@ -1,6 +1,6 @@
-"""safetensors: one file, a JSON header with each field's place, then the fields as they lie in memory.
+"""Format safetensors: one file with a JSON header and the fields as in memory.
 
-Layout: the header's bytes as u64, little-endian; the header, `{name: {dtype, shape, data_offsets}}`,
+Layout: the header's size as u64, little-endian; the header, `{name: {dtype, shape, data_offsets}}`, with
 offsets counted from its end; the data, without gaps.
 """
 
@@ -16,10 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._external import fields_by_name, schema_of_arrays
 from iobench.formats._file_kind import regular
@@ -33,10 +30,10 @@ from iobench.formats._tensors import array_of
 
 DATA_FILE = "data.safetensors"
 SIZE = struct.Struct("<Q")
-MOST_HEADER_BYTES = 100_000_000  # of the library, too
-ALIGNMENT = 64  # of the data in the file; the library asks for 8
+MOST_HEADER_BYTES = 100_000_000  # the library's limit
+ALIGNMENT = 64  # of the data in the file; the library requires 8
 
-# its name of each dtype
+# the library's name of each dtype
 CODES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -67,7 +64,7 @@ class Safetensors(Format):
     dtypes: ClassVar[frozenset[str]] = frozenset(CODES)
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write the header, then each batch at its place in every field."""
+        """Write the header, then each batch at its offset in every field."""
         path.mkdir()
         header, offsets = _header(schema)
         with open(path / DATA_FILE, "wb", buffering=0) as file:
@@ -79,7 +76,7 @@ class Safetensors(Format):
                     offsets[name] += array.nbytes
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> SafetensorsReader:
-        """A reader over a read-only map, after the header was checked."""
+        """Check the header, and return a reader over a read-only map."""
         file = path / DATA_FILE if path.is_dir() else path
         tensors = read_header(file)
         names = fields_by_name(file, tensors)
@@ -91,18 +88,18 @@ class Safetensors(Format):
         return SafetensorsReader(file, schema, places, {f.name: names[f.name] for f in schema.fields})
 
     def sniff(self, path: Path) -> bool:
-        """A file whose name ends in .safetensors."""
+        """Return True for a file whose name ends in .safetensors."""
         return path.suffix == ".safetensors" and path.is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """What the header of a file says; each tensor's first axis must be that of samples."""
+        """Return the schema from a file's header; each tensor's first axis must be the sample axis."""
         tensors = read_header(path)
         return schema_of_arrays(path, {name: (t.shape, t.dtype) for name, t in tensors.items()}, fields)
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a header says of a tensor: `dtype` is NumPy's name, or its own where we hold none such."""
+    """A tensor in a header; `dtype` is NumPy's name, or the library's if iobench does not hold it."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -111,9 +108,12 @@ class Tensor:
 
 
 def read_header(file: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name, offsets from its start; CorruptArtifact where it is none.
+    """Return the tensors of a file by name, with offsets from the start of the file.
 
-    As the library does: data must follow each other without gaps to the end of the file.
+    Raises
+    ------
+    CorruptArtifact
+        The header is damaged, or, as in the library, the data do not fill the file without gaps.
     """
     try:
         with open(regular(file), "rb") as opened:
@@ -142,15 +142,15 @@ def _tensor(entry: Mapping[str, Any], base: int) -> Tensor:
     begin, end = entry["data_offsets"]
     shape = tuple(entry["shape"])
     if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-        raise ValueError(f"{shape} at {begin} to {end} is no place of a tensor")
+        raise ValueError(f"{shape} at {begin} to {end} is not a tensor's location")
     dtype = NAMES.get(entry["dtype"])
     if dtype is not None and (Field("x", shape, dtype).sample_bytes if all(shape) else 0) != end - begin:
-        raise ValueError(f"{entry['dtype']} {shape} is not of {end - begin} bytes")
+        raise ValueError(f"{entry['dtype']} {shape} does not have {end - begin} bytes")
     return Tensor(shape, NAMES.get(entry["dtype"], str(entry["dtype"])), base + begin, end - begin)
 
 
 class SafetensorsReader(MappedReader):
-    """Rows out of the map; `native` takes them out of torch tensors that the library maps."""
+    """Reads rows of the map; `native` reads torch tensors that the library maps."""
 
     def __init__(
         self, file: Path, schema: Schema, places: Mapping[str, int], names: Mapping[str, str]
@@ -166,7 +166,7 @@ class SafetensorsReader(MappedReader):
         self._tensors: dict[str, Any] | None = None
 
     def native(self, rows: Rows) -> Batch:
-        """Rows of the torch tensors that `safetensors.torch.load_file` maps: a slice has read nothing."""
+        """Return rows of the torch tensors that the library maps; a slice reads nothing."""
         self._mapped()
         checked, _ = self._checked(rows)
         import torch
@@ -188,13 +188,13 @@ class SafetensorsReader(MappedReader):
             raise corrupt(self._file, "a safetensors file", reason(error)) from error
 
     def close(self) -> None:
-        """Drop the maps; they go when the last view of them does."""
+        """Drop the maps; they are released with the last view of them."""
         super().close()
         self._tensors = None
 
 
 def _header(schema: Schema) -> tuple[bytes, dict[str, int]]:
-    """The header, padded with spaces, and where each field begins; the widest dtype first, as its library."""
+    """Return the header, padded with spaces, and each field's offset; the widest dtype comes first."""
     described: dict[str, dict[str, Any]] = {}
     offset = 0
     for field in sorted(schema.fields, key=lambda field: -np.dtype(field.dtype).itemsize):
@@ -209,15 +209,15 @@ def _header(schema: Schema) -> tuple[bytes, dict[str, int]]:
     return SIZE.pack(len(text)) + text, offsets
 
 
-def _place(file: Path, field: Field, samples: int, found: Tensor | None) -> int:
-    """The offset of a field's first sample; CorruptArtifact where its tensor is another."""
+def _place(file: Path, field: Field, samples: int, tensor: Tensor | None) -> int:
+    """Return the offset of a field's first sample; CorruptArtifact if its tensor differs."""
     expected = f"{field.name}: {field.dtype} {(samples, *field.shape)}"
-    if found is None:
+    if tensor is None:
         raise corrupt(file, expected, "no such tensor")
-    if (found.dtype, found.shape, found.nbytes) != (
+    if (tensor.dtype, tensor.shape, tensor.nbytes) != (
         field.dtype,
         (samples, *field.shape),
         samples * field.sample_bytes,
     ):
-        raise corrupt(file, expected, f"{found.dtype} {found.shape} in {found.nbytes} bytes")
-    return found.offset
+        raise corrupt(file, expected, f"{tensor.dtype} {tensor.shape} in {tensor.nbytes} bytes")
+    return tensor.offset

@@ -1,7 +1,7 @@
-"""Zarr, version 3: a group with one array per field, chunked along the samples.
+"""Format zarr: a Zarr 3 group with one array per field, chunked along the samples.
 
-Each chunk is a file of its own, or several are a shard, which has their index at its end. Groups and
-arrays of version 2 are read as well.
+Each chunk is one file, or several chunks form a shard with an index at its end. Groups and arrays of
+version 2 can be read as well.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from iobench.formats._zarr_reader import ZarrReader
 
 METADATA = ("zarr.json", ".zgroup", ".zarray")
-OURS = "iobench"  # an attribute of groups that we wrote, in which every chunk is stored
+OURS = "iobench"  # attribute of groups that iobench wrote, in which every chunk is stored
 
 
 @dataclass(frozen=True)
@@ -34,17 +34,17 @@ class Zarr(Format):
     extra: ClassVar[str] = "zarr"
     survives_unlink: ClassVar[bool] = False
 
-    chunk_bytes: int = option(1 << 20, "bytes in a chunk of whole samples", minimum=1)
-    shard_bytes: int = option(0, "bytes in a shard of whole chunks; 0 is a file for each chunk", minimum=0)
-    codec: str | None = option(None, "what chunks are packed with", choices=(None, "zstd", "blosc"))
+    chunk_bytes: int = option(1 << 20, "bytes per chunk of whole samples", minimum=1)
+    shard_bytes: int = option(0, "bytes per shard of whole chunks; 0 stores one file per chunk", minimum=0)
+    codec: str | None = option(None, "compression of chunks", choices=(None, "zstd", "blosc"))
 
     @property
     def libraries(self) -> tuple[str, ...]:
-        """With what unpacks the chunks."""
+        """Zarr, and numcodecs, which decompresses the chunks."""
         return (self.library, "numcodecs")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write the group, a whole chunk or shard at a time."""
+        """Write the group, one whole chunk or shard at a time."""
         import zarr
 
         group = zarr.open_group(path, mode="w", zarr_format=3, attributes={OURS: 1})
@@ -58,7 +58,7 @@ class Zarr(Format):
                 chunks=(chunk, *f.shape),
                 shards=(shard, *f.shape) if self.shard_bytes else None,
                 compressors=_compressor(self.codec),
-                config={"write_empty_chunks": True, "order": "C"},  # a missing chunk is damage then
+                config={"write_empty_chunks": True, "order": "C"},  # so that a missing chunk is damage
             )
             slabs[f.name] = Slab(shard)
 
@@ -74,40 +74,40 @@ class Zarr(Format):
             put(name, slab.rest())
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> ZarrReader:
-        """A reader, after the metadata were checked, and in a group of ours the files of all chunks."""
+        """Check the metadata, and the files of all chunks that `write` stored, and return a reader."""
         from iobench.formats._zarr_reader import ZarrReader
 
         return ZarrReader(path, schema)
 
     def sniff(self, path: Path) -> bool:
-        """A folder with Zarr's metadata."""
+        """Return True for a folder with Zarr metadata."""
         return any((path / name).is_file() for name in METADATA)
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """A field for the array, or for each array in the group and in those below it."""
+        """Return the schema of an array, or of all arrays in a group and its subgroups."""
         from iobench.formats._zarr_reader import infer_schema_of
 
         return infer_schema_of(path, fields)
 
     def notes(self, path: Path, schema: Schema) -> list[str]:
-        """How many chunks nobody stored, whether that was meant or they were lost."""
+        """Report the chunks that are not stored, which may be intended or a loss."""
         from iobench.formats._zarr_reader import not_stored
 
         return not_stored(path, schema)
 
     def size_bound(self, schema: Schema) -> int:
-        """Logical bytes, the last shard and chunk of each field whole, and what every chunk adds."""
+        """Return logical bytes, a whole last shard and chunk per field, and the overhead of chunks."""
         bound = super().size_bound(schema)
         for field in schema.fields:
             chunk, shard = self._rows(field, schema.samples)
             chunks = schema.samples // chunk + 1 + shard // chunk
-            # a file's last block, its folder, an entry of an index, what a codec adds to noise
+            # a file's last block, its folder, an index entry, a codec's overhead on noise
             bound += shard * field.sample_bytes + (64 << 10)
             bound += chunks * (64 + chunk * field.sample_bytes // 200) + (schema.samples // shard + 1) * 8192
         return bound
 
     def _rows(self, field: Field, samples: int) -> tuple[int, int]:
-        """The samples in a chunk, and in a shard or else again in a chunk."""
+        """Return the samples per chunk and per shard; without shards, the former twice."""
         chunk = min(samples, max(1, self.chunk_bytes // field.sample_bytes))
         chunks = min(-(-samples // chunk), max(1, self.shard_bytes // (chunk * field.sample_bytes)))
         return chunk, chunk * chunks

@@ -12,7 +12,7 @@ from iobench.base.errors import (
     CorruptArtifact,
 )
 from iobench.formats import Field, Schema
-from iobench.formats.hdf5 import refuse_foreign
+from iobench.formats.hdf5 import refuse_external_data
 from iobench.testing._cases import SCHEMA, read_all, store
 
 
@@ -83,9 +83,9 @@ def test_a_source_can_ask_of_any_dataset(artifact, file, elsewhere, leave):
     leave(file, elsewhere)
     file.close()
     with h5py.File(artifact.path / "data.h5") as opened:
-        refuse_foreign(opened["rgb"], artifact.path / "data.h5")
+        refuse_external_data(opened["rgb"], artifact.path / "data.h5")
         with pytest.raises(CorruptArtifact, match="dataset /label keeps its data in"):
-            refuse_foreign(opened["label"], artifact.path / "data.h5")
+            refuse_external_data(opened["label"], artifact.path / "data.h5")
 
 
 def test_a_link_to_a_pipe_does_not_hang(artifact, file, tmp_path):
