@@ -65,7 +65,7 @@ from pathlib import Path
 from _faults.registry import Trials
 from _faults import calls, power, prepares
 from _faults.kinds import prepare_struck
-from iobench.dataset import manifest, manifest_file, seal, writer
+from iobench.dataset import artifact_writer, manifest, manifest_file, seal
 replacing = prepares.scenarios(("npy",))[2]
 prepare_struck.scenarios = lambda formats: [replacing]
 prepare_struck.names = lambda: []
@@ -89,27 +89,27 @@ with tempfile.TemporaryDirectory(dir={folder!r}) as folder:
 KILLED, LOST, NAMES_KEPT = ["killed"], ["power lost"], ["power lost, names kept"]
 BY_LOT = [f"power lost, by lot {number}" for number in range(1, 5)]
 BROKEN = {
-    "files are not synced": (NAMES_KEPT, "writer.sync = lambda folder: None"),
+    "files are not synced": (NAMES_KEPT, "artifact_writer.sync = lambda folder: None"),
     "the manifest is not synced": (NAMES_KEPT, "forget('.tmp-manifest.json')"),
     "seals are not synced": (NAMES_KEPT, "forget(seal.FILE_NAME)"),
-    "the artifact's new name is not synced": (BY_LOT, "writer.sync_directory = lambda folder: None"),
+    "the artifact's new name is not synced": (BY_LOT, "artifact_writer.sync_directory = lambda folder: None"),
     "the manifest's new name is not synced": (LOST, "manifest_file.sync_directory = lambda folder: None"),
     "the old goes before the new is listed": (
         KILLED,
         "save = manifest.Manifest.save\n"
         "def early(self):\n"
-        "    seal.sweep(self.root, {a.folder_name for a in self.artifacts.values()})\n"
+        "    seal.sweep(self.root, {a.folder for a in self.artifacts.values()})\n"
         "    save(self)\n"
         "manifest.Manifest.save = early",
     ),
     "the new is listed before it has its name": (
         KILLED,
-        "name = writer.Writer._name\n"
+        "name = artifact_writer.ArtifactWriter._name\n"
         "def late(self, folder, artifact):\n"
         "    self.manifest.artifacts[artifact.variant] = artifact\n"
         "    self.manifest.save()\n"
         "    name(self, folder, artifact)\n"
-        "writer.Writer._name = late",
+        "artifact_writer.ArtifactWriter._name = late",
     ),
     "nothing is swept": (KILLED, "seal.sweep = lambda root, listed: None"),
 }

@@ -1,1 +1,1 @@
-"""What every room shares: errors, text, units and thresholds. It knows no other room."""
+"""Shared by every package: errors, text, units and thresholds. It imports no other package of iobench."""

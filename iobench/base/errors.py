@@ -103,6 +103,11 @@ class IobenchError(Exception):
         """Return a new error with some fields changed, without the frames that raised this one."""
         return _rebuild(type(self), self.fields() | fields, self.traceback)
 
+    def converted(self, cls: type[_Error]) -> _Error:
+        """Return an error of another class with the same fields; a default kind becomes that class's."""
+        kind = None if self.kind == self.default_kind else self.kind
+        return _rebuild(cls, self.fields() | {"kind": kind}, self.traceback)
+
 
 def _rebuild(cls: type[_Error], fields: dict[str, Any], traceback: str) -> _Error:
     error = cls(**fields)

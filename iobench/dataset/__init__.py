@@ -1,1 +1,1 @@
-"""Datasets on disk: sources, what prepare writes, what the manifest says of it, and the proof."""
+"""Datasets on disk: sources, preparing and adding data, manifests, checksums and verification."""

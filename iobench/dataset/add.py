@@ -1,6 +1,6 @@
-"""Data that others wrote, registered where they lie: recognise → describe → hash → manifest.
+"""Add data that iobench did not write to a dataset: sniff, describe, hash, list in the manifest.
 
-They are read only: everything that is written goes into the dataset's folder.
+The data are only read; all writes go to the dataset's folder.
 """
 
 from __future__ import annotations
@@ -15,21 +15,19 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import (
-    ArtifactExists,
-    SourceError,
-)
+from iobench.base.errors import ArtifactExists, SourceError
 from iobench.base.text import listed, printable, shortened
-from iobench.dataset import apart, seal
-from iobench.dataset.apart import Data
+from iobench.dataset import sandbox, seal
+from iobench.dataset.artifact_writer import CLOCK_S, Prepared, library_of
+from iobench.dataset.file_tree import FileTree
 from iobench.dataset.manifest import FILE_NAME, Artifact, Manifest, check_name, check_readable
-from iobench.dataset.manifest_body import Added, storable
-from iobench.dataset.prepare import swept
-from iobench.dataset.sources import Source, default_name, read_by_prepare
+from iobench.dataset.manifest_body import ExternalData, storable
+from iobench.dataset.prepare import sweep_and_load
+from iobench.dataset.sandbox import Description, UntrustedData
+from iobench.dataset.sources import Source, convertible, default_name
+from iobench.dataset.sources._regular_files import CLOSE_WRITERS
 from iobench.dataset.staging import locked, os_errors
-from iobench.dataset.tree import Tree
-from iobench.dataset.verify import Progress, silent
-from iobench.dataset.writer import CLOCK_S, Prepared, library_of
+from iobench.dataset.verify import Progress, no_progress
 from iobench.formats import Batch, Field, Schema
 
 __all__ = ["AddedSource", "add"]
@@ -43,37 +41,73 @@ def add(
     fields: Sequence[Field] = (),
     data_dir: Path = Path("data"),
     overwrite: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
     warn: Callable[[str], None] = lambda sentence: None,
 ) -> tuple[Manifest, Prepared]:
-    """List data that others wrote in a dataset, after each sample was hashed once; manifest and its new row.
+    """Add existing data to a dataset where they lie, after hashing every sample once.
 
-    `path` is a file or folder, and may end in `::NAME,NAME` where the format can tell arrays apart.
-    `format` is a word, by default the one that recognises them; `fields` are what data hold that do not
-    say it themselves; `warn` is told what should be known of them. SourceError where they cannot be read,
-    or change meanwhile; ArtifactExists where the dataset has other data and `overwrite` is not given, which
-    forgets what it has.
+    Parameters
+    ----------
+    path : Path
+        File or folder; may end in `::NAME,NAME` to select arrays.
+    format : str, optional
+        Format with options; by default the one that recognises the data.
+    name : str, optional
+        Name of the dataset; by default made from the path.
+    fields : sequence of Field
+        Fields of data that do not describe themselves.
+    data_dir : Path
+        Folder of all datasets.
+    overwrite : bool
+        Replace the data of an existing dataset.
+    progress : callable
+        Called with the activity, the bytes done and the bytes in total.
+    warn : callable
+        Called with each note about the data, a sentence.
+
+    Returns
+    -------
+    manifest : Manifest
+        The dataset.
+    row : Prepared
+        The new artifact.
+
+    Raises
+    ------
+    SourceError
+        If the data cannot be read, or change while they are hashed.
+    ArtifactExists
+        If the dataset holds other data and `overwrite` is not given.
     """
-    path, names = formats.choice(Path(path))
-    tree = Tree.of(_resolved(path))
+    path, names = formats.split_selection(Path(path))
+    tree = FileTree.of(_resolved(path))
     root = Path(data_dir) / check_name(name or default_name("-".join((path.resolve().stem, *names))))
     check_readable(root)
-    _check_apart(tree.path, root)
-    form = formats.parse(format or _recognised(tree.path))
-    if names and not form.chooses:
+    _check_separate(tree.path, root)
+    form = formats.parse(format or _sniffed(tree.path))
+    if names and not form.selectable:
         raise SourceError(
-            f"{path}: format {form.name} cannot take arrays by name; leave out ::{','.join(names)} to add all"
+            f"format {form.name} cannot select arrays by name",
+            kind="not-selectable",
+            path=path,
+            hint=f"omit ::{','.join(names)} to add all arrays",
         )
     whole = f"{tree.path}::{','.join(names)}" if names else tree.path
-    described = _described(Data(Path(whole), form.variant, tree.stamp.bytes), fields, format)
-    schema = described.schema
-    for remark in described.remarks:
-        warn(remark)
+    description = _describe(UntrustedData(Path(whole), form.variant, tree.stamp.bytes), fields, format)
+    schema = description.schema
+    for note in description.notes:
+        warn(note)
     if fields and schema.fields != tuple(fields):
-        raise SourceError(f"{path}: it has other fields than --field says: {_text(schema)}")
-    added = Added(str(tree.path), tree.stamp, names, bool(fields))
+        raise SourceError(
+            "the data have other fields than --field",
+            kind="other-fields",
+            path=path,
+            expected=_text(fields),
+            found=_text(schema.fields),
+        )
+    added = ExternalData(str(tree.path), tree.stamp, names, bool(fields))
     with os_errors(root), locked(root):
-        before = swept(root, overwrite)
+        before = sweep_and_load(root, overwrite)
         _check_free(before, form.variant, schema, added, overwrite)
         made = _hashed(root, schema, form, tree, added, progress)
         manifest = _extended(before, made, overwrite)
@@ -83,7 +117,7 @@ def add(
 
 
 class AddedSource(Source):
-    """What was added to a dataset, as the source of other formats of it."""
+    """Added data of a dataset, as the source of its other formats."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest, self.schema, self.name = manifest, manifest.schema, manifest.name
@@ -91,115 +125,124 @@ class AddedSource(Source):
 
     @property
     def description(self) -> dict[str, Any]:
-        """The dataset's own."""
+        """Description of the dataset's source."""
         return self.manifest.source
 
     def batches(self) -> Iterator[Batch]:
-        """All samples in order; CorruptArtifact where they changed since they were added, or meanwhile."""
-        place = self.manifest.place_of(self._variant)
-        place.check()
-        yield from apart.batches(Data(place.path, self._variant, self._added.stamp.bytes), self.schema)
-        place.check()
+        """Yield all samples in order; raises CorruptArtifact if they changed since they were added."""
+        location = self.manifest.location_of(self._variant)
+        location.check()
+        data = UntrustedData(location.path, self._variant, self._added.stamp.bytes)
+        yield from sandbox.batches(data, self.schema)
+        location.check()
 
 
 def _resolved(path: Path) -> Path:
-    """The path without links; SourceError where there is nothing, or its name cannot be kept."""
+    """Return the path without links; raises SourceError if it is missing or not printable."""
     try:
-        found = Path(os.path.realpath(path, strict=True))
+        resolved = Path(os.path.realpath(path, strict=True))
     except OSError as error:
-        raise SourceError(f"{path}: {error.strerror or error}") from error
-    if printable(str(found)) != str(found):
+        raise SourceError(error.strerror or str(error), path=path) from error
+    if printable(str(resolved)) != str(resolved):
         raise SourceError(
-            f"{found}: the name holds bytes that are no text, or control characters; rename it, or give it "
-            "a plain name by a link to it in another folder"
+            "the name contains control characters or bytes that are not UTF-8",
+            kind="invalid-name",
+            path=resolved,
+            hint="rename it",
         )
-    return found
+    return resolved
 
 
-def _check_apart(path: Path, root: Path) -> None:
-    """Nothing is written into what is added, and nothing is added that prepare may remove."""
+def _check_separate(path: Path, root: Path) -> None:
+    """Raise SourceError if iobench would write into the data, or prepare could remove them."""
     target = Path(os.path.realpath(root))
     if target == path or path in target.parents:
         raise SourceError(
-            f"{path}: the dataset's own folder, {root}, would lie in it; give another --data-dir"
+            f"the dataset's folder {root} would be inside the data",
+            kind="nested-folders",
+            path=path,
+            hint="use another --data-dir",
         )
     for folder in (path, *path.parents):
         if (folder / seal.FILE_NAME).exists() and (folder.parent / FILE_NAME).exists():
             raise SourceError(
-                f"{path}: prepare wrote it, and may replace it; measure it with 'iobench run --name "
-                f"{folder.parent.name}', or add a copy"
+                "written by prepare, which may replace it",
+                kind="managed-data",
+                path=path,
+                hint=f"measure it with 'iobench run --name {folder.parent.name}', or add a copy",
             )
 
 
-def _recognised(path: Path) -> str:
-    """The word of the only format that recognises data; SourceError where none does, or several do."""
-    found = apart.recognise(path)
-    if found.mixed:
-        raise SourceError(f"{path}: {found.mixed}, or say with --format what all of it is")
-    if len(found.formats) == 1:
-        return found.formats[0]
-    if found.formats:
-        raise SourceError(
-            f"{path}: {' and '.join(found.formats)} both recognise it; say which with --format "
-            f"{found.formats[0]}"
-        )
-    asked = [name for name in formats.names() if name not in found.missing]
-    missing = f"; not asked, as their libraries are missing: {listed(found.missing)}" if found.missing else ""
+def _sniffed(path: Path) -> str:
+    """Return the only format that recognises the data; raises SourceError if it is not exactly one."""
+    result = sandbox.sniff(path)
+    if result.ambiguity:
+        choice = f"give --format {result.formats[0]}" if result.formats else "give --format"
+        hint = f"name the entry to add, or {choice}" if result.members else choice
+        raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
+    if result.formats:
+        return result.formats[0]
+    asked = ", ".join(name for name in formats.names() if name not in result.missing)
+    missing = f"; libraries missing for {listed(result.missing)}" if result.missing else ""
     raise SourceError(
-        f"{path}: no format recognises it, by its name and first bytes ({', '.join(asked)}){missing}; "
-        f"{_what_else(path)}"
+        f"no format recognises it by its name and first bytes ({asked}{missing})",
+        kind="unrecognised",
+        path=path,
+        hint=_alternative(path),
     )
 
 
-def _what_else(path: Path) -> str:
-    """What to do with data that no format recognises."""
-    if read_by_prepare(path):
-        return f"'iobench prepare --source {shlex.quote(str(path))}' reads it"
-    return "if it is one of these, say so with --format, else write it in one of them first"
+def _alternative(path: Path) -> str:
+    """Return the hint for data that no format recognises."""
+    if convertible(path):
+        return f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"
+    return "if it is one of these formats, give --format; otherwise write it in one of them first"
 
 
-def _described(data: Data, fields: Sequence[Field], format: str | None) -> apart.Described:
-    """What is in data; SourceError names the format that recognises them where another was asked for."""
+def _describe(data: UntrustedData, fields: Sequence[Field], format: str | None) -> Description:
+    """Infer the schema of data; an error names the format that recognises them if another was given."""
     try:
-        return apart.describe(data, fields)
+        return sandbox.describe(data, fields)
     except SourceError as error:
-        found = apart.recognise(data.file).formats if format else ()
-        if len(found) != 1 or found[0] == formats.parse(data.kind).name:
+        names = sandbox.sniff(data.file).formats if format else ()
+        if len(names) != 1 or names[0] == formats.parse(data.kind).name:
             raise
-        raise SourceError(f"{error}; {found[0]} recognises it: give --format {found[0]}, or none") from None
+        hint = f"{names[0]} recognises it: give --format {names[0]}, or omit --format"
+        raise error.changed(hint=hint) from None
 
 
-def _check_free(before: Manifest | None, variant: str, schema: Schema, added: Added, overwrite: bool) -> None:
-    """ArtifactExists where the dataset has the variant from elsewhere, or other fields."""
+def _check_free(
+    before: Manifest | None, variant: str, schema: Schema, added: ExternalData, overwrite: bool
+) -> None:
+    """Raise ArtifactExists if the dataset has the variant from elsewhere, or other fields."""
     if before is None or overwrite:
         return
     if before.schema != schema and set(before.artifacts) - {variant}:
-        raise _holds_others(before)
+        raise _other_data(before)
     if variant not in before.artifacts:
         return
-    there = before.added.get(variant)
-    if there is None or (there.path, there.names) != (added.path, added.names):
-        what = "prepared" if there is None else f"from {there.path}"
+    existing = before.added.get(variant)
+    if existing is None or (existing.path, existing.names) != (added.path, added.names):
+        origin = "prepared" if existing is None else f"added from {existing.path}"
         raise ArtifactExists(
-            f"dataset {before.name} has {variant} already ({what}); give another --name, or --overwrite to "
-            "forget what is there"
+            f"dataset {before.name} already has {variant} ({origin})",
+            kind="variant-exists",
+            hint="use another --name, or --overwrite to replace the dataset",
         )
 
 
 def _hashed(
-    root: Path, schema: Schema, form: formats.Format, tree: Tree, added: Added, progress: Progress
+    root: Path, schema: Schema, form: formats.Format, tree: FileTree, added: ExternalData, progress: Progress
 ) -> Manifest:
-    """The manifest of this alone, after every sample was read in order."""
+    """Read every sample in order and return a manifest of this artifact alone."""
     variant, started = form.variant, time.perf_counter()
     progress(f"hashing {variant}", 0, schema.logical_bytes)
-    data = Data(tree.path, variant, tree.stamp.bytes)
-    content, ordered = apart.checksum(
+    data = UntrustedData(tree.path, variant, tree.stamp.bytes)
+    content, ordered = sandbox.checksum(
         data, schema, lambda done, total: progress(f"hashing {variant}", done, total)
     )
-    if Tree.of(tree.path).stamp != tree.stamp:
-        raise SourceError(
-            f"{tree.path}: it changed while it was hashed; add it again when nothing writes to it"
-        )
+    if FileTree.of(tree.path).stamp != tree.stamp:
+        raise SourceError("changed while it was hashed", kind="changed", path=tree.path, hint=CLOSE_WRITERS)
     artifact = Artifact(
         variant=variant,
         files={},
@@ -213,27 +256,29 @@ def _hashed(
     try:
         described = storable(schema, source)
     except (TypeError, ValueError) as error:
-        raise SourceError(f"{tree.path}: it cannot be written into a manifest: {error}") from error
+        problem = f"cannot be stored in a manifest: {error}"
+        raise SourceError(problem, kind="not-storable", path=tree.path) from error
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Manifest(root, schema, described, content, ordered, now, {variant: artifact})
 
 
 def _extended(before: Manifest | None, made: Manifest, overwrite: bool) -> Manifest:
-    """What was there and holds the same data, with what is new; ArtifactExists where it holds other data."""
+    """Add the new artifact to a dataset of the same data; raises ArtifactExists if it holds other data."""
     if before is None or overwrite or set(before.artifacts) <= set(made.artifacts):
         return made
     if (before.schema, before.content, before.ordered) == (made.schema, made.content, made.ordered):
         return dataclasses.replace(before, artifacts={**before.artifacts, **made.artifacts})
-    raise _holds_others(before)
+    raise _other_data(before)
 
 
-def _holds_others(before: Manifest) -> ArtifactExists:
+def _other_data(before: Manifest) -> ArtifactExists:
     return ArtifactExists(
-        f"dataset {before.name} holds other data in {', '.join(before.artifacts)}; give another --name, or "
-        "'iobench add --overwrite' to forget them: folders that prepare wrote are removed, data that were "
-        "added stay"
+        f"dataset {before.name} holds other data in {', '.join(before.artifacts)}",
+        kind="other-data",
+        hint="use another --name, or 'iobench add --overwrite' to replace the dataset: folders that prepare "
+        "wrote are removed, added data stay",
     )
 
 
-def _text(schema: Schema) -> str:
-    return shortened(" ".join(field.typed for field in schema.fields), 300)
+def _text(fields: Sequence[Field]) -> str:
+    return shortened(" ".join(field.typed for field in fields), 300)

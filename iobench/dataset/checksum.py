@@ -1,14 +1,12 @@
-"""Content checksums: one 64-bit hash per sample over all its fields, added up modulo 2^64.
+"""Content checksums: the sum modulo 2^64 of one 64-bit hash per sample over all its fields.
 
-A sample's bytes are taken as 64-bit words w_j, each field padded with zeros to whole words.
-Its hash is mix(Σ_j (w_j ^ w_j >>> 32) · m_j) with odd pseudo-random m_j, where mix is the
-finaliser of SplitMix64 (Steele, Lea, Flood 2014). The sum of the hashes does not depend on the
-order of the samples, and the non-linear mix ties the fields of a sample together: a label that
-wanders to another sample changes it. `ordered` mixes each row number in, so that a writer that
-swaps samples is caught too.
+The bytes of a sample are 64-bit words w_j; each field is padded with zeros to whole words. The sample's hash
+is mix(Σ_j (w_j ^ w_j >>> 32) · m_j) with odd pseudo-random m_j, where mix is the finaliser of SplitMix64
+(Steele, Lea, Flood 2014). The sum of the hashes does not depend on the order of the samples. The non-linear
+mix ties the fields of a sample together: a label that moves to another sample changes the sum. `ordered`
+also mixes in each row number, which detects swapped samples.
 
-The same arithmetic runs on NumPy arrays and on torch tensors wherever they live, since int64
-wraps in both.
+The same arithmetic runs on NumPy arrays and on torch tensors on any device, since int64 wraps in both.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import numpy.typing as npt
 from iobench.formats import Schema
 
 MASK = (1 << 64) - 1
-PIECE_BYTES = 1 << 18  # hashed at a time: stays in the processor's cache
+PIECE_BYTES = 1 << 18  # hashed at a time: fits into the processor's cache
 
 
 def _signed(value: int) -> int:
@@ -35,49 +33,49 @@ _GOLDEN = _signed(0x9E3779B97F4A7C15)
 
 
 class Checksum:
-    """Adds up the hashes of samples, seen in any order, as batches of NumPy arrays or tensors."""
+    """Running content checksum of batches of NumPy arrays or torch tensors, in any order."""
 
     def __init__(self, schema: Schema) -> None:
         self._fields = [field.name for field in schema.fields]
         self._weights = _weights(sum(_word_count(f.sample_bytes) for f in schema.fields))
-        self._on_device: dict[Any, Any] = {}  # the weights, brought to each device once
+        self._on_device: dict[Any, Any] = {}  # the weights, copied to each device once
         self._content: Any = 0
         self._ordered: Any = 0
         self.samples = 0
 
     @property
     def content(self) -> int:
-        """The sum of the hashes so far, as an unsigned 64-bit number."""
+        """Sum of the hashes so far, as an unsigned 64-bit number."""
         return int(self._content) & MASK
 
     @property
     def ordered(self) -> int:
-        """The sum with row numbers mixed in, for what was added with its rows."""
+        """Sum of the hashes mixed with row numbers, over the samples added with their rows."""
         return int(self._ordered) & MASK
 
     def add(self, batch: Mapping[str, Any], rows: npt.NDArray[np.int64] | None = None) -> None:
-        """Count every sample of a batch, wherever its arrays live; leaves them there.
+        """Add every sample of a batch, on the device where its arrays are.
 
-        `rows` says which rows of the dataset they are, where that is known.
+        `rows`, int64 of shape ``(samples,)``, are their rows in the dataset, if known.
         """
         hashes = self.take(batch)
         if rows is not None:
             self._ordered = self._ordered + _plain(_mix(hashes ^ _like(rows + 1, hashes) * _GOLDEN).sum())
 
     def take(self, batch: Mapping[str, Any]) -> Any:
-        """Count every sample of a batch whose rows nobody knows; one int64 per sample, as from `hashes`."""
+        """Add every sample of a batch with unknown rows; return one int64 per sample, as `hashes` does."""
         hashes = self.hashes(batch)
         self.samples += len(hashes)
         self._content = self._content + _plain(hashes.sum())
         return hashes
 
     def add_in_order(self, batch: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Count every sample of a NumPy batch that continues where the last one ended."""
+        """Add every sample of a NumPy batch that follows the previous one in the dataset."""
         count = len(next(iter(batch.values())))
         self.add(batch, np.arange(self.samples, self.samples + count, dtype=np.int64))
 
     def hashes(self, batch: Mapping[str, Any]) -> Any:
-        """One int64 per sample, as an array or tensor where the batch lives."""
+        """Return the int64 hash of each sample, as an array or tensor on the batch's device."""
         total: Any = 0
         first = 0
         for name in self._fields:
@@ -91,7 +89,7 @@ class Checksum:
         return _mix(total)
 
     def _weights_on(self, device: Any) -> Any:
-        """A copy from pageable memory waits for the device: one in each batch would hold it up."""
+        """Return the weights on a device; a copy per batch from pageable memory would stall it."""
         import torch
 
         if device not in self._on_device:
@@ -104,7 +102,7 @@ def _plain(total: Any) -> Any:
 
 
 def _like(rows: npt.NDArray[np.int64], hashes: Any) -> Any:
-    """The rows where the hashes live."""
+    """Return the rows on the device of the hashes."""
     if isinstance(hashes, np.ndarray):
         return rows
     import torch
@@ -129,12 +127,12 @@ def _mix(value: Any) -> Any:
 
 
 def _shifted(value: Any, bits: int) -> Any:
-    """Logical right shift of int64, which has only the arithmetic one."""
+    """Shift int64 right logically; NumPy and torch only shift arithmetically."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def _words(array: Any) -> Any:
-    """(samples, words) int64: each sample's bytes, padded with zeros to whole words."""
+    """Return each sample's bytes as int64 of shape ``(samples, words)``, padded with zeros to whole words."""
     count = array.shape[0]
     if isinstance(array, np.ndarray):
         flat = np.ascontiguousarray(array).reshape(count, -1).view(np.uint8)

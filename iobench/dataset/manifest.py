@@ -1,20 +1,19 @@
-"""The dataset folder: which artifacts it holds, what is in them, and how to open one.
+"""Dataset folders: the artifacts in them, their content, and how to open them.
 
-    DATA_DIR/NAME/manifest.json              what there is; written last: what it does not list does not exist
-    DATA_DIR/NAME/<variant>-<generation>/    one artifact: the files of the format, never changed once listed
-        .iobench-seal.json                   which folder this is and which data are in it
-    DATA_DIR/NAME/.index/                    what readers found out about artifacts (see `kept`)
-    DATA_DIR/NAME/.tmp-*                     what a prepare is writing, or a killed one was
-    DATA_DIR/NAME/.lock                      held by the one prepare that may write here
+    DATA_DIR/NAME/manifest.json              all artifacts; written last: what it does not list is not there
+    DATA_DIR/NAME/<variant>-<generation>/    one artifact: files of the format, never changed once listed
+        .iobench-seal.json                   identity of the folder and of the data in it
+    DATA_DIR/NAME/.index/                    indexes that readers built (see `index_cache`)
+    DATA_DIR/NAME/.tmp-*                     files of a running prepare, or of one that was killed
+    DATA_DIR/NAME/.lock                      held by the only prepare that may write here
 
-A generation is eight random hexadecimal digits, new for every writing, so that the files of two
-writings never meet under one name: the manifest of before never describes the data of after. In
-version 1 an artifact's folder is named like its variant and has no seal; it is read as it is.
-An artifact that was added lies somewhere else, and nothing here ever writes there: see `places`.
+A generation is eight random hexadecimal digits, new for every writing, so that the files of two writings
+never share a name: an old manifest never describes new data. Added data lie elsewhere and are never written
+to (see `artifact_location`).
 
-Whoever has read a manifest may go on with its artifacts while prepare replaces them: they stay
-whole until the new manifest is on disk. Files that are open then can be read on until they are
-closed; what is opened later is a CorruptArtifact that says which file is gone.
+A process that has read a manifest may continue with its artifacts while prepare replaces them: they stay
+complete until the new manifest is on disk. Files that are open then can be read until they are closed. An
+artifact opened later raises CorruptArtifact with the path of the missing file.
 """
 
 from __future__ import annotations
@@ -26,16 +25,19 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import (
-    InvalidSettings,
-    ManifestError,
-    MissingDependency,
+from iobench.base.errors import InvalidSettings, ManifestError, MissingDependency
+from iobench.dataset import index_cache, manifest_file
+from iobench.dataset.artifact_location import ArtifactLocation, ExternalArtifact, ManagedArtifact
+from iobench.dataset.index_cache import IndexCache
+from iobench.dataset.manifest_body import (
+    NAME_BYTES,
+    Artifact,
+    Checksums,
+    ExternalData,
+    FileStamp,
+    ManifestBody,
 )
-from iobench.dataset import kept, manifest_file
-from iobench.dataset.kept import Kept
-from iobench.dataset.manifest_body import NAME_BYTES, Added, Artifact, Body, Checksums, FileStamp
 from iobench.dataset.manifest_file import FILE_NAME, VERSION
-from iobench.dataset.places import AddedData, Place, PreparedFolder
 from iobench.dataset.seal import Seal
 from iobench.formats import Format, Reader, Schema
 from iobench.host.bus_errors import guarded
@@ -50,7 +52,7 @@ __all__ = [
     "check_name",
     "check_readable",
     "find_dataset",
-    "unusable",
+    "missing_libraries",
 ]
 
 DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]*")
@@ -58,22 +60,30 @@ DATASET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=,-]*")
 
 @dataclass(frozen=True)
 class Opener:
-    """What travels to a worker: picklable, and called there gives a reader."""
+    """Picklable callable that opens a reader of an artifact, in any process.
+
+    Attributes
+    ----------
+    random : bool
+        Whether rows will be requested in random order.
+    index : Path or None
+        Path of the cached indexes without their names; see `index_cache`.
+    """
 
     format: Format
     path: Path
     schema: Schema
-    random: bool = False  # rows will be asked for in random order
-    index: Path | None = None  # where what readers find out is kept; see `dataset.kept`
+    random: bool = False
+    index: Path | None = None
 
     def __call__(self) -> Reader:
-        """A new reader of the artifact."""
+        """Open a new reader."""
         reader = self.format.open(self.path, self.schema, self.random)
-        reader.kept = Kept(self.path, self.index, f"{self.format.variant} {self.schema}")
+        reader.load_or_build = IndexCache(self.path, self.index, f"{self.format.variant} {self.schema}")
         return reader
 
     def check(self) -> None:
-        """CorruptArtifact where reading would end the process; OSError where the disk fails."""
+        """Raise CorruptArtifact for damage that would crash a reader, OSError if the disk fails."""
         with guarded(self.path) as check:
             self.format.check(self.path, self.schema)
             check()
@@ -81,7 +91,19 @@ class Opener:
 
 @dataclass
 class Manifest:
-    """A dataset: its schema, its source, its checksums and its artifacts."""
+    """A dataset: its schema, source, content checksums and artifacts.
+
+    Attributes
+    ----------
+    root : Path
+        The dataset's folder.
+    source : dict
+        Description of the source; equal descriptions promise equal data.
+    content, ordered : int or None
+        Checksum of all samples, and the one that depends on their order; see `checksum`.
+    artifacts : dict of str to Artifact
+        Artifacts by variant, such as ``hdf5:compression=gzip``.
+    """
 
     root: Path
     schema: Schema
@@ -93,69 +115,76 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """The dataset's name: that of its folder."""
+        """Name of the dataset and of its folder."""
         return self.root.name
 
-    def place_of(self, variant: str) -> Place:
-        """Where the files of a variant's artifact lie; KeyError where there is none."""
+    def location_of(self, variant: str) -> ArtifactLocation:
+        """Return the location of a variant's artifact; raises KeyError if there is none."""
         artifact = self.artifacts[variant]
         if artifact.added is not None:
-            return AddedData(self.root, self.schema, artifact, artifact.added)
-        return PreparedFolder(self.root, artifact, self.seal_of(artifact))
+            return ExternalArtifact(self.root, self.schema, artifact, artifact.added)
+        return ManagedArtifact(self.root, artifact, self.seal_of(artifact))
 
     def path_of(self, variant: str) -> Path:
-        """The file or folder of a variant's artifact; KeyError where there is none."""
-        return self.place_of(variant).path
+        """Return the file or folder of a variant's artifact; raises KeyError if there is none."""
+        return self.location_of(variant).path
 
     def files_of(self, variant: str) -> list[Path]:
-        """Every data file of a variant; CorruptArtifact where what was added cannot be listed."""
-        return self.place_of(variant).files
+        """Return all data files of a variant; raises CorruptArtifact if added data cannot be listed."""
+        return self.location_of(variant).files
 
     @property
-    def added(self) -> dict[str, Added]:
-        """What was added where it lies, by its variant."""
+    def added(self) -> dict[str, ExternalData]:
+        """Added data by variant."""
         return {variant: a.added for variant, a in self.artifacts.items() if a.added is not None}
 
     @property
     def folders(self) -> set[str]:
-        """The names of the folders in the dataset that hold what prepare wrote."""
-        return {artifact.folder_name for artifact in self.artifacts.values() if artifact.added is None}
+        """Names of the folders that prepare wrote."""
+        return {artifact.folder for artifact in self.artifacts.values() if artifact.added is None}
 
     def checksums_of(self, variant: str) -> tuple[int, int]:
-        """The content checksum of a prepared variant and that in order: the dataset's, unless it is lossy."""
+        """Return content and ordered checksum of a variant: the dataset's own unless the variant is lossy."""
         own = self.artifacts[variant].checksum
         if own is not None:
             return int(own.content, 16), int(own.ordered, 16)
         return self.content or 0, self.ordered or 0
 
     def opener(self, variant: str) -> Opener:
-        """How to open a variant that is there.
+        """Return the opener of a variant after checking its files.
 
-        ManifestError where it is not. CorruptArtifact where its files are missing, linked to elsewhere or
-        of another size than when they were verified, or belong to another artifact, or, where they
-        were added, were touched in any way since.
+        Raises
+        ------
+        ManifestError
+            If the dataset does not have the variant (`not-prepared`).
+        CorruptArtifact
+            If a file is missing, a link out of the dataset, of another size than when it was verified or
+            of another artifact, or, for added data, was touched in any way.
         """
         if variant not in self.artifacts:
             prepared = ", ".join(self.artifacts) or "nothing"
+            command = f"run 'iobench prepare --name {self.name} --format {variant}'"
             raise ManifestError(
-                f"dataset {self.name}: {variant} is not prepared (there is {prepared}); add it with "
-                f"'iobench prepare --name {self.name} --format {variant}'"
-                + ("" if self.added else " and the same source")
+                f"dataset {self.name} does not have the format",
+                kind="not-prepared",
+                expected=variant,
+                found=prepared,
+                hint=command + ("" if self.added else " with the same source"),
             )
-        place = self.place_of(variant)
-        place.check()
-        index = self.root / kept.FOLDER / self.artifacts[variant].folder_name
-        return Opener(formats.parse(variant), place.path, self.schema, index=index)
+        location = self.location_of(variant)
+        location.check()
+        index = self.root / index_cache.FOLDER / (self.artifacts[variant].folder or variant)
+        return Opener(formats.parse(variant), location.path, self.schema, index=index)
 
     def unchanged(self, variant: str) -> bool:
-        """Whether no file of a variant was touched since it was verified."""
-        return self.place_of(variant).unchanged()
+        """Return whether no file of a variant was touched since it was verified."""
+        return self.location_of(variant).unchanged()
 
     def seal_of(self, artifact: Artifact) -> Seal:
-        """The seal that belongs into the folder of an artifact of this dataset."""
+        """Return the seal that belongs into the folder of an artifact."""
         return Seal(
             iobench_seal=1,
-            folder=artifact.folder_name,
+            folder=artifact.folder,
             content=self.content or 0,
             ordered=self.ordered or 0,
             samples=self.schema.samples,
@@ -164,8 +193,8 @@ class Manifest:
         )
 
     def save(self) -> None:
-        """Replace the manifest file in one step, synced to disk."""
-        body = Body(
+        """Replace the manifest file atomically and sync it to disk."""
+        body = ManifestBody(
             manifest_version=VERSION,
             created=self.created,
             samples=self.schema.samples,
@@ -179,11 +208,7 @@ class Manifest:
 
     @classmethod
     def load(cls, root: Path) -> Manifest:
-        """The manifest of a dataset folder.
-
-        ManifestError where there is none, it is not JSON, of a newer version, or not in order as
-        `manifest_file.read` says.
-        """
+        """Load the manifest of a dataset folder; raises ManifestError as `manifest_file.read` does."""
         check_readable(root)
         body = manifest_file.read(root / FILE_NAME)
         return cls(
@@ -197,52 +222,62 @@ class Manifest:
         )
 
 
-def unusable(manifest: Manifest) -> dict[str, MissingDependency]:
-    """The prepared variants whose library is not installed, and what says how to install it."""
-    found = {}
+def missing_libraries(manifest: Manifest) -> dict[str, MissingDependency]:
+    """Return the variants whose library is not installed, with the error that names the pip command."""
+    missing = {}
     for variant in manifest.artifacts:
         try:
             formats.parse(variant)
         except MissingDependency as error:
-            found[variant] = error
-    return found
+            missing[variant] = error
+    return missing
 
 
 def find_dataset(data_dir: Path, name: str | None = None) -> Manifest:
-    """The dataset of that name, or the newest in the folder; ManifestError names the command to make one."""
+    """Load a dataset by name, or the newest in a folder; raises ManifestError if there is none."""
     if name is not None:
         return Manifest.load(data_dir / check_name(name))
     try:
-        found = [(path.stat().st_mtime_ns, path.parent) for path in data_dir.glob(f"*/{FILE_NAME}")]
+        times = [(path.stat().st_mtime_ns, path.parent) for path in data_dir.glob(f"*/{FILE_NAME}")]
     except OSError as error:
-        raise ManifestError(f"{data_dir}: {error.strerror or error}; name another --data-dir") from error
-    if not found:
-        raise ManifestError(f"nothing is prepared in {data_dir}; run 'iobench prepare --size 1e7' first")
-    return Manifest.load(max(found)[1])
+        reason = error.strerror or str(error)
+        raise ManifestError(reason, path=data_dir, hint="use another --data-dir") from error
+    if not times:
+        raise ManifestError(
+            "no dataset is prepared",
+            kind="no-dataset",
+            path=data_dir,
+            hint="run 'iobench prepare --size 1e7' first",
+        )
+    return Manifest.load(max(times)[1])
 
 
 def check_name(name: str) -> str:
-    """The name itself, if it can be a folder inside the data folder; else InvalidSettings."""
+    """Return the name if it can be a dataset's folder; otherwise raises InvalidSettings."""
     if not DATASET_NAME.fullmatch(name) or name == "results":
         raise InvalidSettings(
-            f"dataset name {name!r} must start with a letter or digit, hold only those and . _ - = , "
-            "and not be 'results'"
+            f"dataset name {name!r}",
+            kind="invalid-name",
+            hint="start it with a letter or digit, use only those and . _ - = , and not the name 'results'",
         )
     if len(name) > NAME_BYTES:
         raise InvalidSettings(
-            f"dataset name {name[:20]}… has {len(name)} characters; "
-            f"at most {NAME_BYTES} fit into a folder's name"
+            f"dataset name {name[:20]}…",
+            kind="invalid-name",
+            expected=f"at most {NAME_BYTES} characters",
+            found=len(name),
         )
     return name
 
 
 def check_readable(root: Path) -> None:
-    """ManifestError where the path of a dataset is no text, which the libraries of formats need."""
+    """Raise ManifestError if the path of a dataset is not UTF-8, which LMDB and HDF5 cannot open."""
     try:
         str(root).encode()
     except UnicodeEncodeError:
-        shown = os.fsencode(root).decode(errors="backslashreplace")
         raise ManifestError(
-            f"{shown}: the name of this folder is not UTF-8, which LMDB and HDF5 cannot open; "
-            "rename it, or use another --data-dir"
+            "the folder's name is not UTF-8, which LMDB and HDF5 cannot open",
+            kind="invalid-name",
+            path=os.fsencode(root).decode(errors="backslashreplace"),
+            hint="rename it, or use another --data-dir",
         ) from None

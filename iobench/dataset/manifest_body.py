@@ -1,10 +1,4 @@
-"""What stands in a manifest, with the types and ranges that make it one, and what has to agree in it.
-
-Version 2 adds to version 1 the folder of each artifact and the logical bytes of the whole, which
-say exactly whether schema and data belong together, whatever a format compresses. A manifest of
-version 1 is read as one whose artifacts lie in folders named like their variants. Version 3 adds
-artifacts that others wrote and that lie elsewhere.
-"""
+"""Content of a manifest: types, ranges and the consistency of its parts."""
 
 from __future__ import annotations
 
@@ -19,18 +13,17 @@ from msgspec import Meta
 
 from iobench.formats import Field, Schema
 
-DIMENSIONS = 32  # of one field with its axis of samples: what HDF5 stores
+DIMENSIONS = 32  # of one field with its axis of samples: the maximum of HDF5
 NAME_BYTES = 255  # of a file's name on nearly every file system
 PATH_BYTES = 4096
-NESTING = 16  # of what a source says of itself
-VERSION_1_RATIO = 4096  # its formats compress no better: gzip reaches 1032, lz4 255
+NESTING = 16  # levels of a source's description
 
 _VARIANT = re.compile(r"[a-z][A-Za-z0-9._:=,+-]*")
-_MOST = (1 << 63) - 1
+_MAX_INT = (1 << 63) - 1
 
-Count = Annotated[int, Meta(ge=1, le=_MOST)]
-Bytes = Annotated[int, Meta(ge=0, le=_MOST)]
-Seconds = Annotated[float, Meta(ge=0, le=1e15)]  # which infinity and NaN are not
+Count = Annotated[int, Meta(ge=1, le=_MAX_INT)]
+Bytes = Annotated[int, Meta(ge=0, le=_MAX_INT)]
+Seconds = Annotated[float, Meta(ge=0, le=1e15)]  # excludes infinity and NaN
 Hash = Annotated[str, Meta(pattern=r"^[0-9a-fA-F]{1,16}$")]
 Text = Annotated[str, Meta(pattern=r"^[^\x00-\x1f\ud800-\udfff]*$", max_length=1024)]
 
@@ -39,7 +32,7 @@ class FileStamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Size and time of change of a data file when it was verified."""
 
     bytes: Bytes
-    mtime_ns: Annotated[int, Meta(ge=-_MOST, le=_MOST)]
+    mtime_ns: Annotated[int, Meta(ge=-_MAX_INT, le=_MAX_INT)]
 
 
 class Checksums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,59 +42,74 @@ class Checksums(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ordered: Hash
 
 
-class Stamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What tells one state of all files of data that were added from another."""
+class TreeStamp(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Identity of one state of all files of added data."""
 
     files: Count
     bytes: Bytes
-    newest_ns: Annotated[int, Meta(ge=-_MOST, le=_MOST)]  # of the times of change
+    newest_ns: Annotated[int, Meta(ge=-_MAX_INT, le=_MAX_INT)]  # newest time of change
     digest: Hash  # of each file's name, size, time of change and inode
 
 
-class Added(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Data that others wrote, where they lie: the absolute path of a file or folder.
+class ExternalData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Data that iobench did not write, at their own path.
 
-    `names`: of the arrays in it that were chosen; none for all. `told`: whether the data do not say
-    themselves what their fields are.
+    Attributes
+    ----------
+    path : str
+        Absolute path of a file or folder.
+    stamp : TreeStamp
+        State of its files when they were hashed.
+    names : tuple of str
+        Selected arrays; empty for all.
+    fields_given : bool
+        Whether the user described the fields, because the data do not.
     """
 
     path: Annotated[str, Meta(pattern=r"^/[^\x00-\x1f\x7f\ud800-\udfff]*$", max_length=PATH_BYTES)]
-    stamp: Stamp
+    stamp: TreeStamp
     names: tuple[Text, ...] = ()
-    told: bool = False
+    fields_given: bool = False
 
     @property
-    def part(self) -> bool:
-        """Whether the fields may be a part only of what the files hold."""
-        return bool(self.names) or self.told
+    def partial(self) -> bool:
+        """True if the files may hold more than the fields."""
+        return bool(self.names) or self.fields_given
 
 
 class Artifact(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What prepare left on disk for one variant, or what was added; times are those of that session."""
+    """One variant of a dataset: written by prepare, or added where it lies.
+
+    Attributes
+    ----------
+    files : dict of str to FileStamp
+        Stamps by path below the folder; empty for added data.
+    write_s, verify_s : float
+        Seconds that writing and verifying took.
+    folder : str
+        Name of the folder in the dataset; empty for added data.
+    checksum : Checksums or None
+        Checksums of what a lossy format stores; None if they are the dataset's.
+    added : ExternalData or None
+        Location of added data.
+    """
 
     variant: str
-    files: dict[str, FileStamp]  # path below the folder → stamp; empty where they were added
+    files: dict[str, FileStamp]
     stored_bytes: Bytes
     write_s: Seconds
     verify_s: Seconds
     library: Text
-    folder: str = ""  # below the dataset's; empty in version 1, where the variant is its name
-    checksum: Checksums | None = None  # of what a lossy format keeps of the data; else the dataset's
-    added: Added | None = None
-
-    @property
-    def folder_name(self) -> str:
-        """The folder's name, whatever the version."""
-        return self.folder or self.variant
-
-    @property
-    def sealed(self) -> bool:
-        """Whether the folder holds a seal, as those of version 2 do."""
-        return self.folder_name != self.variant
+    folder: str = ""
+    checksum: Checksums | None = None
+    added: ExternalData | None = None
 
 
-class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file as a whole."""
+class ManifestBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Content of `manifest.json`.
+
+    `logical_bytes` has to be what samples and fields make, whatever the formats compress.
+    """
 
     manifest_version: int
     created: Text
@@ -110,7 +118,7 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: dict[str, Any]
     checksum: Checksums
     artifacts: dict[str, Artifact]
-    logical_bytes: Count | None = None  # None in version 1
+    logical_bytes: Count
 
     @property
     def schema(self) -> Schema:
@@ -119,7 +127,10 @@ class Body(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def storable(schema: Schema, description: dict[str, Any]) -> dict[str, Any]:
-    """A source's description as a manifest gives it back; TypeError or ValueError where it could not."""
+    """Return a source's description as a manifest would restore it.
+
+    Raises TypeError or ValueError if a manifest cannot store the schema or the description.
+    """
     _check_schema(schema)
     _check_depth(description)
     stored: dict[str, Any] = json.loads(json.dumps(description, allow_nan=False))
@@ -127,7 +138,7 @@ def storable(schema: Schema, description: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_schema(schema: Schema) -> None:
-    """ValueError where fields have too long names or too many axes, or all is beyond 64 bits."""
+    """Raise ValueError for duplicate or long names, too many axes, or a size beyond 64 bits."""
     names: set[str] = set()
     for field in schema.fields:
         if field.name in names:
@@ -136,39 +147,34 @@ def _check_schema(schema: Schema) -> None:
         if len(field.name) > NAME_BYTES:
             raise ValueError(f"the name of field {field.name[:20]}… is longer than {NAME_BYTES} bytes")
         if len(field.shape) + 1 > DIMENSIONS:
-            raise ValueError(
-                f"field {field.name} has {len(field.shape) + 1} axes, at most {DIMENSIONS} can be stored"
-            )
-    if schema.logical_bytes > _MOST:
-        raise ValueError(f"{schema.samples} samples of {schema.sample_bytes:.3g} bytes are beyond 64 bits")
+            raise ValueError(f"field {field.name} has {len(field.shape) + 1} axes, at most {DIMENSIONS}")
+    if schema.logical_bytes > _MAX_INT:
+        raise ValueError(f"{schema.samples} samples of {schema.sample_bytes:.3g} bytes exceed 64 bits")
 
 
-def check(body: Body) -> None:
-    """ValueError where what a manifest says is at odds with itself, or names what cannot be."""
+def check(body: ManifestBody) -> None:
+    """Raise ValueError if parts of a manifest contradict each other or a name is invalid."""
     _check_schema(body.schema)
     _check_depth(body.source)
     expected = body.schema.logical_bytes
-    if body.manifest_version > 1 and body.logical_bytes != expected:
-        raise ValueError(f"logical_bytes is {body.logical_bytes}, samples and fields make {expected}")
+    if body.logical_bytes != expected:
+        raise ValueError(f"logical_bytes is {body.logical_bytes}, but samples and fields make {expected}")
     folders: set[str] = set()
     for variant, artifact in body.artifacts.items():
         _check_artifact(variant, artifact)
         if artifact.added:
             continue
-        held = sum(stamp.bytes for stamp in artifact.files.values())
-        if body.manifest_version == 1 and expected > VERSION_1_RATIO * held:
-            raise ValueError(f"{variant} has {held} bytes in its files for {expected} of data")
-        if artifact.folder_name in folders:
-            raise ValueError(f"two artifacts are in {artifact.folder_name}")
-        folders.add(artifact.folder_name)
+        if artifact.folder in folders:
+            raise ValueError(f"two artifacts are in {artifact.folder}")
+        folders.add(artifact.folder)
 
 
 def _check_artifact(variant: str, artifact: Artifact) -> None:
-    for name in (variant, artifact.folder_name):
+    for name in (variant,) if artifact.added else (variant, artifact.folder):
         if not _VARIANT.fullmatch(name) or len(name) > NAME_BYTES:
-            raise ValueError(f"{name[:NAME_BYTES]!r} is no variant")
+            raise ValueError(f"{name[:NAME_BYTES]!r} is not a variant")
     if artifact.variant != variant:
-        raise ValueError(f"{variant} says that it is {artifact.variant[:NAME_BYTES]!r}")
+        raise ValueError(f"the entry of {variant} is for {artifact.variant[:NAME_BYTES]!r}")
     if bool(artifact.files) == bool(artifact.added):
         raise ValueError(f"{variant} has no files, or is both prepared and added")
     for name in artifact.files:
@@ -177,7 +183,7 @@ def _check_artifact(variant: str, artifact: Artifact) -> None:
             raise ValueError(f"{name[:NAME_BYTES]!r} points outside {variant}")
         long = any(len(os.fsencode(part)) > NAME_BYTES for part in path.parts)
         if "\0" in name or long or len(os.fsencode(name)) > PATH_BYTES:
-            raise ValueError(f"{name[:20]!r}… in {variant} is no file name")
+            raise ValueError(f"{name[:20]!r}… in {variant} is not a file name")
 
 
 def _check_depth(value: Any, levels: int = NESTING) -> None:

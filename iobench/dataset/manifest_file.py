@@ -1,4 +1,4 @@
-"""The file `manifest.json`: `read` and `write`."""
+"""Reading and writing of `manifest.json`."""
 
 from __future__ import annotations
 
@@ -11,59 +11,69 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from iobench.base.errors import (
-    ManifestError,
-)
-from iobench.dataset.manifest_body import NAME_BYTES, Body, check
+from iobench.base.errors import ManifestError
+from iobench.dataset.manifest_body import NAME_BYTES, ManifestBody, check
 from iobench.dataset.staging import TEMPORARY, sync_directory
 
-VERSION = 3
+VERSION = 1
 FILE_NAME = "manifest.json"
-AGAIN = "write it again with 'iobench prepare --overwrite'"
+REWRITE = "write it again with 'iobench prepare --overwrite'"
 
-_converting = threading.Lock()  # two threads that are the first to ask for a type have crashed msgspec
+_converting = threading.Lock()  # msgspec has crashed when two threads converted a type for the first time
 
 
-def read(path: Path) -> Body:
-    """The checked content of a manifest file.
+def read(path: Path) -> ManifestBody:
+    """Read and check a manifest file.
 
-    ManifestError where there is none, it is not JSON, of a newer version, or anything in it is
-    missing, unknown, of another type, out of range or at odds with the rest.
+    Raises
+    ------
+    ManifestError
+        If there is none (`no-dataset`), it is not a manifest (`not-a-manifest`), has another version
+        (`unknown-version`), or a value is missing, unknown, of another type, out of range or in
+        contradiction to the others (`damaged-manifest`).
     """
     try:
-        if path.exists() and not path.is_file():  # a pipe would keep us waiting
+        if path.exists() and not path.is_file():  # opening a FIFO would block
             raise OSError("it is not a file")
         body = json.loads(
             path.read_bytes().decode(),
-            object_pairs_hook=_once_each,
+            object_pairs_hook=_unique_keys,
             parse_constant=_not_finite,
             parse_float=_finite,
         )
     except FileNotFoundError:
-        raise ManifestError(f"{path.parent}: no dataset there; make one with 'iobench prepare'") from None
+        raise ManifestError(
+            "there is no dataset", kind="no-dataset", path=path.parent, hint="make one with 'iobench prepare'"
+        ) from None
     except (OSError, ValueError, RecursionError) as error:
-        raise ManifestError(f"{path}: not a manifest ({_line(error)}); {AGAIN}") from error
+        problem = f"not a manifest ({_line(error)})"
+        raise ManifestError(problem, kind="not-a-manifest", path=path, hint=REWRITE) from error
     version = body.get("manifest_version") if isinstance(body, dict) else None
     if type(version) is not int or version < 1:
-        raise ManifestError(f"{path}: not a manifest of iobench: it has no manifest_version; {AGAIN}")
-    if version > VERSION:
+        problem = "not a manifest of iobench (no manifest_version)"
+        raise ManifestError(problem, kind="not-a-manifest", path=path, hint=REWRITE)
+    if version != VERSION:
         raise ManifestError(
-            f"{path}: manifest version {str(version)[:20]}, "
-            f"this iobench reads up to {VERSION}; upgrade iobench"
+            kind="unknown-version",
+            path=path,
+            expected=f"manifest version {VERSION}",
+            found=f"version {str(version)[:20]}",
+            hint=f"use the iobench that wrote it, or {REWRITE}",
         )
     try:
         with _converting:
-            made = msgspec.convert(body, Body)
-        check(made)
+            converted = msgspec.convert(body, ManifestBody)
+        check(converted)
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
-        raise ManifestError(f"{path}: damaged manifest ({_line(error)}); {AGAIN}") from error
-    return made
+        problem = f"damaged manifest ({_line(error)})"
+        raise ManifestError(problem, kind="damaged-manifest", path=path, hint=REWRITE) from error
+    return converted
 
 
-def write(root: Path, body: Body) -> None:
-    """Replace the manifest of a dataset folder in one step, synced with the folder.
+def write(root: Path, body: ManifestBody) -> None:
+    """Replace the manifest of a dataset folder atomically and sync both to disk.
 
-    After the rename the new one holds, whatever happens then; before it, the old one does.
+    A crash leaves the old manifest or the new one.
     """
     text = json.dumps(msgspec.to_builtins(body), indent=2, allow_nan=False)
     temporary = root / f"{TEMPORARY}{FILE_NAME}"
@@ -78,13 +88,13 @@ def write(root: Path, body: Body) -> None:
     sync_directory(root)
 
 
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) != len(pairs):
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    unique = dict(pairs)
+    if len(unique) != len(pairs):
         keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"{twice[:NAME_BYTES]!r} stands there twice")
-    return made
+        duplicate = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {duplicate[:NAME_BYTES]!r} appears twice")
+    return unique
 
 
 def _finite(text: str) -> float:
@@ -92,9 +102,9 @@ def _finite(text: str) -> float:
 
 
 def _not_finite(text: str) -> NoReturn:
-    raise ValueError(f"{text[:NAME_BYTES]} is no finite number")
+    raise ValueError(f"{text[:NAME_BYTES]} is not a finite number")
 
 
 def _line(error: Exception) -> str:
-    """An error's message in one line of bearable length."""
+    """Return an error's message as one line of at most 500 characters."""
     return " ".join(str(error).split())[:500] or type(error).__name__

@@ -1,6 +1,6 @@
-"""source → batches → write to a temporary path → fsync → read back, compare → rename → manifest LAST.
+"""Prepare a dataset: write a source into formats, read each back and compare, list them in the manifest.
 
-In which order that reaches the disk is the protocol that `iobench.dataset.staging` describes.
+`iobench.dataset.staging` describes the protocol on disk.
 """
 
 from __future__ import annotations
@@ -13,22 +13,18 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import (
-    ArtifactExists,
-    IobenchError,
-    SourceError,
-)
+from iobench.base.errors import ArtifactExists, IobenchError, SourceError
 from iobench.base.units import bytes_text, counted
 from iobench.dataset import seal
+from iobench.dataset.artifact_writer import ArtifactWriter, Prepared
 from iobench.dataset.manifest import FILE_NAME, Manifest, check_name, check_readable
 from iobench.dataset.manifest_body import storable
 from iobench.dataset.sources import Source
 from iobench.dataset.staging import locked, os_errors, remove_temporary
-from iobench.dataset.verify import Progress, silent
-from iobench.dataset.writer import Prepared, Writer
+from iobench.dataset.verify import Progress, no_progress
 from iobench.formats import Schema
 
-__all__ = ["DEFAULT_FORMATS", "Prepared", "prepare", "writable"]
+__all__ = ["DEFAULT_FORMATS", "Prepared", "prepare", "writable_formats"]
 
 DEFAULT_FORMATS = ("npy", "hdf5", "lmdb", "memmap")
 
@@ -40,55 +36,85 @@ def prepare(
     data_dir: Path = Path("data"),
     name: str | None = None,
     overwrite: bool = False,
-    progress: Progress = silent,
+    progress: Progress = no_progress,
 ) -> tuple[Manifest, list[Prepared]]:
-    """Write `source` into every variant that is missing; the manifest and one row per variant.
+    """Write a source into every variant that is missing or damaged.
 
-    What is there and intact is skipped. Each artifact is read back through its reader and
-    compared with the source before it gets its name. UnsupportedSchema where a variant cannot hold
-    such samples, before anything is written. ArtifactExists where the folder holds other data and
-    `overwrite` is not given; PrepareError where disk or folder refuse; WrongContent where what is
-    read back differs.
+    Intact variants are skipped. Each artifact is read back and compared with the source before it gets its
+    name.
+
+    Parameters
+    ----------
+    source : Source
+        The samples to write.
+    variants : sequence of str
+        Formats with options, such as ``hdf5:compression=gzip``.
+    data_dir : Path
+        Folder of all datasets.
+    name : str, optional
+        Name of the dataset; by default the source's.
+    overwrite : bool
+        Replace the data of an existing dataset.
+    progress : callable
+        Called with the activity, the bytes done and the bytes in total.
+
+    Returns
+    -------
+    manifest : Manifest
+        The dataset.
+    rows : list of Prepared
+        The result for each variant.
+
+    Raises
+    ------
+    UnsupportedSchema
+        If a variant cannot hold such samples; nothing is written then.
+    ArtifactExists
+        If the dataset holds other data and `overwrite` is not given.
+    PrepareError
+        If the disk or the folder refuses a write.
+    WrongContent
+        If the data read back differ.
     """
     root = Path(data_dir) / check_name(source.name if name is None else name)
     check_readable(root)
     forms = [formats.parse(v) for v in variants]
     for form in forms:
         form.check_schema(source.schema)
-    wanted = list(dict.fromkeys(form.variant for form in forms))
+    requested = list(dict.fromkeys(form.variant for form in forms))
     described = _described(source)
     with os_errors(root), locked(root):
-        before = swept(root, overwrite)
+        before = sweep_and_load(root, overwrite)
         manifest = _manifest_for(root, before, source.schema, described, overwrite)
-        return manifest, Writer(source, manifest, before, overwrite, progress).write_all(wanted)
+        return manifest, ArtifactWriter(source, manifest, before, overwrite, progress).write_all(requested)
 
 
-def writable(schema: Schema) -> tuple[list[str], list[str]]:
-    """Every format that can hold such samples and is installed, and why each of the others is left out."""
-    found, left_out = [], []
+def writable_formats(schema: Schema) -> tuple[list[str], list[IobenchError]]:
+    """Return the installed formats that can hold such samples, and the errors of the others."""
+    writable, skipped = [], []
     for name in formats.names():
         try:
             formats.parse(name).check_schema(schema)
         except IobenchError as error:
-            left_out.append(str(error))
+            skipped.append(error)
         else:
-            found.append(name)
-    return found, left_out
+            writable.append(name)
+    return writable, skipped
 
 
 def _described(source: Source) -> dict[str, Any]:
-    """What the source says of itself, as it comes back out of a manifest; SourceError where it cannot."""
+    """Return the source's description as a manifest restores it; raises SourceError if it cannot."""
     try:
         return storable(source.schema, source.description)
     except (TypeError, ValueError) as error:
-        raise SourceError(f"--source {source.name}: it cannot be stored: {error}") from error
+        raise SourceError(f"source {source.name} cannot be stored: {error}", kind="not-storable") from error
 
 
-def swept(root: Path, overwrite: bool) -> Manifest | None:
-    """Step 1: the manifest on disk, if any, and nothing beside what it lists.
+def sweep_and_load(root: Path, overwrite: bool) -> Manifest | None:
+    """Run step 1: load the manifest on disk, if any, and remove folders that it does not list.
 
-    Where it cannot be read, nobody knows what belongs to it: only `overwrite` goes on then, and
-    all sealed folders stay until a new manifest is listed.
+    If it cannot be read, the folders that belong to it are unknown: prepare continues only with `overwrite`,
+    and all sealed folders stay until a new manifest is listed.
     """
     remove_temporary(root)
     if not os.path.lexists(root / FILE_NAME):
@@ -107,21 +133,24 @@ def swept(root: Path, overwrite: bool) -> Manifest | None:
 def _manifest_for(
     root: Path, before: Manifest | None, schema: Schema, described: dict[str, Any], overwrite: bool
 ) -> Manifest:
-    """The manifest to extend, or to begin; ArtifactExists where that would replace other data unasked.
+    """Return the manifest to extend or to begin.
 
-    What was added of the same data stays listed, whatever is overwritten.
+    Added data of the same content stay listed even with `overwrite`. Raises ArtifactExists if the folder
+    holds other data and `overwrite` is not given.
     """
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     same = before is not None and (before.schema, before.source) == (schema, described)
     if before is not None and same and before.added:
-        kept = {v: a for v, a in before.artifacts.items() if a.added or not overwrite}
-        return dataclasses.replace(before, artifacts=kept)
+        staying = {v: a for v, a in before.artifacts.items() if a.added or not overwrite}
+        return dataclasses.replace(before, artifacts=staying)
     if before is None or overwrite:
         return Manifest(root, schema, described, created=now)
     if not same:
         raise ArtifactExists(
-            f"{root} holds other data ({_summary(before.schema, before.source)}); "
-            "use --overwrite to replace it, or another --name"
+            f"the dataset holds other data ({_summary(before.schema, before.source)})",
+            kind="other-data",
+            path=root,
+            hint="use --overwrite to replace it, or another --name",
         )
     return dataclasses.replace(before, artifacts=dict(before.artifacts))
 

@@ -1,7 +1,7 @@
-"""The seal: a small file in an artifact's folder that says whose it is and what it holds.
+"""Seals: a small file in each artifact's folder that identifies the folder and its content.
 
-It ties the folder to one manifest entry, so that no manifest meets files of other data unnoticed,
-and it tells prepare which folders it may remove, and which files in them.
+A seal ties the folder to one manifest entry, so that a manifest never describes files of other data. It also
+tells prepare which folders, and which files in them, it may remove.
 """
 
 from __future__ import annotations
@@ -18,22 +18,20 @@ import msgspec
 from msgspec import Meta
 
 from iobench import formats
-from iobench.base.errors import (
-    IobenchError,
-)
+from iobench.base.errors import IobenchError
 from iobench.dataset.staging import sync_directory
 from iobench.formats import Field
 
-GENERATION = re.compile(r"-[0-9a-f]{8}$")  # at the end of every folder's name
+GENERATION = re.compile(r"-[0-9a-f]{8}$")  # suffix of every folder's name
 FILE_NAME = ".iobench-seal.json"
-MOST_BYTES = 64 << 20  # more is none of ours
+MAX_BYTES = 64 << 20  # a larger file is not a seal
 
 
 class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What prepare knew of a folder when it had verified it."""
+    """Identity of a folder and its content when prepare had verified it."""
 
     iobench_seal: Annotated[int, Meta(ge=1, le=1)]  # the version
-    folder: str  # its name: a copy under another name is somebody else's
+    folder: str  # its name: a copy under another name belongs to the user
     content: int
     ordered: int
     samples: int
@@ -41,7 +39,7 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[str, ...]  # paths below the folder
 
     def same_data(self, other: Seal) -> bool:
-        """Whether both are of the same samples in the same fields."""
+        """Return whether both describe the same samples in the same fields."""
         return (self.content, self.ordered, self.samples, self.fields) == (
             other.content,
             other.ordered,
@@ -51,7 +49,7 @@ class Seal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write(folder: Path, seal: Seal) -> None:
-    """Put a seal into a folder, synced with the folder."""
+    """Write a seal into a folder and sync both to disk."""
     with open(folder / FILE_NAME, "wb") as file:
         file.write(msgspec.json.encode(seal))
         file.flush()
@@ -60,10 +58,10 @@ def write(folder: Path, seal: Seal) -> None:
 
 
 def read(folder: Path) -> Seal | None:
-    """The seal of a folder; None where there is none, or none that is whole."""
+    """Read the seal of a folder; returns None if it is missing or damaged."""
     file = folder / FILE_NAME
     try:
-        if not file.is_file() or file.stat().st_size > MOST_BYTES:
+        if not file.is_file() or file.stat().st_size > MAX_BYTES:
             return None
         return msgspec.json.decode(file.read_bytes(), type=Seal)
     except (OSError, msgspec.DecodeError, ValueError, RecursionError):
@@ -71,23 +69,23 @@ def read(folder: Path) -> Seal | None:
 
 
 def sweep(root: Path, listed: Collection[str]) -> None:
-    """Remove the sealed folders of a dataset that are not listed; what cannot be removed stays for later."""
+    """Remove the sealed folders of a dataset that are not listed; failures are left to the next call."""
     for folder in [path for path in root.iterdir() if path.name not in listed]:
         if folder.is_symlink() or not folder.is_dir():
             continue
         with contextlib.suppress(OSError):
-            found = read(folder)
-            if found is not None and found.folder == folder.name:
-                remove(folder, found)
-            elif not any(folder.iterdir()) and _named_by_us(folder.name):
-                folder.rmdir()  # a removal got as far as the seal
+            sealed = read(folder)
+            if sealed is not None and sealed.folder == folder.name:
+                remove(folder, sealed)
+            elif not any(folder.iterdir()) and _is_generated(folder.name):
+                folder.rmdir()  # a removal was interrupted after the seal was gone
 
 
 def remove(folder: Path, seal: Seal) -> None:
-    """Remove a sealed folder: its own files, then the seal; what somebody put beside them stays.
+    """Remove a sealed folder: its listed files, then the seal. Files of the user in it stay.
 
-    The seal goes last, and only when the folder without the files is on disk, so that a removal
-    that is cut short is known for what it is and can be finished.
+    The seal is removed last, after the removal of the files is on disk, so that an interrupted removal is
+    recognised and finished later.
     """
     for name in seal.files:
         if _inside(folder, name):
@@ -97,7 +95,7 @@ def remove(folder: Path, seal: Seal) -> None:
             try:
                 os.rmdir(inner)
             except OSError as error:
-                if error.errno != errno.ENOTEMPTY:  # somebody's file is in it
+                if error.errno != errno.ENOTEMPTY:  # a file of the user is in it
                     raise
     sync_directory(folder)
     (folder / FILE_NAME).unlink(missing_ok=True)
@@ -105,7 +103,7 @@ def remove(folder: Path, seal: Seal) -> None:
         folder.rmdir()
 
 
-def _named_by_us(name: str) -> bool:
+def _is_generated(name: str) -> bool:
     variant = GENERATION.sub("", name)
     try:
         return formats.parse(variant).variant == variant
@@ -114,7 +112,7 @@ def _named_by_us(name: str) -> bool:
 
 
 def _inside(folder: Path, name: str) -> bool:
-    """Whether a file really is in the folder, whatever is linked where."""
+    """Return whether a file is inside the folder after all links are followed."""
     path = PurePosixPath(name)
     if not path.parts or path.is_absolute() or ".." in path.parts:
         return False

@@ -1,23 +1,22 @@
-"""Folders that appear whole or not at all, and one writer at a time.
+"""Folders that appear complete or not at all, and the lock for one writer at a time.
 
-The protocol of prepare, *write beside, list, sweep*. Each step is on disk before the next begins:
+The protocol of prepare is *write aside, list, sweep*. Each step is on disk before the next begins:
 
 1. Lock the dataset folder. Sweep: remove `.tmp-*`, and sealed folders that the manifest does not list.
-2. Write beside: each artifact into a `.tmp-*` of its own; sync its files and folders; read it
-   back and compare; seal it, sync seal and folder.
-3. Rename it to `<variant>-<generation>`, a name that never was; sync the dataset folder. Nothing
-   lists it yet, so nobody reads it.
-4. List: write the new manifest beside the old one, sync it, rename it over the old one, sync the
-   dataset folder. This rename is the one moment at which old becomes new. Whatever is missing or
-   damaged is listed artifact by artifact; with `--overwrite` all that was asked for is listed at
-   once, when the last of it is verified.
-5. Sweep what the manifest no longer lists: an artifact's files, then its seal, then its folder. A
-   folder of version 1 got its seal before step 4, so that this is known of it too.
+2. Write each artifact into a `.tmp-*` of its own, sync its files and folders, read it back and compare,
+   seal it, and sync seal and folder.
+3. Rename it to `<variant>-<generation>`, a name that has never been used, and sync the dataset folder. The
+   manifest does not list it yet, so no reader sees it.
+4. List: write the new manifest under a temporary name, sync it, rename it over the old one, and sync the
+   dataset folder. This rename is the single moment at which the new data replace the old. Missing or damaged
+   artifacts are listed one by one; with `--overwrite` all requested artifacts are listed together, once the
+   last of them is verified.
+5. Sweep what the manifest no longer lists: an artifact's files, then its seal, then its folder.
 
-Killed before the rename of step 4, the old dataset is whole and the new files are swept by the next
-prepare; killed after it, the new dataset is whole and the old files are. Nothing is ever moved back,
-so no interruption at any place can mix the two. Who fails before that rename removes what it had
-finished; after it, only sweeping is left to do.
+If prepare is killed before the rename of step 4, the old dataset is complete and the next prepare sweeps the
+new files. If it is killed after it, the new dataset is complete and the next prepare sweeps the old files.
+Files are never moved back, so no interruption can mix the two. If prepare fails before that rename, it
+removes what it had finished; after it, only sweeping is left to do.
 """
 
 from __future__ import annotations
@@ -33,10 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from iobench.base.errors import (
-    IobenchError,
-    PrepareError,
-)
+from iobench.base.errors import IobenchError, PrepareError
 
 LOCK, TEMPORARY = ".lock", ".tmp-"
 LOCK_TRIES = 100
@@ -48,7 +44,7 @@ _libc = ctypes.CDLL(None)
 
 @contextlib.contextmanager
 def locked(root: Path) -> Iterator[None]:
-    """Make a dataset folder and keep every other prepare out of it; PrepareError where one is at work."""
+    """Create a dataset folder and lock it; raises PrepareError if another prepare holds the lock."""
     with _lock(root):
         try:
             yield
@@ -68,34 +64,36 @@ def _lock(root: Path) -> IO[str]:
             if os.path.samestat(os.fstat(lock.fileno()), os.stat(root / LOCK)):
                 stack.pop_all()
                 return lock
-        # whoever held the lock removed the folder in between
-    raise PrepareError(f"{root}: another 'iobench prepare' is writing there; wait for it")
+        # the holder of the lock removed the folder in between
+    raise PrepareError(
+        "another 'iobench prepare' is writing", kind="locked", path=root, hint="wait until it has finished"
+    )
 
 
 def _make(root: Path) -> None:
-    """Make a folder and what is missing above it, all on disk."""
+    """Create a folder with its missing parents and sync them to disk."""
     missing = [path for path in (root, *root.parents) if not path.exists()]
     root.mkdir(parents=True, exist_ok=True)
     for path in missing:
-        with contextlib.suppress(PermissionError):  # writing into a folder takes less than reading it
+        with contextlib.suppress(PermissionError):  # a folder may be writable but not readable
             sync_directory(path.parent)
 
 
 def _remove_if_unused(root: Path) -> None:
-    """Remove a folder in which nothing was prepared, so that a refusal leaves none behind."""
+    """Remove a folder that contains only the lock, so that a refused prepare leaves nothing behind."""
     if [path.name for path in root.iterdir()] == [LOCK]:
         (root / LOCK).unlink()
         root.rmdir()
 
 
 def new_generation() -> str:
-    """Eight hexadecimal digits that no folder was named with before."""
+    """Return eight random hexadecimal digits for the name of a folder."""
     return secrets.token_hex(4)
 
 
 @contextlib.contextmanager
 def temporary(root: Path) -> Iterator[Path]:
-    """A path for a new folder that is gone afterwards, unless it was renamed."""
+    """Yield a path for a new folder, which is removed at the end unless it was renamed."""
     folder = root / f"{TEMPORARY}{new_generation()}"
     try:
         yield folder
@@ -104,7 +102,7 @@ def temporary(root: Path) -> Iterator[Path]:
 
 
 def remove_temporary(root: Path) -> None:
-    """Remove what a killed prepare was writing."""
+    """Remove the temporary files of prepares that were killed."""
     for path in root.glob(f"{TEMPORARY}*"):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
@@ -115,11 +113,10 @@ def remove_temporary(root: Path) -> None:
 
 @contextlib.contextmanager
 def writing_back(folder: Path) -> Iterator[None]:
-    """While the body writes into a folder, keep the disk busy with what is already written.
+    """Start write-back of a folder's files regularly while the body writes them.
 
-    Else the kernel starts only at the final sync, and writing takes as long as producing the
-    data and storing it one after the other. sync_file_range(2) neither waits nor takes an
-    error away from that sync, which reports it.
+    Otherwise the kernel starts at the final sync, and producing and storing the data do not overlap.
+    sync_file_range(2) neither waits nor consumes errors, which the final sync still reports.
     """
     done = threading.Event()
 
@@ -139,7 +136,7 @@ def writing_back(folder: Path) -> Iterator[None]:
 
 
 def sync(folder: Path) -> None:
-    """Put a folder and everything below it on disk: the files, then the folders from the inside out."""
+    """Sync a folder to disk: all files below it, then the folders from the inside out."""
     for inner, _, names in os.walk(folder, topdown=False):
         for name in names:
             with open(os.path.join(inner, name), "rb") as file:
@@ -148,7 +145,7 @@ def sync(folder: Path) -> None:
 
 
 def sync_directory(folder: Path) -> None:
-    """Put a directory's entries on disk."""
+    """Sync the entries of a directory to disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -158,11 +155,12 @@ def sync_directory(folder: Path) -> None:
 
 @contextlib.contextmanager
 def os_errors(root: Path) -> Iterator[None]:
-    """Whatever the operating system refuses, as one line about the folder it happened in."""
+    """Convert an OSError in the body to a PrepareError about its file, by default `root`."""
     try:
         yield
     except IobenchError:
         raise
     except OSError as error:  # libraries put several lines into strerror
         reason = os.strerror(error.errno) if error.errno else str(error).splitlines()[0]
-        raise PrepareError(f"{error.filename or root}: {reason}; nothing half-written was kept") from error
+        problem = f"{reason} (incomplete files were removed)"
+        raise PrepareError(problem, path=error.filename or root) from error

@@ -1,4 +1,4 @@
-"""Rereading artifacts against the manifest."""
+"""Verification of artifacts: reread them and compare with the manifest."""
 
 from __future__ import annotations
 
@@ -13,89 +13,100 @@ from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from iobench import formats
-from iobench.base.errors import (
-    REPREPARE,
-    IobenchError,
-    WrongContent,
-    corrupt,
-)
+from iobench.base.errors import REPREPARE, IobenchError, MissingDependency, WrongContent, corrupt
 from iobench.base.text import reason
 from iobench.dataset.checksum import Checksum
-from iobench.dataset.manifest import Manifest, Opener, unusable
+from iobench.dataset.manifest import Manifest, Opener, missing_libraries
 from iobench.dataset.sources import BATCH_BYTES
 from iobench.formats import Batch
 from iobench.host.bus_errors import guarded
 
-READER_BYTES = 256 << 20  # read through one reader: its mapped pages count as memory until it closes
+READER_BYTES = 256 << 20  # read through one reader: mapped pages count as its memory until it closes
 
-Progress = Callable[[str, int, int], None]  # (what, bytes done, bytes in all)
-Report = Callable[[int, int], None]  # the same of what is known
+Progress = Callable[[str, int, int], None]  # (activity, bytes done, bytes in total)
+Report = Callable[[int, int], None]  # the same for a known activity
 
 
-def silent(what: str, done: int, total: int) -> None:
-    """Report no progress."""
+def no_progress(activity: str, done: int, total: int) -> None:
+    """Ignore a report of progress."""
 
 
 def verify(
     manifest: Manifest,
     variants: Sequence[str] = (),
     *,
-    progress: Progress = silent,
-    leave_out: Callable[[str], None] = lambda sentence: None,
-) -> dict[str, str | None]:
-    """What is wrong with each artifact (all of them by default): None where it is intact.
+    progress: Progress = no_progress,
+    on_skip: Callable[[MissingDependency], None] = lambda error: None,
+) -> dict[str, IobenchError | None]:
+    """Reread artifacts and compare them with the manifest.
 
-    Where none is named, those whose library is not installed are left out, and said to `leave_out`.
-    UnknownFormat or InvalidOption where a variant is none.
+    Parameters
+    ----------
+    manifest : Manifest
+        The dataset.
+    variants : sequence of str
+        Variants to verify; all by default, except those whose library is not installed.
+    progress : callable
+        Called with the activity, the bytes done and the bytes in total.
+    on_skip : callable
+        Called with the error of each variant that is skipped for its missing library.
+
+    Returns
+    -------
+    dict of str to IobenchError or None
+        The damage of each variant; None if it is intact.
+
+    Raises
+    ------
+    UnknownFormat, InvalidOption
+        If a name is not a variant.
     """
-    found: dict[str, str | None] = {}
-    missing = {} if variants else unusable(manifest)
+    missing = {} if variants else missing_libraries(manifest)
     for error in missing.values():
-        leave_out(str(error))
+        on_skip(error)
     named = [formats.parse(v).variant for v in variants] or list(manifest.artifacts)
-    for variant in (one for one in named if one not in missing):
-        found[variant] = problem_of(manifest, variant, progress)
-    return found
+    return {variant: find_damage(manifest, variant, progress) for variant in named if variant not in missing}
 
 
-def problem_of(manifest: Manifest, variant: str, progress: Progress = silent) -> str | None:
-    """What is wrong with an artifact that is reread in order; None where it is intact."""
+def find_damage(manifest: Manifest, variant: str, progress: Progress = no_progress) -> IobenchError | None:
+    """Reread an artifact in order and return its damage; None if it is intact."""
     try:
         verify_artifact(manifest, variant, progress)
     except IobenchError as error:
-        return str(error)
+        return error.changed()
     return None
 
 
-def verify_artifact(manifest: Manifest, variant: str, progress: Progress = silent) -> None:
-    """Reread an artifact in order; WrongContent or CorruptArtifact where it differs from the manifest.
+def verify_artifact(manifest: Manifest, variant: str, progress: Progress = no_progress) -> None:
+    """Reread an artifact in order; raises WrongContent or CorruptArtifact if it differs from the manifest.
 
-    Files touched since they were verified are read by a child process, because a library may
-    abort on what it finds in a damaged page.
+    Files touched since they were verified are read by a child process, because libraries may abort on a
+    damaged page.
     """
-    opener, place = manifest.opener(variant), manifest.place_of(variant)
-    # a library that must not be forked is not one that aborts
+    opener, location = manifest.opener(variant), manifest.location_of(variant)
+    # libraries that cannot be forked do not abort
     here = manifest.unchanged(variant) or not opener.format.forkable
     read = content_of if here else _content_in_child
-    with place.advising(), _readable(opener.path):
-        found = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
-    compare(manifest.checksums_of(variant), opener.path, found, place.repair)
+    with location.hinting(), _corrupt_on_os_error(opener.path):
+        content = read(opener, lambda done, total: progress(f"verifying {variant}", done, total))
+    compare(manifest.checksums_of(variant), opener.path, content, location.hint)
 
 
 @contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn an OSError of the disk under an artifact into CorruptArtifact."""
+def _corrupt_on_os_error(path: Path) -> Iterator[None]:
+    """Convert an OSError of the disk in the body to CorruptArtifact."""
     try:
         yield
-    except IobenchError:  # some of which are an OSError, too
+    except IobenchError:  # some of these are also an OSError
         raise
     except OSError as error:
         file = Path(str(error.filename or path))
-        raise corrupt(file, "a file that can be read", error.strerror or reason(error)) from error
+        cause = error.strerror or reason(error)
+        raise corrupt(file, "a file that can be read", cause, kind="read-error") from error
 
 
 def content_of(opener: Opener, report: Report = lambda done, total: None) -> Checksum:
-    """The checksum of an artifact, read back in order through its reader."""
+    """Return the checksum of an artifact, read in order through its reader."""
     check, done, total = Checksum(opener.schema), 0, opener.schema.logical_bytes
     report(0, total)
     opener.check()
@@ -108,41 +119,50 @@ def content_of(opener: Opener, report: Report = lambda done, total: None) -> Che
 
 def _content_in_child(opener: Opener, report: Report) -> Checksum:
     report(0, opener.schema.logical_bytes)
-    # forked: a spawned child would need the caller's main module to be importable
+    # fork: a spawned child would have to import the caller's main module
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(1, mp_context=context, initializer=_discard_stderr) as pool:
         try:
-            found = pool.submit(content_of, opener).result()
+            content = pool.submit(content_of, opener).result()
         except BrokenProcessPool as error:
-            raise corrupt(
-                opener.path, "an artifact that can be read", "damage that ended its reader"
-            ) from error
+            cause = "damage that crashed its reader"
+            raise corrupt(opener.path, "a readable artifact", cause, kind="reader-crashed") from error
     report(opener.schema.logical_bytes, opener.schema.logical_bytes)
-    return found
+    return content
 
 
 def _discard_stderr() -> None:
-    """Keep what a library says before it aborts off the terminal: the error says it in one line."""
+    """Hide the last words of a library that aborts: the error has them in one line."""
     faulthandler.disable()
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def compare(expected: tuple[int, int], folder: Path, found: Checksum, repair: str = REPREPARE) -> None:
-    """Raise WrongContent where the checksums, that in order too, of what is in a folder are others."""
-    if (found.content, found.ordered) == expected:
+def compare(expected: tuple[int, int], folder: Path, content: Checksum, hint: str = REPREPARE) -> None:
+    """Raise WrongContent if content or order of the data in a folder differ from the expected checksums."""
+    if (content.content, content.ordered) == expected:
         return
-    content = expected[0]
-    what = "samples in another order" if found.content == content else "other content"
+    same = content.content == expected[0]
     raise WrongContent(
-        f"{folder}: {what}: expected checksum {content:016x}, found {found.content:016x}; {repair}"
+        "samples in another order" if same else "other content",
+        kind="other-order" if same else "other-content",
+        path=folder,
+        expected=f"checksum {expected[same]:016x}",
+        found=f"{content.ordered if same else content.content:016x}",
+        hint=hint,
     )
 
 
 def read_back(opener: Opener, rows: int | None = None) -> Iterator[Batch]:
-    """All samples in order, in fresh arrays; reopens the reader now and then to give mapped pages back.
+    """Yield all samples in order, in new arrays.
 
-    `rows`: of each batch, by default as many as make BATCH_BYTES. OSError where the disk fails, under a
-    map too.
+    Reopens the reader regularly to release mapped pages. Raises OSError if the disk fails, even under a map.
+
+    Parameters
+    ----------
+    opener : Opener
+        The artifact.
+    rows : int, optional
+        Samples of a batch; by default as many as make BATCH_BYTES.
     """
     schema = opener.schema
     rows = rows or schema.batch_rows(BATCH_BYTES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from pathlib import Path
 import iobench
 from _faults.attacked import done, holds
 from iobench import Manifest
-from iobench.dataset import index_cache, seal
+from iobench.dataset import index_cache
 from iobench.dataset.checksum import Checksum
 
 NAME, SMALL = "d", 4096  # the latter in elements
@@ -109,7 +108,7 @@ def go_on(scenario: Scenario, data_dir: Path, call: Call, elements: int = SMALL)
     wrong = {variant: problem for variant, problem in iobench.verify(manifest).items() if problem}
     if wrong or not set(call.variants) <= set(manifest.artifacts):
         raise NotWhole(f"prepared again, but not right: {wrong or sorted(manifest.artifacts)}")
-    folders = {artifact.folder_name for artifact in manifest.artifacts.values()}
+    folders = {artifact.folder for artifact in manifest.artifacts.values()}
     left = {path.name for path in root.iterdir()} - {".lock", "manifest.json", index_cache.FOLDER, *folders}
     left |= {path.name for path in (root / index_cache.FOLDER).glob("*") if path.stem not in folders}
     if left:
@@ -120,18 +119,6 @@ def truncate(variant: str, root: Path) -> None:
     """Damage one artifact so that its repair is asked for."""
     file = max(Manifest.load(root).files_of(variant), key=lambda path: path.stat().st_size)
     os.truncate(file, file.stat().st_size // 2)
-
-
-def to_version_1(root: Path) -> None:
-    """Make of a dataset what iobench made before folders had generations and seals."""
-    body = json.loads((root / "manifest.json").read_text())
-    body["manifest_version"] = 1
-    del body["logical_bytes"]
-    for variant, entry in body["artifacts"].items():
-        folder = root / entry.pop("folder")
-        (folder / seal.FILE_NAME).unlink()
-        folder.rename(root / variant)
-    (root / "manifest.json").write_text(json.dumps(body))
 
 
 def scenarios(formats: Sequence[str]) -> list[Scenario]:
@@ -145,7 +132,6 @@ def scenarios(formats: Sequence[str]) -> list[Scenario]:
         Scenario("overwrite", old, new),
         Scenario("overwrite by the same", old, Call(0, some, overwrite=True, images=images)),
         Scenario("repair", old, old, functools.partial(truncate, rest[0]), damaged=rest[0]),
-        Scenario("overwrite version 1", old, new, to_version_1),
     ]
 
 

@@ -26,7 +26,7 @@ class Verify:
         """LoaderFailed where it says that something is wrong."""
         problem = iobench.verify(Manifest.load(root), [variant])[variant]
         if problem is not None:
-            raise LoaderFailed(problem)
+            raise LoaderFailed(str(problem))
 
 
 class Run:
@@ -44,7 +44,7 @@ class Run:
         )
         found = iobench.run(Manifest.load(root), options, out=root.parent / "out.jsonl")
         for problem in found.failures.values():
-            raise LoaderFailed(problem)
+            raise problem
         assert len(found.records) == 2, found.records
 
 

@@ -1,101 +1,118 @@
-"""The shared NDArray that every format stores: generated, or the user's own files."""
+"""Sources of the samples that every format stores: generated data, or the user's own files."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from iobench import formats
-from iobench.base.errors import (
-    SourceError,
-)
-from iobench.dataset.sources._base import BATCH_BYTES, Source, ahead, checked, default_name
-from iobench.dataset.sources._files import holds_images, reading
-from iobench.dataset.sources._first import FirstSamples
+from iobench.base.errors import SourceError
+from iobench.dataset.sources._first_samples import FirstSamples
+from iobench.dataset.sources._regular_files import contains_images, source_errors
+from iobench.dataset.sources._source import BATCH_BYTES, Source, checked, default_name, prefetched
 from iobench.dataset.sources.synthetic import Synthetic
-from iobench.formats import choice
+from iobench.formats import split_selection
 
 __all__ = [
     "BATCH_BYTES",
     "FirstSamples",
     "Source",
     "Synthetic",
-    "ahead",
     "checked",
+    "convertible",
     "default_name",
     "open_source",
-    "read_by_prepare",
+    "prefetched",
 ]
 
-# single files that a process apart reads: a format, or what is as good as one
-READ_APART = {".h5": "hdf5", ".hdf5": "hdf5", ".pt": "torch", ".pth": "torch", ".csv": "csv"}
-CONVERTED = (".npz", ".pt", ".pth", ".csv")  # that no format reads where they lie
+# single files that the sandbox reads: the format, or the adapter of `sandbox_worker`
+SANDBOXED = {".h5": "hdf5", ".hdf5": "hdf5", ".pt": "torch", ".pth": "torch", ".csv": "csv"}
+CONVERTED = (".npz", ".pt", ".pth", ".csv")  # that no format reads in place
 
 
 def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Source:
-    """The user's data at `path`: .npy, .npz, .pt, .csv, a folder of images, or any format that can be read.
+    """Open the user's data as a source.
 
-    Some arrays of a file with several are `FILE::NAME,NAME`; a group of an HDF5 file is a name, too.
-    `sample_shape` is the shape images are resized and cropped to; other sources have their own.
-    SourceError where there is nothing, or nothing that can be stored.
+    Parameters
+    ----------
+    path : Path
+        A .npy, .npz, .pt, .csv, .h5 or .hdf5 file, a folder of images, or data in any readable format.
+        ``FILE::NAME,NAME`` selects arrays of a file with several, or groups of an HDF5 file.
+    sample_shape : tuple of int, optional
+        Shape that images are resized and cropped to. Other data have their own.
+
+    Raises
+    ------
+    SourceError
+        If there are no data (`missing-file`), or they cannot be read or stored.
     """
-    with reading(path):
+    with source_errors(path):
         return _open(path, sample_shape)
 
 
-def read_by_prepare(path: Path) -> bool:
-    """Whether data that no format recognises are of a kind that `open_source` reads."""
-    return holds_images(path) if path.is_dir() else path.suffix.lower() in CONVERTED
+def convertible(path: Path) -> bool:
+    """Return whether `open_source` reads data that no format recognises."""
+    return contains_images(path) if path.is_dir() else path.suffix.lower() in CONVERTED
 
 
 def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
-    path, chosen = choice(path)
+    path, chosen = split_selection(path)
     if not path.exists():
-        raise SourceError(f"--source {path}: there is no such file or folder")
+        raise SourceError("no such file or folder", kind="missing-file", path=path)
     suffix = "" if path.is_dir() else path.suffix.lower()
-    if chosen and suffix not in (".npz", *READ_APART):
+    if chosen and suffix not in (".npz", *SANDBOXED):
         raise SourceError(
-            f"--source {path}: ::{','.join(chosen)} chooses arrays of .npz, .pt, .csv, .h5 and .hdf5 files "
-            "alone; leave it out"
+            "only arrays of .npz, .pt, .csv, .h5 and .hdf5 files can be selected",
+            kind="not-selectable",
+            path=path,
+            hint=f"omit ::{','.join(chosen)}",
         )
-    if path.is_dir() and (sample_shape is not None or holds_images(path)):
-        from iobench.dataset.sources.images import ImageFolder
+    if path.is_dir() and (sample_shape is not None or contains_images(path)):
+        from iobench.dataset.sources.image_folder import ImageFolder
 
         return ImageFolder(path, sample_shape or (3, 224, 224))
     if sample_shape is not None:
-        raise SourceError(f"--source {path}: --sample-shape is for folders of images and generated data")
-    if suffix in (".npy", ".npz"):
-        from iobench.dataset.sources.numpy_files import Npy, Npz
-
-        return Npy(path) if suffix == ".npy" else Npz(path, chosen)
-    from iobench.dataset.sources.others import OthersData, OthersFile, regular_files
-
-    if suffix in READ_APART:
-        return OthersFile(path, READ_APART[suffix], chosen)
-    return OthersData(regular_files(path), _recognised(path))
-
-
-def _recognised(path: Path) -> str:
-    """The only format that recognises data; SourceError where none does, or several do."""
-    from iobench.dataset import apart
-
-    recognised = apart.recognise(path.resolve())
-    if recognised.mixed:
-        raise SourceError(f"--source {path}: {recognised.mixed}")
-    found = recognised.formats
-    if len(found) == 1:
-        return found[0]
-    if found:
         raise SourceError(
-            f"--source {path}: {' and '.join(found)} both recognise it; say which with 'iobench add "
-            "PATH --format F --name N', then 'iobench prepare --name N' converts it"
+            "--sample-shape is for folders of images and generated data",
+            kind="conflicting-options",
+            path=path,
+            hint="omit --sample-shape",
         )
+    if suffix in (".npy", ".npz"):
+        from iobench.dataset.sources.numpy_files import NpyFile, NpzFile
+
+        return NpyFile(path) if suffix == ".npy" else NpzFile(path, chosen)
+    from iobench.dataset.sources.sandboxed import FormatSource, SandboxedFile, regular_files
+
+    if suffix in SANDBOXED:
+        return SandboxedFile(path, SANDBOXED[suffix], chosen)
+    return FormatSource(regular_files(path), _sniffed(path))
+
+
+def _sniffed(path: Path) -> str:
+    """Return the only format that recognises the data; raises SourceError if it is not exactly one."""
+    from iobench.dataset import sandbox
+
+    result = sandbox.sniff(path.resolve())
+    if result.ambiguity:
+        hint = (
+            "name the entry to read"
+            if result.members
+            else "run 'iobench add PATH --format F --name N', then convert it with 'iobench prepare --name N'"
+        )
+        raise SourceError(result.ambiguity, kind="ambiguous-format", path=path, hint=hint)
+    if result.formats:
+        return result.formats[0]
+    known = ", ".join(formats.names())
     if path.is_dir():
         raise SourceError(
-            f"--source {path}: no format recognises it ({', '.join(formats.names())}), and there "
-            "is no image in it; images go into one subfolder per label"
+            f"no format recognises the folder ({known}), and it contains no image",
+            kind="unrecognised",
+            path=path,
+            hint="put images into one subfolder per label",
         )
     raise SourceError(
-        f"--source {path}: {path.suffix or 'a file without a suffix'} is not read, and no "
-        f"format recognises it ({', '.join(formats.names())}); give "
-        ".npy, .npz, .pt, .csv, .h5, .hdf5 or a folder of images"
+        f"{path.suffix or 'a file without a suffix'} is not read, and no format recognises it ({known})",
+        kind="unrecognised",
+        path=path,
+        hint="give .npy, .npz, .pt, .csv, .h5, .hdf5 or a folder of images",
     )

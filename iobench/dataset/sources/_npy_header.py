@@ -1,4 +1,4 @@
-"""The header of a .npy file, read from a stream that may hold anything."""
+"""Header of a .npy file, read from an untrusted stream."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from iobench.base.text import reason, shortened
 
-MAX_HEADER_BYTES = 10_000  # NumPy's own limit, which it checks only after having read all of it
-# A header is Python source, and a damaged one fails in any way that source can.
+MAX_HEADER_BYTES = 10_000  # NumPy's own limit, which it checks only after reading everything
+# A header is a Python literal, and parsing a damaged one raises any of these.
 _DAMAGE = (
     ValueError,
     SyntaxError,
@@ -27,16 +27,16 @@ _DAMAGE = (
 )
 
 
-class Stream(Protocol):
-    """What a header is read from."""
+class ByteStream(Protocol):
+    """Stream that a header is read from."""
 
     def read(self, size: int, /) -> bytes:
-        """At most so many bytes, none at the end."""
+        """Read at most `size` bytes; none at the end."""
 
 
 @dataclass(frozen=True)
-class Header:
-    """What a .npy file says of its array; `offset` is that of the first byte of data."""
+class NpyHeader:
+    """Array in a .npy file; `offset` is that of its first byte of data."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -45,14 +45,14 @@ class Header:
 
     @property
     def data_bytes(self) -> int:
-        """The bytes that the array takes."""
+        """Size of the array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
-def read_header(stream: Stream) -> Header:
-    """The header at the beginning of a stream, of which no more than the header is read.
+def read_header(stream: ByteStream) -> NpyHeader:
+    """Read the header at the beginning of a stream, and nothing after it.
 
-    ValueError, in words, where there is none, or it promises what no array can be.
+    Raises ValueError if there is none, or it describes no valid array.
     """
     magic = _exactly(stream, np.lib.format.MAGIC_LEN)
     with warnings.catch_warnings():
@@ -63,9 +63,7 @@ def read_header(stream: Stream) -> Header:
             size = _exactly(stream, size_bytes)
             length = int.from_bytes(size, "little")
             if length > MAX_HEADER_BYTES:
-                raise ValueError(
-                    f"its header would have {length:,} bytes; NumPy's have below {MAX_HEADER_BYTES:,}"
-                )
+                raise ValueError(f"header of {length:,} bytes, at most {MAX_HEADER_BYTES:,} are valid")
             text = io.BytesIO(size + _exactly(stream, length))
             read = (
                 np.lib.format.read_array_header_1_0
@@ -74,18 +72,18 @@ def read_header(stream: Stream) -> Header:
             )
             shape, fortran, dtype = read(text)
         except _DAMAGE as error:
-            raise ValueError(f"its header is damaged: {reason(error)}") from error
+            raise ValueError(f"damaged header ({reason(error)})") from error
     if len(shape) > 64 or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
-        described = ", ".join(hex(n) for n in shape[:64])  # decimal is refused for very long numbers
-        raise ValueError(f"its header is damaged: ({shortened(described)}) is no shape")
-    return Header(shape, dtype, fortran, len(magic) + size_bytes + length)
+        described = ", ".join(hex(n) for n in shape[:64])  # Python refuses very long decimal numbers
+        raise ValueError(f"damaged header (invalid shape {shortened(described)})")
+    return NpyHeader(shape, dtype, fortran, len(magic) + size_bytes + length)
 
 
-def _exactly(stream: Stream, count: int) -> bytes:
+def _exactly(stream: ByteStream, count: int) -> bytes:
     data = b""
     while len(data) < count:
         piece = stream.read(count - len(data))
         if not piece:
-            raise ValueError("it ends before its header does")
+            raise ValueError("truncated header")
         data += piece
     return data

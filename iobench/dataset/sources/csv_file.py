@@ -1,4 +1,4 @@
-"""A .csv table of numbers, read by the child of `apart`: each column is a field of single numbers."""
+"""Adapter of the sandbox for .csv tables of numbers: each column is a field of scalars."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench import formats
-from iobench.base.errors import (
-    CorruptArtifact,
-    MissingDependency,
-)
+from iobench.base.errors import CorruptArtifact, MissingDependency
 from iobench.base.text import reason, shortened
 from iobench.formats import (
     Array,
@@ -21,7 +18,7 @@ from iobench.formats import (
     Field,
     Reader,
     Schema,
-    same,
+    identity,
 )
 
 try:
@@ -29,55 +26,58 @@ try:
     from pyarrow import csv
 except ImportError as error:
     raise MissingDependency(
-        "a .csv source needs pyarrow, which is not installed: pip install 'iobench[parquet]'"
+        "a .csv source needs pyarrow, which is not installed", hint="pip install 'iobench[parquet]'"
     ) from error
 
 
-class Csv:
-    """What a format is to whoever reads: a schema, and readers that go through in order."""
+class CsvAdapter:
+    """The methods of a format that the sandbox uses; its readers read in order only."""
 
     name = variant = "csv"
 
     def check(self, path: Path, schema: Schema) -> None:
-        """Nothing: every cell is looked at when it is read."""
+        """Do nothing: every cell is checked when it is read."""
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
-        """The columns that the first line names, or those that follow `::`, and as many samples as lines.
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of the columns in the first line, or of those named after `::`.
 
-        The whole file is read once, which tells how many there are, and that all of it is numbers.
+        The whole file is read once to count its lines and to check that all cells are numbers.
         """
-        path, chosen = formats.choice(path)
+        path, chosen = formats.split_selection(path)
         columns, samples = dict[str, Any](), 0
         for piece in _pieces(path):
             columns = columns or {one.name: one.type for one in piece.schema}
-            wanted = formats.choose(path, columns, chosen)
-            for name in wanted:
+            names = formats.select_arrays(path, columns, chosen)
+            for name in names:
                 _check_column(path, name, piece.column(name), samples)
             samples += len(piece)
         if not samples:
-            raise CorruptArtifact(f"{path}: it holds no line of numbers below the names of its columns")
+            raise CorruptArtifact("no numbers below the line of column names", kind="empty", path=path)
         if all(_is_number(name) for name in columns):
             raise CorruptArtifact(
-                f"{path}: its first line is numbers; it must name the columns, like x,y,label"
+                "the first line contains numbers",
+                kind="no-column-names",
+                path=path,
+                hint="add a first line that names the columns, like x,y,label",
             )
-        shapes = {name: ((samples,), np.dtype(columns[name].to_pandas_dtype())) for name in wanted}
+        shapes = {name: ((samples,), np.dtype(columns[name].to_pandas_dtype())) for name in names}
         return formats.arrays_schema(path, shapes, columns)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> CsvReader:
-        """Rows in order."""
+        """Open a reader of rows in order."""
         return CsvReader(path, schema)
 
 
 class CsvReader(Reader):
-    """Goes through the lines once: rows are asked for in order."""
+    """Reader that goes through the lines once, in order."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
         super().__init__(schema)
         self._path, self._pieces = path, _pieces(path)
         self._left: dict[str, Array] = schema.empty(0)
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
-        """Not to be had from lines."""
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Raise NotImplementedError: lines have no random access."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -105,28 +105,38 @@ class CsvReader(Reader):
             return {
                 field.name: named[field.name].to_numpy(zero_copy_only=False) for field in self.schema.fields
             }
-        raise CorruptArtifact(f"{self._path}: it ends early; it was cut while it was read")
+        raise CorruptArtifact("truncated while it was read", kind="truncated", path=self._path)
 
 
 def _pieces(path: Path) -> Iterator[Any]:
-    """The table in record batches of about 1 MiB; a column's type is what its first piece shows."""
+    """Yield the table in record batches of about 1 MiB; the first one determines each column's type."""
     try:
         with csv.open_csv(path, convert_options=csv.ConvertOptions(strings_can_be_null=True)) as opened:
             yield from opened
     except (pyarrow.ArrowException, OSError, ValueError) as error:
-        raise CorruptArtifact(f"{path}: cannot be read as a table of numbers: {reason(error)}") from error
+        problem = f"cannot be read as a table of numbers: {reason(error)}"
+        raise CorruptArtifact(problem, kind="not-a-table", path=path) from error
 
 
 def _check_column(path: Path, name: str, column: Any, before: int) -> None:
     if column.null_count:
         row = before + column.is_null().to_pylist().index(True)
         raise CorruptArtifact(
-            f"{path}: column {shortened(name)} has an empty cell in sample {row}; fill it, or leave it out"
+            f"column {shortened(name)} has an empty cell in sample {row}",
+            kind="empty-cell",
+            path=path,
+            hint="fill it, or select other columns with '::'",
         )
     if not (pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)) and not (
         pyarrow.types.is_boolean(column.type)
     ):
-        raise CorruptArtifact(f"{path}: column {shortened(name)} is {column.type}, {formats.NO_NUMBER}")
+        raise CorruptArtifact(
+            f"column {shortened(name)}: unsupported dtype",
+            kind="unsupported-dtype",
+            path=path,
+            found=column.type,
+            hint=formats.DTYPE_HINT,
+        )
 
 
 def _is_number(text: str) -> bool:

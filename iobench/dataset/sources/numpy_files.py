@@ -1,4 +1,4 @@
-"""The user's .npy and .npz files, read in pieces; nothing in them is ever unpickled."""
+"""Sources of .npy and .npz files, which are read in pieces and never unpickled."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, BinaryIO
 
 import numpy as np
 
-from iobench.base.errors import (
-    SourceError,
-)
+from iobench.base.errors import SourceError
 from iobench.base.text import reason, shortened
-from iobench.dataset.sources._base import BATCH_BYTES, FileSource
-from iobench.dataset.sources._files import fill
-from iobench.dataset.sources._npy_header import Header, read_header
-from iobench.dataset.sources._schema import NO_NUMBER, choose, how_to_choose, schema_of
+from iobench.dataset.sources._npy_header import NpyHeader, read_header
+from iobench.dataset.sources._regular_files import fill
+from iobench.dataset.sources._source import BATCH_BYTES, FileSource
+from iobench.dataset.sources._source_schema import DTYPE_HINT, arrays_schema, select_arrays, selection_hint
 from iobench.formats import Array, Batch, raw_bytes
 
-# What a damaged archive raises; ValueError is for damaged headers and for locked or overlapping members.
+# Errors of damaged archives; ValueError is for damaged headers and for locked or overlapping members.
 DAMAGE = (
     ValueError,
     EOFError,
@@ -34,11 +32,11 @@ DAMAGE = (
 )
 PIECE_BYTES = 1 << 20  # unpacked at a time
 MAX_DIRECTORY_BYTES = 4 << 20  # of an archive: tens of thousands of members, each of which takes memory
-SMALL_COLUMN_BYTES = 4096  # below, reading all of a column costs no more than asking for a part of it
+SMALL_COLUMN_BYTES = 4096  # below, reading a whole column costs no more than a part of it
 
 
-class Npy(FileSource):
-    """One array, which becomes the field `x`."""
+class NpyFile(FileSource):
+    """A .npy file; its array is the field `x`."""
 
     kind = "npy"
 
@@ -48,14 +46,14 @@ class Npy(FileSource):
             try:
                 self._header = read_header(file)
             except ValueError as error:
-                raise _unreadable(path, error) from error
-        self.schema = schema_of(path, {"x": (self._header.shape, self._header.dtype)})
-        there = self._stamp.bytes - self._header.offset
-        if there != self._header.data_bytes:
-            raise _unreadable(path, f"its header promises {_counted(self._header, there)}")
+                raise _unreadable(path, reason(error)) from error
+        self.schema = arrays_schema(path, {"x": (self._header.shape, self._header.dtype)})
+        size = self._state.bytes - self._header.offset
+        if size != self._header.data_bytes:
+            raise _wrong_size(path, self._header, size)
 
     def batches(self) -> Iterator[Batch]:
-        """Rows, a piece of the file at a time."""
+        """Yield rows, one piece of the file at a time."""
         rows, samples = self.schema.batch_rows(BATCH_BYTES), self.schema.samples
         read = self._columns if self._header.fortran else self._rows
         with self.opened() as file:
@@ -68,7 +66,7 @@ class Npy(FileSource):
         return array
 
     def _columns(self, file: BinaryIO, start: int, count: int) -> Array:
-        """The same out of Fortran order, where each element of a sample is a column over all samples."""
+        """Read rows in Fortran order, where each element of a sample is a column over all samples."""
         header, elements = self._header, self.schema.fields[0].elements
         column = header.shape[0] * header.dtype.itemsize
         flat = np.empty((elements, count), header.dtype)
@@ -84,8 +82,8 @@ class Npy(FileSource):
         return np.ascontiguousarray(flat.reshape(*header.shape[:0:-1], count).transpose())
 
 
-class Npz(FileSource):
-    """An archive of arrays, each of which becomes a field; members are streamed side by side."""
+class NpzFile(FileSource):
+    """A .npz archive; each array is a field. Members are read in parallel streams."""
 
     kind = "npz"
 
@@ -97,12 +95,12 @@ class Npz(FileSource):
             except DAMAGE as error:
                 if isinstance(error, SourceError):
                     raise
-                raise _unreadable(path, error) from error
+                raise _unreadable(path, reason(error)) from error
         shapes = {name: (header.shape, header.dtype) for name, header in self._headers.items()}
-        self.schema = schema_of(path, shapes, shapes)
+        self.schema = arrays_schema(path, shapes, shapes)
 
     def batches(self) -> Iterator[Batch]:
-        """Reads all members side by side, a batch of rows at a time."""
+        """Yield batches read from all members in parallel."""
         rows, samples = self.schema.batch_rows(BATCH_BYTES), self.schema.samples
         with self.opened() as file, ExitStack() as stack:
             try:
@@ -113,10 +111,10 @@ class Npz(FileSource):
                 for start in range(0, samples, rows):
                     yield self._batch(streams, min(rows, samples - start))
                 for name, stream in streams.items():
-                    if stream.read(1):  # reading to the end is also what compares a member's checksum
-                        raise EOFError(f"{name}.npy does not end where its header says")
+                    if stream.read(1):  # reading to the end also checks the checksum
+                        raise EOFError(f"{name}.npy is longer than its header says")
             except DAMAGE as error:
-                raise _unreadable(self.path, error) from error
+                raise _unreadable(self.path, reason(error)) from error
 
     def _batch(self, streams: dict[str, IO[bytes]], count: int) -> Batch:
         batch = {}
@@ -126,61 +124,79 @@ class Npz(FileSource):
         return batch
 
 
-def _headers(path: Path, archive: zipfile.ZipFile, chosen: tuple[str, ...]) -> dict[str, Header]:
-    """The header of each chosen member by its name without `.npy`; SourceError where one cannot be taken."""
+def _headers(path: Path, archive: zipfile.ZipFile, chosen: tuple[str, ...]) -> dict[str, NpyHeader]:
+    """Read the headers of the chosen members, by name without `.npy`."""
     members = archive.infolist()
     names = [member.filename.removesuffix(".npy") for member in members]
     available = list(dict.fromkeys(names))
-    wanted = set(choose(path, available, chosen))
-    found: dict[str, Header] = {}
+    selected = set(select_arrays(path, available, chosen))
+    headers: dict[str, NpyHeader] = {}
     for name, member in zip(names, members, strict=True):
-        if name not in wanted:
+        if name not in selected:
             continue
-        what = f"--source {path}: {shortened(member.filename)!r}"
-        why = "is there twice" if name in found else _refused(member)
-        if not why:
-            found[name] = _header(what, archive, member)
-            why = _refused_array(found[name], member.file_size)
-        if why:
-            raise SourceError(f"{what} {why}{how_to_choose(path, available)}")
-    return found
+        try:
+            if name in headers:
+                raise _member_error(path, member, "name-clash", "appears twice")
+            _check_member(path, member)
+            headers[name] = _header(path, archive, member)
+            _check_array(path, member, headers[name])
+        except SourceError as error:
+            hints = [hint for hint in (error.hint, selection_hint(path, available)) if hint]
+            raise error.changed(hint="; ".join(hints) or None) from error.__cause__
+    return headers
 
 
-def _header(what: str, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NpyHeader:
     try:
         with archive.open(member) as stream:
             return read_header(stream)
     except DAMAGE as error:
-        raise SourceError(f"{what} cannot be read: {reason(error)}") from error
+        raise _member_error(path, member, "damaged", f"cannot be read: {reason(error)}") from error
 
 
-def _refused(member: zipfile.ZipInfo) -> str | None:
-    if member.filename.endswith("/"):
-        return "is a folder; an .npz holds .npy files only"
+def _check_member(path: Path, member: zipfile.ZipInfo) -> None:
+    """Raise SourceError if a member of an archive is not an array that np.savez writes."""
     if not member.filename.endswith(".npy"):
-        return "is no .npy file; remove it from the archive"
+        is_folder = member.filename.endswith("/")
+        problem = "is a folder" if is_folder else "is not an .npy file"
+        raise _member_error(path, member, "not-an-array", problem, "remove it from the archive")
     if member.filename.startswith("/") or ".." in member.filename.split("/"):
-        return "has a name that leads out of the archive"
+        raise _member_error(path, member, "invalid-name", "has a name that points out of the archive")
     if member.flag_bits & 1:
-        return "is encrypted; save it without a password"
+        raise _member_error(path, member, "encrypted", "is encrypted", "save it without a password")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        return "is packed in a way that np.savez and np.savez_compressed do not use; save it with one of them"
-    return None
+        hint = "save it with np.savez or np.savez_compressed"
+        raise _member_error(path, member, "unsupported-compression", "has an unsupported compression", hint)
 
 
-def _refused_array(header: Header, size: int) -> str | None:
+def _check_array(path: Path, member: zipfile.ZipInfo, header: NpyHeader) -> None:
+    """Raise SourceError if the array of a member cannot be read."""
     if header.dtype.hasobject:  # before its size, which is that of a pickle
-        return f"is {shortened(str(header.dtype))}, {NO_NUMBER}"
-    if size - header.offset != header.data_bytes:
-        return f"is damaged: its header promises {_counted(header, size - header.offset)}"
+        dtype = shortened(str(header.dtype))
+        raise _member_error(path, member, "unsupported-dtype", f"has the dtype {dtype}", DTYPE_HINT)
+    size = member.file_size - header.offset
+    if size != header.data_bytes:
+        raise _wrong_size(path, header, size, f"{shortened(member.filename)!r}: ")
     if header.fortran:
-        return "is in Fortran order; save np.ascontiguousarray of it"
-    return None
+        hint = "save np.ascontiguousarray of it"
+        raise _member_error(path, member, "fortran-order", "is in Fortran order", hint)
 
 
-def _counted(header: Header, found: int) -> str:
-    ends = "it ends early" if found < header.data_bytes else "more than that array is there"
-    return f"{header.data_bytes:,} bytes of data, {max(0, found):,} follow: {ends}"
+def _member_error(
+    path: Path, member: zipfile.ZipInfo, kind: str, problem: str, hint: str | None = None
+) -> SourceError:
+    return SourceError(f"{shortened(member.filename)!r} {problem}", kind=kind, path=path, hint=hint)
+
+
+def _wrong_size(path: Path, header: NpyHeader, size: int, what: str = "") -> SourceError:
+    short = size < header.data_bytes
+    return SourceError(
+        f"{what}{'fewer' if short else 'more'} bytes of data than its header says",
+        kind="truncated" if short else "trailing-bytes",
+        path=path,
+        expected=f"{header.data_bytes:,}",
+        found=f"{max(0, size):,}",
+    )
 
 
 def _unpack(stream: IO[bytes], name: str, array: Array) -> None:
@@ -188,29 +204,28 @@ def _unpack(stream: IO[bytes], name: str, array: Array) -> None:
     while view:
         piece = stream.read(min(len(view), PIECE_BYTES))
         if not piece:
-            raise EOFError(f"{name}.npy ends early")
+            raise EOFError(f"{name}.npy is truncated")
         view[: len(piece)] = piece
         view = view[len(piece) :]
 
 
 class _Bounded:
-    """A file for zipfile, which trusts what an archive says of its own directory's size."""
+    """File for zipfile that limits the size of the archive's directory, which zipfile trusts."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self.seek, self.tell, self.seekable = file.seek, file.tell, file.seekable
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, or all to the end; BadZipFile where they are too many."""
+        """Read `size` bytes, or all to the end; raises BadZipFile above the limit."""
         data = self._file.read(MAX_DIRECTORY_BYTES + 1 if size < 0 else min(size, MAX_DIRECTORY_BYTES + 1))
         if len(data) > MAX_DIRECTORY_BYTES:
-            raise zipfile.BadZipFile("its directory is longer than one of arrays can be")
+            raise zipfile.BadZipFile("the directory is too long for an archive of arrays")
         return data
 
     def close(self) -> None:
-        """Nothing: whoever opened the file closes it."""
+        """Do nothing: the opener of the file closes it."""
 
 
-def _unreadable(path: Path, error: Exception | str) -> SourceError:
-    said: Any = error if isinstance(error, str) else reason(error)
-    return SourceError(f"--source {path}: cannot be read as {path.suffix}: {said}")
+def _unreadable(path: Path, cause: str) -> SourceError:
+    return SourceError(f"cannot be read as {path.suffix}: {cause}", kind="damaged", path=path)

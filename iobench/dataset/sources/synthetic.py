@@ -1,4 +1,4 @@
-"""Generated data: seeded, the same on every machine, at a stated compressibility."""
+"""Generated data: seeded, identical on every machine, of a given compressibility."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import (
-    SourceError,
-)
-from iobench.dataset.sources._base import BATCH_BYTES, Source
-from iobench.dataset.sources._schema import check_sample
+from iobench.base.errors import SourceError
+from iobench.dataset.sources._source import BATCH_BYTES, Source
+from iobench.dataset.sources._source_schema import check_sample
 from iobench.formats import DTYPES, Batch, Field, Schema
 
 BLOCKS_IN_FLIGHT = 3
@@ -24,12 +22,29 @@ MAX_SEED = 1 << 63
 
 @dataclass
 class Synthetic(Source):
-    """One field `x` of `size` elements: uniform in [0, 1) for floats, the whole range for integers.
+    """Generated data with one field `x`.
 
-    Both parts of a complex number are floats.
-    `compressibility` is the fraction of each sample's elements, at its end, that repeat one
-    value; the rest is noise that no codec shrinks much. Elements that do not fill a whole
-    sample are left out.
+    Floats, and both parts of complex numbers, are uniform in [0, 1); integers have their whole range.
+
+    Parameters
+    ----------
+    size : int
+        Number of elements; a remainder that does not fill a sample is dropped.
+    sample_shape : tuple of int
+        Shape of one sample.
+    dtype : str
+        Dtype of the elements.
+    seed : int
+        Seed of the generator, from 0 to 2^63 - 1.
+    compressibility : float
+        Fraction, from 0 to 1, of each sample's elements, at its end, that repeat one value. The rest is noise
+        that codecs hardly compress.
+
+    Raises
+    ------
+    SourceError
+        If a value is `out-of-range`, the dtype is unknown (`unknown-dtype`), or a sample is too large
+        (`sample-too-large`, `too-many-axes`).
     """
 
     size: int
@@ -40,25 +55,21 @@ class Synthetic(Source):
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
-            raise SourceError(f"dtype {self.dtype!r} is not one of {', '.join(DTYPES)}")
+            known = f"one of {', '.join(DTYPES)}"
+            raise SourceError("dtype", kind="unknown-dtype", expected=known, found=repr(self.dtype))
+        shape, elements = "x".join(map(str, self.sample_shape)), math.prod(self.sample_shape)
         if not self.sample_shape or min(self.sample_shape) < 1:
-            raise SourceError(f"sample shape {self.sample_shape} holds no element")
+            raise SourceError(f"sample shape {self.sample_shape} has no element", kind="invalid-shape")
         if not 0 <= self.compressibility <= 1:
-            raise SourceError(f"compressibility {self.compressibility} is not between 0 and 1")
+            raise _out_of_range("compressibility", "0 to 1", self.compressibility)
         if not 0 <= self.seed < MAX_SEED:
-            raise SourceError(f"seed {self.seed} is negative, or not below 2^63")
-        if self.size < math.prod(self.sample_shape):
-            raise SourceError(
-                f"size {self.size} is less than one sample of {math.prod(self.sample_shape)} elements"
-            )
-        check_sample(
-            f"sample shape {'x'.join(map(str, self.sample_shape))}",
-            self.sample_shape,
-            math.prod(self.sample_shape) * np.dtype(self.dtype).itemsize,
-        )
-        samples = self.size // math.prod(self.sample_shape)
+            raise _out_of_range("seed", "0 to 2^63 - 1", self.seed)
+        if self.size < elements:
+            raise _out_of_range("size", f"at least one sample of {elements:,} elements", self.size)
+        check_sample(f"sample shape {shape}", self.sample_shape, elements * np.dtype(self.dtype).itemsize)
+        samples = self.size // elements
         self.schema = Schema(samples, (Field("x", self.sample_shape, self.dtype),))
-        self.name = f"{self.dtype}-{'x'.join(map(str, self.sample_shape))}-{samples}"
+        self.name = f"{self.dtype}-{shape}-{samples}"
 
     @property
     def description(self) -> dict[str, Any]:
@@ -71,7 +82,7 @@ class Synthetic(Source):
         }
 
     def batches(self) -> Iterator[Batch]:
-        """Blocks made by several threads, in order; each has a generator of its own."""
+        """Yield blocks in order; two threads make them, each block with a generator of its own."""
         count = -(-self.schema.samples // self._block_rows)
         with ThreadPoolExecutor(max_workers=2) as pool:
             ahead = [pool.submit(self._block, i) for i in range(min(count, BLOCKS_IN_FLIGHT))]
@@ -93,6 +104,10 @@ class Synthetic(Source):
         if repeated:
             block[:, -repeated:] = block[:, :1]
         return block.reshape(rows, *self.sample_shape)
+
+
+def _out_of_range(what: str, expected: str, value: float) -> SourceError:
+    return SourceError(what, kind="out-of-range", expected=expected, found=value)
 
 
 def _noise(

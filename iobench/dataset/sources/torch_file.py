@@ -1,7 +1,7 @@
-"""A .pt file of tensors, read by the child of `apart`: mapped, and only what `weights_only` lets through.
+"""Adapter of the sandbox for .pt files of tensors, which are mapped and loaded with `weights_only`.
 
-torch maps the file, so no tensor is in memory before rows of it are asked for. Its restricted unpickler
-makes tensors and plain containers, and runs nothing that the file names.
+torch maps the file, so no tensor is in memory before its rows are read. Its restricted unpickler makes
+tensors and plain containers, and runs nothing that the file names.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ import numpy.typing as npt
 import torch
 
 from iobench import formats
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.base.text import reason, shortened
 from iobench.formats import (
     DTYPES,
@@ -27,27 +25,28 @@ from iobench.formats import (
     Field,
     Reader,
     Schema,
-    same,
+    identity,
 )
 
-SINGLE = "x"  # the field of a tensor that is no dict's
-MOST_LEVELS = 16
+SINGLE = "x"  # field name of a tensor that is not in a dict
+MAX_LEVELS = 16
 DAMAGE = (UnpicklingError, RuntimeError, OSError, ValueError, TypeError, KeyError, EOFError, AttributeError)
+SAVE = "save them with torch.save({'x': x, 'y': y}, file)"
 
 
-class Torch:
-    """What a format is to whoever reads: a schema, and readers."""
+class TorchAdapter:
+    """The methods of a format that the sandbox uses."""
 
     name = variant = "torch"
 
     def check(self, path: Path, schema: Schema) -> None:
-        """Nothing: `open` looks at all there is."""
+        """Do nothing: `open` checks the whole file."""
 
-    def schema_of(self, path: Path, told: Sequence[Field] = ()) -> Schema:
-        """The tensors of a file, or those that follow `::`; their first axis is that of samples."""
-        path, chosen = formats.choice(path)
+    def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
+        """Return the schema of a file's tensors, or of those named after `::`; the first axis is samples."""
+        path, chosen = formats.split_selection(path)
         tensors = _tensors(path)
-        names = formats.choose(path, tensors, chosen)
+        names = formats.select_arrays(path, tensors, chosen)
         shapes = {name: (tuple(tensors[name].shape), _dtype(path, name, tensors[name])) for name in names}
         schema = formats.arrays_schema(path, shapes, tensors)
         for name in names:
@@ -55,26 +54,26 @@ class Torch:
         return schema
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> TorchReader:
-        """Rows of the mapped tensors."""
+        """Open a reader of the mapped tensors."""
         tensors = {formats.field_name(name): tensor for name, tensor in _tensors(path).items()}
         return TorchReader(schema, {field.name: tensors[field.name] for field in schema.fields})
 
 
 class TorchReader(Reader):
-    """Rows out of mapped tensors, whatever their strides."""
+    """Reader of rows of mapped tensors with any strides."""
 
     def __init__(self, schema: Schema, tensors: dict[str, torch.Tensor]) -> None:
         super().__init__(schema)
         self._tensors = tensors
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
-        """One sample in fresh arrays."""
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Return one sample in new arrays."""
         return {
             name: convert(formats.array_of(tensor[row].clone())) for name, tensor in self._tensors.items()
         }
 
     def close(self) -> None:
-        """Drop the tensors, and so the map."""
+        """Drop the tensors and with them the map."""
         self._tensors = {}
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
@@ -87,50 +86,63 @@ class TorchReader(Reader):
 
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Each tensor of a file by its name, nested ones by their path."""
+    """Load the tensors of a file by name; nested ones are named by their path."""
     try:
-        found = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except UnpicklingError as error:  # whose message says how to load it after all
+        loaded = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except UnpicklingError as error:  # torch's message explains how to run the file's code instead
         raise CorruptArtifact(
-            f"{path}: it holds more than tensors, or is damaged, and nothing else is unpickled; save them "
-            "with torch.save({'x': x, 'y': y}, file)"
+            "contains more than tensors, or is damaged; nothing else is unpickled",
+            kind="not-tensors",
+            path=path,
+            hint=SAVE,
         ) from error
     except DAMAGE as error:
-        raise CorruptArtifact(
-            f"{path}: cannot be read as mapped tensors ({reason(error)}); save them anew with "
-            "torch.save({'x': x, 'y': y}, file)"
-        ) from error
-    named = {SINGLE: found} if isinstance(found, torch.Tensor) else found
+        problem = f"cannot be read as mapped tensors: {reason(error)}"
+        raise CorruptArtifact(problem, kind="damaged", path=path, hint=SAVE) from error
+    named = {SINGLE: loaded} if isinstance(loaded, torch.Tensor) else loaded
     tensors: dict[str, torch.Tensor] = {}
-    _collect(path, "", named, tensors, MOST_LEVELS)
+    _collect(path, "", named, tensors, MAX_LEVELS)
     return tensors
 
 
-def _collect(path: Path, above: str, found: Any, tensors: dict[str, torch.Tensor], levels: int) -> None:
-    if isinstance(found, torch.Tensor):
-        tensors[above] = found.detach()
-    elif isinstance(found, dict) and levels and all(isinstance(name, str) for name in found):
-        for name, inner in found.items():
-            _collect(path, f"{above}/{name}".strip("/"), inner, tensors, levels - 1)
+def _collect(path: Path, name: str, value: Any, tensors: dict[str, torch.Tensor], levels: int) -> None:
+    if isinstance(value, torch.Tensor):
+        tensors[name] = value.detach()
+    elif isinstance(value, dict) and levels and all(isinstance(key, str) for key in value):
+        for key, inner in value.items():
+            _collect(path, f"{name}/{key}".strip("/"), inner, tensors, levels - 1)
     else:
-        what = f"{shortened(above)} is" if above else "it holds"
         raise CorruptArtifact(
-            f"{path}: {what} a {type(found).__name__}; only a tensor, or a dict of tensors by name, is read"
+            f"the value {shortened(name)!r}" if name else "",
+            kind="not-tensors",
+            path=path,
+            expected="a tensor, or a dict of tensors by name",
+            found=type(value).__name__,
         )
 
 
 def _dtype(path: Path, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout is not torch.strided or tensor.is_quantized or dtype not in DTYPES:
-        raise CorruptArtifact(f"{path}: {shortened(name)} is {dtype}, {tensor.layout}; {formats.NO_NUMBER}")
+        raise CorruptArtifact(
+            f"{shortened(name)}: unsupported dtype",
+            kind="unsupported-dtype",
+            path=path,
+            found=f"{dtype}, {tensor.layout}",
+            hint=formats.DTYPE_HINT,
+        )
     return np.dtype(dtype)
 
 
 def _check_stored(path: Path, name: str, tensor: torch.Tensor) -> None:
-    """CorruptArtifact where a few stored numbers stand for many: nobody knows what reading would take."""
+    """Raise CorruptArtifact if few stored numbers stand for many: reading could take any amount of memory."""
     logical, stored = tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()
     if logical > stored:
         raise CorruptArtifact(
-            f"{path}: {shortened(name)} has {logical:,} bytes, and {stored:,} are stored: it repeats them; "
-            "save .contiguous() of it"
+            f"{shortened(name)} repeats its stored numbers",
+            kind="repeated-storage",
+            path=path,
+            expected=f"{logical:,} bytes",
+            found=f"{stored:,}",
+            hint="save .contiguous() of it",
         )

@@ -14,7 +14,7 @@ from _faults.attacked import Whole, done, grouped
 from _faults.children import complaint, forked, is_a_line, limit_memory
 from _faults.mutations import mutated, text_of
 from _faults.others import others
-from _faults.prepares import NAME, Call, to_version_1
+from _faults.prepares import NAME, Call
 from _faults.registry import Outcome, Trials, kind
 from iobench import Manifest
 
@@ -23,7 +23,7 @@ LIMIT_BYTES = 1 << 30  # of memory beyond what is there: nothing small may ask f
 
 @kind("manifests-by-type")
 def by_type(trials: Trials) -> Iterator[Outcome]:
-    """Manifests of both versions, of every format, and of data that were added.
+    """Manifests of every format, and of data that were added.
 
     One to three of their values, keys or items are replaced.
     """
@@ -39,14 +39,11 @@ def by_type(trials: Trials) -> Iterator[Outcome]:
 
 
 def _bodies(folder: Path, group: list[str]) -> Iterator[tuple[str, Path, dict[str, Any]]]:
-    """Manifests of either version, and one of what was added, with what is in them."""
+    """Manifests of prepared and of added data, with their content."""
     label = " ".join(group)
-    for version in (1, 2):
-        data_dir = folder / f"{version} {label}"
-        done(functools.partial(Call(0, tuple(group)), data_dir))
-        if version == 1:
-            to_version_1(data_dir / NAME)
-        yield f"version {version}, {label}", data_dir / NAME, _body(data_dir / NAME)
+    data_dir = folder / f"prepared {label}"
+    done(functools.partial(Call(0, tuple(group)), data_dir))
+    yield f"prepared {label}", data_dir / NAME, _body(data_dir / NAME)
     for data in others(Whole(folder / label, group[:1], samples=30), folder / f"others {label}"):
         data_dir = folder / f"added {label}"
         done(functools.partial(data.add, data_dir))
@@ -63,6 +60,6 @@ def _read(root: Path) -> None:
     limit_memory(LIMIT_BYTES)
     manifest = Manifest.load(root)
     for problem in iobench.verify(manifest).values():
-        assert problem is None or is_a_line(problem), problem
+        assert problem is None or is_a_line(str(problem)), problem
     manifest.save()
     assert Manifest.load(manifest.root) == manifest

@@ -1,0 +1,217 @@
+"""Locations of artifacts: where their files are, and whether these changed since they were verified.
+
+Artifacts written by prepare lie in sealed folders of the dataset (`ManagedArtifact`). Data that were added
+stay where they are and are never written to, moved or removed (`ExternalArtifact`).
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, SourceError, corrupt
+from iobench.dataset import seal
+from iobench.dataset.file_tree import FileTree, differences
+from iobench.dataset.manifest_body import Artifact, ExternalData, FileStamp
+from iobench.dataset.seal import Seal
+from iobench.formats import Schema
+
+
+class ArtifactLocation(ABC):
+    """Location of an artifact's files."""
+
+    path: Path  # the path that its format opens
+    hint: str  # remedy if the files are not those that were verified
+
+    def with_hint(self, error: IobenchError) -> IobenchError:
+        """Replace the remedy for artifacts written by prepare by this location's."""
+        if error.hint == REPREPARE:
+            error.hint = self.hint
+        return error
+
+    @contextmanager
+    def hinting(self) -> Iterator[None]:
+        """Apply `with_hint` to every error raised in the body."""
+        try:
+            yield
+        except IobenchError as error:
+            self.with_hint(error)
+            raise
+
+    @property
+    @abstractmethod
+    def files(self) -> list[Path]:
+        """All data files; raises CorruptArtifact if they cannot be listed."""
+
+    @abstractmethod
+    def check(self) -> None:
+        """Raise CorruptArtifact if the files visibly changed since they were verified; reads no data."""
+
+    @abstractmethod
+    def unchanged(self) -> bool:
+        """Return whether no file was touched since it was verified."""
+
+    @abstractmethod
+    def restamped(self) -> Artifact:
+        """Return the artifact with the current stamps of its files."""
+
+
+class ManagedArtifact(ArtifactLocation):
+    """A sealed folder of the dataset that prepare wrote."""
+
+    hint = REPREPARE
+
+    def __init__(self, root: Path, artifact: Artifact, expected: Seal) -> None:
+        self.path = root / artifact.folder
+        self._root, self._artifact, self._expected = root, artifact, expected
+
+    @property
+    def files(self) -> list[Path]:
+        """All files in the manifest, whether they exist or not."""
+        return [self.path / name for name in self._artifact.files]
+
+    def check(self) -> None:
+        """Raise CorruptArtifact for a file that is missing, of another size or a link out, or a wrong seal.
+
+        Only the seal is opened.
+        """
+        self._check_inside()
+        for name, stamp in self._artifact.files.items():
+            size = _size(os.path.join(self.path, name))  # pathlib's ways cost more than the stat itself
+            if size is None:
+                raise corrupt(self.path / name, f"{stamp.bytes} bytes", "no such file", kind="missing-file")
+            if size != stamp.bytes:
+                raise corrupt(self.path / name, f"{stamp.bytes} bytes", f"{size} bytes", kind="wrong-size")
+        self._check_seal()
+
+    def unchanged(self) -> bool:
+        """Return whether the seal is right and every file has its recorded size and time of change."""
+        try:
+            self._check_seal()
+        except CorruptArtifact:
+            return False
+        return self._stamps() == self._artifact.files
+
+    def restamped(self) -> Artifact:
+        """Return the artifact with the current size and time of change of the files that exist."""
+        return msgspec.structs.replace(self._artifact, files=self._stamps())
+
+    def _stamps(self) -> dict[str, FileStamp]:
+        recorded = self._artifact.files
+        return {name: stamp for name, stamp in stamps(self.path).items() if name in recorded}
+
+    def _check_inside(self) -> None:
+        """Raise CorruptArtifact if the folder or one of its files is a link to somewhere else."""
+        folder, root = self.path, os.path.realpath(self._root)
+        here = os.path.realpath(folder)
+        if os.path.dirname(here) != root:
+            raise corrupt(folder, "a folder in its dataset", f"a link to {here}", kind="outside-dataset")
+        inside = here + os.sep
+        names = set(self._artifact.files)
+        while names:  # files, then their folders, then the folders of these
+            for name in sorted(names):
+                path = os.path.join(self.path, name)
+                if os.path.islink(path) and not os.path.realpath(path).startswith(inside):
+                    target = os.path.realpath(path)
+                    raise corrupt(
+                        Path(path), f"a file in {folder.name}", f"a link to {target}", kind="outside-dataset"
+                    )
+            names = {os.path.dirname(name) for name in names} - {""}
+
+    def _check_seal(self) -> None:
+        expected, sealed, folder = self._expected, seal.read(self.path), self.path
+        if sealed is None:
+            raise corrupt(folder / seal.FILE_NAME, "the seal of the artifact", "none", kind="no-seal")
+        if not sealed.same_data(expected):
+            raise corrupt(
+                folder,
+                f"checksum {expected.content:016x} of {expected.samples} samples",
+                f"checksum {sealed.content:016x} of {sealed.samples} samples",
+                kind="other-content",
+            )
+        if sealed.folder != expected.folder:
+            raise corrupt(
+                folder, f"the seal of {expected.folder}", f"that of {sealed.folder}", kind="other-seal"
+            )
+
+
+class ExternalArtifact(ArtifactLocation):
+    """Data that iobench did not write, at their own path."""
+
+    def __init__(self, root: Path, schema: Schema, artifact: Artifact, added: ExternalData) -> None:
+        self.path, self._dataset = Path(added.path), root.name
+        self._artifact, self._added = artifact, added
+        command = _command(root, schema, artifact.variant, added)
+        self.hint = f"restore the original files, or hash them again: {command}"
+
+    @property
+    def files(self) -> list[Path]:
+        """All files that exist now."""
+        return self._now().files
+
+    def check(self) -> None:
+        """Raise CorruptArtifact if a file was changed, replaced, added or removed since it was hashed."""
+        now = self._now().stamp
+        if now != self._added.stamp:
+            raise CorruptArtifact(
+                f"changed since it was added to dataset {self._dataset}: "
+                f"{differences(self._added.stamp, now)}",
+                kind="changed",
+                path=self.path,
+                hint=self.hint,
+            )
+
+    def unchanged(self) -> bool:
+        """Return whether every file has its recorded name, size, time of change and inode."""
+        return self._now().stamp == self._added.stamp
+
+    def restamped(self) -> Artifact:
+        """Return the artifact with the current stamp of its files."""
+        added = msgspec.structs.replace(self._added, stamp=self._now().stamp)
+        return msgspec.structs.replace(self._artifact, added=added)
+
+    def _now(self) -> FileTree:
+        try:
+            return FileTree.of(self.path)
+        except SourceError as error:
+            damage = error.converted(CorruptArtifact)
+            problem = f"in dataset {self._dataset}: {error.problem}"
+            raise damage.changed(problem=problem, hint=self.hint) from None
+
+
+def _size(file: str) -> int | None:
+    """Return the size of a regular file, or None if there is none."""
+    try:
+        status = os.stat(file)
+    except (OSError, ValueError):
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None
+
+
+def _command(root: Path, schema: Schema, variant: str, added: ExternalData) -> str:
+    """Return the command that hashes the same data again."""
+    selection = f"::{','.join(added.names)}" if added.names else ""
+    words = ["iobench", "add", added.path + selection, "--name", root.name, "--format", variant]
+    words += [f"--field={field.typed}" for field in schema.fields if added.fields_given]
+    return shlex.join(words if root.parent == Path("data") else [*words, "--data-dir", str(root.parent)])
+
+
+def stamps(folder: Path) -> dict[str, FileStamp]:
+    """Return size and time of change of every data file below a folder, by relative path."""
+    return {
+        str(path.relative_to(folder)): FileStamp(path.stat().st_size, path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != seal.FILE_NAME
+    }
+
+
+def stored_bytes(folder: Path) -> int:
+    """Return the bytes allocated on disk for all data files below a folder."""
+    return sum((folder / name).stat().st_blocks * 512 for name in stamps(folder))

@@ -1,0 +1,186 @@
+"""Worker process of the sandbox: calls formats on untrusted data. See `iobench.dataset.sandbox`."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import json
+import os
+import resource
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from iobench import formats
+from iobench.base.errors import REPREPARE, CorruptArtifact, IobenchError, SourceError
+from iobench.base.text import reason
+from iobench.dataset.checksum import Checksum
+from iobench.dataset.manifest import Opener
+from iobench.dataset.sandbox import BATCH, DONE, FAILED, PROGRESS
+from iobench.dataset.sources import BATCH_BYTES
+from iobench.dataset.verify import read_back
+from iobench.formats import Batch, Field, Format, Schema, plain_bools
+
+# files that no format reads: module in `sources`, and class with the methods of a format that are used here
+ADAPTERS = {"torch": ("torch_file", "TorchAdapter"), "csv": ("csv_file", "CsvAdapter")}
+
+MAX_ENTRIES = 100  # of a folder that are sniffed: it may have many of the same kind
+
+_replies = sys.stdout.buffer
+
+
+def main() -> None:
+    """Serve the request on standard input within its limits."""
+    request = json.load(sys.stdin)
+    global _replies
+    # whatever libraries print must not mix with the replies
+    _replies = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # the parent may ignore it, which children inherit
+    try:
+        _COMMANDS[request["do"]](request)
+    except IobenchError as error:
+        error = error.converted(SourceError)
+        _send(FAILED, error.changed(hint=None if error.hint == REPREPARE else error.hint).fields())
+    except Exception as error:  # noqa: BLE001 - libraries raise anything on damaged files
+        _send(FAILED, {"problem": f"cannot be read as {request['kind'] or 'any format'}: {reason(error)}"})
+
+
+def _sniff(request: dict[str, Any]) -> None:
+    path, known, missing = Path(request["path"]), [], {}
+    _alarm(request)
+    for name in formats.names():
+        try:
+            known.append(formats.get(name))
+        except IobenchError as error:
+            missing[name] = str(error)
+    _limit(request["memory_bytes"])  # only now: the memory of loaded libraries counts
+    names = [form.name for form in known if _recognises(form, path)]
+    _send(DONE, {"formats": names, "missing": missing, "members": _members(known, path, names)})
+
+
+def _recognises(form: Format, path: Path) -> bool:
+    try:
+        return form.sniff(path)
+    except (IobenchError, MemoryError):
+        return False
+
+
+def _members(known: list[Format], path: Path, names: list[str]) -> dict[str, str]:
+    """Return the entries of a folder that other formats recognise than the one that recognises the folder."""
+    members = {}
+    for entry in _sample_entries(path) if path.is_dir() else ():
+        words = [form.name for form in known if _recognises(form, entry)]
+        if words and (len(names) != 1 or names[0] not in words):
+            members[entry.name] = " or ".join(words)
+    return members
+
+
+def _sample_entries(folder: Path) -> list[Path]:
+    """Return up to MAX_ENTRIES entries: the first of each suffix by name, then the second, and so on."""
+    counts: Counter[str] = Counter()
+    order: list[tuple[int, Path]] = []
+    for entry in sorted(one for one in folder.iterdir() if not one.name.startswith(".")):
+        order.append((counts[entry.suffix], entry))
+        counts[entry.suffix] += 1
+    return [entry for _, entry in sorted(order)[:MAX_ENTRIES]]
+
+
+def _describe(request: dict[str, Any]) -> None:
+    form = _format(request)
+    _limit(request["memory_bytes"])
+    _alarm(request)
+    path = Path(request["path"])
+    schema = form.infer_schema(path, _fields(request["fields"]))
+    notes = [] if request["kind"] in ADAPTERS else form.notes(path, schema)
+    fields = [[field.name, list(field.shape), field.dtype] for field in schema.fields]
+    _send(DONE, {"samples": schema.samples, "fields": fields, "notes": notes})
+
+
+def _hash(request: dict[str, Any]) -> None:
+    schema = Schema(request["samples"], _fields(request["fields"]))
+    batches = _batches(request, schema)
+    first = next(batches)  # sets the limits, which also apply to the checksum of large samples
+    check, done = Checksum(schema), 0
+    for batch in itertools.chain([first], batches):
+        _check_bools(request["path"], batch)
+        check.add_in_order(batch)
+        done += sum(array.nbytes for array in batch.values())
+        _send(PROGRESS, {"done": done})
+        _alarm(request)
+    _send(DONE, {"content": check.content, "ordered": check.ordered})
+
+
+def _read(request: dict[str, Any]) -> None:
+    schema = Schema(request["samples"], _fields(request["fields"]))
+    for batch in _batches(request, schema, request["rows"]):
+        _send(BATCH)
+        for array in batch.values():
+            _replies.write(formats.raw_bytes(array))
+        _replies.flush()
+        _alarm(request)
+
+
+def _batches(request: dict[str, Any], schema: Schema, rows: int | None = None) -> Iterator[Batch]:
+    form, path = _format(request), Path(request["path"])
+    _limit(request["memory_bytes"])
+    _alarm(request)
+    Opener(form, path, schema).check()
+    if request["kind"] not in ADAPTERS:
+        yield from read_back(Opener(form, path, schema), rows)
+        return
+    rows = rows or schema.batch_rows(BATCH_BYTES)
+    with form.open(path, schema) as reader:  # one reader: some read a file only in order
+        for start in range(0, schema.samples, rows):
+            yield reader.batch(slice(start, start + rows))
+
+
+def _format(request: dict[str, Any]) -> Format:
+    """Return the format that reads the data, or the adapter."""
+    if request["kind"] not in ADAPTERS:
+        return formats.parse(request["kind"])
+    module, name = ADAPTERS[request["kind"]]
+    adapter: Format = getattr(importlib.import_module(f"iobench.dataset.sources.{module}"), name)()
+    return adapter
+
+
+def _fields(fields: list[Any]) -> tuple[Field, ...]:
+    return tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in fields)
+
+
+def _check_bools(path: str, batch: Batch) -> None:
+    """Raise CorruptArtifact if bools have bytes other than 0 and 1, which libraries read differently."""
+    if plain_bools(batch) is not batch:
+        raise CorruptArtifact(
+            "bools stored as bytes other than 0 and 1, which libraries read differently",
+            kind="odd-bools",
+            path=path,
+            hint="convert the data with 'iobench prepare --source'",
+        )
+
+
+def _limit(memory_bytes: int) -> None:
+    """Limit this process to `memory_bytes` more than it uses now; file maps do not count."""
+    with open("/proc/self/statm") as pages:
+        now = int(pages.read().split()[5]) * resource.getpagesize()
+    _, allowed = resource.getrlimit(resource.RLIMIT_DATA)
+    most = now + memory_bytes if allowed == resource.RLIM_INFINITY else min(allowed, now + memory_bytes)
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def _alarm(request: dict[str, Any]) -> None:
+    """Have the kernel end this process after the time limit: Python cannot interrupt a library."""
+    signal.setitimer(signal.ITIMER_REAL, request["limit_s"])
+
+
+def _send(kind: int, message: dict[str, Any] | None = None) -> None:
+    signal.setitimer(signal.ITIMER_REAL, 0)  # the parent may take any time to receive
+    text = json.dumps(message).encode() if message else b""
+    _replies.write(bytes([kind]) + len(text).to_bytes(8, "little") + text)
+    _replies.flush()
+
+
+_COMMANDS = {"sniff": _sniff, "describe": _describe, "hash": _hash, "read": _read}

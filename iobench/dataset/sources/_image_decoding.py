@@ -1,0 +1,204 @@
+"""Decoding of the user's images within limits that are checked before memory is allocated."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from iobench.base.errors import MissingDependency, SourceError
+from iobench.base.text import reason
+from iobench.base.units import bytes_text
+from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
+from iobench.dataset.sources._source_schema import check_sample
+
+try:
+    from PIL import Image, UnidentifiedImageError
+except ImportError as error:
+    raise MissingDependency(
+        "a folder of images needs Pillow, which is not installed", hint="pip install pillow"
+    ) from error
+
+from iobench.formats._pixels import MOST_PIXELS
+
+# By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
+KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+MAX_FILE_BYTES = 192 << 20
+MAX_SCANS = 100  # of a progressive JPEG; usual ones have about ten, and each scan decodes all pixels again
+MEMORY_BYTES = 512 << 20  # limit for all images being decoded
+PIXEL_BYTES = 4  # of an image in Pillow: decoded, converted and resized
+COEFFICIENT_BYTES = 6  # in addition, per pixel of a progressive JPEG
+CANVAS_BYTES = 16  # in addition, per pixel of a WebP
+SHRINK = "make the image smaller"
+
+# Pillow allocates blocks of 16 MiB, which the C library keeps for the thread that freed them. It returns
+# blocks above 32 MiB to the system.
+Image.core.set_block_size(64 << 20)  # type: ignore[attr-defined]
+# Problems with an image are reported once, as an error.
+warnings.filterwarnings("ignore", module=r"PIL\b")
+logging.getLogger("PIL").addHandler(logging.NullHandler())
+
+
+class ImageLayout:
+    """Order of height, width and channels in a sample's shape.
+
+    Raises SourceError for a shape that is not an image's (`invalid-shape`) or too large.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shape = shape
+        self.channels_first = len(shape) == 3 and shape[0] in (1, 3) and shape[2] not in (1, 3)
+        channels_last = len(shape) == 3 and shape[2] in (1, 3)
+        if not (len(shape) == 2 or self.channels_first or channels_last):
+            raise SourceError(
+                f"sample shape {'x'.join(map(str, shape))} is not an image's",
+                kind="invalid-shape",
+                hint="give height x width, height x width x 3 or 3 x height x width, like 3x224x224",
+            )
+        check_sample("--sample-shape", shape, math.prod(shape))
+        self.height, self.width = shape[1:] if self.channels_first else shape[:2]
+        self.mode = "RGB" if 3 in (shape[0] * self.channels_first, shape[-1] * channels_last) else "L"
+
+    def scaled(self, size: tuple[int, int]) -> tuple[int, int]:
+        """Return width and height of an image of this size after its shorter side is resized to fit."""
+        scale = max(self.width / size[0], self.height / size[1])
+        return max(self.width, round(size[0] * scale)), max(self.height, round(size[1] * scale))
+
+    def fit(self, image: Image.Image) -> np.ndarray[Any, Any]:
+        """Return the image as uint8 of this shape: shorter side resized, rest cropped around the centre."""
+        if image.mode != self.mode:
+            image = image.convert(self.mode)
+        width, height = self.scaled(image.size)
+        if (width, height) != image.size:
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        left, top = (width - self.width) // 2, (height - self.height) // 2
+        pixels = np.asarray(image.crop((left, top, left + self.width, top + self.height)))
+        if self.channels_first and self.mode == "RGB":
+            pixels = pixels.transpose(2, 0, 1)
+        return np.ascontiguousarray(pixels).reshape(self.shape)
+
+
+class ImageDecoder:
+    """Decoder of images to a layout; threads decode several at a time within the memory limit."""
+
+    def __init__(self, layout: ImageLayout) -> None:
+        self._layout = layout
+        self._memory = _Budget(MEMORY_BYTES)
+        self._one_large_file = threading.Lock()  # some decoders hold the whole file in memory
+
+    def decode(self, path: Path, state: FileState) -> np.ndarray[Any, Any]:
+        """Decode a file, which must be in the state in which the folder was listed."""
+        try:
+            if state.bytes > MAX_FILE_BYTES:
+                raise SourceError(
+                    "the file is too large to be decoded",
+                    kind="file-too-large",
+                    path=path,
+                    expected=f"at most {bytes_text(MAX_FILE_BYTES)}",
+                    found=bytes_text(state.bytes),
+                    hint=SHRINK,
+                )
+            with open_regular(path) as file:
+                check_unchanged(path, file, state)
+                if state.bytes <= MAX_FILE_BYTES // 16:
+                    return self._decoded(path, file)
+                with self._one_large_file:
+                    return self._decoded(path, file)
+        except SourceError:
+            raise
+        except UnidentifiedImageError as error:
+            problem = f"not an image of a supported type ({', '.join(KINDS)})"
+            raise SourceError(problem, kind="unsupported-image", path=path) from error
+        except Image.DecompressionBombError as error:
+            problem = f"more than {MOST_PIXELS:,} pixels"
+            raise SourceError(problem, kind="too-many-pixels", path=path, hint=SHRINK) from error
+        except Exception as error:  # decoders raise anything on damaged files
+            problem = f"cannot be decoded: {reason(error)}"
+            raise SourceError(problem, kind="undecodable", path=path) from error
+
+    def _decoded(self, path: Path, file: BinaryIO) -> np.ndarray[Any, Any]:
+        with Image.open(file, formats=KINDS) as image:
+            _check(path, image, file)
+            with self._memory.taken(_memory(path, image, self._layout)):
+                try:
+                    return self._layout.fit(image)
+                finally:
+                    image.close()  # release the pixels before others allocate as many
+
+
+def _check(path: Path, image: Image.Image, file: BinaryIO) -> None:
+    # the second image of an MPO, which cameras write, is a preview or depth
+    if image.format != "MPO" and getattr(image, "is_animated", False):
+        raise SourceError(
+            "contains several images", kind="several-images", path=path, hint="save the one to use"
+        )
+    if image.info.get("progressive") and _scans(file) > MAX_SCANS:
+        raise SourceError(
+            f"more than {MAX_SCANS} scans, about ten times as many as cameras write",
+            kind="too-many-scans",
+            path=path,
+            hint="save it again",
+        )
+
+
+def _memory(path: Path, image: Image.Image, layout: ImageLayout) -> int:
+    """Return the memory that decoding and fitting an image takes; raises SourceError above the limit."""
+    if not image.width or not image.height:
+        raise SourceError("the image has no pixels", kind="no-pixels", path=path)
+    pixel_bytes = PIXEL_BYTES * (1 + (image.mode != layout.mode))
+    pixel_bytes += COEFFICIENT_BYTES * bool(image.info.get("progressive"))
+    pixel_bytes += CANVAS_BYTES * (image.format == "WEBP")
+    width, height = layout.scaled(image.size)
+    tiles = getattr(image, "tag_v2", {})  # of a TIFF: a tile may be larger than the image
+    tile = int(tiles.get(322, 0)) * int(tiles.get(323, 0)) * 2 * PIXEL_BYTES  # TileWidth × TileLength
+    needed = image.width * image.height * pixel_bytes + tile
+    if (width, height) != image.size:
+        needed += width * height * PIXEL_BYTES
+    if needed > MEMORY_BYTES:
+        raise SourceError(
+            f"decoding {image.width:,} x {image.height:,} pixels takes too much memory",
+            kind="too-much-memory",
+            path=path,
+            expected=f"at most {bytes_text(MEMORY_BYTES)}",
+            found=bytes_text(needed),
+            hint=SHRINK,
+        )
+    return needed
+
+
+class _Budget:
+    """Memory budget of several threads, which wait until enough of it is free."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._left >= size)
+            self._left -= size
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._left += size
+                self._changed.notify_all()
+
+
+def _scans(file: BinaryIO) -> int:
+    """Count the scans of a JPEG; keeps the file's position."""
+    position, count, last = file.tell(), 0, b""
+    file.seek(0)
+    while piece := file.read(1 << 20):
+        count += (last + piece).count(b"\xff\xda")
+        last = piece[-1:]
+    file.seek(position)
+    return count

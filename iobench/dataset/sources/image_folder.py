@@ -1,0 +1,134 @@
+"""Source of a folder of images with one subfolder per label."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from iobench.base.errors import SourceError
+from iobench.base.units import counted
+from iobench.dataset.sources._image_decoding import KINDS, ImageDecoder, ImageLayout
+from iobench.dataset.sources._regular_files import FileState
+from iobench.dataset.sources._source import BATCH_BYTES, Source, default_name
+from iobench.formats import Batch, Field, Schema
+
+MAX_THREADS = 16  # each holds an image in memory
+
+
+class ImageFolder(Source):
+    """Images as the field `x` (uint8) and labels as `y` (int64).
+
+    A label is the index of the subfolder in alphabetical order. The shorter side of an image is resized to
+    fit, and the rest is cropped around the centre. Hidden files and files without an image's suffix are
+    skipped.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    sample_shape : tuple of int
+        ``(height, width)``, ``(height, width, channels)`` or ``(channels, height, width)``, with 1 or 3
+        channels.
+
+    Raises
+    ------
+    SourceError
+        If there is no image (`no-images`), or an image has no label (`no-label`) or cannot be decoded.
+    """
+
+    decodes = True
+
+    def __init__(self, path: Path, sample_shape: tuple[int, ...]) -> None:
+        self.path = path.resolve()
+        self.name = default_name(self.path.stem)
+        self._layout = ImageLayout(sample_shape)
+        self.labels, names = _entries(self.path)
+        if not self.labels:
+            hint = "put images into one subfolder per label"
+            raise SourceError("the folder has no subfolder", kind="no-label", path=path, hint=hint)
+        if unlabelled := [name for name in names if _is_image(self.path / name)]:
+            raise SourceError(
+                "the image is in no label's subfolder",
+                kind="no-label",
+                path=self.path / unlabelled[0],
+                hint="move it into a subfolder, or out of the folder",
+            )
+        self._files = [
+            (file, number, FileState.of(file.stat()))
+            for number, label in enumerate(self.labels)
+            for file in _images(self.path / label)
+        ]
+        if not self._files:
+            problem = f"no image in its {counted(len(self.labels), 'subfolder')}"
+            raise SourceError(problem, kind="no-images", path=path)
+        fields = (Field("x", sample_shape, "uint8"), Field("y", (), "int64"))
+        self.schema = Schema(len(self._files), fields)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Kind, path, labels, and totals that change if a file is added, removed or changed."""
+        states = [state for _, _, state in self._files]
+        return {
+            "kind": "images",
+            "path": str(self.path),
+            "labels": self.labels,
+            "files": len(self._files),
+            "bytes": sum(state.bytes for state in states),
+            "mtime_ns": max(state.mtime_ns for state in states),
+        }
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield images sorted by label and file name, decoded on all processors."""
+        rows = self.schema.batch_rows(BATCH_BYTES)
+        decoder = ImageDecoder(self._layout)
+        with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, MAX_THREADS)) as pool:
+            for start in range(0, len(self._files), rows):
+                files, numbers, states = zip(*self._files[start : start + rows], strict=True)
+                yield {
+                    "x": np.stack(list(pool.map(decoder.decode, files, states))),
+                    "y": np.array(numbers, np.int64),
+                }
+
+
+def _entries(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the subfolders and of everything else in a folder, without hidden ones."""
+    folders: list[str] = []
+    others: list[str] = []
+    for entry in os.scandir(folder):
+        if not entry.name.startswith("."):
+            (folders if entry.is_dir() else others).append(entry.name)
+    return sorted(folders), sorted(others)
+
+
+def _images(folder: Path) -> list[Path]:
+    """Return the images of one label, sorted by name."""
+    folders, names = _entries(folder)
+    if folders:
+        raise SourceError(
+            "a folder inside a label's folder",
+            kind="nested-folders",
+            path=folder / folders[0],
+            hint="move its images to the label's folder",
+        )
+    return [folder / name for name in names if _is_image(folder / name)]
+
+
+def _is_image(file: Path) -> bool:
+    """Return whether a file has an image's suffix; raises SourceError for an image type that is not read."""
+    kind = Image.registered_extensions().get(file.suffix.lower())
+    if kind is None or kind in KINDS:
+        return kind is not None
+    raise SourceError(
+        "unsupported image type",
+        kind="unsupported-image",
+        path=file,
+        expected=f"one of {', '.join(KINDS)}",
+        found=kind,
+        hint="convert it, or move it out of the folder",
+    )

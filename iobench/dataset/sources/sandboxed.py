@@ -1,0 +1,69 @@
+"""Sources that the sandbox reads: data in any format, and .h5, .pt and .csv files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from iobench.base.errors import SourceError
+from iobench.dataset import sandbox
+from iobench.dataset.file_tree import FileTree
+from iobench.dataset.sandbox import UntrustedData
+from iobench.dataset.sources._regular_files import CLOSE_WRITERS
+from iobench.dataset.sources._source import FileSource, Source, default_name
+from iobench.formats import Batch
+
+
+class SandboxedFile(FileSource):
+    """A single file. It is read through one descriptor, so always the same file."""
+
+    def __init__(self, path: Path, kind: str, chosen: tuple[str, ...] = ()) -> None:
+        super().__init__(path, chosen)
+        self.kind = kind
+        selected = Path(f"{self.path}::{','.join(chosen)}" if chosen else self.path)
+        with self.opened() as file:
+            data = UntrustedData(selected, kind, self._state.bytes, file.fileno())
+            self.schema = sandbox.describe(data).schema
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield slices along the first axis."""
+        with self.opened() as file:
+            data = UntrustedData(self.path, self.kind, self._state.bytes, file.fileno())
+            yield from sandbox.batches(data, self.schema)
+
+
+class FormatSource(Source):
+    """A file or folder in a format."""
+
+    def __init__(self, tree: FileTree, kind: str) -> None:
+        self.path, self._stamp, self.kind = tree.path, tree.stamp, kind
+        self.name = default_name(self.path.stem)
+        self.schema = sandbox.describe(UntrustedData(self.path, kind, self._stamp.bytes)).schema
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """Kind, path, and the stamp that changes if a file is added, removed or changed."""
+        stamp = self._stamp
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "files": stamp.files,
+            "bytes": stamp.bytes,
+            "digest": stamp.digest,
+        }
+
+    def batches(self) -> Iterator[Batch]:
+        """Yield all samples in order."""
+        self._check()
+        yield from sandbox.batches(UntrustedData(self.path, self.kind, self._stamp.bytes), self.schema)
+        self._check()
+
+    def _check(self) -> None:
+        if FileTree.of(self.path).stamp != self._stamp:
+            raise SourceError("changed while it was read", kind="changed", path=self.path, hint=CLOSE_WRITERS)
+
+
+def regular_files(path: Path) -> FileTree:
+    """List a file, or all files of a folder; raises SourceError for anything but regular files."""
+    return FileTree.of(path.resolve())

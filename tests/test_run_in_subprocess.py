@@ -1,0 +1,179 @@
+"""Work in a process of its own: what comes back, and what becomes of it when it hangs or dies."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from iobench.host import page_cache, process_tree
+from iobench.studies._limited import join, memory_group
+from iobench.studies._subprocess import run_in_subprocess
+
+SOON_S = 60.0
+
+
+def doubled(heartbeat, number):
+    return 2 * number
+
+
+def failing(heartbeat):
+    raise ValueError("no such luck\nand more")
+
+
+def killed(heartbeat):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leaving(heartbeat):
+    os._exit(3)
+
+
+def hanging(heartbeat, path):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    child.start()
+    Path(path).write_text(str(child.pid))
+    heartbeat()
+    time.sleep(600)
+
+
+def slow_but_alive(heartbeat):
+    for _ in range(30):
+        time.sleep(0.1)
+        heartbeat()
+    return "done"
+
+
+def leaving_a_child(heartbeat):
+    multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,)).start()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def filling(heartbeat, group, count):
+    join(Path(group))
+    return len(bytearray(count))
+
+
+def test_a_value_comes_back():
+    assert run_in_subprocess(doubled, 21, limit_s=SOON_S).value == 42
+
+
+@pytest.mark.parametrize(
+    ("work", "failure"),
+    [
+        (failing, "raised ValueError: no such luck"),
+        (killed, "was killed by SIGKILL"),
+        (leaving, "ended with exit code 3"),
+    ],
+)
+def test_a_failure_is_told_in_words(work, failure):
+    outcome = run_in_subprocess(work, limit_s=SOON_S)
+    assert outcome.value is None
+    assert outcome.failure == failure
+
+
+def test_what_hangs_is_killed_with_its_children(tmp_path):
+    told = tmp_path / "child"
+    outcome = run_in_subprocess(hanging, str(told), limit_s=1)
+    assert outcome.failure == "gave no sign of life for 1 s"
+    child = int(told.read_text())
+    psutil.wait_procs([psutil.Process(child)] if psutil.pid_exists(child) else [], timeout=SOON_S)
+    assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_says_that_it_is_alive_may_take_its_time():
+    assert run_in_subprocess(slow_but_alive, limit_s=2.5).value == "done"
+
+
+def test_a_process_that_dies_is_not_waited_for_because_of_its_children():
+    assert run_in_subprocess(leaving_a_child, limit_s=SOON_S).failure == "was killed by SIGKILL"
+
+
+def test_it_does_not_outlive_its_parent(tmp_path):
+    told = tmp_path / "pid"
+    script = f"""
+import os, sys, threading, time
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_run_in_subprocess import run_in_subprocess, hanging
+if __name__ == "__main__":
+    run_in_subprocess(hanging, {str(told)!r}, limit_s=600)
+"""
+    (tmp_path / "parent.py").write_text(script)
+    parent = subprocess.Popen([sys.executable, tmp_path / "parent.py"])
+    until = time.monotonic() + SOON_S
+    while not told.exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    (process,) = psutil.Process(parent.pid).children()
+    children = process.children()
+    parent.kill()
+    parent.wait()
+    psutil.wait_procs([process], timeout=SOON_S)
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    for child in children:  # a plain child of its own is not ours to end
+        child.kill()
+
+
+@pytest.fixture
+def group():
+    try:
+        with memory_group(64 << 20) as group:
+            yield group
+    except PermissionError as error:
+        pytest.skip(f"memory cannot be limited here: {error}")
+
+
+def test_a_group_limits_the_memory_of_who_joins_it_and_is_gone_afterwards(group):
+    assert run_in_subprocess(filling, str(group), 1 << 20, limit_s=SOON_S).value == 1 << 20
+    assert run_in_subprocess(filling, str(group), 200 << 20, limit_s=SOON_S).failure == "was killed by SIGKILL"
+
+
+def test_a_group_is_gone_afterwards():
+    try:
+        with memory_group(64 << 20) as made:
+            assert made.is_dir()
+    except PermissionError as error:
+        pytest.skip(str(error))
+    assert not made.exists()
+
+
+def test_where_no_group_can_be_made_the_reason_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(page_cache, "memory_groups", lambda: [tmp_path / "none" / "own"])
+    with pytest.raises(PermissionError, match="No such file"), memory_group(1 << 20):
+        pass
+
+
+def test_where_groups_do_not_limit_memory_nothing_is_left_behind(monkeypatch, tmp_path):
+    (tmp_path / "own").mkdir()
+    monkeypatch.setattr(page_cache, "memory_groups", lambda: [tmp_path / "own"])
+    with pytest.raises(PermissionError, match="no control group"), memory_group(1 << 20):
+        pass
+    assert list(tmp_path.rglob("iobench-*")) == []
+
+
+def with_a_child_of_its_own(pipe):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+    child.start()
+    pipe.send([os.getpid(), child.pid])
+    time.sleep(60)
+
+
+@pytest.mark.parametrize("told_by_kernel", [True, False])
+def test_processes_below_this_one_are_found(monkeypatch, told_by_kernel):
+    if not told_by_kernel:
+        monkeypatch.setattr(process_tree, "Path", lambda path: Path("/no-such-folder") / path.lstrip("/"))
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=with_a_child_of_its_own, args=(sender,))
+    process.start()
+    try:
+        assert set(receiver.recv()) <= set(process_tree.descendants())
+    finally:
+        for child in psutil.Process(process.pid).children():
+            child.kill()
+        process.kill()
+        process.join()
+    assert process.pid not in process_tree.descendants()

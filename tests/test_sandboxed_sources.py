@@ -1,0 +1,141 @@
+"""Sources that a process apart reads: .pt and .csv files, and data in any format that recognises them."""
+
+import os
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from conftest import damage
+from faults import hostile_sources as hostile
+
+from iobench.base.errors import (
+    CorruptArtifact,
+    SourceError,
+)
+from iobench.dataset import sandbox
+from iobench.dataset.sandbox import SniffResult
+from iobench.dataset.sources import checked, open_source
+from iobench.dataset.sources.torch_file import Torch
+
+
+def everything(source):
+    batches = list(checked(source))
+    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+
+
+def refused(path):
+    with pytest.raises(SourceError) as error:
+        everything(open_source(path))
+    assert str(error.value).startswith(f"--source {path}")
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_a_folder_with_a_pipe_in_it_is_refused_before_any_format_looks(tmp_path):
+    (tmp_path / "a").mkdir()
+    np.save(tmp_path / "a/x.npy", np.zeros((3, 2)))
+    os.mkfifo(tmp_path / "a/y.npy")
+    assert "y.npy: it is a FIFO; only regular files are read" in refused(tmp_path / "a")
+
+
+class TestTorch:
+    def test_tensors_of_a_dict_become_fields_whatever_their_strides(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sandbox, "BATCH_BYTES", 700)
+        x, y = torch.rand(5, 203).t(), torch.arange(203)
+        torch.save({"x": x, "more": {"y": y}}, tmp_path / "a.pt")
+        found = everything(open_source(tmp_path / "a.pt"))
+        np.testing.assert_array_equal(found["x"], x.numpy())
+        np.testing.assert_array_equal(found["more_y"], y.numpy())
+
+    def test_nothing_but_tensors_is_loaded(self, tmp_path):
+        torch.save({"x": torch.rand(3), "trap": hostile.Trap(tmp_path / "sprung")}, tmp_path / "a.pt")
+        assert "it holds more than tensors" in refused(tmp_path / "a.pt")
+        assert not (tmp_path / "sprung").exists()
+
+    @pytest.mark.parametrize(
+        ("held", "words"),
+        [
+            (torch.zeros(1).expand(1 << 30, 1 << 10), "4 are stored: it repeats them"),
+            ([torch.rand(3)], "it holds a list"),
+            (torch.zeros(3, dtype=torch.float8_e4m3fn), "float8_e4m3fn"),
+            (torch.eye(3).to_sparse(), "torch.sparse"),
+        ],
+    )
+    def test_what_is_no_tensor_of_numbers_is_refused_before_memory_is_taken(self, tmp_path, held, words):
+        torch.save(held, tmp_path / "a.pt")
+        with pytest.raises(CorruptArtifact, match=words):
+            Torch().infer_schema(tmp_path / "a.pt")
+
+
+class TestCsv:
+    def test_columns_become_fields(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(sandbox, "BATCH_BYTES", 700)
+        rows = range(5000)
+        lines = "".join(f"{i},{i / 7!r},{'true' if i % 2 else 'false'}\n" for i in rows)
+        (tmp_path / "a.csv").write_text("n,the ratio,odd\n" + lines)
+        found = everything(open_source(tmp_path / "a.csv"))
+        np.testing.assert_array_equal(found["n"], rows)
+        np.testing.assert_array_equal(found["the_ratio"], np.arange(5000) / 7)
+        np.testing.assert_array_equal(found["odd"], np.arange(5000) % 2 == 1)
+
+    @pytest.mark.parametrize(
+        ("text", "words"),
+        [
+            ("a,b\n1,2\n3,\n", "column b has an empty cell in sample 1"),
+            ("a,b\n1,cat\n", "column b is string"),
+            ("1,2\n3,4\n", "must name the columns"),
+            ("a,b\n", "no line of numbers"),
+            ("a,b\n1,2,3\n", "cannot be read as a table"),
+            ("a\n" + "1\n" * 900_000 + "1.5\n", "1.5"),
+        ],
+        ids=["gap", "text", "no names", "no lines", "ragged", "another kind"],
+    )
+    def test_what_is_no_table_of_numbers_is_refused(self, tmp_path, text, words):
+        (tmp_path / "a.csv").write_text(text)
+        assert words in refused(tmp_path / "a.csv")
+
+
+class TestFormats:
+    @pytest.fixture
+    def folder(self, tmp_path):
+        (tmp_path / "a").mkdir()
+        np.save(tmp_path / "a/x.npy", np.arange(400.0).reshape(100, 4))
+        np.save(tmp_path / "a/class.npy", np.arange(100))
+        return tmp_path / "a"
+
+    def test_a_folder_is_read_by_the_format_that_recognises_it(self, folder):
+        source = open_source(folder)
+        found = everything(source)
+        np.testing.assert_array_equal(found["x"], np.arange(400.0).reshape(100, 4))
+        assert (source.kind, list(found)) == ("npy", ["f_class", "x"])
+
+    def test_what_changes_meanwhile_is_noticed(self, folder, monkeypatch):
+        monkeypatch.setattr(sandbox, "sniff", lambda path: SniffResult(("npy",), {}))
+        monkeypatch.setattr(sandbox, "BATCH_BYTES", 400)
+        batches = checked(open_source(folder))
+        next(batches)
+        os.utime(folder / "x.npy", (1, 1))
+        with pytest.raises(SourceError, match="changed while it was read"):
+            list(batches)
+
+    def test_a_choice_is_left_to_the_user(self, folder, monkeypatch):
+        monkeypatch.setattr(sandbox, "sniff", lambda path: SniffResult(("npy", "images"), {}))
+        assert "say which with 'iobench add PATH --format F --name N'" in refused(folder)
+
+    def test_memory_of_the_process_that_reads_is_limited(self, tmp_path, monkeypatch):
+        """The limit is what keeps a file that unpacks to more than is there from filling memory."""
+        path = tmp_path / "a.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("x", data=np.zeros((64, 1 << 20)), chunks=(8, 1 << 20), compression="gzip")
+        monkeypatch.setattr(sandbox, "MEMORY_BYTES", 40 << 20)
+        assert "cannot" in refused(path) or "memory" in refused(path)
+        monkeypatch.undo()
+        assert sum(len(batch["x"]) for batch in checked(open_source(path))) == 64
+
+    def test_damage_within_is_one_line(self, tmp_path):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            noise = np.random.default_rng(0).random(9000)
+            file.create_dataset("x", data=noise, chunks=(1000,), compression="gzip")
+        damage(tmp_path / "a.h5")
+        assert "cannot" in refused(tmp_path / "a.h5") or "readable" in refused(tmp_path / "a.h5")
