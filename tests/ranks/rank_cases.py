@@ -1,4 +1,4 @@
-"""Ranks as threads of one process, which meet in memory."""
+"""Ranks as threads of one process, with collectives in memory."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,66 +8,66 @@ from iobench import RunOptions
 from iobench.base.errors import (
     RankLost,
 )
-from iobench.ranks.crew import RankCrew
-from iobench.ranks.group import Group
-from iobench.ranks.place import Place
-from iobench.ranks.rank import obey
+from iobench.ranks.distributed_backend import DistributedBackend
+from iobench.ranks.group import RankGroup
+from iobench.ranks.rank import worker_loop
+from iobench.ranks.rank_info import RankInfo
 
 WAIT_S = 60.0
 
 
-class _Table:
-    """Where threads meet."""
+class _Exchange:
+    """Shared values and a barrier of the threads."""
 
     def __init__(self, count):
-        self.said = [None] * count
+        self.values = [None] * count
         self.gate = threading.Barrier(count)
 
 
-class ThreadGroup(Group):
+class ThreadGroup(RankGroup):
     """A rank that is a thread; `hosts` says on which host each is."""
 
-    def __init__(self, table, rank, hosts):
-        places, seen = [], {}
+    def __init__(self, exchange, rank, hosts):
+        ranks, seen = [], {}
         for number, host in enumerate(hosts):
             local = seen[host] = seen.get(host, -1) + 1
             node = list(dict.fromkeys(hosts)).index(host)
-            places.append(Place(number, len(hosts), local, hosts.count(host), node, host))
-        self.places, self.place, self.table = places, places[rank], table
-        self.shown = None
+            ranks.append(RankInfo(number, len(hosts), local, hosts.count(host), node, host))
+        self.ranks, self.info, self.exchange = ranks, ranks[rank], exchange
+        self.progress = None
 
-    def gather(self, value):
-        self.table.said[self.place.rank] = value
+    def all_gather(self, value):
+        self.exchange.values[self.info.rank] = value
         self.barrier()
-        found = list(self.table.said)
+        values = list(self.exchange.values)
         self.barrier()
-        return found
+        return values
 
     def barrier(self):
         try:
-            self.table.gate.wait(WAIT_S)
+            self.exchange.gate.wait(WAIT_S)
         except threading.BrokenBarrierError as error:
             raise RankLost("a thread has left") from error
 
-    def show(self, progress):
-        self.shown = progress
+    def report_progress(self, progress):
+        self.progress = progress
 
     def check(self):
         pass
 
-    def while_waiting(self, check_interrupt):
+    def poll_while_waiting(self, check_interrupt):
         pass
 
     def close(self):
-        self.table.gate.abort()
+        self.exchange.gate.abort()
 
 
 def over_threads(call, hosts=("a", "a")):
-    """What `call(group)` returns in each of these ranks; raises what the first of them raises."""
-    table = _Table(len(hosts))
+    """Return `call(group)` of each rank; raises what the first of them raises."""
+    exchange = _Exchange(len(hosts))
 
     def one(rank):
-        group = ThreadGroup(table, rank, hosts)
+        group = ThreadGroup(exchange, rank, hosts)
         try:
             return call(group)
         except BaseException:
@@ -83,17 +83,17 @@ def over_threads(call, hosts=("a", "a")):
 
 
 def run_over(manifest, out, hosts=("a", "a"), variants=("npy",), loaders=("native",), rounds=1, **more):
-    """The run that rank 0 made, with the others at its service."""
+    """Return the run of rank 0, with the other ranks in their worker loops."""
     chosen = {"device": ("cpu",), "limits": False, **more}
     options = RunOptions(tuple(variants), tuple(loaders), rounds=str(rounds), **chosen)
 
     def one(group):
-        if group.place.rank:
-            return obey(group)
-        crew = RankCrew(group)
+        if group.info.rank:
+            return worker_loop(group)
+        backend = DistributedBackend(group)
         try:
-            return iobench.run(manifest, options, out=out, crew=crew)
+            return iobench.run(manifest, options, out=out, backend=backend)
         finally:
-            crew.stop()
+            backend.stop()
 
     return over_threads(one, hosts)[0]

@@ -1,4 +1,4 @@
-"""Which rank is given up, by whom, and who says so, on a clock that only the test moves."""
+"""Failure detection on a simulated clock: which rank is marked dead, and which one reports it."""
 
 import subprocess
 import sys
@@ -6,29 +6,30 @@ import threading
 import time
 
 import pytest
+from kinds import kind
 
 from iobench.base.errors import (
     InvalidSettings,
     RankLost,
 )
-from iobench.ranks import watch
-from iobench.ranks.group import Gloo
-from iobench.ranks.place import Place
-from iobench.ranks.watch import Board, Watch
+from iobench.ranks import heartbeat
+from iobench.ranks.group import GlooGroup
+from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore
+from iobench.ranks.rank_info import RankInfo
 
-PLACES = [Place(0, 3, 0, 2, 0, "a"), Place(1, 3, 1, 2, 0, "a"), Place(2, 3, 0, 1, 1, "b")]
+RANKS = [RankInfo(0, 3, 0, 2, 0, "a"), RankInfo(1, 3, 1, 2, 0, "a"), RankInfo(2, 3, 0, 1, 1, "b")]
 
 
-class Notes(Board):
-    """A board in memory that can go away."""
+class MemoryStore(KVStore):
+    """A store in memory that can become unreachable."""
 
     def __init__(self):
-        self.notes, self.gone = {}, False
+        self.values, self.gone = {}, False
 
     def _reach(self):
         if self.gone:
             raise RuntimeError("connection refused")
-        return self.notes
+        return self.values
 
     def write(self, name, text):
         self._reach()[name] = text
@@ -40,8 +41,8 @@ class Notes(Board):
         return [self._reach().get(name) for name in names]
 
 
-class Turn:
-    """The event that a watch's loops wait for: they go round once each time that they are called."""
+class OneIteration:
+    """Event that a monitor's loops wait for: they run one iteration per call."""
 
     def __init__(self):
         self.over = self.taken = False
@@ -55,18 +56,18 @@ class Turn:
 
 
 class Clock:
-    """Time in which every watch beats and looks as often as its threads would."""
+    """Simulated time in which each monitor's loops run as often as its threads would."""
 
     def __init__(self):
-        self.now, self.beaten, self.loops = 1000.0, 1000.0, []
+        self.now, self.latest, self.loops = 1000.0, 1000.0, []
 
     def monotonic(self):
         return self.now
 
     def sleep(self, seconds):
         end = self.now + seconds
-        while self.beaten + watch.BEAT_S <= end:
-            self.now = self.beaten = self.beaten + watch.BEAT_S
+        while self.latest + heartbeat.HEARTBEAT_S <= end:
+            self.now = self.latest = self.latest + heartbeat.HEARTBEAT_S
             for loop in self.loops:
                 loop()
         self.now = end
@@ -75,26 +76,31 @@ class Clock:
         end = self.now + seconds
         while not true():
             assert self.now < end
-            self.sleep(watch.BEAT_S)
+            self.sleep(heartbeat.HEARTBEAT_S)
 
 
 @pytest.fixture
 def clock(monkeypatch):
     made = Clock()
-    monkeypatch.setattr(watch, "time", made)
+    monkeypatch.setattr(heartbeat, "time", made)
     return made
 
 
 @pytest.fixture
 def ranks(clock):
-    """Three watches over one board."""
-    board = Notes()
-    found = [Watch(place, board) for place in PLACES]
-    for one in found:
-        one._threads, one._over = [], Turn()  # the clock has them go round instead
-        one.start(PLACES)
-        clock.loops += [lambda one=one: one._keep_beating(), lambda one=one: one._keep_watching()]
-    return found
+    """Three monitors over one store."""
+    store = MemoryStore()
+    monitors = [HeartbeatMonitor(info, store) for info in RANKS]
+    for one in monitors:
+        one._threads, one._over = [], OneIteration()  # the clock runs the loops instead
+        one.start(RANKS)
+        clock.loops += [lambda one=one: one._keep_sending(), lambda one=one: one._keep_watching()]
+    return monitors
+
+
+def is_about(error, name, rank):
+    """Whether an error of this kind names a rank."""
+    return error.kind == name and rank in error.problem
 
 
 @pytest.fixture
@@ -106,29 +112,29 @@ def verdict_of(clock):
     return verdict_of
 
 
-def test_ranks_that_live_are_never_given_up(ranks, clock):
-    clock.sleep(10 * watch.SILENT_S)
+def test_ranks_that_live_are_never_marked_dead(ranks, clock):
+    clock.sleep(10 * heartbeat.SILENT_S)
     for one in ranks:
         one.check()
 
 
-def test_a_watch_beats_and_looks_in_threads_of_its_own(monkeypatch):
-    monkeypatch.setattr(watch, "BEAT_S", 0.001)
-    one, beaten, looked = Watch(PLACES[0], Notes()), threading.Event(), threading.Event()
-    monkeypatch.setattr(one, "_beat", beaten.set)
-    monkeypatch.setattr(one, "_end_where_stuck", looked.set)
-    one.start(PLACES)
-    assert beaten.wait(60)
-    assert looked.wait(60)
+def test_a_monitor_sends_and_watches_in_threads_of_its_own(monkeypatch):
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.001)
+    one, sent, watched = HeartbeatMonitor(RANKS[0], MemoryStore()), threading.Event(), threading.Event()
+    monkeypatch.setattr(one, "_heartbeat", sent.set)
+    monkeypatch.setattr(one, "_end_if_stuck", watched.set)
+    one.start(RANKS)
+    assert sent.wait(60)
+    assert watched.wait(60)
     one.stop()
 
 
-def test_no_beat_outlives_a_watch(monkeypatch):
-    """A thread that is in torch's code as Python ends would abort the process."""
-    monkeypatch.setattr(watch, "BEAT_S", 0.001)
-    one, begun = Watch(PLACES[0], Notes()), threading.Event()
-    monkeypatch.setattr(one, "_beat", lambda: (begun.set(), time.sleep(0.2)))
-    one.start(PLACES)
+def test_no_thread_outlives_a_monitor(monkeypatch):
+    """A thread that is in torch's code when Python ends would abort the process."""
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_S", 0.001)
+    one, begun = HeartbeatMonitor(RANKS[0], MemoryStore()), threading.Event()
+    monkeypatch.setattr(one, "_heartbeat", lambda: (begun.set(), time.sleep(0.2)))
+    one.start(RANKS)
     assert begun.wait(60)
     one.stop()
     assert not any(thread.is_alive() for thread in one._threads)
@@ -140,43 +146,54 @@ def test_no_beat_outlives_a_watch(monkeypatch):
 def test_a_rank_that_falls_silent_is_named_to_all_by_rank_0(ranks, verdict_of):
     ranks[2].stop()
     for one in ranks[:2]:
-        assert verdict_of(one).startswith("rank 2 on b gave no sign of life")
-        with pytest.raises(RankLost, match="rank 2 on b"):
+        assert is_about(verdict_of(one), "rank-silent", "rank 2 on b")
+        with pytest.raises(RankLost, check=kind("rank-silent", problem=one.verdict.problem)):
             one.check()
-    assert [one.speaks for one in ranks[:2]] == [True, False]
+        assert one.acknowledged
+    assert [one.reports_failure for one in ranks[:2]] == [True, False]
 
 
-def test_the_board_stays_until_all_have_read_the_verdict(ranks):
-    ranks[0].give_up("rank 2 on b hangs")
-    ranks[0].let_others_read()
-    assert {one.verdict for one in ranks} == {"rank 2 on b hangs"}
+def test_the_store_stays_until_all_have_read_the_verdict(ranks):
+    verdict = RankLost("rank 2 on b", kind="rank-hangs", hint="look there")
+    ranks[0].mark_dead(verdict)
+    ranks[0].wait_for_readers()
+    assert [one.verdict.fields() for one in ranks] == [verdict.fields()] * 3
 
 
-def test_where_rank_0_falls_silent_one_of_the_others_says_so(ranks, verdict_of):
+def test_if_rank_0_falls_silent_one_of_the_others_reports_it(ranks, verdict_of):
     ranks[0].stop()
-    assert verdict_of(ranks[1]) == verdict_of(ranks[2])
-    assert "rank 0 on a gave no sign of life" in verdict_of(ranks[1])
-    assert [one.speaks for one in ranks[1:]].count(True) == 1
+    assert verdict_of(ranks[1]).fields() == verdict_of(ranks[2]).fields()
+    assert is_about(verdict_of(ranks[1]), "rank-silent", "rank 0 on a")
+    assert [one.reports_failure for one in ranks[1:]].count(True) == 1
 
 
-def test_after_a_broken_connection_who_has_gone_is_soon_known(ranks):
+def test_after_a_broken_connection_the_lost_rank_is_soon_known(ranks):
     ranks[1].stop()
-    assert "rank 1 on a is gone" in str(ranks[0].broken("connection closed by peer"))
+    assert is_about(ranks[0].connection_broken("reset"), "rank-gone", "rank 1 on a")
 
 
-def test_a_broken_connection_with_all_ranks_there_says_what_broke(ranks, verdict_of):
-    assert str(ranks[0].broken("reset")) == "rank 0 on a lost the other ranks: reset"
-    assert "reset" in verdict_of(ranks[2])
+def test_a_broken_connection_with_all_ranks_alive_has_its_reason(ranks, verdict_of):
+    error = ranks[0].connection_broken("reset")
+    assert is_about(error, "connection-lost", "rank 0 on a")
+    assert error.problem.endswith(": reset")
+    assert verdict_of(ranks[2]).fields() == error.fields()
 
 
-def test_what_another_rank_decides_is_said_once_by_rank_0(ranks, verdict_of):
-    ranks[1].give_up("rank 1 on a lost the other ranks: reset")
-    assert verdict_of(ranks[0]) == verdict_of(ranks[1])
-    assert not ranks[1].speaks  # rank 0 hears it, and says what it hears
+def test_a_terminated_rank_ends_all_ranks(ranks, verdict_of):
+    ranks[1].terminate()
+    with pytest.raises(RankLost, check=kind("terminated")):
+        ranks[1].check()
+    assert is_about(verdict_of(ranks[0]), "terminated", "rank 1 on a")
 
 
-class Meeting:
-    """A meeting of all ranks, for which the wait is over just before they have come."""
+def test_a_verdict_of_another_rank_is_reported_once_by_rank_0(ranks, verdict_of):
+    ranks[1].mark_dead(RankLost("reset", kind="connection-lost"))
+    assert verdict_of(ranks[0]).fields() == verdict_of(ranks[1]).fields()
+    assert not ranks[1].reports_failure  # rank 0 reads it, and reports it
+
+
+class Work:
+    """Collective that completes just after a wait for it has timed out."""
 
     def __init__(self, broke):
         self.waits, self.broke = 0, broke
@@ -190,36 +207,40 @@ class Meeting:
         return True
 
 
-def test_a_meeting_to_which_all_come_as_the_wait_is_over_has_not_broken():
-    assert Gloo._came(Meeting(broke=False))
+def test_a_collective_that_completes_as_the_wait_ends_has_not_failed():
+    assert GlooGroup._is_done(Work(broke=False))
     with pytest.raises(RuntimeError, match="Connection closed"):
-        Gloo._came(Meeting(broke=True))
+        GlooGroup._is_done(Work(broke=True))
 
 
-def test_a_rank_that_never_meets_the_others_ends_with_a_line():
+def test_a_rank_that_never_joins_the_others_ends_with_one_line():
     code = (
-        "import time\nfrom iobench.ranks.place import Place\n"
+        "import time\nfrom iobench.ranks.rank_info import RankInfo\n"
         "from iobench.terminal.ranked import _met_within\n"
-        "with _met_within(0.1, Place(2, 4, 0, 2, 1, 'b'), print): time.sleep(30)"
+        "with _met_within(0.1, RankInfo(2, 4, 0, 2, 1, 'b'), print): time.sleep(30)"
     )
     done = subprocess.run([sys.executable, "-u", "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
-    assert done.stdout.startswith("rank 2 on b has not reached the other ranks within 0 s")
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("rank 2 on b")
+    assert line.endswith(" ranks-unreachable")
 
 
 def test_a_rank_that_keeps_others_waiting_without_a_batch_hangs(ranks, clock):
-    ranks[0].arrived()
-    ranks[1].arrived()
+    ranks[0].enter_collective()
+    ranks[1].enter_collective()
     clock.sleep(8)
     ranks[0].check(10)
     clock.sleep(4)
-    ranks[0].check(10)  # which gives it up
-    with pytest.raises(RankLost, match=r"rank 2 on b hangs: .* no batch came for 10 s"):
+    ranks[0].check(10)  # marks it dead
+    with pytest.raises(RankLost, check=kind("rank-hangs")) as caught:
         ranks[0].check(10)
+    assert is_about(caught.value, "rank-hangs", "rank 2 on b")
+    assert "10 s" in caught.value.problem
 
 
-def test_a_rank_that_gets_batches_is_waited_for(ranks, clock):
-    ranks[0].arrived()
+def test_a_rank_that_gets_batches_does_not_hang(ranks, clock):
+    ranks[0].enter_collective()
     for _ in range(100):
         ranks[1].progress.batches += 1
         ranks[2].progress.batches += 1
@@ -232,32 +253,34 @@ def test_a_main_thread_that_hangs_is_ended_with_the_verdict(ranks, clock):
     ranks[1].end = ended.append
     ranks[2].stop()
     clock.until(lambda: ranks[1].verdict is not None)
-    clock.sleep(watch.STUCK_S - 1)
+    clock.sleep(heartbeat.STUCK_S - 1)
     assert not ended
     clock.sleep(2)
-    assert ended[0].startswith("rank 2 on b gave no sign of life")
+    assert is_about(ended[0], "rank-silent", "rank 2 on b")
 
 
-def test_where_the_board_has_gone_each_host_says_so_once(ranks, verdict_of):
-    ranks[0]._board.gone = True
-    assert "lost rank 0 on a" in verdict_of(ranks[2])
+def test_an_unreachable_store_is_reported_once_per_host(ranks, verdict_of):
+    ranks[0]._store.gone = True
+    assert is_about(verdict_of(ranks[2]), "host-gone", "rank 0 on a")
     verdict_of(ranks[1])
-    assert [one.speaks for one in ranks[1:]] == [False, True]
+    assert [one.reports_failure for one in ranks[1:]] == [False, True]
 
 
-def test_a_board_that_does_not_answer_is_lost_as_well(ranks, verdict_of, monkeypatch):
-    monkeypatch.setattr(ranks[2], "_keep_beating", lambda: None)  # whose thread waits for the answer
-    assert "lost rank 0 on a" in verdict_of(ranks[2])
+def test_a_store_that_does_not_answer_is_unreachable_as_well(ranks, verdict_of, monkeypatch):
+    monkeypatch.setattr(ranks[2], "_keep_sending", lambda: None)  # its thread waits for the answer
+    assert is_about(verdict_of(ranks[2]), "host-gone", "rank 0 on a")
 
 
-def test_an_interrupt_of_rank_0_hurries_the_others(ranks, clock):
+def test_an_interrupt_of_rank_0_reaches_the_others(ranks, clock):
     ranks[0].interrupt()
-    clock.sleep(watch.BEAT_S)
+    clock.sleep(heartbeat.HEARTBEAT_S)
     assert ranks[2].interrupted
 
 
 @pytest.mark.parametrize("text", ["soon", "0", "-1", "inf", "nan"])
-def test_a_timeout_that_is_no_number_of_seconds_is_refused(monkeypatch, text):
-    monkeypatch.setenv(watch.TIMEOUT, text)
-    with pytest.raises(InvalidSettings, match=r"IOBENCH_RANK_TIMEOUT="):
-        watch.own_timeout()
+def test_an_invalid_timeout_is_refused(monkeypatch, text):
+    monkeypatch.setenv(heartbeat.TIMEOUT, text)
+    with pytest.raises(
+        InvalidSettings, check=kind("out-of-range", found=repr(text)), match=heartbeat.TIMEOUT
+    ):
+        heartbeat.own_timeout()

@@ -1,30 +1,31 @@
-"""Runs over the hosts of a Ray cluster: who is heard, who is lost, copies that are proved. Without Ray."""
+"""Runs over the hosts of a Ray cluster, without Ray: forwarded lines, lost hosts, verified copies."""
 
 import sys
 
 import pytest
 from conftest import complaint
+from kinds import complaint_kind, kind
 
 from iobench.base.errors import (
     PrepareError,
     RankLost,
     WrongContent,
 )
-from iobench.ranks import copies, over_ray
+from iobench.ranks import copies, ray_launcher
 from iobench.ranks.copies import Receiver
-from iobench.ranks.over_ray import followed
+from iobench.ranks.ray_launcher import follow
 from iobench.terminal import scaling
 
-RANK_LOST = "iobench: rank 1 on beta is gone: its process ended"
+RANK_LOST = "iobench: error[rank-gone]: rank 1 on beta"
 
 
 class Host:
-    """A host that answers `heard` with what it was given, one answer at a time; the last one again."""
+    """A host that returns the given answers one by one, and repeats the last."""
 
     def __init__(self, *answers):
         self.answers = list(answers)
 
-    def ask(self, what, *arguments, limit_s=1.0):
+    def ask(self, method, *arguments, limit_s=1.0):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -33,36 +34,36 @@ class Host:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    monkeypatch.setattr(over_ray, "POLL_S", 0.001)
-    monkeypatch.setattr(over_ray, "ENDING_S", 0.05)
+    monkeypatch.setattr(ray_launcher, "POLL_S", 0.001)
+    monkeypatch.setattr(ray_launcher, "ENDING_S", 0.05)
 
 
-def test_what_the_first_host_says_is_passed_on_and_of_others_their_complaints():
-    said = []
+def test_lines_of_the_first_host_and_errors_of_all_are_forwarded():
+    lines = []
     first = Host((["round 1"], None), (["round 2"], None), ([], 0))
-    assert followed([first, Host((["torch's own"], None), ([], 0))], said.append) == 0
-    assert said == ["round 1", "round 2"]
+    assert follow([first, Host((["torch's own"], None), ([], 0))], lines.append) == 0
+    assert lines == ["round 1", "round 2"]
 
 
-def test_the_same_complaint_of_several_hosts_is_one_line():
-    said = []
-    assert followed([Host(([RANK_LOST], 1)), Host(([RANK_LOST], 1))], said.append) == 1
-    assert said == [RANK_LOST]
+def test_the_same_error_of_several_hosts_is_one_line():
+    lines = []
+    assert follow([Host(([RANK_LOST], 1)), Host(([RANK_LOST], 1))], lines.append) == 1
+    assert lines == [RANK_LOST]
 
 
-def test_where_a_host_is_lost_its_rank_is_named_by_the_others():
-    said = []
-    gone = RankLost("host beta is gone: the actor died")
-    assert followed([Host(([], None), ([RANK_LOST], 1)), Host(gone)], said.append) == 1
-    assert said == [RANK_LOST]
+def test_if_a_host_is_lost_the_others_name_its_rank():
+    lines = []
+    gone = RankLost("beta", kind="host-gone")
+    assert follow([Host(([], None), ([RANK_LOST], 1)), Host(gone)], lines.append) == 1
+    assert lines == [RANK_LOST]
 
 
 @pytest.mark.parametrize("first", [([], 0), ([], None)])
-def test_a_lost_host_of_which_nobody_speaks_ends_the_run_with_its_name(first):
-    """Also where the ranks of the others never end."""
-    said = []
-    assert followed([Host(first), Host(RankLost("host beta is gone"))], said.append) == 1
-    assert said == ["iobench: host beta is gone"]
+def test_a_lost_host_that_no_rank_reports_ends_the_run_with_its_name(first):
+    """Even if the ranks of the others never end."""
+    lines = []
+    assert follow([Host(first), Host(RankLost("beta", kind="host-gone"))], lines.append) == 1
+    assert lines == ["iobench: error[host-gone]: beta"]
 
 
 def test_its_own_options_are_not_passed_on():
@@ -71,33 +72,41 @@ def test_its_own_options_are_not_passed_on():
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--ranks-per-host", "2"), "name their cluster by --ray"),
-        (("--ray", "a:1", "--ranks", "2"), "with --ray give --ranks-per-host"),
-        (("--ray", "127.0.0.1:1"), "no Ray cluster answers there"),
-        (("--ray", "nowhere"), "no Ray cluster answers there (give its address as in 10.0.0.1:6379)"),
-        (("--ray", "127.0.0.1:99999"), "no Ray cluster answers there (give its address as in 10.0.0.1:6379)"),
-    ],
+    ("words", "option"),
+    [(("--ranks-per-host", "2"), "--ray"), (("--ray", "a:1", "--ranks", "2"), "--ranks-per-host")],
 )
-def test_what_cannot_be_is_one_line(words, said, own_images, inside):
-    if "no Ray" in said:
-        pytest.importorskip("ray", reason="Ray is not installed")
-    data_dir = own_images.root.parent
-    line = complaint(inside("run", "--data-dir", data_dir, *words), 1 if "no Ray" in said else 2)
-    assert said in line
-    assert "no Ray" not in said or "RAY_AUTH_MODE=token" in line  # and how to start one safely
+def test_options_of_ranks_and_ray_that_exclude_each_other_are_refused(words, option, own_images, inside):
+    line = complaint(inside("run", "--data-dir", own_images.root.parent, *words), 2)
+    assert line.count("--") >= 2
+    assert option in line
 
 
-def test_without_ray_the_pip_command(own_images, inside, monkeypatch):
+@pytest.mark.parametrize(
+    ("address", "example"),
+    [("127.0.0.1:1", ""), ("nowhere", "10.0.0.1:6379"), ("127.0.0.1:99999", "10.0.0.1:6379")],
+)
+def test_an_address_without_a_cluster_is_one_line_that_says_how_to_start_one(
+    address, example, own_images, inside
+):
+    pytest.importorskip("ray", reason="Ray is not installed")
+    done = inside("run", "--data-dir", own_images.root.parent, "--ray", address)
+    assert complaint_kind(done) == "no-cluster"
+    line = complaint(done, 1)
+    assert address in line
+    assert example in line
+    assert "RAY_AUTH_MODE=token" in line
+
+
+def test_without_ray_the_error_has_the_pip_command(own_images, inside, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     done = inside("run", "--data-dir", own_images.root.parent, "--ray", "127.0.0.1:1")
-    assert "pip install 'iobench[ray]'" in complaint(done, 1)
+    assert complaint_kind(done) == "missing-dependency"
+    assert complaint(done, 1).endswith("pip install 'iobench[ray]'")
 
 
 @pytest.fixture
 def there(tmp_path):
-    """Where the copy goes on the other host."""
+    """Folder of the copy on the other host."""
     return tmp_path / "other" / "data" / "images"
 
 
@@ -105,28 +114,29 @@ def sent(receiver, manifest, there, damaged=""):
     assert not receiver.begin(str(there), manifest.content, list(manifest.artifacts))
     for name, piece in copies._pieces(manifest.root):
         receiver.take(name, bytes([piece[-1] ^ 1]).join([piece[:-1], b""]) if name == damaged else piece)
-    receiver.prove()
+    receiver.verify()
 
 
-def test_a_copy_is_proved_and_then_in_its_place(own_images, there, monkeypatch):
+def test_a_copy_is_verified_before_it_is_in_its_place(own_images, there, monkeypatch):
     monkeypatch.setattr(copies, "PIECE", 1000)
     sent(Receiver(), own_images, there)
-    assert Receiver().begin(str(there), own_images.content, ["npy"])  # which is there now
+    assert Receiver().begin(str(there), own_images.content, ["npy"])  # it is there now
     assert [path.name for path in there.parent.iterdir()] == [there.name]
 
 
-def test_a_copy_that_differs_is_refused_and_goes(own_images, there):
+def test_a_damaged_copy_is_refused_and_removed(own_images, there):
     damaged = next(name for name, _ in copies._pieces(own_images.root) if name.endswith("x.npy"))
-    with pytest.raises(WrongContent):
+    with pytest.raises(WrongContent, check=lambda error: error.path == str(there)):
         sent(Receiver(), own_images, there, damaged)
     assert list(there.parent.iterdir()) == []
 
 
 def test_other_data_under_the_same_name_stay(own_images, there):
     sent(Receiver(), own_images, there)
-    with pytest.raises(PrepareError, match="holds other data"):
+    fields = {"path": there, "expected": f"content {1:016x}", "found": f"{own_images.content:016x}"}
+    with pytest.raises(PrepareError, check=kind("other-content", **fields)):
         Receiver().begin(str(there), 1, ["npy"])
-    with pytest.raises(PrepareError, match="holds the same data without arrow"):
+    with pytest.raises(PrepareError, check=kind("missing-variants", path=there), match="arrow"):
         Receiver().begin(str(there), own_images.content, ["npy", "arrow"])
 
 
@@ -134,5 +144,5 @@ def test_nothing_is_written_outside_the_dataset(own_images, there):
     receiver = Receiver()
     receiver.begin(str(there), own_images.content, [])
     for name in ("../../outside", "/tmp/outside"):
-        with pytest.raises(PrepareError, match="no name of a file"):
+        with pytest.raises(PrepareError, check=kind("unsafe-path"), match=name):
             receiver.take(name, b"")
