@@ -20,6 +20,7 @@ PAGES = [
     *(page for name in FOLDERS for page in sorted((ROOT / "docs" / name).glob("*.md"))),
 ]
 LAB = sorted((ROOT / "docs" / "lab").glob("*.md"))
+SOURCES = [path.read_text() for path in (ROOT / "iobench").rglob("*.py")]
 OTHERS = {  # options of other programs that the pages name
     *("--nproc-per-node", "--nnodes", "--node-rank", "--master-addr", "--master-port"),  # torchrun
     *("--rdzv-backend", "--rdzv-conf", "--local-addr"),
@@ -111,6 +112,12 @@ def test_names_of_the_package_are_public(page):
         for name in names.split(",")
     }
     assert named | imported <= set(iobench.__all__)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_kinds_are_kinds_of_the_code(page):
+    for kind in re.findall(r"`\[([a-z-]+)\]`", page.read_text()):
+        assert any(f'"{kind}"' in text for text in SOURCES)
 
 
 @pytest.mark.parametrize("page", [page for page in LAB if page.stem != "index"], ids=lambda page: page.stem)
