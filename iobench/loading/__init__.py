@@ -1,1 +1,1 @@
-"""From an opened artifact to the device: order, loaders, transfer."""
+"""Loading: the order of rows, the loaders, and the transfer of batches to a device."""

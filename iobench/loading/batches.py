@@ -1,4 +1,4 @@
-"""Batches of a prepared dataset on a device by any loader: what `iobench run` measures, for a training."""
+"""Batches of a prepared dataset on a device from any loader, as `iobench run` measures them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,43 @@ def batches(
     block_bytes: int = BLOCK_BYTES,
     window_bytes: int = WINDOW_BYTES,
 ) -> Generator[dict[str, torch.Tensor], None, None]:
-    """Yield an epoch of batches on a device, each field with the samples along its leading axis.
+    """Yield one epoch of batches on a device, each field with samples along its first axis.
 
-    `dataset`: a folder that `iobench prepare` made. `format`: a variant that is prepared in it. `loader`:
-    a loader with its options, such as "dataloader:num_workers=4". `epoch` decides the order together
-    with `seed`. A batch is on the device when the consumer's stream reaches it; a loader that `reuses` its
-    memory, such as ffcv, fills it again on the CPU once the next batch is asked for.
-    InvalidSettings, InvalidOption, ManifestError, CorruptArtifact or LoaderFailed where it cannot be had.
+    A batch is on the device when the consumer's stream reaches it. On the CPU, a loader that `reuses` its
+    memory, such as ffcv, overwrites a batch when the next one is requested.
+
+    Parameters
+    ----------
+    dataset : str or Path
+        Folder made by `iobench prepare`.
+    format : str
+        A variant prepared in it, such as "memmap" or "hdf5:compression=gzip".
+    loader : str
+        A loader with its options, such as "dataloader:num_workers=4".
+    batch_size : int
+        Samples per batch.
+    order : str
+        "sequential", "random" or "block".
+    seed, epoch : int
+        Together they determine the order.
+    device : str
+        Device name, such as "cpu", "cuda:0" or "auto".
+    block_bytes, window_bytes : int
+        Sizes of blocks and windows of order "block".
+
+    Yields
+    ------
+    dict of str to torch.Tensor
+        One tensor per field.
+
+    Raises
+    ------
+    InvalidSettings, InvalidOption
+        If a setting or an option of the loader is invalid.
+    ManifestError, CorruptArtifact
+        If the dataset or the artifact is missing or damaged.
+    LoaderFailed
+        If the loader or the disk fails.
     """
     import torch
 
@@ -49,11 +79,11 @@ def batches(
     opener = manifest.opener(format)
     drawn = Batching(order, batch_size, seed, block_bytes, window_bytes).row_order(opener.schema)
     transfer = HostToDevice(torch.device(chosen), used.copies_without_blocking)
-    asked = epoch if used.own_order else drawn.batches(opener.schema.samples, epoch)
+    requested = epoch if used.own_order else drawn.batches(opener.schema.samples, epoch)
     job = Job(opener, drawn, chosen)
     with (
         manifest.location_of(format).hinting(),
         closing(used.open(job)) as epochs,
-        closing(epochs.epoch(asked)) as running,
+        closing(epochs.epoch(requested)) as running,
     ):
         yield from map(transfer.move, running)

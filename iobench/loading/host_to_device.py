@@ -1,4 +1,4 @@
-"""Host memory → device: in the consumer's own thread, or beside it on a stream of its own."""
+"""Copies from host memory to a device, in the consumer's stream or in a side stream."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from iobench.base.errors import (
-    LoaderFailed,
-)
+from iobench.base.errors import LoaderFailed
 from iobench.host.device import Accelerator, device_of
 
 __all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "SideStreamCopier", "device_errors", "side_copier"]
@@ -20,16 +18,16 @@ __all__ = ["DeviceBatch", "HostBatch", "HostToDevice", "SideStreamCopier", "devi
 HostBatch: TypeAlias = Any  # dict[str, Tensor], or a tensorclass of the same fields
 DeviceBatch = dict[str, torch.Tensor]
 
-MAX_COPIES = 2  # of groups of batches under way: one that is copied, and the next one behind it
+MAX_COPIES = 2  # groups of batches in flight: one being copied and the next one
 LAG_ELEMENTS, LAG_TURNS = 1 << 20, 64  # a few milliseconds of a large GPU
 
 
 class HostToDevice:
-    """Moves host batches to a device: identity on the CPU, one `.to` per tensor elsewhere.
+    """Moves host batches to a device: no copy on the CPU, one `.to` per tensor elsewhere.
 
-    Every batch that enters is either fresh or pageable, so no buffer is reused while a
-    non-blocking copy may still read it: torch's pinned allocator keeps freed blocks until then.
-    The device is made the thread's current one, to which DataLoader's pinning thread holds.
+    Every batch is either in new or in pageable memory. No buffer is reused while a non-blocking copy may
+    still read it: torch's pinned allocator keeps freed blocks until then. The device becomes the thread's
+    current one, which DataLoader's pinning thread uses.
     """
 
     def __init__(self, device: torch.device, non_blocking: bool) -> None:
@@ -39,13 +37,13 @@ class HostToDevice:
 
     @property
     def device(self) -> torch.device:
-        """Where batches go."""
+        """The device that batches go to."""
         return self.device_api.torch
 
     def move(self, batch: HostBatch) -> DeviceBatch:
-        """The batch on the device; elsewhere than on the CPU its copies may still be under way.
+        """Return the batch on the device; its copies may still be in flight.
 
-        The consumer's stream runs them before whatever it is asked for next.
+        The consumer's stream completes them before any work submitted later.
         """
         if self.device_api.is_host:
             return dict(batch.items())
@@ -54,11 +52,11 @@ class HostToDevice:
         return dict(self._to(batch).items())
 
     def synchronize(self) -> None:
-        """Wait until everything asked of the device is done."""
+        """Wait until all work submitted to the device is done."""
         self.device_api.synchronize()
 
     def release_memory(self) -> None:
-        """Give back the device memory that earlier cases left with torch, and forget peaks."""
+        """Release the device memory that torch caches from earlier cases, and reset the peaks."""
         self.device_api.synchronize()
         if isinstance(self.device_api, Accelerator) and self.device_api.side_streams:
             side_copier(self.device_api).release(0)
@@ -66,17 +64,17 @@ class HostToDevice:
         self.device_api.reset_peak()
 
     def reset_peak(self) -> None:
-        """Forget the device's peak memory."""
+        """Reset the device's peak memory."""
         self.device_api.reset_peak()
 
     def peak_bytes(self) -> tuple[int, int] | None:
-        """Most memory (allocated, reserved) on the device since `reset_peak`; None where nobody counts."""
+        """Return peak memory (allocated, reserved) in bytes since `reset_peak`; None if not counted."""
         return self.device_api.peak_bytes()
 
     def lag(self) -> None:
-        """Keep the consumer's stream busy for a while, so that what it is asked for next comes late.
+        """Keep the consumer's stream busy for a while, so that later work in it is delayed.
 
-        A batch whose memory is used again too soon is still right where the consumer is never late.
+        A loader that reuses a batch's memory too early would go unnoticed if the consumer were never late.
         """
         if not self.device_api.is_host:
             busy = torch.ones(LAG_ELEMENTS, device=self.device)
@@ -88,17 +86,17 @@ class HostToDevice:
 
 
 class SideStreamCopier:
-    """Copies on a device's one side stream, and the host memory that they still read."""
+    """Copies batches in a device's side stream, and holds their host memory while it is read."""
 
     def __init__(self, device_api: Accelerator) -> None:
         self.device_api, self._stream = device_api, device_api.side_stream
-        self._reading: deque[tuple[Any, Any]] = deque()  # events and what they guard; of any thread
+        self._reading: deque[tuple[Any, Any]] = deque()  # events and the batches behind them; thread-safe
 
     def copy(self, batches: list[DeviceBatch]) -> tuple[list[DeviceBatch], Any]:
-        """The batches on the device, and the event behind their copies, which are under way.
+        """Start copies of the batches; return the device batches and the event behind the copies.
 
-        Their host memory is held until the copies have left it: threads wait only for those that
-        are more than two groups behind.
+        The host memory is held until the copies are done. A thread waits only for copies that are more than
+        MAX_COPIES groups behind.
         """
         device = self.device_api.torch
         with self.device_api.on(self._stream):  # and on its device
@@ -110,12 +108,12 @@ class SideStreamCopier:
         return moved, copied
 
     def release(self, most: int) -> None:
-        """Let go of host memory that was copied; wait until at most so many groups are under way."""
+        """Release host memory that was copied; wait until at most `most` groups are in flight."""
         while (oldest := self._oldest(most)) is not None:
-            oldest[0].synchronize()  # sleeps, without the interpreter's lock
+            oldest[0].synchronize()  # sleeps without the GIL
 
     def _oldest(self, most: int) -> tuple[Any, Any] | None:
-        with suppress(IndexError):  # another thread was quicker: what anybody takes, they wait for
+        with suppress(IndexError):  # another thread took it, and waits for it
             if len(self._reading) > most or self._reading[0][0].query():
                 return self._reading.popleft()
         return None
@@ -123,23 +121,29 @@ class SideStreamCopier:
 
 @functools.cache
 def side_copier(device_api: Accelerator) -> SideStreamCopier:
-    """What goes on beside a device's consumers: one for the life of the process."""
+    """Return the copier of a device, the same one for the life of the process."""
     return SideStreamCopier(device_api)
 
 
 @contextmanager
 def device_errors(what: str) -> Iterator[None]:
-    """Make LoaderFailed, in one line, of what a device, its memory or pinned memory refuses in a block.
+    """Turn errors of a device, of its memory or of pinned memory in the block into LoaderFailed.
 
-    The case cannot go on; the run can. After an error in a kernel the device may refuse everything
-    until the process ends: then the cases that follow fail with the same line.
+    The case fails, the run continues. After an error in a kernel the device may refuse all work until the
+    process ends; then the following cases fail with the same error.
     """
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise LoaderFailed(f"{what}: {_first(error)}; use a smaller --batch-size") from error
+        raise LoaderFailed(
+            f"{what}: {_first(error)}", kind="out-of-memory", hint="use a smaller --batch-size"
+        ) from error
     except torch.AcceleratorError as error:
-        raise LoaderFailed(f"{what}: the device failed: {_first(error)}; see its driver's log") from error
+        raise LoaderFailed(
+            f"{what}: the device failed: {_first(error)}",
+            kind="device-failed",
+            hint="see the log of its driver",
+        ) from error
 
 
 def _first(error: Exception) -> str:

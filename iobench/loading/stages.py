@@ -1,4 +1,4 @@
-"""Where an epoch's time goes in the thread that consumes it, stage by stage."""
+"""Profile of an epoch in its consumer's thread, by stage."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ TRIAL = 1000
 
 
 class Stages:
-    """Lets functions be, untimed."""
+    """Stages without timing: functions are returned unchanged."""
 
     def timed(self, stage: str, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, such that each call's time counts for a stage."""
+        """Return the function, wrapped so that the time of its calls counts for a stage."""
         return function
 
     def timed_in_background(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The same for what threads read beside the consumer."""
+        """Return the function, wrapped so that its time in background threads is counted."""
         return function
 
 
@@ -31,20 +31,20 @@ UNTIMED = Stages()
 
 
 class Profile(Stages):
-    """Sums the time of functions by stage; stages within `read` are part of it until `seconds` parts them."""
+    """Sums the time of functions by stage. `read` includes `decode` until `seconds` subtracts it."""
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
         self._clock = clock
-        # appending is quick, and safe from any thread
+        # append is fast and thread-safe
         self._ns: dict[str, list[int]] = {stage: [] for stage in STAGES}
         self._background_ns: list[int] = []
 
     def timed(self, stage: str, function: Callable[P, T]) -> Callable[P, T]:
-        """The function, such that each call's time counts for a stage."""
+        """Return the function, wrapped so that the time of its calls counts for a stage."""
         return self._noted(self._ns[stage].append, function)
 
     def timed_in_background(self, function: Callable[P, T]) -> Callable[P, T]:
-        """The same for what threads read beside the consumer."""
+        """Return the function, wrapped so that its time in background threads is counted."""
         return self._noted(self._background_ns.append, function)
 
     def _noted(self, note: Callable[[int], None], function: Callable[P, T]) -> Callable[P, T]:
@@ -59,26 +59,33 @@ class Profile(Stages):
         return run
 
     def seconds(self, open_s: float, epoch_s: float, wait_s: float, ahead: bool) -> dict[str, float]:
-        """Seconds of each stage; all but `open` add up to the epoch.
+        """Return the seconds of each stage; all except `open` add up to the epoch.
 
-        `wait_s` is what `next()` took. What of it no stage explains is `wait` where something reads
-        `ahead` of the consumer, and else the loader's own work, `other`.
+        Parameters
+        ----------
+        open_s, epoch_s : float
+            Time to open the loader, and time of the epoch.
+        wait_s : float
+            Time spent in `next()`. The part that no stage accounts for is `wait` if the loader reads
+            ahead of the consumer, else the loader's own work, `other`.
+        ahead : bool
+            True if the loader reads ahead.
         """
-        found = {stage: sum(ns) / 1e9 for stage, ns in self._ns.items()}
-        found["read"] -= found["decode"]
-        unexplained = wait_s - sum(found[stage] for stage in ("read", "decode", "collate", "host_to_device"))
-        found["wait" if ahead else "other"] += max(0.0, unexplained)
-        found["other"] += max(0.0, epoch_s - sum(found.values()))
-        return {**found, "open": open_s}
+        times = {stage: sum(ns) / 1e9 for stage, ns in self._ns.items()}
+        times["read"] -= times["decode"]
+        unaccounted = wait_s - sum(times[stage] for stage in ("read", "decode", "collate", "host_to_device"))
+        times["wait" if ahead else "other"] += max(0.0, unaccounted)
+        times["other"] += max(0.0, epoch_s - sum(times.values()))
+        return {**times, "open": open_s}
 
     @property
     def background_s(self) -> float:
-        """Seconds that threads read beside the consumer, all together."""
+        """Seconds of reading in background threads, summed over the threads."""
         return sum(self._background_ns) / 1e9
 
     @property
     def cost_s(self) -> float:
-        """What the spans themselves took, by a trial of as many that are empty."""
+        """Estimated overhead of the timing itself, from a trial with an empty function."""
         spans = sum(map(len, self._ns.values())) + len(self._background_ns)
         timed, bare = (
             min(repeat(trial, number=TRIAL, repeat=3)) / TRIAL
@@ -88,4 +95,4 @@ class Profile(Stages):
 
 
 def nothing() -> None:
-    """Does it."""
+    """Do nothing."""

@@ -1,4 +1,4 @@
-"""Arrays as tensors that share their memory, for every loader."""
+"""Conversion of arrays to tensors that share their memory, for all loaders."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 def tensor_of(array: Array) -> torch.Tensor:
-    """A tensor over the memory of an array."""
+    """Return a tensor that shares the array's memory."""
     import torch
 
-    if array.dtype == "bfloat16":  # torch does not know NumPy's
+    if array.dtype == "bfloat16":  # torch does not accept the NumPy dtype of ml_dtypes
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 
 
 def unmoved(array: Array) -> bool:
-    """Whether an array out of a reader is a view of a file, of which no byte has moved."""
+    """Return True if an array from a reader is a view of a mapped file, of which nothing was read yet."""
     return not array.flags.writeable
 
 
 def silence_read_only_warning() -> None:
-    """Spend torch's one warning per process about read-only arrays: they are copied at once."""
+    """Trigger and suppress torch's once-per-process warning about read-only arrays, which are copied."""
     import torch
 
     read_only = np.zeros(1)
@@ -39,12 +39,12 @@ def silence_read_only_warning() -> None:
 
 
 def tensors_of(batch: Batch) -> dict[str, torch.Tensor]:
-    """A batch of tensors over the memory of a batch of arrays."""
+    """Return a batch of tensors that share the memory of a batch of arrays."""
     return {name: tensor_of(array) for name, array in batch.items()}
 
 
 def pinned(batch: Any) -> Any:
-    """A copy of a batch, a dict of tensors or a tensorclass, in pinned memory."""
+    """Return a copy in pinned memory of a batch, a dict of tensors or a tensorclass."""
     if isinstance(batch, dict):
         return {name: tensor.pin_memory() for name, tensor in batch.items()}
     return batch.pin_memory()

@@ -125,9 +125,9 @@ def test_a_reader_gathers_by_what_was_found(tmp_path, uneven):
     batches = batches_of()
     with CachedReader(Schema(SAMPLES, (Field("x", (width,), "uint8"),)), {"x": place}, False) as reader:
         reader.read_ahead(batches)
-        finished(reader._located)
-        known, requested = reader._located.of, []
-        reader._located.of = lambda name, part: requested.append(result := known(name, part)) or result
+        finished(reader._offsets)
+        known, requested = reader._offsets.of, []
+        reader._offsets.of = lambda name, part: requested.append(result := known(name, part)) or result
         for batch in batches:
             np.testing.assert_array_equal(reader.batch(batch)["x"], rows[batch])
     assert len(requested) == len(batches)

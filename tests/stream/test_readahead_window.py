@@ -127,7 +127,7 @@ def asked(monkeypatch):
 
 def test_no_more_is_asked_for_than_so_far_ahead_of_what_was_taken(images, asked, monkeypatch):
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1_000_000)  # ten rows
-    monkeypatch.setattr(readahead, "ASKED_BYTES", 3_000_000)  # thirty
+    monkeypatch.setattr(readahead, "REQUESTED_BYTES", 3_000_000)  # thirty
     schema, result, rows = images
     batches = np.array_split(np.random.default_rng(3).permutation(200), 20)
     with closing(CachedReader(schema, result, True)) as reader:

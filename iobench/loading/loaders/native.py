@@ -1,7 +1,7 @@
-"""Batched reads in the main process, the way each format's own library advises.
+"""Batched reads in the main process, in the way that each format's own library recommends.
 
 For memmap that is a tensorclass: slices in sequential order, indices in random order, then
-`.to(device)`. For the others, one read per batch into fresh arrays.
+`.to(device)`. For the other formats it is one read per batch into new arrays.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Native(CopyingLoader):
-    """One reader, one batch at a time."""
+    """One reader in the main process, one batch at a time."""
 
     name: ClassVar[str] = "native"
-    summary: ClassVar[str] = "batched reads in the main process, as the format's own library advises"
+    summary: ClassVar[str] = "batched reads in the main process, as the format's own library recommends"
     library: ClassVar[str] = "torch"
 
     def open(self, job: Job) -> Epochs:
-        """A reader of this process."""
+        """Open a reader in this process."""
         return NativeEpochs(self, job)
 
 
 class NativeEpochs(Epochs):
-    """Reads through one reader, one batch at a time."""
+    """Epochs of one reader, one batch at a time."""
 
     def __init__(self, loader: Native, job: Job) -> None:
         super().__init__(loader, job)
@@ -43,7 +43,7 @@ class NativeEpochs(Epochs):
         self._reader.time_decoding(partial(self.stages.timed, "decode"))
 
     def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
-        """One `reader.native` a batch, pinned if the options say so."""
+        """Yield one `reader.native` per batch, pinned if the options request it."""
         read, pin = self.stages.timed("read", self._read), self.stages.timed("host_to_device", pinned)
         for rows in asked:
             batch = read(rows)
@@ -52,7 +52,8 @@ class NativeEpochs(Epochs):
     def _read(self, rows: Rows) -> HostBatch:
         batch = self._reader.native(rows)
         on_cpu = self.job.device.startswith("cpu")
-        if isinstance(batch, dict):  # a view of a file has read nothing, and on the CPU nothing else will
+        if isinstance(batch, dict):
+            # a view of a file has read nothing yet, and on the CPU no later step would
             fresh = {name: a.copy() if on_cpu and unmoved(a) else a for name, a in batch.items()}
             return {name: tensor_of(array) for name, array in fresh.items()}
         return batch.clone() if isinstance(rows, slice) and on_cpu else batch

@@ -1,4 +1,4 @@
-"""iobench's own loader: see `iobench.loading.stream`."""
+"""StreamLoader as a loader of `iobench run`; see `iobench.loading.stream`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SLOTS = 5
 
 @dataclass(frozen=True)
 class Stream(Loader):
-    """Threads that read ahead into memory that is used again."""
+    """Threads that read ahead into reused memory."""
 
     name: ClassVar[str] = "stream"
     summary: ClassVar[str] = "StreamLoader: threads read ahead, through the page cache or past it"
@@ -26,31 +26,31 @@ class Stream(Loader):
 
     threads: int | None = option(
         None,
-        "threads that read; by default what suits format and cores",
+        "reading threads; by default chosen by format and number of cores",
         minimum=1,
         maximum=LIMITS["threads"][1],
     )
     direct: bool | None = option(
-        None, "read past the page cache, or never; by default where data would not stay in memory"
+        None, "read past the page cache; by default only if the data would not stay in memory"
     )
 
     def pins(self, device: str) -> bool:
-        """Always, where there is something to pin for."""
+        """Return True for every device but the CPU."""
         return not device.startswith("cpu")
 
     def slots(self, batch_bytes: int) -> tuple[int, int]:
-        """Several batches to a slot where they are small, and a ring of a few slots."""
+        """Return the bytes of a slot, several batches if they are small, and the number of slots."""
         from iobench.loading.stream.pipeline import GROUP_BYTES
 
         return max(1, GROUP_BYTES // batch_bytes) * batch_bytes, SLOTS
 
     def open(self, job: Job) -> Epochs:
-        """The pipeline; its memory is touched when it is opened."""
+        """Open the pipeline, which touches all of its memory."""
         return StreamEpochs(self, job)
 
 
 class StreamEpochs(Epochs):
-    """Batches straight to the device."""
+    """Epochs of a StreamLoader pipeline."""
 
     def __init__(self, loader: Stream, job: Job) -> None:
         super().__init__(loader, job)
@@ -67,13 +67,13 @@ class StreamEpochs(Epochs):
 
     @property
     def ahead(self) -> bool:
-        """Its threads do."""
+        """True: its threads read ahead."""
         return True
 
     def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
-        """What the threads read ahead."""
+        """Yield the batches that the threads read."""
         return self._pipeline.run(asked)
 
     def close(self) -> None:
-        """Close the files; memory goes when the last batch does."""
+        """Close the files; the memory is released with the last batch."""
         self._pipeline.close()

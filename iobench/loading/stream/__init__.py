@@ -1,4 +1,4 @@
-"""A loader that keeps disk, memory and device busy: batches read by threads into reused memory."""
+"""StreamLoader: threads read batches into reused memory and keep disk, memory and device busy."""
 
 from iobench.loading.stream.stream_loader import StreamLoader
 

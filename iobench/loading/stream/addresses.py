@@ -1,4 +1,4 @@
-"""The rows of several fields in one line of addresses over all files that hold them."""
+"""One address space over all files of a dataset, and the positions of rows in it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.formats import Chunked, Listed, Placement, Schema, Strided
 from iobench.host.maps import side_by_side
 from iobench.host.memory import PAGE
@@ -21,16 +19,24 @@ from iobench.host.memory import PAGE
 Index = npt.NDArray[np.int64]
 Locate: TypeAlias = Callable[[Index], Index]
 
-PIECE_ROWS = 1 << 17  # looked at together: what stays in the processor's cache
-MAX_LISTED = 8 << 20  # rows whose positions are kept in memory
-NEAR_BYTES = 64 << 10  # a gap of no more between rows is read along with them; less than is BETWEEN files
+PIECE_ROWS = 1 << 17  # rows computed together, so that they stay in the CPU cache
+MAX_LISTED = 8 << 20  # maximum number of rows whose positions are kept in memory
+NEAR_BYTES = 64 << 10  # gaps up to this size are read along with the rows; smaller than BETWEEN files
 
 
 class AddressSpace(ABC):
-    """Files laid side by side in one line of addresses, called positions, and rows somewhere in them.
+    """Files side by side in one address space. An address in it is called a position (bytes, int64).
 
-    `files` and `sizes` go by the same numbers, and so do `starts`, of which there is one more: where
-    the last file ends. `widths`: the bytes of a sample of each field.
+    Attributes
+    ----------
+    samples : int
+        Rows of the dataset.
+    widths : dict of str to int
+        Bytes of a sample, by field.
+    files, sizes : sequences
+        Paths of the files and their sizes in bytes.
+    starts : int64 array
+        Position of each file's first byte and, as one item more, the end of the last file.
     """
 
     def __init__(self, schema: Schema, paths: Iterable[Path]) -> None:
@@ -42,33 +48,33 @@ class AddressSpace(ABC):
         self._numbers = {path: number for number, path in enumerate(self.files)}
 
     def within(self, position: int) -> tuple[int, int]:
-        """The number of the file at a position, and the offset in it."""
+        """Return the number of the file at a position and the offset in that file."""
         number = int(np.searchsorted(self.starts, position, side="right")) - 1
         return number, position - int(self.starts[number])
 
     def numbers(self, paths: Iterable[Path]) -> list[int]:
-        """Which of the files these are."""
+        """Return the numbers of these files."""
         return [self._numbers[path] for path in paths]
 
     @abstractmethod
     def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
-        """Where what is stored of these rows of a field begins and ends, in any order."""
+        """Return start and end positions of the stored bytes of these rows of a field, in any order."""
 
     @abstractmethod
     def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
-        """Where what is stored of rows start..stop-1 of these fields begins and ends, sorted and merged."""
+        """Return the sorted, merged position ranges of the rows `start` to `stop` - 1 of these fields."""
 
     def pages(self, rows: Index, names: Sequence[str]) -> tuple[Index, Index]:
-        """Where the pages of these rows of these fields begin and end, sorted and merged."""
+        """Return the sorted, merged position ranges, in whole pages, of these rows of these fields."""
         lows, highs = zip(*(self.byte_ranges(name, rows) for name in names), strict=True)
         low, high = np.concatenate(lows) // PAGE * PAGE, -(-np.concatenate(highs) // PAGE) * PAGE
         return merged(low, high, NEAR_BYTES)
 
 
 class RowAddresses(AddressSpace):
-    """Where each row of each field is: its position.
+    """Positions of the rows of fields that are stored as they are in memory.
 
-    CorruptArtifact where a placement leads out of its files.
+    Raises CorruptArtifact if a placement leads out of its files.
     """
 
     def __init__(self, schema: Schema, placements: Mapping[str, Placement]) -> None:
@@ -76,32 +82,32 @@ class RowAddresses(AddressSpace):
         super().__init__(schema, (path for place in self._placements.values() for path in place.files))
         sizes = np.array(self.sizes, np.int64)
         self._starts, self._sizes, self._bases = {}, {}, {}
-        self._listed: dict[str, Index] = {}  # positions, which cost a third of looking them up in two lists
+        self._listed: dict[str, Index] = {}  # positions: a look-up takes a third of that in two lists
         for name, place in self._placements.items():
             of_field = self.numbers(place.files)
             self._starts[name], self._sizes[name] = self.starts[of_field], sizes[of_field]
-            for rows in _telling(place, self.samples):
+            for rows in _bounding_rows(place, self.samples):
                 self._check(name, *place.locate(rows))
             if isinstance(place, Listed) and len(of_field) > 1 and self.samples <= MAX_LISTED:
                 self._listed[name] = _joined(place, self._starts[name], self.samples)
-            if isinstance(place, Chunked):  # where row 0 would be if all were as in this chunk
+            if isinstance(place, Chunked):  # position of row 0 if all rows were placed as in this chunk
                 begins = self._starts[name][place.file] + place.offset
                 self._bases[name] = begins - place.first * place.stride
 
     def close(self) -> None:
-        """Let go of lists, which may be maps of files: whatever is asked now is a ValueError."""
+        """Release the lists, which may be maps of files. Later calls raise ValueError."""
         self._placements.clear()
         self._listed.clear()
 
     def positions(self, name: str, rows: Index) -> Index:
-        """Where rows begin, each in one piece."""
+        """Return the position of each of these rows."""
         place, starts = self._of(name), self._starts[name]
         if isinstance(place, Strided):
             return np.asarray(starts[0] + place.offset + rows * place.stride)
         if isinstance(place, Chunked):
-            found = place.of_rows(self._bases[name], rows)
-            found += rows * place.stride
-            return found
+            positions = place.of_rows(self._bases[name], rows)
+            positions += rows * place.stride
+            return positions
         if name in self._listed:
             return np.asarray(np.take(self._listed[name], rows))
         if isinstance(place, Listed) and len(starts) == 1:
@@ -110,9 +116,9 @@ class RowAddresses(AddressSpace):
         return np.asarray(offsets + starts[files])
 
     def runs(self, name: str, start: int, stop: int) -> list[tuple[int, int]] | None:
-        """Rows start..stop-1 as positions from which some follow each other, with how many do.
+        """Return the rows `start` to `stop` - 1 as runs of adjacent rows: position and number of rows.
 
-        None where that is not known without looking at each row.
+        None if that requires a look at each row.
         """
         place, first, width = self._of(name), self.start_if_contiguous(name), self.widths[name]
         if first is not None:
@@ -125,14 +131,14 @@ class RowAddresses(AddressSpace):
         return list(zip(begins.tolist(), np.diff(edges).tolist(), strict=True))
 
     def start_if_contiguous(self, name: str) -> int | None:
-        """The position of row 0 where all rows follow each other without a gap, else None."""
+        """Return the position of row 0 if all rows are adjacent, else None."""
         place = self._of(name)
         if not isinstance(place, Strided) or place.stride != self.widths[name]:
             return None
         return int(self._starts[name][0]) + place.offset
 
     def common_remainder(self, name: str) -> int | None:
-        """What positions leave over when they are divided by the width, if all leave the same."""
+        """Return the remainder of all positions divided by the width, or None if they differ."""
         place, width = self._of(name), self.widths[name]
         if not isinstance(place, Listed) and getattr(place, "stride", 1) % width:
             return None
@@ -145,10 +151,10 @@ class RowAddresses(AddressSpace):
         return over
 
     def elements(self, name: str, over: int) -> Locate:
-        """What tells the numbers of rows as elements of the field's width, from position `over` on.
+        """Return a function from rows to indices of elements of the field's width, from `over` on.
 
-        Where all rows are such elements, as `common_remainder` knows. It calls as little as there can be: each call
-        lets go of the interpreter's lock, and other threads have it meanwhile.
+        Requires that all rows are such elements, see `common_remainder`. The function makes as few NumPy
+        calls as possible, because each releases the GIL and other threads take it.
         """
         place, width = self._of(name), self.widths[name]
         if isinstance(place, Chunked):
@@ -160,17 +166,17 @@ class RowAddresses(AddressSpace):
         return lambda rows: (self.positions(name, rows) - over) // width
 
     def is_contiguous(self, name: str) -> bool:
-        """Whether a field's rows lie by themselves, not among those of others."""
+        """Return True if a field's rows lie close together, not between those of other fields."""
         place = self._of(name)
         return isinstance(place, Strided | Chunked) and place.stride <= 2 * self.widths[name]
 
     def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
-        """Where these rows of a field begin and end."""
+        """Return start and end positions of these rows of a field."""
         low = self.positions(name, rows)
         return low, low + self.widths[name]
 
     def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
-        """Where the bytes of rows start..stop-1 of these fields begin and end, sorted and merged."""
+        """Return the sorted, merged position ranges of the rows `start` to `stop` - 1 of these fields."""
         lows, highs = [], []
         for name in names:
             runs, width = self.runs(name, start, stop), self.widths[name]
@@ -188,28 +194,33 @@ class RowAddresses(AddressSpace):
         return self._placements[name]
 
     def _check(self, name: str, files: Index, offsets: Index) -> None:
-        """CorruptArtifact where a row would not lie in one of the field's files."""
+        """Raise CorruptArtifact if a row does not lie in one of the field's files."""
         paths, sizes, width = self._placements[name].files, self._sizes[name], self.widths[name]
         if len(files) and (int(files.min()) < 0 or int(files.max()) >= len(paths)):
-            raise corrupt(paths[0].parent, f"{name} in {len(paths)} files", "a row in another one")
+            raise corrupt(
+                paths[0].parent, f"{name} in {len(paths)} files", "a row in another one", kind="bad-placement"
+            )
         wrong = (offsets < 0) | (offsets + width > sizes[files])
         if wrong.any():
             first = int(wrong.argmax())
             number, low = int(files[first]), int(offsets[first])
-            expected = f"{name} from byte 0 on" if low < 0 else f"{low + width} bytes"
-            raise corrupt(paths[number], expected, f"{low if low < 0 else int(sizes[number])} bytes")
+            if low < 0:
+                raise corrupt(paths[number], f"{name} from byte 0 on", f"byte {low}", kind="bad-placement")
+            raise corrupt(
+                paths[number], f"{low + width} bytes", f"{int(sizes[number])} bytes", kind="truncated"
+            )
 
 
 def merged(low: Index, high: Index, near: int = 0) -> tuple[Index, Index]:
-    """Ranges in order, those that meet or are at most so far apart made into one."""
+    """Sort ranges and merge those that overlap or are at most `near` bytes apart."""
     order = np.argsort(low, kind="stable")
     low, high = low[order], np.maximum.accumulate(high[order])
     first = np.flatnonzero(np.concatenate(([True], low[1:] > high[:-1] + near)))
     return low[first], high[np.append(first[1:], len(low)) - 1]
 
 
-def _telling(place: Placement, samples: int) -> Iterator[Index]:
-    """Rows of which all are in the files if these are: ends of byte_ranges, or else each, some at a time."""
+def _bounding_rows(place: Placement, samples: int) -> Iterator[Index]:
+    """Yield rows such that all rows lie in the files if these do: ends of runs, or else all, in pieces."""
     if isinstance(place, Strided):
         yield np.array([0, samples - 1])
     elif isinstance(place, Chunked):
@@ -220,7 +231,7 @@ def _telling(place: Placement, samples: int) -> Iterator[Index]:
 
 
 def _regular(place: Placement, samples: int) -> Iterator[Index]:
-    """Rows that tell what all positions leave over, at a stride of whole widths: some at a time."""
+    """Yield rows that determine the remainders of all positions if the stride is a multiple of the width."""
     if isinstance(place, Strided):
         yield np.zeros(1, np.int64)
     elif isinstance(place, Chunked):
@@ -230,15 +241,15 @@ def _regular(place: Placement, samples: int) -> Iterator[Index]:
 
 
 def _joined(place: Placement, starts: Index, samples: int) -> Index:
-    """The position of each row."""
-    found = np.empty(samples, np.int64)
+    """Return the position of each row."""
+    positions = np.empty(samples, np.int64)
     for rows in _pieces(samples):
         files, offsets = place.locate(rows)
-        found[rows[0] : rows[-1] + 1] = offsets + starts[files]
-    return found
+        positions[rows[0] : rows[-1] + 1] = offsets + starts[files]
+    return positions
 
 
 def _pieces(samples: int) -> Iterator[Index]:
-    """All rows, some at a time."""
+    """Yield all rows in pieces."""
     for low in range(0, samples, PIECE_ROWS):
         yield np.arange(low, min(low + PIECE_ROWS, samples))

@@ -1,4 +1,4 @@
-"""What the threads read rows from: through the page cache, past it, or by the format's own reader."""
+"""Backends of StreamLoader: through the page cache, past it, or by the format's own reader."""
 
 from __future__ import annotations
 
@@ -6,10 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from iobench.base.errors import (
-    IobenchError,
-    LoaderFailed,
-)
+from iobench.base.errors import IobenchError, LoaderFailed
 from iobench.formats import Batch, Reader, Rows
 from iobench.host.bus_errors import SIGBUS_HANDLED, MapGuard
 from iobench.loading.stream.block_reader import BlockReader
@@ -20,16 +17,27 @@ from iobench.loading.stream.direct_reader import DirectReader
 
 
 class Backend:
-    """The format's own reader, how many threads it is worth, and a check that its files stay as they are.
+    """The format's own reader, the number of threads for it, and a check that its files do not change.
 
-    `guards`: over maps that a library has made of the files. A page of them that cannot be read is
-    an error like any other, as far as the library bears with an empty page.
+    Parameters
+    ----------
+    path : Path
+        The artifact.
+    reader : Reader
+        Its open reader.
+    threads : int
+        Number of reading threads.
+    unchanged : ChangeDetector
+        Checked with each read.
+    guards : sequence of MapGuard
+        Guards over maps that a library has made of the files: an unreadable page is an error like any other,
+        if the library copes with an empty page.
     """
 
-    direct = False  # whether it reads past the page cache
-    cold = False  # whether rows are known to come from the disk
-    decodes = False  # whether rows come in blocks that have to be decoded
-    by_library = True  # which may map a file, and not survive that it was cut off
+    direct = False  # True if it reads past the page cache
+    cold = False  # True if rows are known to come from the disk
+    decodes = False  # True if rows come in blocks that have to be decoded
+    by_library = True  # True if a library reads: it may map files, and crash if one is truncated
 
     def __init__(
         self,
@@ -45,7 +53,7 @@ class Backend:
     def read(self, rows: Rows, out: Batch) -> None:
         """Overwrite `out` with these rows.
 
-        CorruptArtifact where a file changes, LoaderFailed where the disk fails.
+        Raises CorruptArtifact if a file changes, LoaderFailed if the disk fails.
         """
         with failures_of(self.path):
             if self.by_library or not SIGBUS_HANDLED:
@@ -53,22 +61,22 @@ class Backend:
             try:
                 self.reader.read(rows, out)
             except (IobenchError, OSError):
-                self._check()  # knows better what happened
+                self._check()  # its error names the cause
                 raise
             self._check()
 
     def page_offset(self, name: str, rows: Rows) -> int:
-        """Where in a page memory for these rows should begin."""
+        """Return the offset in a page at which memory for these rows should begin."""
         return 0
 
     def start(self, batches: Sequence[Rows]) -> None:
-        """Begin to read ahead of these batches, where that helps."""
+        """Start to read these batches ahead, if the backend can."""
 
     def stop(self) -> None:
         """End reading ahead, so that no thread waits for it."""
 
     def close(self) -> None:
-        """Close the reader."""
+        """Release the guards and close the reader."""
         for guard in self._guards:
             guard.release()
         self.reader.close()
@@ -80,7 +88,7 @@ class Backend:
 
 
 class CachedBackend(Backend):
-    """Rows whose places are known, out of the page cache."""
+    """Reads rows at known positions through the page cache."""
 
     by_library = False
     reader: CachedReader | BlockReader | CompositeReader
@@ -97,7 +105,7 @@ class CachedBackend(Backend):
         self.decodes = not isinstance(reader, CachedReader)
 
     def start(self, batches: Sequence[Rows]) -> None:
-        """Begin to read ahead of these batches."""
+        """Start to read these batches ahead."""
         if batches:
             self.reader.read_ahead(batches)
 
@@ -107,14 +115,14 @@ class CachedBackend(Backend):
 
 
 class DirectBackend(Backend):
-    """Rows that are stored as they are in memory, past the page cache."""
+    """Reads rows that are stored as they are in memory, past the page cache."""
 
     direct = cold = True
     by_library = False
     reader: DirectReader
 
     def page_offset(self, name: str, rows: Rows) -> int:
-        """Where in a page memory for these rows should begin."""
+        """Return the offset in a page at which memory for these rows should begin."""
         return self.reader.page_offset(name, rows.start) if isinstance(rows, slice) else 0
 
 
@@ -123,7 +131,9 @@ def failures_of(path: Path) -> Iterator[None]:
     """Turn an OSError of the disk under an artifact into LoaderFailed."""
     try:
         yield
-    except IobenchError:  # some of which are an OSError, too
+    except IobenchError:  # some of these are OSErrors as well
         raise
     except OSError as error:
-        raise LoaderFailed(f"reading {error.filename or path}: {error.strerror or error}") from None
+        raise LoaderFailed(
+            f"cannot be read: {error.strerror or error}", kind="read-error", path=error.filename or path
+        ) from None

@@ -1,4 +1,4 @@
-"""Which way of reading suits an artifact and the state of its cache."""
+"""Select the backend that suits an artifact and the state of the page cache."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from iobench.base.errors import (
-    InvalidSettings,
-    IobenchError,
-)
+from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.base.thresholds import WARM_LIMIT
 from iobench.dataset.manifest import Opener
 from iobench.formats import Blocks, Placement, Reader, Schema
@@ -25,31 +22,48 @@ from iobench.loading.stream.change_detector import ChangeDetector
 from iobench.loading.stream.composite_reader import CompositeReader
 from iobench.loading.stream.direct_reader import DirectReader
 
-FITS = 0.5  # of the memory that is free: data of no more is kept in the page cache
+FITS = 0.5  # share of the free memory: smaller data will stay in the page cache
 MAX_THREADS = 4
-# one copies rows while the other waits for the disk; more bring nothing: 150 KB rows at random came at
-# 1,151 MiB/s to four, 1,203 to two and 1,237 to one in turns of one run on four cores
+# One thread copies rows while the other waits for the disk; more do not help. On four cores, random rows of
+# 150 KB came at 1,151 MiB/s with four threads, 1,203 with two and 1,237 with one, in turns of one run.
 DIRECT_THREADS = 2
-SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # decoded, on average
+SMALL_BLOCK_ROWS, SMALL_BLOCK_BYTES = 16, 32 << 10  # mean of decoded blocks
 
 
 def select_backend(opener: Opener, schema: Schema, threads: int | None, direct: bool | None) -> Backend:
-    """The way to read an artifact that suits it and the state of its cache.
+    """Open the backend that suits an artifact and the state of the page cache.
 
-    Fields that are stored as they are in memory are read through the cache if they are in it or will
-    stay in it, else past it; `direct` decides instead. Encoded blocks are read through the cache and
-    decoded by a thread for each processor. Where there is neither for a field, or blocks are small, all
-    goes through the format's reader, one thread at a time. InvalidSettings where `direct` is asked for
-    and cannot be had, LoaderFailed where the disk fails.
+    Fields stored as they are in memory are read through the page cache if they are in it or will stay in it,
+    else past it, unless `direct` decides. Encoded blocks are read through the page cache and decoded by one
+    thread per processor. If a field has neither, or its blocks are small, everything is read by the format's
+    reader in one thread.
+
+    Parameters
+    ----------
+    opener : Opener
+        Opens the artifact.
+    schema : Schema
+        The fields to read.
+    threads : int or None
+        Number of reading threads; None for the backend's default.
+    direct : bool or None
+        True to read past the page cache, False to read through it, None to select.
+
+    Raises
+    ------
+    InvalidSettings
+        If `direct` is True and the artifact or its file system does not allow it.
+    LoaderFailed
+        If the disk fails.
     """
     with failures_of(opener.path):
         files = _files(opener.path)
-        unchanged = ChangeDetector(files)  # first: what changes while it is opened counts
-        cold = _residency(files) < WARM_LIMIT  # before a reader looks at them
+        unchanged = ChangeDetector(files)  # first: changes during the opening count
+        cold = _residency(files) < WARM_LIMIT  # before a reader reads them
         with ExitStack() as ends:
-            guard = FolderMapGuard(opener.path)  # a reader looks at what it maps to find where rows lie
+            guard = FolderMapGuard(opener.path)  # a reader accesses its maps to locate rows
             ends.callback(guard.release)
-            reader, places, blocks = _looked_at(opener, schema, guard)
+            reader, places, blocks = _inspected(opener, schema, guard)
             ends.callback(reader.close)
             if direct:
                 check_placements(places, schema, opener.format.variant)
@@ -69,10 +83,10 @@ def select_backend(opener: Opener, schema: Schema, threads: int | None, direct: 
         return DirectBackend(opener.path, placed, threads or DIRECT_THREADS, unchanged)
 
 
-def _looked_at(
+def _inspected(
     opener: Opener, schema: Schema, guard: MapGuard
 ) -> tuple[Reader, Mapping[str, Placement], list[Blocks]]:
-    """A reader, and where its rows lie; OSError where the disk failed meanwhile."""
+    """Open a reader and return it with the location of its rows; OSError if the disk fails meanwhile."""
     try:
         reader = opener()
         try:
@@ -82,29 +96,31 @@ def _looked_at(
             reader.close()
             raise
     except IobenchError:
-        guard.check()  # knows better what happened
+        guard.check()  # its error names the cause
         raise
     return reader, places, blocks
 
 
 def check_placements(places: Mapping[str, Placement], schema: Schema, variant: str) -> None:
-    """InvalidSettings where a field is not stored as it is in memory, but has to be decoded."""
+    """Raise InvalidSettings if a field is not stored as it is in memory but has to be decoded."""
     if {field.name for field in schema.fields} - places.keys():
         raise InvalidSettings(
-            f"{variant} does not store samples as they are in memory: it cannot be read past the cache"
+            f"{variant} cannot be read past the page cache: samples are not stored as they are in memory",
+            kind="no-direct-reads",
+            hint="leave direct out",
         )
 
 
 def _large_blocks(reader: Reader, schema: Schema) -> list[Blocks]:
-    """The blocks of these fields, but for those of a few small rows, which are not worth a call each."""
-    found = []
+    """Return the blocks of these fields, without small ones, which are not worth a call each."""
+    tables = []
     for table in reader.blocks():
         names = [name for name in table.fields if name in {field.name for field in schema.fields}]
         width = sum(schema.field(name).sample_bytes for name in names)
         rows = schema.samples / len(table.first)
         if names and (rows >= SMALL_BLOCK_ROWS or rows * width >= SMALL_BLOCK_BYTES):
-            found.append(table)
-    return found
+            tables.append(table)
+    return tables
 
 
 def _decoding_reader(
@@ -127,7 +143,7 @@ def _placed_reader(
             return DirectReader(schema, places)
         except DirectUnavailable as error:
             if direct:
-                raise InvalidSettings(f"--direct: {error}; leave it out") from error
+                raise InvalidSettings(str(error), kind="no-direct-reads", hint="leave direct out") from error
     return CachedReader(schema, places, cold)
 
 
@@ -143,8 +159,8 @@ def _fits(files: Sequence[Path]) -> bool:
 
 
 def _files(path: Path) -> list[Path]:
-    """An artifact that is a file, or all files of one that is a folder; there may be very many."""
+    """Return all files of an artifact, which is a file or a folder."""
     if not path.is_dir():
         return [path]
-    found = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in sorted(names))
-    return [Path(file) for file in found if os.path.isfile(file)]
+    paths = (os.path.join(folder, name) for folder, _, names in os.walk(path) for name in sorted(names))
+    return [Path(file) for file in paths if os.path.isfile(file)]

@@ -1,4 +1,4 @@
-"""Rows out of blocks that have to be decoded, each once for all rows that are wanted of it."""
+"""Read rows from encoded blocks, each decoded once for all rows requested from it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    IobenchError,
-    corrupt,
-)
+from iobench.base.errors import IobenchError, corrupt
 from iobench.formats import Array, Batch, Blocks, Schema
 from iobench.host.maps import GuardedMap
 from iobench.loading.stream.addresses import NEAR_BYTES, AddressSpace, Index, merged
@@ -23,7 +20,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 class BlockAddresses(AddressSpace):
-    """Where the stored bytes of blocks lie; CorruptArtifact where that is not in their files."""
+    """Positions of the stored bytes of blocks; CorruptArtifact if a block does not lie in its file."""
 
     def __init__(self, schema: Schema, tables: Sequence[Blocks]) -> None:
         super().__init__(schema, (path for table in tables for path in table.files))
@@ -31,48 +28,49 @@ class BlockAddresses(AddressSpace):
         self._lows = {id(table): self._checked(table) for table in tables}
 
     def byte_ranges(self, name: str, rows: Index) -> tuple[Index, Index]:
-        """Where the blocks of these rows begin and end."""
+        """Return start and end positions of the blocks of these rows."""
         table = self._tables[name]
         numbers = np.unique(table.number(rows))
         low = self.low(table, numbers)
         return low, low + table.stored[numbers]
 
     def ranges(self, start: int, stop: int, names: Sequence[str]) -> tuple[Index, Index]:
-        """Where the blocks of rows start..stop-1 of these fields begin and end, sorted and merged."""
+        """Return the sorted, merged position ranges of the blocks of rows `start` to `stop` - 1."""
         rows = np.arange(start, stop)
-        found = [self.byte_ranges(name, rows) for name in names]
-        low, high = (np.concatenate(ends) for ends in zip(*found, strict=True))
+        ranges = [self.byte_ranges(name, rows) for name in names]
+        low, high = (np.concatenate(ends) for ends in zip(*ranges, strict=True))
         return merged(low, high, NEAR_BYTES)
 
     def low(self, table: Blocks, numbers: Index) -> Index:
-        """Where these blocks begin."""
+        """Return the start positions of these blocks."""
         return np.asarray(self._lows[id(table)][table.file[numbers]] + table.offset[numbers])
 
     def close(self) -> None:
-        """Let go of the tables, which may be maps of files."""
+        """Release the tables, which may be maps of files."""
         self._tables.clear()
 
     def _checked(self, table: Blocks) -> Index:
-        """Where a table's files begin, once its blocks are known to lie in them."""
+        """Return the start positions of a table's files, after a check that its blocks lie in them."""
         of_table = self.numbers(table.files)
         sizes = np.array(self.sizes, np.int64)[of_table]
         numbers_wrong = (table.file < 0) | (table.file >= len(of_table))
         if numbers_wrong.any():
-            raise corrupt(table.files[0].parent, f"blocks in {len(of_table)} files", "one in another file")
+            expected = f"blocks in {len(of_table)} files"
+            raise corrupt(table.files[0].parent, expected, "one in another file", kind="bad-placement")
         wrong = (table.offset < 0) | (table.stored < 0) | (table.offset + table.stored > sizes[table.file])
         if wrong.any():
             first = int(wrong.argmax())
             path, end = table.files[int(table.file[first])], int(table.offset[first] + table.stored[first])
-            raise corrupt(path, f"{end} bytes", f"{int(sizes[table.file[first]])} bytes")
+            raise corrupt(path, f"{end} bytes", f"{int(sizes[table.file[first]])} bytes", kind="truncated")
         return self.starts[of_table]
 
 
 class BlockReader(ReadaheadReader):
-    """Decodes blocks out of maps; of cold files, `read_ahead` brings them into the cache before.
+    """Decodes blocks from maps; `read_ahead` brings those of cold files into the page cache before.
 
-    CorruptArtifact where a block is damaged; OSError where the disk fails. Several threads that want
-    rows of one block have it decoded once, and blocks stay decoded as long as there is room. `threads`: how
-    many read at a time.
+    A block is decoded once for all threads that need rows of it, and stays decoded as long as there is room.
+    `threads` is the number of threads that read at the same time. Raises CorruptArtifact if a block is
+    damaged, OSError if the disk fails.
     """
 
     def __init__(self, schema: Schema, tables: Sequence[Blocks], cold: bool, threads: int) -> None:
@@ -95,7 +93,7 @@ class BlockReader(ReadaheadReader):
         return DecodedBlocks(counts, specs, CACHE_BYTES // len(self._tables), threads)
 
     def close(self) -> None:
-        """End reading ahead, drop the maps and forget what was decoded."""
+        """Stop reading ahead, and release the maps and the decoded blocks."""
         self.stop()
         self._tables = ()
         self._memory = self._memory[:0].copy()
@@ -118,16 +116,16 @@ class BlockReader(ReadaheadReader):
         if out and not self._tables:
             raise ValueError("this reader is closed")
         for number, table in enumerate(self._tables):
-            wanted = {name: array for name, array in out.items() if name in table.fields}
-            if wanted:
-                self._read_table(number, rows, wanted)
+            own = {name: array for name, array in out.items() if name in table.fields}
+            if own:
+                self._read_table(number, rows, own)
 
     def _read_table(self, which: int, rows: Index, out: Batch) -> None:
-        """Rows of the fields of a table: blocks of which all are wanted straight to where they belong."""
+        """Read rows of a table's fields; whole blocks are decoded directly into the batch."""
         table = self._tables[which]
         numbers = table.number(rows)
         at = rows - table.first[numbers]
-        for low, high, whole in _stretches(numbers, at, self._counts[which]):
+        for low, high, whole in _whole_blocks(numbers, at, self._counts[which]):
             part = {name: array[low:high] for name, array in out.items()}
             if whole:
                 self._decode(which, int(numbers[low]), part)
@@ -141,18 +139,28 @@ class BlockReader(ReadaheadReader):
         try:
             table.decode(number, stored, out)
         except IobenchError:
-            self._guard.check()  # knows better what happened
+            self._guard.check()  # its error names the cause
             raise
         finally:
-            with suppress(BufferError):  # an error's traceback would keep it, and so the map
+            with suppress(BufferError):  # an error's traceback would keep it, and thereby the map
                 stored.release()
         self._guard.check()
 
 
-def _stretches(numbers: Index, at: Index, counts: Index) -> Iterator[tuple[int, int, bool]]:
-    """From which to which of some rows it is a block as a whole, in its order, or rows of whatever blocks.
+def _whole_blocks(numbers: Index, at: Index, counts: Index) -> Iterator[tuple[int, int, bool]]:
+    """Split rows into whole blocks in their order (True) and the rows between them (False).
 
-    `numbers`: each row's block, `at`: where it is in it, `counts`: how many a block has.
+    Parameters
+    ----------
+    numbers, at : int64 array
+        Block of each row, and the row's index in its block.
+    counts : int64 array
+        Rows of each block.
+
+    Yields
+    ------
+    low, high, whole
+        Range of the rows, and whether it is one whole block.
     """
     breaks = np.flatnonzero((np.diff(numbers) != 0) | (np.diff(at) != 1)) + 1
     begins, ends = np.append(0, breaks), np.append(breaks, len(numbers))

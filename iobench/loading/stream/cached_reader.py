@@ -1,4 +1,4 @@
-"""Rows read through the page cache, which is filled ahead of them where it is not full."""
+"""Read rows through the page cache, which a readahead thread fills if the files are cold."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ from iobench.loading.stream.readahead import ReadaheadReader
 
 Index = npt.NDArray[np.int64]
 
-READ_BYTES = 64 << 10  # rows that follow each other without a gap for as long are read, others gathered
+READ_BYTES = 64 << 10  # adjacent rows of at least this size are read, others gathered from the map
 
 
 class CachedReader(ReadaheadReader):
-    """Copies rows out of maps; of cold files, `read_ahead` brings them into the cache before.
+    """Copies rows from maps; `read_ahead` brings those of cold files into the page cache before.
 
-    CorruptArtifact where a file ends too soon, OSError where the disk fails. A page of a map that
-    cannot be read, or is cut off while it is read, is an OSError too (see `host.bus_errors`): not so
-    where somebody else catches bus errors once this is open. Machines on which they cannot be caught
-    have rows read one by one instead.
+    Raises CorruptArtifact if a file ends too early, OSError if the disk fails. An unreadable or truncated
+    page of a map is an OSError as well (see `host.bus_errors`), unless other code installs a handler of bus
+    errors while the reader is open. On machines where bus errors cannot be handled, rows are read one by one
+    instead of mapped.
     """
 
     def __init__(self, schema: Schema, placements: Mapping[str, Placement], cold: bool) -> None:
         self._places = RowAddresses(schema, placements)
         super().__init__(schema, self._places, cold)
         mapped = GuardedMap(self._places.files, self._places.sizes)
-        self._guard = mapped.guard  # an error's traceback keeps it, but not the map
+        self._guard = mapped.guard  # kept by an error's traceback, which must not keep the map
         self._gathers: dict[str, Gather] = {
             f.name: gather_for(self._places, f.name, mapped.bytes) for f in schema.fields
         }
-        if cold:  # `read_ahead` reads ahead, and a fault must not start a stream of its own beside it
+        if cold:  # `read_ahead` reads ahead: page faults must not start a readahead of their own
             mapped.advise_random()
         self._files = DescriptorPool(self._places.files, partial(_opened, cold))
-        self._located = OffsetPrefetch({}, [])
+        self._offsets = OffsetPrefetch({}, [])
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
-        """Begin to find where the rows of these batches lie, and to fill the cache if it is cold."""
+        """Start to locate the rows of these batches, and to fill the page cache if the files are cold."""
         super().read_ahead(batches)
         locates = {name: gather.locate for name, gather in self._gathers.items() if gather.locate}
-        self._located = OffsetPrefetch(locates, batches)
+        self._offsets = OffsetPrefetch(locates, batches)
 
     def stop(self) -> None:
-        """End what `read_ahead` began; whoever waits for it gets CancelledError."""
+        """Stop what `read_ahead` started; waiting threads get CancelledError."""
         super().stop()
-        self._located.stop()
+        self._offsets.stop()
 
     def close(self) -> None:
-        """End reading ahead and drop the maps."""
+        """Stop reading ahead and release the maps."""
         self.stop()
         self._files.close()
         self._gathers.clear()
         self._places.close()
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        """By plain reads where rows follow each other, which are as fast as copies out of the map."""
+        """Read adjacent rows with plain reads, which are as fast as copies from the map."""
         if self._ahead is not None:
             self._ahead.wait_for(stop)
         for name, target in out.items():
@@ -88,7 +88,8 @@ class CachedReader(ReadaheadReader):
     def _gather(self, name: str, rows: Index, target: Array) -> None:
         if name not in self._gathers:
             raise ValueError("this reader is closed")
-        self._gathers[name](rows, self._located.of(name, rows), target)  # an error's frame must not keep it
+        # no local variable: an error's frame would keep the map
+        self._gathers[name](rows, self._offsets.of(name, rows), target)
         self._guard.check()
 
     def _read_each(self, name: str, rows: Index, target: Array) -> None:
@@ -99,7 +100,7 @@ class CachedReader(ReadaheadReader):
             self._read_from(position, target[slot : slot + 1])
 
     def _read_from(self, position: int, target: Array) -> None:
-        """Fill an array with what lies from a position on."""
+        """Fill an array with the bytes from a position on."""
         number, offset = self._places.within(position)
         with self._files.descriptor(number) as file:
             read_into(file, self._places.files[number], offset, np.frombuffer(raw_bytes(target), np.uint8))

@@ -1,4 +1,4 @@
-"""Files that are to stay as they are while rows are read from them."""
+"""Detect changes of files while rows are read from them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 
-AT_ONCE = 4  # files that are looked at with each read: of each, the interpreter's lock is let go
+AT_ONCE = 4  # files checked with each read: each check releases the GIL
 
 
 class ChangeDetector:
-    """Complains about files that are no longer what they were when this was made.
+    """Detects files whose size, modification time or inode changed since the detector was made.
 
-    Of very many, each check looks at the next few: all are looked at again and again, in turn.
+    Each check looks at the next AT_ONCE files, in a cycle over all files.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -26,16 +24,17 @@ class ChangeDetector:
         self._turn = itertools.count()
 
     def check(self) -> None:
-        """CorruptArtifact where a file was truncated, rewritten, replaced or removed since."""
+        """Raise CorruptArtifact if a file was truncated, rewritten, replaced or removed."""
         for file, stamp in self._parts[next(self._turn) % len(self._parts)]:
             if (now := _stamp(file)) != stamp:
-                found = f"{now[0]} bytes, changed while it was read" if now else "no such file"
-                raise corrupt(file, f"{stamp[0]} bytes" if stamp else "a file", found)
+                size = f"{now[0]} bytes, changed while it was read" if now else "no such file"
+                expected = f"{stamp[0]} bytes" if stamp else "a file"
+                raise corrupt(file, expected, size, kind="changed" if now else "missing-file")
 
 
 def _stamp(file: Path) -> tuple[int, int, int] | None:
     try:
-        found = os.stat(file)
+        stat = os.stat(file)
     except FileNotFoundError:
         return None
-    return found.st_size, found.st_mtime_ns, found.st_ino
+    return stat.st_size, stat.st_mtime_ns, stat.st_ino

@@ -1,4 +1,4 @@
-"""Fields that are read in different ways, as one reader."""
+"""One reader over fields that are read in different ways."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iobench.loading.stream.cached_reader import CachedReader
 
 
 class CompositeReader(Reader):
-    """Readers of some of the fields each."""
+    """Combines readers, each of which reads some of the fields."""
 
     def __init__(self, schema: Schema, parts: Sequence[CachedReader | BlockReader]) -> None:
         super().__init__(schema)
@@ -22,21 +22,21 @@ class CompositeReader(Reader):
         self.cold = any(part.cold for part in parts)
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample in fresh arrays."""
+        """Return one sample in new arrays."""
         return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
-        """Begin to bring these batches into the cache, as `ReadaheadReader.read_ahead`."""
+        """Start to read these batches into the page cache; see `ReadaheadReader.read_ahead`."""
         for part in self._parts:
             part.read_ahead(batches)
 
     def stop(self) -> None:
-        """End reading ahead; whoever waits for it gets CancelledError."""
+        """Stop reading ahead; waiting threads get CancelledError."""
         for part in self._parts:
             part.stop()
 
     def close(self) -> None:
-        """Close all."""
+        """Close all readers."""
         for part in self._parts:
             part.close()
 

@@ -1,4 +1,4 @@
-"""Decoded blocks side by side in memory, each decoded by one thread while others wait for it."""
+"""Cache of decoded blocks, each decoded by one thread while others wait for it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from iobench.loading.stream.addresses import Index
 from iobench.loading.stream.gather import Elements
 from iobench.loading.stream.scatter_plan import sorted_by
 
-CACHE_BYTES = 256 << 20  # of all tables: several windows of block order
+CACHE_BYTES = 256 << 20  # of all tables together: several windows of block order
 
-Decode = Callable[[int, Batch], None]  # a block's number, and where all its rows go
+Decode = Callable[[int, Batch], None]  # decodes the block of a number into arrays for all its rows
 Spec = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 class Decoding:
-    """A block in its slot: how many of its rows are not yet taken, and how many threads use it now."""
+    """A block in its slot, with the number of its rows not yet taken and of threads that use it now."""
 
     def __init__(self, slot: int, left: int) -> None:
         self.slot, self.left, self.users = slot, left, 0
@@ -34,75 +34,93 @@ class Decoding:
         self._ended.acquire()
 
     def run(self, decode: Callable[[], None]) -> None:
-        """Decode, for all who wait."""
+        """Decode the block for all waiting threads."""
         try:
             decode()
-        except BaseException as error:  # noqa: BLE001 - whoever waits gets it
+        except BaseException as error:  # noqa: BLE001 - raised again in the threads that wait
             self.error = error
         finally:
             self._ended.release()
 
     def wait(self) -> None:
-        """Wait until it is decoded; the error that came instead is raised."""
+        """Wait until the block is decoded; raises the error of its decoding."""
         with self._ended:
             if self.error is not None:
                 raise self.error
 
 
 class DecodedBlocks:
-    """Rows of a table's blocks, which are decoded into slots and stay there as long as there is room.
+    """Cache of a table's decoded blocks, which stay in their slots as long as there is room.
 
-    `counts`: the rows of each block; `specs`: shape and dtype of each field; `room`: bytes of all slots,
-    of which there are two for each of `threads` at least. Rows of many blocks are copied by one call, after
-    which a thread waits for the interpreter's lock only once. A block whose rows were all taken is not wanted
-    again in an epoch: its slot is the next to be used, since memory that is used for the first time, which
-    the kernel fills with zeros, takes longer than some codecs.
+    Rows of many blocks are copied by one call, so that a thread waits for the GIL only once. A block whose
+    rows were all taken is not needed again in the epoch, and its slot is reused next: the first use of
+    memory, which the kernel fills with zeros, takes longer than some codecs.
+
+    Parameters
+    ----------
+    counts : int64 array
+        Rows of each block.
+    specs : dict of str to (shape, dtype)
+        Shape and dtype of a sample of each field.
+    room : int
+        Bytes of all slots; there are at least two slots per thread.
+    threads : int
+        Threads that take rows at the same time.
     """
 
     def __init__(self, counts: Index, specs: Mapping[str, Spec], room: int, threads: int) -> None:
         self._counts, self._rows = counts.tolist(), int(counts.max())
         width = sum(dtype.itemsize * math.prod(shape) for shape, dtype in specs.values())
         slots = min(len(counts), max(room // (self._rows * width), 2 * threads))
-        # two windows of block order have room at the same time
+        # two windows of block order fit at the same time
         self._most_at_once = slots if slots == len(counts) else -(-slots // 2)
-        self._at_a_time = max(1, slots // threads)  # of more than that
+        self._at_a_time = max(1, slots // threads)  # if there are more than that
         self._arrays = {name: _array(slots * self._rows, *spec) for name, spec in specs.items()}
         self._elements = {name: Elements(array) for name, array in self._arrays.items()}
-        self._begins = np.zeros(len(counts), np.int64)  # of blocks in a slot: which element is their first
+        self._begins = np.zeros(len(counts), np.int64)  # first element of each block that has a slot
         self._blocks: dict[int, Decoding] = {}
-        self._undecoded: dict[int, Decoding] = {}  # of these, and by nobody yet
-        self._unused: OrderedDict[int, None] = OrderedDict()  # but kept, those used last at the end
+        self._undecoded: dict[int, Decoding] = {}  # those of them whose decoding has not started
+        self._unused: OrderedDict[int, None] = OrderedDict()  # decoded but idle, most recently used last
         self._free = list(range(slots))
         self._changed = threading.Condition()
 
     def take(self, numbers: Index, at: Index, out: Batch, decode: Decode) -> None:
-        """Copy rows to where they follow each other; of each its block's number, and where it is in it.
+        """Copy rows into a batch, decoding their blocks as needed.
 
-        By one call where there is room for all their blocks, else by some blocks at a time. What `decode`
-        raises is raised in every thread that wants the block.
+        With one call if there is room for all their blocks, else some blocks at a time. An error of `decode`
+        is raised in every thread that needs the block.
+
+        Parameters
+        ----------
+        numbers, at : int64 array
+            Block of each row, and the row's index in its block.
+        out : dict of str to array
+            The batch, one array of rows per field.
+        decode : callable
+            Decodes a block.
         """
-        found = _counted(numbers)
-        if len(found) <= self._most_at_once:
-            with self._using(found, decode):
+        rows_of = _counted(numbers)
+        if len(rows_of) <= self._most_at_once:
+            with self._using(rows_of, decode):
                 for name, target in out.items():
                     self._elements[name](self._begins[numbers] + at, target)
             return
-        order, which = sorted_by(numbers), list(found)
-        ends = np.cumsum([0, *found.values()]).tolist()
+        order, which = sorted_by(numbers), list(rows_of)
+        ends = np.cumsum([0, *rows_of.values()]).tolist()
         for low in range(0, len(which), self._at_a_time):
             some = which[low : low + self._at_a_time]
             rows = order[ends[low] : ends[low + len(some)]]
-            with self._using({number: found[number] for number in some}, decode):
+            with self._using({number: rows_of[number] for number in some}, decode):
                 for name, target in out.items():
                     self._elements[name].scatter(self._begins[numbers[rows]] + at[rows], target, rows)
 
     @contextmanager
-    def _using(self, wanted: Mapping[int, int], decode: Decode) -> Iterator[None]:
-        """Have blocks decoded, of each of which so many rows are taken, in slots that stay theirs meanwhile.
+    def _using(self, taken: Mapping[int, int], decode: Decode) -> Iterator[None]:
+        """Decode blocks and keep them in their slots during the block; `taken` rows of each are taken.
 
-        There are slots for all of them at once: nobody waits for slots who has some.
+        All slots are acquired at once, so that no thread waits for slots while it holds some.
         """
-        blocks = self._in_slots(wanted, decode)
+        blocks = self._in_slots(taken, decode)
         try:
             for number in blocks:
                 self._run(number, decode)
@@ -110,23 +128,23 @@ class DecodedBlocks:
                 block.wait()
             yield
         finally:
-            self._give_back(blocks, wanted)
+            self._give_back(blocks, taken)
 
-    def _in_slots(self, wanted: Mapping[int, int], decode: Decode) -> dict[int, Decoding]:
-        """Give each block a slot; whoever waits for slots decodes meanwhile what others have in theirs."""
+    def _in_slots(self, taken: Mapping[int, int], decode: Decode) -> dict[int, Decoding]:
+        """Acquire a slot for each block; while waiting, decode blocks that other threads have in theirs."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._undecoded or self._fit(wanted))
-                if self._fit(wanted):
-                    return self._placed(wanted)
-                number = next(reversed(self._undecoded))  # to which the thread that has it comes last
+                self._changed.wait_for(lambda: self._undecoded or self._fit(taken))
+                if self._fit(taken):
+                    return self._placed(taken)
+                number = next(reversed(self._undecoded))  # the one that its thread would decode last
                 others = {number: self._undecoded[number]}
                 others[number].users += 1
             self._run(number, decode)
             self._give_back(others, {number: 0})
 
     def _run(self, number: int, decode: Decode) -> None:
-        """Decode a block in its slot, unless another thread does or did."""
+        """Decode a block in its slot, unless another thread has started or finished that."""
         with self._changed:
             block = self._undecoded.pop(number, None)
         if block is not None:
@@ -134,37 +152,37 @@ class DecodedBlocks:
             rows = slice(low, low + self._counts[number])
             block.run(partial(decode, number, {name: array[rows] for name, array in self._arrays.items()}))
 
-    def _fit(self, wanted: Collection[int]) -> bool:
-        """Whether each block has a slot, or there is one that nobody uses."""
-        missing = sum(number not in self._blocks for number in wanted)
-        unused = len(self._unused) - sum(number in self._unused for number in wanted)
+    def _fit(self, numbers: Collection[int]) -> bool:
+        """Return True if each block has a slot or can get an idle one."""
+        missing = sum(number not in self._blocks for number in numbers)
+        unused = len(self._unused) - sum(number in self._unused for number in numbers)
         return missing <= len(self._free) + unused
 
-    def _placed(self, wanted: Collection[int]) -> dict[int, Decoding]:
-        """Use these blocks, of which those that have no slot get one."""
-        for number in wanted:
+    def _placed(self, numbers: Collection[int]) -> dict[int, Decoding]:
+        """Mark these blocks as used, and give a slot to those without one."""
+        for number in numbers:
             self._unused.pop(number, None)
-        for number in wanted:
+        for number in numbers:
             if number not in self._blocks:
                 slot = self._free.pop() if self._free else self._evicted()
                 block = Decoding(slot, self._counts[number])
                 self._blocks[number] = self._undecoded[number] = block
                 self._begins[number] = slot * self._rows
-        blocks = {number: self._blocks[number] for number in wanted}
+        blocks = {number: self._blocks[number] for number in numbers}
         for block in blocks.values():
             block.users += 1
-        self._changed.notify_all()  # there may be something to decode
+        self._changed.notify_all()  # waiting threads may decode these blocks
         return blocks
 
     def _evicted(self) -> int:
-        """The slot of the block that was used longest ago, which has none any more."""
+        """Evict the least recently used block and return its slot."""
         number, _ = self._unused.popitem(last=False)
         return self._blocks.pop(number).slot
 
     def _give_back(self, blocks: Mapping[int, Decoding], taken: Mapping[int, int]) -> None:
-        """Use blocks no more, of each of which so many rows were taken.
+        """Release blocks, of each of which `taken` rows were taken.
 
-        One of which rows are left is kept; where some are taken twice, others may be decoded twice.
+        A block with rows left stays decoded. If some rows are taken twice, a block may be decoded twice.
         """
         with self._changed:
             for number, block in blocks.items():
@@ -175,7 +193,7 @@ class DecodedBlocks:
                 if block.left > 0 and block.error is None:
                     self._unused[number] = None
                     continue
-                block.error = None  # its traceback would keep the block, and so all slots
+                block.error = None  # its traceback would keep the block, and thereby all slots
                 del self._blocks[number]
                 self._free.append(block.slot)
             self._changed.notify_all()
@@ -187,7 +205,7 @@ def _array(rows: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
 
 
 def _counted(numbers: Index) -> dict[int, int]:
-    """Each number that there is, in order, and how often: np.unique takes ten times as long."""
-    found = np.sort(numbers)
-    begins = np.flatnonzero(np.diff(found, prepend=-1))
-    return dict(zip(found[begins].tolist(), np.diff(begins, append=len(found)).tolist(), strict=True))
+    """Count each number, in ascending order; np.unique takes ten times as long."""
+    ordered = np.sort(numbers)
+    begins = np.flatnonzero(np.diff(ordered, prepend=-1))
+    return dict(zip(ordered[begins].tolist(), np.diff(begins, append=len(ordered)).tolist(), strict=True))

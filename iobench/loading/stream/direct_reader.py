@@ -1,4 +1,4 @@
-"""Rows read past the page cache, for data that would not stay in it."""
+"""Read rows past the page cache, for data that would not stay in it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.formats import (
     Array,
     Convert,
@@ -28,19 +26,19 @@ from iobench.loading.stream.addresses import RowAddresses
 from iobench.loading.stream.files import MAX_OPEN, DescriptorPool, naming, open_plain, read_into
 from iobench.loading.stream.scatter_plan import ScatterPlan
 
-PIECE_BYTES = 1 << 20  # the most that is asked for at a time where rows follow each other
+PIECE_BYTES = 1 << 20  # maximum size of one read of adjacent rows
 SMALLEST_SLOT = 8 << 10
-SMALL_BYTES = 32 << 20  # a field of no more is read once and kept: its rows share pages
+SMALL_BYTES = 32 << 20  # a field up to this size is read once and kept, because its rows share pages
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
 class DirectReader(Reader):
-    """Reads rows at their places in the files, each thread with a queue of its own.
+    """Reads rows at their positions in the files with direct IO; each thread has its own queue.
 
-    DirectUnavailable where a file system has no such reads; OSError, with the file's name, where the
-    disk fails.
+    Raises DirectUnavailable if a file system does not support direct IO, and OSError with the file's name if
+    the disk fails.
     """
 
     def __init__(self, schema: Schema, placements: Mapping[str, Placement]) -> None:
@@ -59,25 +57,25 @@ class DirectReader(Reader):
                     self._small[field.name] = self._whole(field.name)
                 else:
                     with self._files.descriptor(self._places.files.index(place.files[0])):
-                        pass  # it can be opened
+                        pass  # raises if it cannot be opened
         except BaseException:
             self.close()
             raise
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample in fresh arrays."""
+        """Return one sample in new arrays."""
         return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def close(self) -> None:
         """Close the files and the queues."""
-        self._files.close()  # first: giving a queue back takes a while, in which Ctrl-C may come
+        self._files.close()  # first: closing a queue takes a while, in which Ctrl-C may come
         self._small.clear()
         self._places.close()
         while self._queues:
             self._queues.pop().close()
 
     def page_offset(self, name: str, row: int) -> int:
-        """Where in a page a row begins: memory that begins there needs no copy of a slice."""
+        """Return the offset in its page of a row: memory with the same offset needs no extra copy."""
         first, width = self._places.start_if_contiguous(name), self._places.widths[name]
         if first is None or name in self._small:
             return 0
@@ -118,7 +116,7 @@ class DirectReader(Reader):
         self._read_scattered(rows, {n: target for n, target in out.items() if n not in self._small})
 
     def _read_scattered(self, rows: Index, out: Mapping[str, Array]) -> None:
-        """Rows that may lie anywhere: large ones one by one, others with what lies beside them."""
+        """Read rows at any positions: large ones one by one, small ones together with their neighbours."""
         together = {}
         for name, target in out.items():
             if self._places.widths[name] < PIECE_BYTES:
@@ -127,15 +125,15 @@ class DirectReader(Reader):
             for slot, position in enumerate(self._places.positions(name, rows).tolist()):
                 self._copy(position, raw_bytes(target[slot]))
         if together:
-            wanted = ScatterPlan.of(self._places, rows, together)
-            # no more files at a time than may be open
-            files = np.searchsorted(self._places.starts, wanted.starts, side="right")
+            plan = ScatterPlan.of(self._places, rows, together)
+            # not more files at a time than may be open
+            files = np.searchsorted(self._places.starts, plan.starts, side="right")
             steps = np.flatnonzero(np.diff(files, prepend=-1))[:: MAX_OPEN // 2]
             for low, high in zip(steps.tolist(), [*steps[1:].tolist(), len(files)], strict=True):
-                self._gather(wanted.part(low, high))
+                self._gather(plan.part(low, high))
 
     def _copy(self, start: int, target: memoryview) -> None:
-        """Bytes from a position on, as many as `target` holds."""
+        """Fill `target` with the bytes from a position on."""
         into = np.frombuffer(target, np.uint8)
         if len(into) >= 2 * PAGE and (address_of(into) - start) % PAGE == 0:
             self._read_into(start, into)
@@ -143,7 +141,7 @@ class DirectReader(Reader):
             self._copy_pages(start, into)
 
     def _read_into(self, start: int, into: Bytes) -> None:
-        """Bytes from this position on, whole pages straight into memory that lies as the file does."""
+        """Read bytes from a position on directly into memory with the same offset in its page."""
         end = start + len(into)
         low, high = -(-start // PAGE) * PAGE, end // PAGE * PAGE
         edges = touched_array(2 * PAGE)
@@ -161,7 +159,7 @@ class DirectReader(Reader):
         into[high - start :] = edges[PAGE : PAGE + end - high]
 
     def _copy_pages(self, start: int, into: Bytes) -> None:
-        """Bytes from this position on, by way of memory that is aligned."""
+        """Read bytes from a position on by way of aligned memory."""
         end = start + len(into)
         offsets = np.arange(start // PAGE * PAGE, end, PIECE_BYTES)
         lengths = np.minimum(PIECE_BYTES, -(-end // PAGE) * PAGE - offsets)
@@ -171,23 +169,23 @@ class DirectReader(Reader):
             self._check(start + high, int(offsets[number]) + len(got))
             into[max(low, 0) : high] = got[max(-low, 0) : high - low]
 
-    def _gather(self, wanted: ScatterPlan) -> None:
-        """Rows in the order of their positions, each into its slot: neighbours are read together."""
-        low, high = wanted.starts // PAGE * PAGE, -(-wanted.ends // PAGE) * PAGE
+    def _gather(self, plan: ScatterPlan) -> None:
+        """Read the rows of a plan, neighbours together, and copy each into its slot."""
+        low, high = plan.starts // PAGE * PAGE, -(-plan.ends // PAGE) * PAGE
         first = _pieces(low, high)
         after = np.append(first[1:], len(low))
         offsets = low[first]
-        ends = np.maximum.reduceat(wanted.ends, first)
+        ends = np.maximum.reduceat(plan.ends, first)
         lengths = -(-ends // PAGE) * PAGE - offsets
         for number, got in self._reads(offsets, lengths):
             offset = int(offsets[number])
             self._check(int(ends[number]), offset + len(got))
-            wanted.take(int(first[number]), int(after[number]), got, offset)
+            plan.take(int(first[number]), int(after[number]), got, offset)
 
     def _reads(
         self, positions: Index, lengths: Index, into: Sequence[Bytes] | None = None
     ) -> Iterator[tuple[int, Bytes]]:
-        """Reads at positions, each within one file; the number of each, with its bytes, as they come."""
+        """Read at positions, each within one file; yield index and bytes of each in order of completion."""
         numbers = np.searchsorted(self._places.starts, positions, side="right") - 1
         offsets = positions - self._places.starts[numbers]
         files, which = np.unique(numbers, return_inverse=True)
@@ -201,7 +199,7 @@ class DirectReader(Reader):
                     raise
 
     def _queue(self, most: int) -> ReadQueue:
-        """This thread's queue for reads of at most so many bytes."""
+        """Return this thread's queue for reads of at most `most` bytes."""
         size = SMALLEST_SLOT
         while size < most:
             size *= 2
@@ -214,16 +212,16 @@ class DirectReader(Reader):
         queue: ReadQueue = self._own.queues[size]
         return queue
 
-    def _check(self, expected: int, found: int) -> None:
-        """CorruptArtifact where a file ends at one position, and should go on to another."""
-        if found < expected:
-            number, offset = self._places.within(found)
-            needed = offset + expected - found
-            raise corrupt(self._places.files[number], f"at least {needed} bytes", f"{offset} bytes")
+    def _check(self, expected: int, end: int) -> None:
+        """Raise CorruptArtifact if a file ends at position `end`, before the expected one."""
+        if end < expected:
+            number, offset = self._places.within(end)
+            needed = f"at least {offset + expected - end} bytes"
+            raise corrupt(self._places.files[number], needed, f"{offset} bytes", kind="truncated")
 
 
 def _pieces(low: Index, high: Index) -> Index:
-    """Where in sorted page ranges a new read begins: at gaps, and before a read grows too large."""
+    """Return the indices of sorted page ranges where a new read begins: at gaps and at its maximum size."""
     gaps = np.flatnonzero(np.concatenate(([True], low[1:] > high[:-1])))
     since = low - np.repeat(low[gaps], np.diff(np.append(gaps, len(low))))
     cuts = np.flatnonzero(np.diff(np.maximum(since - PAGE, 0) // PIECE_BYTES, prepend=0))

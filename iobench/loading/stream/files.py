@@ -1,4 +1,4 @@
-"""Open files of which there may be very many: a bounded number of descriptors, opened as needed."""
+"""A bounded pool of file descriptors for any number of files, opened on demand."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 
 MAX_OPEN = 256
-READ_BYTES = 8 << 20  # the most that is read in one call: the kernel reads this far ahead of itself
+READ_BYTES = 8 << 20  # maximum size of one read call: the kernel reads this far ahead
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -30,7 +28,7 @@ class _Opened:
 
 
 class DescriptorPool:
-    """Descriptors of files by their numbers; those used last stay open, for several threads."""
+    """Thread-safe pool of descriptors by file number; the most recently used stay open."""
 
     def __init__(self, paths: Sequence[Path], opening: Callable[[Path], int]) -> None:
         self.paths, self._opening = paths, opening
@@ -40,21 +38,21 @@ class DescriptorPool:
 
     @contextmanager
     def descriptor(self, number: int) -> Iterator[int]:
-        """The descriptor of a file, which stays open for as long as the block runs.
+        """Yield the descriptor of a file, which stays open until the block ends.
 
-        ValueError after `close`; OSError where it cannot be opened.
+        Raises ValueError after `close`, OSError if the file cannot be opened.
         """
         with self._lock:
-            found = self._taken(number)
+            opened = self._taken(number)
         try:
-            yield found.descriptor
+            yield opened.descriptor
         finally:
             with self._lock:
-                found.users -= 1
+                opened.users -= 1
                 self._trim(0 if self._closed else MAX_OPEN)
 
     def close(self) -> None:
-        """Close what is not being used at this moment; that is closed as soon as it is not."""
+        """Close all files; those in use are closed when their block ends."""
         with self._lock:
             self._closed = True
             self._trim(0)
@@ -64,10 +62,10 @@ class DescriptorPool:
             raise ValueError("this reader is closed")
         if number not in self._opened:
             self._opened[number] = _Opened(self._opening(self.paths[number]))
-        found = self._opened[number]
-        found.users += 1
+        opened = self._opened[number]
+        opened.users += 1
         self._opened.move_to_end(number)
-        return found
+        return opened
 
     def _trim(self, most: int) -> None:
         for number in [number for number, opened in self._opened.items() if not opened.users]:
@@ -77,27 +75,29 @@ class DescriptorPool:
 
 
 def open_plain(path: Path) -> int:
-    """A descriptor for plain reads."""
+    """Open a file for reads through the page cache."""
     return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
 
 def read_into(descriptor: int, path: Path, start: int, into: Bytes) -> None:
-    """Fill memory from this offset of a file on.
+    """Fill memory with the bytes of a file from an offset on.
 
-    CorruptArtifact where the file ends before, OSError with its name where the disk fails.
+    Raises CorruptArtifact if the file ends too early, OSError with the file's name if the disk fails.
     """
     done = 0
     while done < len(into):
         with naming(path):
             got = os.preadv(descriptor, [into[done : done + READ_BYTES].data], start + done)
         if got == 0:
-            raise corrupt(path, f"at least {start + len(into)} bytes", f"{start + done} bytes")
+            raise corrupt(
+                path, f"at least {start + len(into)} bytes", f"{start + done} bytes", kind="truncated"
+            )
         done += got
 
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Have the disk's errors name a file."""
+    """Add the name of a file to errors of the disk."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Copying rows that lie anywhere in a map into memory where they follow each other."""
+"""Gather rows at any positions of a map into contiguous memory."""
 
 from __future__ import annotations
 
@@ -20,36 +20,37 @@ from iobench.loading.stream.addresses import Index, Locate, RowAddresses
 
 Bytes = npt.NDArray[np.uint8]
 Copy: TypeAlias = Callable[[Index, Array], None]
-MAX_ITEM_BYTES = (1 << 31) - 1  # of one item of an array of NumPy's
+MAX_ITEM_BYTES = (1 << 31) - 1  # NumPy's maximum itemsize
 
 
 @dataclass(frozen=True)
 class Gather:
-    """How rows of a field are copied: `copy` takes what `locate` says of them, and where to.
+    """Gathers rows of a field: `copy` takes the offsets that `locate` returns, and the output.
 
-    `locate` is None where it takes the rows as they are.
+    `locate` is None if `copy` takes row numbers.
     """
 
     locate: Locate | None
     copy: Copy
 
     def __call__(self, rows: Index, known: Index | None, out: Array) -> None:
-        """Copy rows, of which what `locate` says may be known already."""
+        """Copy rows into `out`; `known` are their offsets if they were located already."""
         if self.locate is not None:
             rows = self.locate(rows) if known is None else known
         self.copy(rows, out)
 
 
 def gather_for(places: RowAddresses, name: str, memory: Bytes) -> Gather:
-    """What copies rows of a field out of memory in which its files lie side by side.
+    """Return the fastest gather of a field's rows from memory in which its files lie side by side.
 
-    Where all positions are multiples of the width, but for one offset, NumPy's take knows rows as
-    elements of an array. Else torch's index_select takes them out of a view whose elements begin at
-    every byte and so overlap: rows of 512 bytes at 0.85 of take's speed. NumPy's take would copy
-    such a view as a whole first, and its indexing makes fresh memory: 0.7 of that speed. What makes an
-    object of each row keeps other threads from the interpreter's lock: torch.cat of views gave epochs of
-    150 KB rows 0.86 to 0.95 of the speed. The kernel's asynchronous reads, a hundred rows to a call, gave as
-    much as index_select, and less than take.
+    If all positions are multiples of the width, up to one common offset, NumPy's take copies rows as elements
+    of an array. Otherwise torch's index_select copies them from a view whose elements begin at every byte and
+    overlap: for rows of 512 bytes at 0.85 of take's speed.
+
+    Rejected: NumPy's take on such a view, which would copy the whole view first; NumPy's indexing, which
+    allocates new memory, at 0.7 of the speed; anything that makes an object per row, because it holds the GIL
+    (torch.cat of views gave epochs of 150 KB rows 0.86 to 0.95 of the speed); the kernel's asynchronous reads
+    of a hundred rows per call, as fast as index_select and slower than take.
     """
     width, first = places.widths[name], places.start_if_contiguous(name)
     if first is not None:
@@ -62,23 +63,23 @@ def gather_for(places: RowAddresses, name: str, memory: Bytes) -> Gather:
 
 
 class Elements:
-    """Rows by their numbers as elements of an array."""
+    """Rows as elements of an array, addressed by number."""
 
     def __init__(self, array: Array) -> None:
         self._bytes = array.nbytes // len(array)
         self._array = self._rows(array)
 
     def __call__(self, numbers: Index, out: Array) -> None:
-        """Copy rows to where they follow each other: `out` has as many, of any shape and dtype."""
-        # "clip" never clips here, the rows were checked; with "raise", take copies twice
+        """Copy rows into `out`, which has one item per row, of any shape and dtype."""
+        # "clip" never clips here, because the rows were checked; with "raise", take copies twice
         np.take(self._array, numbers, axis=0, out=self._rows(out), mode="clip")
 
     def scatter(self, numbers: Index, out: Array, slots: Index) -> None:
-        """Copy rows to these places in `out`, by way of fresh memory."""
+        """Copy rows into these slots of `out`, by way of new memory."""
         self._rows(out)[slots] = self._array[numbers]
 
     def _rows(self, array: Array) -> Array:
-        """Rows as items of their size, which NumPy assigns fastest, or else as bytes."""
+        """Return rows as void items of their size, which NumPy assigns fastest, or else as bytes."""
         held = np.frombuffer(raw_bytes(array), np.uint8)
         if self._bytes > MAX_ITEM_BYTES:
             return held.reshape(-1, self._bytes)
@@ -86,7 +87,7 @@ class Elements:
 
 
 class _Overlapping:
-    """Rows by their positions, all at once."""
+    """Rows at any byte positions, gathered by one call."""
 
     def __init__(self, memory: Bytes, width: int) -> None:
         self._rows = _as_tensor(memory).as_strided((len(memory) - width + 1, width), (1, 1))
@@ -99,17 +100,17 @@ class _Overlapping:
 
 def _as_tensor(memory: Bytes) -> torch.Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it must not be written to
+        warnings.simplefilter("ignore")  # torch's warning about read-only memory
         return torch.from_numpy(memory)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch from starting threads for what this thread does: there are several such as this one.
+    """Keep torch from starting threads for this thread's work, as several threads work already.
 
-    Not by torch.set_num_threads, which speaks for threads of other people's as well.
+    torch.set_num_threads would change the setting of the user's threads as well.
     """
-    before = torch.get_num_threads()  # also has torch set this thread up, which it does only once
+    before = torch.get_num_threads()  # also makes torch initialize this thread, which it does once
     if _omp_set_num_threads is not None:
         _omp_set_num_threads(1)
     try:
@@ -120,7 +121,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _of_openmp() -> Any:
-    """OpenMP's omp_set_num_threads, as torch has it; None where torch is built without."""
+    """Return omp_set_num_threads of torch's OpenMP, or None if torch is built without it."""
     library = next((Path(torch.__file__).parent / "lib").glob("libtorch_cpu.*"), None)
     return getattr(ctypes.CDLL(str(library)), "omp_set_num_threads", None) if library else None
 

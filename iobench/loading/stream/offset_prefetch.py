@@ -1,4 +1,4 @@
-"""Where an epoch's rows lie, found ahead of the threads that gather them."""
+"""Compute the offsets of an epoch's rows ahead of the threads that gather them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ from iobench.formats import Rows
 from iobench.loading.stream.addresses import MAX_LISTED, Index, Locate
 from iobench.loading.stream.views import base_from, offset_in
 
-PIECE_ROWS = 1 << 16  # found by one call: half a millisecond
+PIECE_ROWS = 1 << 16  # located by one call: 0.5 ms
 
 
 class OffsetPrefetch:
-    """What each of `locates` says of an epoch's rows, found by a thread of its own, in turn.
+    """Applies each of `locates` to an epoch's rows in a thread of its own, in the order of the epoch.
 
-    After each call of NumPy a thread waits for the interpreter's lock, and to find a group's rows takes
-    up to four. Of rows that the thread has not come to yet, or that are not the epoch's, nothing is known.
+    A thread waits for the GIL after each NumPy call, and locating a group's rows takes up to four calls. The
+    offsets of rows that the thread has not reached, or that are not in the epoch, are unknown.
     """
 
     def __init__(self, locates: Mapping[str, Locate], batches: Sequence[Rows]) -> None:
         first = batches[0] if batches and locates else slice(0)
-        rest = (
-            None if isinstance(first, slice) else base_from(first)
-        )  # those that follow are parts of it, too
+        # all following batches are views of the same array
+        rest = None if isinstance(first, slice) else base_from(first)
         self._rows = rest if rest is not None and len(rest) <= MAX_LISTED else np.empty(0, np.int64)
         self._locates = dict(locates)
-        self._found = {name: np.empty(len(self._rows), np.int64) for name in locates}
+        self._offsets = {name: np.empty(len(self._rows), np.int64) for name in locates}
         self._reached, self._stopping = 0, False
-        self._thread = threading.Thread(target=self._work, name="iobench-located", daemon=True)
+        self._thread = threading.Thread(target=self._work, name="iobench-offsets", daemon=True)
         if len(self._rows):
             self._thread.start()
 
     def of(self, name: str, rows: Index) -> Index | None:
-        """What is said of these rows of a field, None where that is not known."""
-        begin = offset_in(self._rows, rows) if name in self._found else None
+        """Return the offsets of these rows of a field, or None if they are unknown."""
+        begin = offset_in(self._rows, rows) if name in self._offsets else None
         if begin is None or begin + len(rows) > self._reached:
             return None
-        return self._found[name][begin : begin + len(rows)]
+        return self._offsets[name][begin : begin + len(rows)]
 
     def stop(self) -> None:
         """End the thread."""
@@ -49,11 +48,11 @@ class OffsetPrefetch:
             self._thread.join()
 
     def _work(self) -> None:
-        with suppress(Exception):  # which whoever gathers these rows meets as well
+        with suppress(Exception):  # the thread that gathers these rows raises it as well
             for low in range(0, len(self._rows), PIECE_ROWS):
                 if self._stopping:
                     return
                 piece = self._rows[low : low + PIECE_ROWS]
                 for name, locate in self._locates.items():
-                    self._found[name][low : low + len(piece)] = locate(piece)
+                    self._offsets[name][low : low + len(piece)] = locate(piece)
                 self._reached = low + len(piece)

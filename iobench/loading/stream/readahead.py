@@ -1,4 +1,4 @@
-"""Bringing rows into the page cache ahead of who takes them, by a thread of its own."""
+"""Readahead: a thread that brings rows into the page cache before they are needed."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ from iobench.loading.stream.files import DescriptorPool, open_plain, read_into
 from iobench.loading.stream.readahead_window import ReadaheadWindow
 from iobench.loading.stream.worker_pool import Pending, WorkerPool
 
-# Reads of this size fill the cache at the speed of the disk even where the kernel's own
-# read-ahead is short, and with large folios, which are fast to copy from afterwards.
+# Reads of this size fill the page cache at the speed of the disk even if the kernel's own readahead is
+# short, and with large folios, which are fast to copy from.
 PIECE_BYTES = 8 << 20
-ASKED_BYTES = 128 << 20  # of rows that nobody has taken yet
-REQUEST_BYTES = 128 << 10  # or the disk's read-ahead, where that is more: of one request Linux reads no more
-READERS = 2  # threads: one leaves the disk idle while it copies, and between files
+REQUESTED_BYTES = 128 << 20  # maximum of rows requested and not taken yet
+REQUEST_BYTES = 128 << 10  # or the disk's readahead if that is larger: Linux reads no more per request
+READERS = 2  # threads: a single one leaves the disk idle while it copies, and between files
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 
 
 class Readahead:
-    """A thread that brings what an epoch wants into the page cache, before it is wanted.
+    """A thread that brings an epoch's rows into the page cache before they are needed.
 
-    Where batches come as they are stored, they are read. Where they come in another order, what lies in
-    long byte_ranges is asked for in that order (see `ReadaheadWindow`), ASKED_BYTES ahead of who takes it. Before
-    that, the rest is read as it is stored: this brings small rows sooner, by up to 50 times.
+    Batches in stored order are read in that order. In other orders, fields in long ranges are requested in
+    the epoch's order (see `ReadaheadWindow`), REQUESTED_BYTES ahead of the rows taken. Before that, the other
+    fields are read in stored order, which brings small rows up to 50 times sooner.
     """
 
     def __init__(self, places: AddressSpace, batches: Sequence[Rows]) -> None:
@@ -50,12 +50,12 @@ class Readahead:
         else:
             self._turn = ReadaheadWindow(places, [rows for rows in batches if not isinstance(rows, slice)])
             self._rows = slice(0, places.samples)
-        asked = self._turn.fields if self._turn else []
-        self._stored = [name for name in places.widths if name not in asked]
+        requested = self._turn.fields if self._turn else []
+        self._stored = [name for name in places.widths if name not in requested]
         self._reached, self._all_read = self._rows.start, not self._stored
-        self._asked = self._taken = 0  # rows of the epoch
+        self._requested = self._taken = 0  # rows of the epoch
         self._error: Exception | None = None
-        self._scratch: SimpleQueue[Bytes] = SimpleQueue()  # what was read goes nowhere
+        self._scratch: SimpleQueue[Bytes] = SimpleQueue()  # buffers whose content is discarded
         self._process = os.getpid()
         self._begun = threading.Event()
         if self._turn is None:
@@ -68,18 +68,18 @@ class Readahead:
         self._thread.start()
 
     def begin(self) -> None:
-        """Let the thread work: until then, the first rows out of order have the disk to themselves."""
+        """Start the work; until then the first rows of a shuffled epoch have the disk to themselves."""
         self._begun.set()
 
     def wait_for(self, row: int) -> None:
-        """Wait until the rows before this one were read; an error of the thread is raised."""
+        """Wait until the rows before this one were read; raises the thread's error."""
         if self._turn is None:
             self._wait(lambda: self._reached >= row)
 
     def fetch(self, rows: Index, names: Sequence[str]) -> None:
-        """See to it that rows out of order are in the cache, or on their way.
+        """Make sure that rows of a shuffled epoch are in the page cache or requested.
 
-        The epoch's first ones are asked for here; so are those that it does not have.
+        The epoch's first rows are requested here, and so are rows that are not in the epoch.
         """
         first = self._turn is not None and self._turn.begins(rows)
         if not first:
@@ -89,27 +89,27 @@ class Readahead:
         if self.finished:
             return
         if first:
-            self._ask(rows, names)
-            if not self._stored:  # what is asked for now comes behind it
+            self._request(rows, names)
+            if not self._stored:  # later requests queue behind this one
                 self.begin()
             return
         if any(name in self._stored for name in names):
             self._wait(lambda: self._all_read)
-        asked = [name for name in names if name not in self._stored]
-        if self._turn is None or not asked:
+        requested = [name for name in names if name not in self._stored]
+        if self._turn is None or not requested:
             return
         end = self._turn.end_of(rows)
         if end is None:
-            self._ask(rows, asked)
+            self._request(rows, requested)
             return
         with self._changed:
             self._taken = max(self._taken, end)
             self._changed.notify_all()
-        self._wait(lambda: self._asked >= end)
+        self._wait(lambda: self._requested >= end)
 
     def stop(self) -> None:
         """End the thread and close its files."""
-        if os.getpid() != self._process:  # a child has no such thread, but maybe its lock
+        if os.getpid() != self._process:  # a forked child has no such thread, but may have its lock
             return
         with self._changed:
             self._stopping = True
@@ -131,21 +131,21 @@ class Readahead:
         try:
             self._read_stored()
             if self._turn is not None and self._turn.fields:
-                self._ask_in_turn(self._turn)
+                self._request_in_order(self._turn)
         except CancelledError:
             pass
-        except Exception as error:  # noqa: BLE001 - whoever waits for rows is told
+        except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for rows
             self._error = error
         with self._changed:
             self.finished = True
             self._changed.notify_all()
 
     def _read_stored(self) -> None:
-        """Read fields as they are stored, all of each; the first piece has the disk to itself."""
+        """Read whole fields in stored order; the first piece has the disk to itself."""
         if not self._stored:
             return
         step = max(1, PIECE_BYTES // max(self._places.widths[name] for name in self._stored))
-        under_way = deque[tuple[int, Pending[None]]]()
+        pending = deque[tuple[int, Pending[None]]]()
         readers = WorkerPool(self._read, READERS, "iobench-ahead")
         for _ in range(READERS):
             self._scratch.put(touched_array(PIECE_BYTES))
@@ -155,11 +155,11 @@ class Readahead:
                 if self._stopping:
                     return
                 end = min(row + step, self._rows.stop)
-                under_way.append((end, readers.give(slice(row, end))))
-                if len(under_way) > READERS or row == self._rows.start:
-                    self._reach(*under_way.popleft())
-            while under_way:
-                self._reach(*under_way.popleft())
+                pending.append((end, readers.submit(slice(row, end))))
+                if len(pending) > READERS or row == self._rows.start:
+                    self._reach(*pending.popleft())
+            while pending:
+                self._reach(*pending.popleft())
         finally:
             readers.close()
         with self._changed:
@@ -175,8 +175,8 @@ class Readahead:
     def _read(self, rows: slice) -> None:
         scratch = self._scratch.get()
         try:
-            found = self._places.ranges(rows.start, rows.stop, self._stored)
-            for low, high in zip(*(ends.tolist() for ends in found), strict=True):
+            result = self._places.ranges(rows.start, rows.stop, self._stored)
+            for low, high in zip(*(ends.tolist() for ends in result), strict=True):
                 number, offset = self._places.within(low)
                 with self._files.descriptor(number) as file:
                     for done in range(0, high - low, len(scratch)):
@@ -185,18 +185,18 @@ class Readahead:
         finally:
             self._scratch.put(scratch)
 
-    def _ask_in_turn(self, turn: ReadaheadWindow) -> None:
-        """Ask for the epoch's rows after the first batch, so many ahead of those that were taken."""
-        ahead = ASKED_BYTES // sum(self._places.widths.values())
+    def _request_in_order(self, turn: ReadaheadWindow) -> None:
+        """Request the epoch's rows after the first batch, a bounded number ahead of the rows taken."""
+        ahead = REQUESTED_BYTES // sum(self._places.widths.values())
         for rows in turn.pieces():
-            self._wait(lambda: self._asked - self._taken <= ahead)
-            self._ask(rows, turn.fields)
+            self._wait(lambda: self._requested - self._taken <= ahead)
+            self._request(rows, turn.fields)
             with self._changed:
-                self._asked = turn.end_of(rows) or self._asked
+                self._requested = turn.end_of(rows) or self._requested
                 self._changed.notify_all()
 
-    def _ask(self, rows: Index, names: Sequence[str]) -> None:
-        """Have the kernel fetch the pages of these rows, all at once and without waiting."""
+    def _request(self, rows: Index, names: Sequence[str]) -> None:
+        """Request the pages of these rows from the kernel, all at once and without waiting."""
         for low, high in zip(*(ends.tolist() for ends in self._places.pages(rows, names)), strict=True):
             number, offset = self._places.within(low)
             end = offset + high - low
@@ -207,7 +207,7 @@ class Readahead:
 
 
 class ReadaheadReader(Reader):
-    """A reader through the page cache, which a thread of its own fills ahead of it where it is `cold`."""
+    """A reader through the page cache, which a readahead thread fills if the files are `cold`."""
 
     def __init__(self, schema: Schema, laid: AddressSpace, cold: bool) -> None:
         super().__init__(schema)
@@ -216,17 +216,17 @@ class ReadaheadReader(Reader):
         self._ahead: Readahead | None = None
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample in fresh arrays."""
+        """Return one sample in new arrays."""
         return {name: convert(array[0]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
-        """Begin to bring these batches into the cache, which will be asked for in this order."""
+        """Start to bring these batches into the page cache, in the order in which they will be read."""
         self.stop()
         if self.cold:
             self._ahead = Readahead(self._laid, batches)
 
     def stop(self) -> None:
-        """End reading ahead; whoever waits for it gets CancelledError."""
+        """Stop reading ahead; waiting threads get CancelledError."""
         if self._ahead is not None:
             self._ahead.stop()
             self._ahead = None

@@ -1,4 +1,4 @@
-"""What an epoch wants next, in pieces that are worth asking the kernel for."""
+"""The next rows of an epoch, in pieces that are worth a readahead request to the kernel."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ import numpy.typing as npt
 
 from iobench.loading.stream.addresses import AddressSpace
 
-PIECE_BYTES = 32 << 20  # of rows, asked for together
-LONG_BYTES = 32 << 10  # reads of this size at random are about as fast as in order
-MAX_READ_RATIO = 2  # times what is wanted may be read for it
+PIECE_BYTES = 32 << 20  # rows requested together
+LONG_BYTES = 32 << 10  # random reads of this size are about as fast as sequential ones
+MAX_READ_RATIO = 2  # maximum of bytes read per byte needed
 
 Index = npt.NDArray[np.int64]
 
 
 class ReadaheadWindow:
-    """The rows of an epoch in the order in which they are wanted, batch by batch.
+    """The rows of an epoch in the order in which they are needed, batch by batch.
 
-    `fields`: those of which a piece of the epoch lies in long byte_ranges, because rows are large or come
-    in blocks, and those that lie among them. Others are sooner read as they are stored, and so is all of
-    what is no more than a piece.
+    Attributes
+    ----------
+    fields : list of str
+        Fields worth requesting in the epoch's order: a piece of the epoch lies in long ranges, because rows
+        are large or come in blocks, or the field lies between such fields. The others are read faster in
+        stored order, and so is every field if the epoch is not larger than one piece.
     """
 
     def __init__(self, places: AddressSpace, batches: Sequence[Index]) -> None:
@@ -34,15 +37,15 @@ class ReadaheadWindow:
         self._ends = {int(b[-1]): end for b, end in zip(batches, ends, strict=True)} if self.fields else {}
 
     def begins(self, rows: Index) -> bool:
-        """Whether these rows are those that the epoch begins with."""
+        """Return True if these rows are the epoch's first."""
         return bool(rows[0] == self._batches[0][0])
 
     def end_of(self, rows: Index) -> int | None:
-        """How many rows the epoch has wanted once it has had these batches; None if they are not its own."""
+        """Return the number of the epoch's rows up to the end of these; None if they are not in it."""
         return self._ends.get(int(rows[-1]))
 
     def pieces(self) -> Iterator[Index]:
-        """All rows after the first batch, in whole batches, some at a time."""
+        """Yield all rows after the first batch, in pieces of whole batches."""
         return self._pieces(1)
 
     def _pieces(self, start: int) -> Iterator[Index]:
@@ -58,7 +61,7 @@ class ReadaheadWindow:
             yield np.concatenate(gathered)
 
     def _long(self, rows: Index) -> list[str]:
-        """The fields whose rows, or what lies between them as well, can be read in long byte_ranges."""
+        """Return the fields whose rows can be read in long ranges, and the fields that lie between them."""
         long = [name for name in self._places.widths if self._is_long(rows, name)]
         for name in self._places.widths.keys() - long if long else ():
             if len(self._places.pages(rows, [*long, name])[0]) <= len(self._places.pages(rows, long)[0]):

@@ -1,4 +1,4 @@
-"""Memory for batches, used again once whoever holds a batch has let go of it."""
+"""Reusable memory for batches: a slot is free again when the last reference to its batch is gone."""
 
 from __future__ import annotations
 
@@ -14,30 +14,42 @@ import numpy.typing as npt
 from iobench.host.memory import PAGE
 
 Bytes = npt.NDArray[np.uint8]
-Allocate = Callable[[int, int], list[Bytes]]  # bytes of a slot, slots; each begins with a page
+Allocate = Callable[[int, int], list[Bytes]]  # (bytes per slot, slots) -> page-aligned slots
 
 
 class Ring:
-    """Equal slots of memory. There is always another one; about `keep` of them wait for use.
+    """Slots of equal size; further ones are allocated on demand.
 
-    They are allocated `at_once`, or each when it is first needed, by the thread that needs it.
+    Parameters
+    ----------
+    slot_bytes : int
+        Size of a slot.
+    keep : int
+        Number of free slots to keep; more are released.
+    allocate : callable
+        Allocates slots.
+    at_once : bool
+        Allocate `keep` slots at once; otherwise each in the thread that needs it first.
     """
 
     def __init__(self, slot_bytes: int, keep: int, allocate: Allocate, at_once: bool = True) -> None:
         self._slot_bytes, self._keep, self._allocate = slot_bytes + PAGE, keep, allocate
         self._fresh = allocate(self._slot_bytes, keep) if at_once else []
         self._out: set[_Held] = set()
-        self._back: deque[_Held] = deque()  # in whichever thread the last reference is dropped
+        self._back: deque[_Held] = deque()  # appended to by the thread that drops the last reference
 
     def take(self, count: int, page_offset: int = 0) -> Bytes:
-        """`count` bytes of a slot, from byte `page_offset` of a page on; free when no view of them is left."""
+        """Return `count` bytes of a slot, from byte `page_offset` of its first page on.
+
+        The slot is free again when no view of these bytes is left.
+        """
         lease = _Lease(self._memory())
-        # the callback is no Python code: a signal that came while it ran would be lost
+        # the callback is not Python code: an exception from a signal handler in it would be lost
         self._out.add(_Held(lease, self._back.append))
         return np.asarray(lease)[page_offset : page_offset + count]
 
     def close(self) -> None:
-        """Let go of the slots; those in use go when they are let go of."""
+        """Release the free slots; slots in use are released with their last view."""
         self._fresh.clear()
         self._out.clear()
         self._back.clear()
@@ -55,7 +67,7 @@ class Ring:
 
 
 class _Lease:
-    """What the arrays over a slot refer to: it goes when the last of them does."""
+    """The base object of the arrays over a slot, deleted with the last of them."""
 
     __slots__ = ("__array_interface__", "__weakref__", "memory")
 
@@ -65,7 +77,7 @@ class _Lease:
 
 
 class _Held(ref["_Lease"]):
-    """A slot that somebody holds; given back, by itself, when they let go."""
+    """Weak reference to a lease; its callback returns the slot."""
 
     __slots__ = ("memory",)
 
@@ -73,8 +85,8 @@ class _Held(ref["_Lease"]):
         self.memory = lease.memory
 
     def __new__(cls, lease: _Lease, give_back: Callable[[Any], None]) -> _Held:
-        """A weak reference to the lease."""
+        """Make a weak reference to the lease."""
         return super().__new__(cls, lease, give_back)
 
-    __hash__ = object.__hash__  # that of a reference is gone with what it refers to
+    __hash__ = object.__hash__  # a weak reference's own hash is lost with its referent
     __eq__ = object.__eq__

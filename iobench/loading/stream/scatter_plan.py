@@ -1,4 +1,4 @@
-"""Rows that are wanted, in the order in which they lie, and how they come out of what was read."""
+"""Plan to scatter requested rows, sorted by position, from read bytes into a batch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from iobench.formats import Array, raw_bytes
 from iobench.loading.stream.addresses import RowAddresses
 
-FEW = 4  # rows that are copied one by one
+FEW = 4  # up to this number, rows are copied one by one
 
 Index = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
@@ -19,9 +19,18 @@ Bytes = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ScatterPlan:
-    """Rows of some fields in the order of their positions: where each begins and ends, field and slot.
+    """Requested rows of some fields, sorted by position.
 
-    `targets`: the fields' memory, as rows.
+    Attributes
+    ----------
+    starts, ends : int64 array
+        Positions of each row in the address space.
+    fields : int64 array
+        Index of each row's field.
+    slots : int64 array
+        Index of each row in its batch.
+    targets : list of arrays
+        Memory of each field, one void item per row.
     """
 
     starts: Index
@@ -32,9 +41,9 @@ class ScatterPlan:
 
     @classmethod
     def of(cls, places: RowAddresses, rows: Index, out: Mapping[str, Array]) -> ScatterPlan:
-        """These rows of all the fields."""
-        found = [places.positions(name, rows) for name in out]
-        starts = np.concatenate(found) if len(found) > 1 else found[0]
+        """Plan these rows of all fields of `out`."""
+        positions = [places.positions(name, rows) for name in out]
+        starts = np.concatenate(positions) if len(positions) > 1 else positions[0]
         widths = [places.widths[name] for name in out]
         order = sorted_by(starts)
         fields, slots = np.divmod(order, len(rows))
@@ -46,7 +55,7 @@ class ScatterPlan:
         return cls(starts, starts + np.array(widths)[fields], fields, slots, targets)
 
     def part(self, low: int, high: int) -> ScatterPlan:
-        """Those of these numbers."""
+        """Return the plan of the rows `low` to `high` - 1."""
         if (low, high) == (0, len(self.starts)):
             return self
         some = slice(low, high)
@@ -55,7 +64,7 @@ class ScatterPlan:
         )
 
     def take(self, low: int, high: int, got: Bytes, position: int) -> None:
-        """Copy those of these numbers out of the bytes from a position on."""
+        """Copy the rows `low` to `high` - 1 from bytes that begin at a position."""
         if len(self.targets) == 1:
             self._take(0, slice(low, high), got, position)
             return
@@ -70,7 +79,7 @@ class ScatterPlan:
         width = row.itemsize
         if len(at) <= FEW:
             for slot, begin in zip(slots.tolist(), at.tolist(), strict=True):
-                into[slot : slot + 1] = np.frombuffer(got, row, 1, begin)  # one by itself is copied twice
+                into[slot : slot + 1] = np.frombuffer(got, row, 1, begin)  # `into[slot] =` would copy twice
         elif int(at[-1]) - int(at[0]) == (len(at) - 1) * width and (np.diff(at) == width).all():
             into[slots] = np.frombuffer(got, row, len(at), int(at[0]))
         else:  # rows begin at any byte
@@ -79,7 +88,7 @@ class ScatterPlan:
 
 
 def sorted_by(rows: Index) -> Index:
-    """What sorts rows, stably: by digits of 16 bits, which NumPy sorts five times as fast as int64."""
+    """Return the stable argsort of rows, by digits of 16 bits: five times as fast as NumPy's of int64."""
     order = np.arange(len(rows))
     for shift in range(0, max(1, int(rows.max()).bit_length()), 16):
         digit = (rows >> shift & 0xFFFF).astype(np.uint16)

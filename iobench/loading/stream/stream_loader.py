@@ -11,10 +11,7 @@ from typing import Any
 import torch
 
 from iobench import formats
-from iobench.base.errors import (
-    InvalidSettings,
-    IobenchError,
-)
+from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.dataset.artifact_location import ArtifactLocation
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Schema
@@ -29,26 +26,51 @@ STATE_VERSION = 1
 
 
 class StreamLoader:
-    """Batches as `dict[str, Tensor]` on a device, read by threads ahead of the loop that takes them.
+    """Iterable over batches of a prepared dataset as `dict[str, Tensor]`, read ahead by threads.
 
-    A batch belongs to whoever holds it: its memory is used again only when the last tensor over it
-    is gone. Each epoch opens the files and closes them, whichever way it ends, and its threads end
-    with it. An epoch that has run to its end moves on to the next one, which has another order.
+    A batch belongs to its consumer: its memory is reused only when the last tensor over it is gone. Each
+    epoch opens and closes the files and ends its threads, however it ends. A completed epoch advances to the
+    next one, which has another order.
 
-    `dataset`: a folder that `iobench prepare` made, such as "data/mine".
-    `format`: a variant that is prepared in it, such as "memmap" or "hdf5:chunk_bytes=0".
-    `order`: "sequential", "random", or "block": blocks of `block_bytes` in random order, shuffled
-    within windows of `window_bytes`.
-    `fields`: names of those wanted; all by default.
-    `transform`: takes a batch in host memory to another one; called in the reading threads.
-    `rank`, `world_size`: which part of the samples; from torch.distributed where it is initialised.
-    Every rank has the same number of batches, and every sample comes once.
-    `threads`, `direct`: how many read, and whether past the page cache; by default what suits the
-    format, the processors and the state of the cache.
+    Parameters
+    ----------
+    dataset : str or Path
+        Folder made by `iobench prepare`, such as "data/mine".
+    format : str
+        A variant prepared in it, such as "memmap" or "hdf5:chunk_bytes=0".
+    batch_size : int
+        Samples per batch.
+    order : str
+        "sequential", "random" or "block": blocks of `block_bytes` in random order, with samples shuffled
+        within windows of `window_bytes`.
+    seed : int
+        Seed of the order.
+    device : str or torch.device
+        Device of the batches.
+    fields : sequence of str, optional
+        Names of the fields to read; all by default.
+    drop_last : bool
+        Drop a last batch that would be smaller.
+    transform : callable, optional
+        Maps a batch in host memory, a dict of tensors, to another one. Called in the reading threads.
+    rank, world_size : int, optional
+        The share of the samples; from torch.distributed if that is initialized. All ranks have the same
+        number of batches, and each sample comes once.
+    threads : int, optional
+        Number of reading threads; by default chosen by format, processors and state of the page cache.
+    direct : bool, optional
+        Read past the page cache (True) or through it (False); by default chosen likewise.
+    block_bytes, window_bytes : int
+        Sizes for order "block".
 
-    InvalidSettings, DeviceUnavailable, ManifestError or CorruptArtifact where it cannot be had.
-    While it runs: CorruptArtifact where a file changes, LoaderFailed where the disk fails, and
-    what `transform` raises.
+    Raises
+    ------
+    InvalidSettings, DeviceUnavailable, ManifestError, CorruptArtifact
+        If a setting is invalid, or the device or the dataset is not available.
+    CorruptArtifact
+        During an epoch, if a file changes.
+    LoaderFailed
+        During an epoch, if the disk fails. Errors of `transform` are raised as they are.
     """
 
     def __init__(
@@ -75,7 +97,7 @@ class StreamLoader:
             check_setting("threads", threads)
         self._manifest = Manifest.load(Path(dataset))
         self._variant = formats.parse(format).variant
-        opener = self._manifest.opener(self._variant)  # says now what would be wrong later
+        opener = self._manifest.opener(self._variant)  # raises now instead of in the first epoch
         with self._place.hinting(), failures_of(opener.path):
             opener.check()
         if direct:
@@ -89,11 +111,11 @@ class StreamLoader:
         self._epoch = self._position = self._resume = 0
 
     def __len__(self) -> int:
-        """Batches in an epoch of this rank."""
+        """Return the number of batches in an epoch of this rank."""
         return self._order.length(self._samples)
 
     def __iter__(self) -> Generator[Tensors, None, None]:
-        """The batches of the epoch, or what is left of it after `load_state_dict`."""
+        """Yield the batches of the epoch, or the remaining ones after `load_state_dict`."""
         start, self._resume = self._resume, 0
         self._position = start
         batches = self._order.batches(self._samples, self._epoch)
@@ -107,29 +129,42 @@ class StreamLoader:
             else:
                 self._epoch, self._position = self._epoch + 1, 0
                 return
-        raise failed  # anew: the frames behind the first error would keep files mapped
+        raise failed  # a new error: the frames behind the first one would keep files mapped
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next loop runs through; with it, its order."""
+        """Set the number of the next epoch, which determines its order."""
         check_setting("epoch", epoch)
         if epoch != self._epoch:
             self._epoch, self._position, self._resume = epoch, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the loop is: what `load_state_dict` needs to go on with the very next batch."""
+        """Return the position in the epoch, from which `load_state_dict` resumes with the next batch."""
         return {**self._identity(), "epoch": self._epoch, "batch": self._position}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where another loader was; InvalidSettings names what differs from it."""
+        """Resume at the position of a state; InvalidSettings if it is from a different loader."""
         if not isinstance(state, dict):
-            raise InvalidSettings(f"this is no state of a loader: {type(state).__name__}, not a dict")
+            raise InvalidSettings(
+                "not a state of a StreamLoader",
+                kind="invalid-state",
+                expected="a dict",
+                found=type(state).__name__,
+            )
         for name, own in self._identity().items():
             if state.get(name) != own:
-                raise InvalidSettings(f"this state has {name} {state.get(name)!r}, the loader has {own!r}")
+                raise InvalidSettings(
+                    f"the state is from a loader with another {name}",
+                    kind="other-loader",
+                    expected=repr(own),
+                    found=repr(state.get(name)),
+                )
         epoch, batch = state.get("epoch"), state.get("batch")
         if type(epoch) is not int or type(batch) is not int or epoch < 0 or not 0 <= batch <= len(self):
             raise InvalidSettings(
-                f"this state is at batch {batch!r} of epoch {epoch!r}, of {len(self)} batches"
+                "the state has an invalid position",
+                kind="invalid-state",
+                expected=f"batch 0 to {len(self)}",
+                found=f"batch {batch!r} of epoch {epoch!r}",
             )
         self._epoch, self._position, self._resume = epoch, batch, batch
 
@@ -148,7 +183,7 @@ class StreamLoader:
         return Pipeline(backend, self._fields, self._order, transfer_to(self._device), self._transform)
 
     def _identity(self) -> dict[str, Any]:
-        """What has to be the same for a position to mean the same batches."""
+        """Return the settings that must be equal for a position to mean the same batches."""
         order = self._order
         blocks = {"block_rows": order.block_rows, "window_batches": order.window_batches}
         return {
@@ -170,16 +205,20 @@ def _chosen(schema: Schema, names: Sequence[str] | None) -> Schema:
         return schema
     known = [field.name for field in schema.fields]
     if wrong := [name for name in names if name not in known]:
-        raise InvalidSettings(f"fields {', '.join(wrong)}: the dataset has {', '.join(known)}")
+        raise InvalidSettings(
+            "unknown field", kind="unknown-field", expected=" or ".join(known), found=", ".join(wrong)
+        )
     if not names:
-        raise InvalidSettings(f"fields: name at least one of {', '.join(known)}")
+        raise InvalidSettings("fields", kind="no-fields", expected=f"at least one of {', '.join(known)}")
     return Schema(schema.samples, tuple(schema.field(name) for name in dict.fromkeys(names)))
 
 
 def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """This process's rank and how many there are: as given, else torch.distributed's, else alone."""
+    """Return rank and world size: as given, else those of torch.distributed, else 0 and 1."""
     if (rank is None) != (world_size is None):
-        raise InvalidSettings("rank and world_size go together: give both or neither")
+        raise InvalidSettings(
+            "rank and world_size require each other", kind="missing-option", hint="give both or neither"
+        )
     if rank is None or world_size is None:
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):

@@ -1,4 +1,4 @@
-"""The last step of a batch: to stay in host memory, or to go to a device."""
+"""Last step of a batch: it stays in host memory or goes to a device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from iobench.base.errors import (
-    LoaderFailed,
-)
+from iobench.base.errors import LoaderFailed
 from iobench.base.text import reason
+from iobench.base.units import bytes_text
 from iobench.host.device import Accelerator, Device, device_of
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.host_to_device import SideStreamCopier, side_copier
@@ -21,47 +20,47 @@ from iobench.loading.host_to_device import SideStreamCopier, side_copier
 Tensors = dict[str, torch.Tensor]
 Bytes = npt.NDArray[np.uint8]
 
-COPIED = "_iobench_copied"  # of a tensor: the event behind its copy
-MAX_BEHIND = 2  # groups of batches that the consumer's stream may have before it when it gets another
+COPIED = "_iobench_copied"  # attribute of a tensor: the event behind its copy
+MAX_BEHIND = 2  # groups of batches that the consumer's stream may lag behind
 
 
 class Transfer:
-    """Leaves batches where they are, in ordinary memory."""
+    """Leaves batches in ordinary host memory."""
 
-    at_once = False  # whether memory for all slots is had in one call, or for each when it is needed
+    at_once = False  # True to allocate all slots in one call, False to allocate each when it is needed
 
     def allocate(self, count: int, slots: int) -> list[Bytes]:
-        """Memory for so many slots."""
+        """Return `slots` slots of `count` bytes."""
         return [touched_array(count) for _ in range(slots)]
 
     def send(self, batches: list[Tensors]) -> list[Tensors]:
-        """The batches where the consumer wants them; host memory may be used again if nobody holds it."""
+        """Return the batches on the target device; unreferenced host memory may be reused."""
         return batches
 
     def hand_over(self, batch: Tensors) -> None:
-        """Called in the consumer's thread for each batch that it gets."""
+        """Complete the transfer of a batch, in the consumer's thread."""
 
 
 class BlockingTransfer(Transfer):
-    """Copies batches to a device that has no stream to spare, and waits for each."""
+    """Copies batches to a device without side streams, and waits for each copy."""
 
     def __init__(self, device_api: Device) -> None:
         self._device_api = device_api
 
     def send(self, batches: list[Tensors]) -> list[Tensors]:
-        """The batches on the device."""
+        """Return the batches on the device."""
         return [{name: t.to(self._device_api.torch) for name, t in batch.items()} for batch in batches]
 
 
 class SideStreamTransfer(Transfer):
-    """Copies batches out of pinned memory on the device's side stream, beside the consumer's work.
+    """Copies batches from pinned memory in the device's side stream, concurrently with the consumer's work.
 
-    Device memory comes from torch's allocator and belongs to the consumer. Whoever reads goes on
-    while copies are under way, and so does the consumer: its stream waits for them. Where its stream
-    falls behind, the consumer waits, so that the device holds a few groups of batches and not all.
+    Device memory comes from torch's allocator and belongs to the consumer. Neither the reading threads nor
+    the consumer's thread waits for copies: the consumer's stream does. If that stream lags, the consumer
+    waits, so that the device holds only a few groups of batches.
     """
 
-    at_once = True  # pinning a little takes as long as pinning much
+    at_once = True  # pinning a small block takes as long as pinning a large one
 
     def __init__(self, device_api: Accelerator) -> None:
         self._device_api = device_api
@@ -70,33 +69,35 @@ class SideStreamTransfer(Transfer):
         self._last: Any = None
 
     def allocate(self, count: int, slots: int) -> list[Bytes]:
-        """Pinned memory for so many slots, cut from as little of it as there can be.
+        """Return `slots` slots of `count` bytes, cut from as few bytes of pinned memory as possible.
 
-        LoaderFailed where the system pins no more.
+        Raises LoaderFailed if the system refuses to pin more.
         """
         size = -(-count // PAGE) * PAGE
-        found: list[Bytes] = []
+        memory: list[Bytes] = []
         for pinned, held in pinned_blocks(size, slots):
             try:
                 block = self._device_api.memory(pinned)
             except (RuntimeError, MemoryError) as error:
                 raise LoaderFailed(
-                    f"pinning {pinned} bytes of memory: {reason(error)}; use less of it"
+                    f"{bytes_text(pinned)} of memory cannot be pinned: {reason(error)}",
+                    kind="out-of-memory",
+                    hint="use a smaller batch size or fewer threads",
                 ) from error
-            found += [block[number * size :][:count] for number in range(held)]
-        return found
+            memory += [block[number * size :][:count] for number in range(held)]
+        return memory
 
     def send(self, batches: list[Tensors]) -> list[Tensors]:
-        """The batches on the device, their copies under way."""
+        """Start the copies and return the batches on the device."""
         moved, copied = self._side.copy(batches)
         for tensor in (tensor for batch in moved for tensor in batch.values()):
             vars(tensor)[COPIED] = copied
         return moved
 
     def hand_over(self, batch: Tensors) -> None:
-        """Have the consumer's stream wait for the copies, and keep the memory from whoever comes next.
+        """Make the consumer's stream wait for the copies.
 
-        That memory is not given out again before the consumer's stream is through with it.
+        The batch's memory is not reused before the consumer's stream has finished with it.
         """
         stream = self._device_api.current_stream()
         for tensor in batch.values():
@@ -116,7 +117,7 @@ class SideStreamTransfer(Transfer):
 
 
 def transfer_to(device: torch.device) -> Transfer:
-    """How batches get to a device."""
+    """Return the transfer for a device."""
     device_api = device_of(device)
     if isinstance(device_api, Accelerator) and device_api.side_streams:
         return SideStreamTransfer(device_api)
@@ -124,10 +125,10 @@ def transfer_to(device: torch.device) -> Transfer:
 
 
 def pinned_blocks(size: int, slots: int) -> Iterator[tuple[int, int]]:
-    """Blocks of memory that together hold so many slots: the bytes of each, and how many it holds.
+    """Yield the blocks to allocate for `slots` slots of `size` bytes: bytes and number of slots of each.
 
-    Pinned memory comes in powers of two: a slot of 4 MiB and a page would get 8 MiB for itself,
-    while seven of them fit into 32.
+    Pinned memory is allocated in powers of two: a slot of 4 MiB and one page would take 8 MiB by itself,
+    while seven of them fit into 32 MiB.
     """
     while slots:
         sizes = [1 << (size * held - 1).bit_length() for held in range(1, slots + 1)]
@@ -138,9 +139,9 @@ def pinned_blocks(size: int, slots: int) -> Iterator[tuple[int, int]]:
 
 
 def _copied(tensor: torch.Tensor) -> Any:
-    """The event behind the copy of a tensor or, where it is a part of one, of the whole.
+    """Return the event behind the copy of a tensor or of the tensor that it is a view of, else None.
 
-    Taken off what the consumer gets: an event can neither be saved nor sent.
+    Removes it from the consumer's tensor, because an event can be neither saved nor sent.
     """
     own = vars(tensor).pop(COPIED, None)
     return own if own is not None or tensor._base is None else vars(tensor._base).get(COPIED)

@@ -1,4 +1,4 @@
-"""Arrays that are parts of one and the same array, which join and are found again without a copy."""
+"""Views of one array: join adjacent views and locate a view without a copy."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Index = npt.NDArray[np.int64]
 
 
 def joined_view(parts: Sequence[Index]) -> Index | None:
-    """The part of an array that these, which are parts of it, follow each other in; None where they do not.
+    """Return the view that consists of these adjacent views, or None if they are not adjacent.
 
-    Joined by copies, each of them lets go of the interpreter's lock, which other threads wait for.
+    Without copies: each copy would release the GIL, for which other threads wait.
     """
     rest, stop = base_from(parts[0]), 0
     if rest is None:
@@ -26,7 +26,7 @@ def joined_view(parts: Sequence[Index]) -> Index | None:
 
 
 def base_from(part: Index) -> Index | None:
-    """The array that this is a part of, from there on; None where it is not in one piece of one."""
+    """Return the base of a contiguous view, from the view's start on; None for any other array."""
     base = part.base
     if not isinstance(base, np.ndarray) or base.shape != (base.size,) or base.dtype != part.dtype:
         return None
@@ -35,7 +35,7 @@ def base_from(part: Index) -> Index | None:
 
 
 def offset_in(whole: Index, part: Index) -> int | None:
-    """Where a part of `whole` begins in it; None where it is not in one piece of it."""
+    """Return the offset, in elements, of a contiguous view in `whole`; None if it is not one."""
     if part.base is None or part.base is not whole.base or part.strides != whole.strides:
         return None
     begin, rest = divmod(_address(part) - _address(whole), whole.itemsize)

@@ -1,4 +1,4 @@
-"""Threads that all do one thing; items and results go through queues."""
+"""A pool of threads that apply one function to items, with queues for items and results."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Result = TypeVar("Result")
 
 
 class WorkerPool(Generic[Item, Result]):
-    """Threads that turn items into results, begun in the order in which they are given.
+    """Threads that turn items into results, started in the order in which they are submitted.
 
-    Between them and whoever waits there are only queues written in C: a Ctrl-C that comes at any
-    moment leaves no lock behind, as it does in concurrent.futures.
+    Workers and waiting threads are connected only by queues written in C, so that a Ctrl-C at any moment
+    leaves no lock held, as it can in concurrent.futures.
     """
 
     def __init__(self, work: Callable[[Item], Result], threads: int, name: str = "iobench-stream") -> None:
         self._work = work
-        self._asked: SimpleQueue[tuple[Item, SimpleQueue[Result | BaseException]] | None] = SimpleQueue()
+        self._submitted: SimpleQueue[tuple[Item, SimpleQueue[Result | BaseException]] | None] = SimpleQueue()
         self._closing = False
         self._threads = [
             threading.Thread(target=self._serve, name=f"{name}-{number}", daemon=True)
@@ -32,45 +32,45 @@ class WorkerPool(Generic[Item, Result]):
         for thread in self._threads:
             thread.start()
 
-    def give(self, item: Item) -> Pending[Result]:
-        """Have an item worked on; its result comes later."""
+    def submit(self, item: Item) -> Pending[Result]:
+        """Submit an item; return its pending result."""
         pending: Pending[Result] = Pending()
-        self._asked.put((item, pending.queue))
+        self._submitted.put((item, pending.queue))
         return pending
 
     def close(self) -> None:
-        """End the threads, after what each is doing."""
+        """End the threads, each after its current item."""
         self._closing = True
         for _ in self._threads:
-            self._asked.put(None)
+            self._submitted.put(None)
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
     def _serve(self) -> None:
-        while (asked := self._asked.get()) is not None:
+        while (task := self._submitted.get()) is not None:
             if self._closing:
                 continue
             try:
-                asked[1].put(self._work(asked[0]))
-            except BaseException as error:  # noqa: BLE001 - whoever waits for the result gets it
-                asked[1].put(error)
-            del asked  # or it would keep the result until there is more to do
+                task[1].put(self._work(task[0]))
+            except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+                task[1].put(error)
+            del task  # it would keep the result alive until the next item
 
 
 class Pending(Generic[Result]):
-    """The result of one item, or the error that was raised in its place."""
+    """Pending result of one item, or the error raised instead."""
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[Result | BaseException] = SimpleQueue()
 
     def wait(self) -> None:
-        """Wait until it is there."""
+        """Wait until the result is available."""
         self.queue.put(self.queue.get())
 
     def result(self) -> Result:
-        """The result, as soon as it is there, once; an error is raised."""
-        found = self.queue.get()
-        if isinstance(found, BaseException):
-            raise found
-        return found
+        """Wait for the result and return it, or raise its error; may be called once."""
+        result = self.queue.get()
+        if isinstance(result, BaseException):
+            raise result
+        return result
