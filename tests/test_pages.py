@@ -126,6 +126,11 @@ def test_a_measurement_has_its_date_machine_and_command(page):
         assert re.search(rf"^\| {row} \| \S", page.read_text(), re.MULTILINE)
 
 
+@pytest.mark.parametrize("page", [*PAGES, *LAB], ids=lambda page: page.stem)
+def test_no_line_is_a_comment_by_accident(page):
+    assert not re.search(r"^\s*%", page.read_text(), re.MULTILINE)  # MyST leaves such lines out
+
+
 @pytest.mark.parametrize("name", ["how-to", "explanation", "lab"])
 def test_an_index_lists_every_page(name):
     folder = ROOT / "docs" / name
