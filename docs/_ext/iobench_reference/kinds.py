@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +31,17 @@ class Use:
 def parameters_of(*callables: type) -> dict[str, Sequence[str]]:
     """Return the names of the parameters of each class by its name, in their order."""
     return {one.__name__: list(inspect.signature(one).parameters) for one in callables}
+
+
+def makers_of(classes: Collection[str]) -> dict[str, Sequence[str]]:
+    """Return the parameters of every function that takes a kind and returns one of these classes, by name."""
+    return {
+        function.name: [argument.arg for argument in function.args.args]
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for function in ast.walk(ast.parse(path.read_text()))
+        if isinstance(function, _Function) and getattr(function.returns, "id", None) in classes
+        if "kind" in [argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)]
+    }
 
 
 def scan(callables: Mapping[str, Sequence[str]]) -> dict[str, list[Use]]:

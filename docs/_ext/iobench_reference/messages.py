@@ -11,7 +11,7 @@ from iobench.diagnose.evidence import Advice
 from iobench.results.background_signs import BackgroundSign
 from iobench.results.finding import Finding
 from iobench.results.run_warning import RunWarning
-from iobench_reference.kinds import Use, main_use, parameters_of, scan
+from iobench_reference.kinds import Use, main_use, makers_of, parameters_of, scan
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence
 
 
@@ -48,12 +48,8 @@ def error_classes() -> list[type[IobenchError]]:
 
 def raised_kinds() -> dict[str, list[Use]]:
     """Return the kinds that are given where errors are raised, with their uses."""
-    helpers = {name: ("",) for name, value in vars(errors).items() if _takes_kind(value)}
-    return scan(helpers | parameters_of(*error_classes()) | {"changed": ("",)})
-
-
-def _takes_kind(value: object) -> bool:
-    return inspect.isfunction(value) and "kind" in inspect.signature(value).parameters
+    classes = parameters_of(*error_classes())
+    return scan({**makers_of(classes), **classes, "changed": ()})
 
 
 def _warnings() -> str:

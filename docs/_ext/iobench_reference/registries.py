@@ -83,7 +83,7 @@ def _install(cls: Any) -> str:
 
 def _format_facts(cls: Any) -> list[tuple[str, str]]:
     adds = "yes, with `iobench add`" if _overrides(cls, "sniff") else "no"
-    chosen = "; some of its arrays with `PATH::NAME,NAME`" if cls.chooses else ""
+    chosen = "; some of its arrays with `PATH::NAME,NAME`" if cls.selectable else ""
     return [
         ("Library", code(cls.library)),
         ("Install", _install(cls)),
@@ -95,9 +95,9 @@ def _format_facts(cls: Any) -> list[tuple[str, str]]:
 
 def _lossless(cls: Any) -> str:
     if any(spec.name == "lossy" for spec in declared(cls)):
-        default = "yes" if cls().keeps else "no"
+        default = "yes" if cls().lossless else "no"
         return f"{default} by default; the option `lossy` decides"
-    return "yes" if cls().keeps else "no"
+    return "yes" if cls().lossless else "no"
 
 
 def _overrides(cls: Any, method: str) -> bool:
