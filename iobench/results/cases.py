@@ -1,9 +1,8 @@
-"""Which records measure the same thing: the facets of a case, its key and its label.
+"""Cases: their facets, keys and labels.
 
-A case is everything that decides a figure. Its facets are plain values, one list for all: what a
-run was told (`Record.case`) and the machine it ran on. The key is made from every facet and is what
-records are grouped by, everywhere. A label is made when something is shown, from what differs
-among the cases that are shown together; it is for eyes.
+A case is everything that determines a figure. Its facets are plain values in one list: the settings of the
+run (`Record.case`) and the machine it ran on. The key is a hash of all facets; records are grouped by it
+everywhere. A label is built for display, from the facets that differ among the cases shown together.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ Facets = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Facet:
-    """One thing that decides a figure.
+    """A property of a case that influences its figures.
 
-    `title` heads its column, `text` writes its value. Figures are compared only where every facet
-    that is `fixed` has one value: it is no choice of the person who measures.
+    `title` heads its column, `text` writes its value in a sentence, `cell` below its title. Figures are
+    comparable only where every `fixed` facet has the same value: it is given, not chosen.
     """
 
     title: str
     text: Callable[[Any], str] = str
     fixed: bool = False
-    cell: Callable[[Any], str] = str  # its value below the title
+    cell: Callable[[Any], str] = str
 
 
 def _processor(name: str, cores: int | None) -> list[str]:
@@ -64,14 +63,13 @@ FACETS: dict[str, Facet] = {
         "process", lambda value: "in a process of its own" if value else "in iobench's process"
     ),
 }
-# told apart by the label itself, always
-NAMED = ("format", "loader", "options")
-OWN_DATA = "own data"  # in the place of a format, where a loader knows by itself where its files lie
+LABEL_FACETS = ("format", "loader", "options")  # always part of a label
+OWN_DATA = "own data"  # instead of a format, for a loader that finds its files by itself
 
 
 @dataclass(frozen=True)
 class Label:
-    """A case in words: its format, its loader with the options that differ, and other facets that do."""
+    """Name of a case for display: format, loader with the options that differ, other facets that differ."""
 
     format: str
     loader: str
@@ -79,7 +77,7 @@ class Label:
 
     @property
     def short(self) -> str:
-        """The format and the loader alone: enough where only these differ."""
+        """The format and the loader alone, for cases that differ in nothing else."""
         return f"{self.format} · {self.loader}"
 
     def __str__(self) -> str:
@@ -87,7 +85,7 @@ class Label:
 
 
 def facets_of(record: Record) -> dict[str, Any]:
-    """Every facet of the case that a record measured, on its machine, as plain values."""
+    """Return all facets of a record's case, including the machine, as plain values."""
     machine, dataset = record.machine, record.dataset
     return {
         "processor": [machine.cpu, machine.usable_cores],
@@ -104,18 +102,18 @@ def facets_of(record: Record) -> dict[str, Any]:
 
 
 def trains(facets: Facets) -> bool:
-    """Whether the device has something to do with each batch, so that waiting for batches means something."""
+    """Return whether the device processes each batch, so that waiting for batches is meaningful."""
     return facets.get("model", "none") != "none" or bool(facets.get("step_s"))
 
 
 def key_of(facets: Facets) -> str:
-    """The key of a case: 16 hexadecimal digits made from all of its facets."""
+    """Return the key of a case: 16 hexadecimal digits, a hash of all its facets."""
     text = json.dumps(facets, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def by_case(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The records of each case by its key, in the order in which the cases come first."""
+    """Group records by the key of their case, in order of first appearance."""
     groups: dict[str, list[Record]] = {}
     for record in records:
         groups.setdefault(key_of(facets_of(record)), []).append(record)
@@ -123,21 +121,21 @@ def by_case(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def by_context(records: Iterable[Record]) -> list[list[Record]]:
-    """The records grouped by everything but format, loader and its options, which are what is chosen."""
+    """Group records by all facets except format, loader and loader options."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        around = {name: value for name, value in facets_of(record).items() if name not in NAMED}
-        groups.setdefault(key_of(around), []).append(record)
+        rest = {name: value for name, value in facets_of(record).items() if name not in LABEL_FACETS}
+        groups.setdefault(key_of(rest), []).append(record)
     return list(groups.values())
 
 
 def context_title(facets: Facets, among: Sequence[Facets]) -> str:
-    """What sets the context of a case apart from those of others, in words; empty where nothing does."""
+    """Return the facets that distinguish a case's context from others, in words; empty where none do."""
     return ", ".join(text_of(name, facets[name]) for name in varying(among) if facets.get(name) is not None)
 
 
 def labels(cases: Mapping[str, Facets]) -> dict[str, Label]:
-    """The label of each case among these: whatever differs between them is in it."""
+    """Return the label of each case, with every facet that differs among these cases."""
     shown = [name for name in varying(list(cases.values())) if name != "isolated" or _chosen(cases)]
     options = _varying_options(list(cases.values()))
     return {
@@ -151,38 +149,41 @@ def labels(cases: Mapping[str, Facets]) -> dict[str, Label]:
 
 
 def _chosen(cases: Mapping[str, Facets]) -> bool:
-    """Whether a loader is measured in a process of its own and in iobench's: else it follows from it."""
+    """Return whether some loader is measured both isolated and in iobench's process.
+
+    Otherwise the loader determines it, and a label need not say so.
+    """
     loaders = {str(facets["loader"]) for facets in cases.values()}
     return len({(str(f["loader"]), f.get("isolated")) for f in cases.values()}) > len(loaders)
 
 
 def labels_of(records: Iterable[Record]) -> dict[str, Label]:
-    """The label of each case that these records measured, by its key."""
+    """Return the label of each case of these records, by its key."""
     return labels({key: facets_of(group[0]) for key, group in by_case(records).items()})
 
 
 def varying(cases: Sequence[Facets]) -> list[str]:
-    """The facets, apart from format and loader, that have several values among these cases."""
+    """Return the facets, other than format and loader, that have several values among these cases."""
     names = dict.fromkeys([*FACETS, *(name for facets in cases for name in facets)])
-    found = [name for name in names if name not in NAMED and len(_values(cases, name)) > 1]
-    if "dataset" in found:  # which says more to a person than what it follows from
-        told = _values(cases, "dataset")
-        found = [
+    differing = [name for name in names if name not in LABEL_FACETS and len(_values(cases, name)) > 1]
+    if "dataset" in differing:  # its name is clearer than the facets that it determines
+        datasets = _values(cases, "dataset")
+        differing = [
             name
-            for name in found
+            for name in differing
             if name not in ("content", "samples", "fields")
-            or len({(json.dumps(f.get("dataset")), json.dumps(f.get(name))) for f in cases}) > len(told)
+            or len({(json.dumps(f.get("dataset")), json.dumps(f.get(name))) for f in cases}) > len(datasets)
         ]
-    return found
+    return differing
 
 
 def text_of(name: str, value: Any) -> str:
-    """A facet's value in words."""
+    """Return a facet's value in words."""
     return FACETS[name].text(value) if name in FACETS else f"{name} {value}"
 
 
 def option_text(value: Any) -> str:
-    """An option's value as it is typed in a variant, or `default` for what is left to a library."""
+    """Return an option's value as it is typed in a variant, or `default` where the library decides."""
     if value is None:
         return "default"
     return ("yes" if value else "no") if isinstance(value, bool) else str(value)
@@ -193,7 +194,7 @@ def _values(cases: Sequence[Facets], name: str) -> set[str]:
 
 
 def _varying_options(cases: Sequence[Facets]) -> dict[str, list[str]]:
-    """By loader, the options that have several values among the cases of that loader."""
+    """Return, by loader, the options that have several values among the cases of that loader."""
     by_loader: dict[str, list[Facets]] = {}
     for facets in cases:
         by_loader.setdefault(str(facets["loader"]), []).append(dict(facets.get("options") or {}))

@@ -1,4 +1,4 @@
-"""Cases → the columns of a table, as text, which terminals and notebooks show alike."""
+"""Columns of a table of cases, as text, for terminals and notebooks."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from iobench.results.metrics import METRICS, Metric
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary
 
-Columns = list[tuple[str, list[str | None]]]  # titles, each with a cell for every case
+Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per case
 
 
-def heads(cases: Sequence[CaseSummary]) -> Columns:
-    """What the cases are: format, loader, and each facet that differs among them."""
+def identity_columns(cases: Sequence[CaseSummary]) -> Columns:
+    """Return the columns that identify the cases: format, loader, and each facet that differs."""
     facets: list[Facets] = [case.facets for case in cases]
-    found: Columns = [("format", [case.label.format for case in cases])]
-    found += [("loader", [case.label.loader for case in cases])]
-    return found + [(_title(name), [_facet(case, name) for case in cases]) for name in varying(facets)]
+    columns: Columns = [("format", [case.label.format for case in cases])]
+    columns += [("loader", [case.label.loader for case in cases])]
+    return columns + [(_title(name), [_facet(case, name) for case in cases]) for name in varying(facets)]
 
 
-def figures(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
-    """The metrics that are shown, or with `wide` all, where any case has them."""
-    found: Columns = []
+def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
+    """Return the columns of the main metrics, or with `wide` of all, that any case has."""
+    columns: Columns = []
     for metric in METRICS:
-        if wide or metric.main or metric.name in _where_it_matters(cases):
-            found += _metric_columns(metric, cases, wide)
+        if wide or metric.main or metric.name in _relevant_metrics(cases):
+            columns += _metric_columns(metric, cases, wide)
         if metric.name == "bytes_per_s":
-            found.append(("times as long (95 %)", [_relative(case.relative) for case in cases]))
+            columns.append(("relative time (95 %)", [_relative(case.relative) for case in cases]))
         if metric.name == "limit_bytes_per_s":
-            found.append(("limit", [case.limit for case in cases]))
-            found.append(("reached", [_share(case.limit_share) for case in cases]))
+            columns.append(("limit", [case.limit for case in cases]))
+            columns.append(("% of limit", [_share(case.limit_share) for case in cases]))
         if metric.name == "rank_max_bytes_per_s" and not wide:
-            found.append(("a rank's MiB/s", [_each_rank(case) for case in cases]))
-        if metric.name == "rank_wait_share":
-            found.append(("slowest", [case.slowest.named if case.slowest else None for case in cases]))
-    if any(case.not_proved for case in cases):
-        found.append(("proved", ["no" if case.not_proved else "yes" for case in cases]))
-    return [(title, cells) for title, cells in found if any(cell is not None for cell in cells)]
+            columns.append(("MiB/s per rank", [_rank_rates(case) for case in cases]))
+        if metric.name == "straggler_wait_share":
+            columns.append(("slowest", [case.slowest.name if case.slowest else None for case in cases]))
+    if any(case.unverified_reason for case in cases):
+        columns.append(("verified", ["no" if case.unverified_reason else "yes" for case in cases]))
+    return [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
 
 
-def _where_it_matters(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
-    """Metrics that belong into every table of cases like these."""
+def _relevant_metrics(cases: Sequence[CaseSummary]) -> tuple[str, ...]:
+    """Return the names of the metrics, beyond the main ones, that matter for these cases."""
     steps = any(trains(case.facets) for case in cases)
     trained = ["wait_share", "headroom", "loss"] if steps else []
-    shuffled = ["shuffledness"] if any(case.value("shuffledness") for case in cases) else []
-    ranked = ["rank_wait_share"] if any(case.slowest for case in cases) else []
+    shuffled = ["shuffle_quality"] if any(case.value("shuffle_quality") for case in cases) else []
+    ranked = ["straggler_wait_share"] if any(case.slowest for case in cases) else []
     return (*trained, *shuffled, *ranked)
 
 
@@ -72,11 +72,11 @@ def _relative(relative: Estimate) -> str:
     return f"{relative.median:.2f} ({relative.low:.2f} – {relative.high:.2f})"
 
 
-def _each_rank(case: CaseSummary) -> str | None:
-    """MiB/s of the median rank, and of the slowest and the fastest."""
-    found = [case.value(f"rank_{one}bytes_per_s") for one in ("", "min_", "max_")]
-    known = [three_digits(value / MIB) for value in found if value is not None]
-    return "{} ({} – {})".format(*known) if len(known) == len(found) else None
+def _rank_rates(case: CaseSummary) -> str | None:
+    """Return MiB/s of the median rank, and of the slowest and the fastest."""
+    rates = [case.value(f"rank_{which}bytes_per_s") for which in ("", "min_", "max_")]
+    known = [three_digits(rate / MIB) for rate in rates if rate is not None]
+    return "{} ({} – {})".format(*known) if len(known) == len(rates) else None
 
 
 def _share(share: float | None) -> str | None:

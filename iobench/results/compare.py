@@ -1,4 +1,4 @@
-"""Records against earlier ones: which cases got faster, which slower, and may they be compared at all."""
+"""Comparison of runs with earlier ones: faster and slower cases, and whether they are comparable at all."""
 
 from __future__ import annotations
 
@@ -6,64 +6,163 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from iobench.base.errors import (
-    NotComparable,
-)
+from iobench.base.errors import NotComparable
 from iobench.base.text import enumerated
 from iobench.results import cases, stats
-from iobench.results.between import compare_runs
 from iobench.results.cases import FACETS, Facets
-from iobench.results.machine import Machine
+from iobench.results.machine_change import MachineChange
 from iobench.results.record import Record
-from iobench.results.stats import Comparison, Estimate
+from iobench.results.run_comparison import Doubt, compare_runs
+from iobench.results.run_warning import RunWarning
+from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
 
-# what is another case on another machine, or of another dataset, is still the same choice
-_PLACE = ("host", "dataset")
+_LOCATION = ("host", "dataset")  # on another machine or dataset a case is still the same choice
+MEASURE_AGAIN = "measure both again, one after the other, on an idle machine"
+MORE_ROUNDS = f"measure with --rounds {ENOUGH_ROUNDS} or more"
+VERDICTS = {"machine-changed": "inconclusive (machine changed)"}  # outcomes that are shown in other words
 
 
 @dataclass(frozen=True)
-class Line:
-    """One case of one newer run against the same case of the base."""
+class Difference:
+    """A setting or facet with another value on each side."""
+
+    name: str
+    base: Any
+    new: Any
+
+    @property
+    def sentence(self) -> str:
+        """The difference as `NAME BASE → NEW`."""
+        return f"{self.name} {_text(self.base)} → {_text(self.new)}"
+
+
+@dataclass(frozen=True)
+class UnmatchedCase:
+    """A case that only one side has, and the name of that side."""
+
+    case: str
+    only_in: str
+
+    @property
+    def sentence(self) -> str:
+        """The case and its side."""
+        return f"{self.case} is only in {self.only_in}"
+
+
+@dataclass(frozen=True)
+class CaseComparison:
+    """One case of one newer run against the same case of the base.
+
+    `rounds` and `runs` count those of the base and of the newer side; from two runs on the interval covers
+    the variance between runs. `settings` differ between the sides as chosen; `mismatches` are facets that
+    have to be equal, and are not, because --force was given. `doubt` is why the outcome is `machine-changed`.
+    """
 
     case: str  # its label
     new: str
     base_bytes_per_s: Estimate
     new_bytes_per_s: Estimate
-    rounds: tuple[int, int]  # of the base and of the newer side
-    runs: tuple[int, int]  # of each: from two on the interval is that of runs
-    comparison: Comparison  # new over base; its outcome may be `cannot tell`, too
-    paced: bool  # whether it is of rates held against the processors' pace
-    machine: Machine  # what was different about it
-    because: str | None  # why nobody can tell
-    settings: list[str]  # that differ between the two
-    forced: list[str]  # what else differs, and would have been refused
+    rounds: tuple[int, int]
+    runs: tuple[int, int]
+    comparison: Comparison  # new over base
+    cpu_adjusted: bool  # whether the ratio is one at equal CPU speed
+    machine: MachineChange
+    doubt: Doubt | None
+    settings: list[Difference]
+    mismatches: list[Difference]
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in the words of the table."""
+        return VERDICTS.get(self.comparison.outcome, self.comparison.outcome)
 
 
 @dataclass(frozen=True)
-class Compared:
-    """All lines, and sentences about cases that stand on one side only."""
+class CompareResult:
+    """All compared cases, and the cases that only one side has."""
 
     base: str
-    lines: list[Line]
-    missing: list[str]
-    smallest: float
+    cases: list[CaseComparison]
+    unmatched: list[UnmatchedCase]
+    min_difference: float
     correction: str | None
 
     @property
-    def rests_on(self) -> str:
-        """How many runs the intervals rest on, in one sentence."""
-        runs = {line.runs for line in self.lines}
-        if runs == {(1, 1)}:
+    def interval_basis(self) -> str:
+        """`rounds` where both sides have one run of each case, else `runs`."""
+        return "rounds" if {one.runs for one in self.cases} == {(1, 1)} else "runs"
+
+    @property
+    def basis_note(self) -> str:
+        """Basis of the intervals in one sentence."""
+        if self.interval_basis == "rounds":
             return (
-                "It rests on one run of each, so that what differs from run to run is in none of the "
-                "intervals; several of each ('iobench compare a,b,c d,e,f') put it there."
+                "Intervals cover the variance within one run of each side, not between runs; compare several "
+                "runs of each side with 'iobench compare a,b,c d,e,f'."
             )
-        said = enumerated([f"{base} of {self.base} and {new} newer" for base, new in sorted(runs)])
-        return f"Intervals are those of whole runs, not of rounds: {said}."
+        runs = sorted({one.runs for one in self.cases})
+        counts = enumerated([f"{base} of {self.base} and {new} newer" for base, new in runs])
+        return f"Intervals cover the variance between runs: {counts}."
+
+    @property
+    def machine_warnings(self) -> list[RunWarning]:
+        """Return a warning for each doubt and newer run, with the cases concerned."""
+        doubted: dict[tuple[str, str], list[CaseComparison]] = {}
+        for one in self.cases:
+            if one.doubt:
+                doubted.setdefault((one.new, one.doubt.message), []).append(one)
+        return [
+            RunWarning(
+                "machine-changed",
+                f"{new} cannot be compared with {self.base}: {message}",
+                [one.case for one in compared],
+                (MEASURE_AGAIN,),
+                {"new": new, "reason": compared[0].doubt.kind, **compared[0].doubt.values},
+            )
+            for (new, message), compared in doubted.items()
+            if compared[0].doubt is not None
+        ]
+
+    @property
+    def complaints(self) -> list[RunWarning]:
+        """Return what fails a gate against slower cases: those slower, undecided for few rounds, or gone."""
+        slower = [
+            RunWarning(
+                "slower",
+                f"{one.new} is slower: relative time {1 / one.comparison.ratio.median:.2f}",
+                [one.case],
+                values={"new": one.new, "ratio": one.comparison.ratio.median},
+            )
+            for one in self.cases
+            if one.comparison.outcome == "slower"
+        ]
+        undecided = [
+            RunWarning(
+                "few-rounds",
+                f"{one.new} has too few rounds for a verdict",
+                [one.case],
+                (MORE_ROUNDS,),
+                {"new": one.new, "rounds": min(one.rounds)},
+            )
+            for one in self.cases
+            if min(one.rounds) < ENOUGH_ROUNDS and one.comparison.outcome != "slower"
+        ]
+        gone = [
+            RunWarning("missing-case", f"measured in {self.base} only", [one.case], values={"base": self.base})
+            for one in self.unmatched
+            if one.only_in == self.base
+        ]
+        return slower + undecided + gone
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "rests_on": self.rests_on}
+        """Return it for JSON."""
+        verdicts = [{**asdict(one), "verdict": one.verdict} for one in self.cases]
+        return {
+            **asdict(self),
+            "cases": verdicts,
+            "interval_basis": self.interval_basis,
+            "warnings": [warning.as_dict() for warning in self.machine_warnings],
+        }
 
 
 @dataclass(frozen=True)
@@ -76,9 +175,9 @@ class _Side:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """What was chosen, apart from where it was measured."""
+        """The facets that were chosen, without those of the place of measurement."""
         fixed = [name for name, facet in FACETS.items() if facet.fixed]
-        return {name: value for name, value in self.facets.items() if name not in (*_PLACE, *fixed)}
+        return {name: value for name, value in self.facets.items() if name not in (*_LOCATION, *fixed)}
 
 
 def compare(
@@ -86,48 +185,65 @@ def compare(
     newer: Mapping[str, Sequence[Record]],
     *,
     base_name: str = "base",
-    smallest: float = stats.WORTH_NAMING,
+    min_difference: float = stats.MIN_DIFFERENCE,
     force: bool = False,
-) -> Compared:
-    """Every case of the base against the same case of each newer run, by name of the run.
+) -> CompareResult:
+    """Compare every case of the base with the same case of each newer run.
 
-    Cases match if all that was chosen does, or else if only one on each side has that format and
-    loader. NotComparable where none match, or where machine, device, data, model or state of the
-    cache differ and `force` is not given.
+    Cases match if all choices are equal, or else if only one on each side has that format and loader.
+
+    Parameters
+    ----------
+    base, newer
+        Records of the base, and of each newer run by its name.
+    min_difference : float
+        Smallest difference, as a fraction, that counts as one.
+    force : bool
+        Compare although machine, device, data, model or cache state differ.
+
+    Raises
+    ------
+    NotComparable
+        If no case matches, or if the sides were measured differently and `force` is not given.
     """
-    pairs, missing = [], []
+    pairs, unmatched = [], []
     for name, records in newer.items():
         matched, alone = _matched(_sides(base), _sides(records))
         pairs += [(name, before, after) for before, after in matched]
-        missing += [f"{label} is only in {name if side else base_name}" for side, label in alone]
+        unmatched += [UnmatchedCase(label, name if side else base_name) for side, label in alone]
+    sides = f"{base_name} and {', '.join(newer)}"
     if not pairs:
-        raise NotComparable(f"{base_name} and {', '.join(newer)} have no case in common")
-    lines = [_line(name, before, after, smallest, len(pairs)) for name, before, after in pairs]
-    refused = dict.fromkeys(difference for line in lines for difference in line.forced)
-    if refused and not force:
+        raise NotComparable(f"{sides} have no case in common", kind="no-common-case")
+    compared = [_compared(name, before, after, min_difference, len(pairs)) for name, before, after in pairs]
+    mismatches = dict.fromkeys(one.sentence for line in compared for one in line.mismatches)
+    if mismatches and not force:
         raise NotComparable(
-            f"{base_name} and {', '.join(newer)} were not measured alike: {'; '.join(refused)}; "
-            "give --force to compare them anyway"
+            f"{sides} were measured differently",
+            kind="measured-differently",
+            found="; ".join(mismatches),
+            hint="give --force to compare them anyway",
         )
-    return Compared(base_name, lines, missing, smallest, stats.correction(len(lines)))
+    return CompareResult(base_name, compared, unmatched, min_difference, stats.correction(len(compared)))
 
 
-def _line(name: str, before: _Side, after: _Side, smallest: float, comparisons: int) -> Line:
-    old, new = ([record.bytes_per_s for record in side.rounds] for side in (before, after))
-    found = compare_runs(before.rounds, after.rounds, smallest, comparisons)
-    return Line(
+def _compared(
+    name: str, before: _Side, after: _Side, min_difference: float, comparisons: int
+) -> CaseComparison:
+    base_rates, new_rates = ([record.bytes_per_s for record in side.rounds] for side in (before, after))
+    result = compare_runs(before.rounds, after.rounds, min_difference, comparisons)
+    return CaseComparison(
         case=after.label,
         new=name,
-        base_bytes_per_s=stats.estimate(old),
-        new_bytes_per_s=stats.estimate(new),
-        rounds=(len(old), len(new)),
-        runs=found.runs,
-        comparison=found.comparison,
-        paced=found.paced,
-        machine=found.machine,
-        because=found.because,
+        base_bytes_per_s=stats.estimate(base_rates),
+        new_bytes_per_s=stats.estimate(new_rates),
+        rounds=(len(base_rates), len(new_rates)),
+        runs=result.runs,
+        comparison=result.comparison,
+        cpu_adjusted=result.cpu_adjusted,
+        machine=result.machine,
+        doubt=result.doubt,
         settings=list(_changed(before.choices, after.choices)),
-        forced=list(_differences(before.facets, after.facets)),
+        mismatches=list(_mismatches(before.facets, after.facets)),
     )
 
 
@@ -140,22 +256,23 @@ def _sides(records: Sequence[Record]) -> list[_Side]:
 
 
 def _matched(base: list[_Side], new: list[_Side]) -> tuple[list[tuple[_Side, _Side]], list[tuple[int, str]]]:
-    """Pairs of the same case, and for those without a partner the side (0 is the base) and the label."""
+    """Return the pairs of equal cases; for each other case its side (0 is the base) and its label."""
     pairs = []
-    left, right = list(base), list(new)
-    for alike in _LADDER:
-        for before in list(left):
-            mine = [other for other in base if alike(other) == alike(before)]
-            theirs = [other for other in new if alike(other) == alike(before)]
-            if len(mine) == len(theirs) == 1 and theirs[0] in right:
+    base_left, new_left = list(base), list(new)
+    for identity in _IDENTITIES:
+        for before in list(base_left):
+            mine = [other for other in base if identity(other) == identity(before)]
+            theirs = [other for other in new if identity(other) == identity(before)]
+            if len(mine) == len(theirs) == 1 and theirs[0] in new_left:
                 pairs.append((before, theirs[0]))
-                left.remove(before)
-                right.remove(theirs[0])
-    alone = [(number, side.label) for number, rest in enumerate((left, right)) for side in rest]
+                base_left.remove(before)
+                new_left.remove(theirs[0])
+    alone = [(number, side.label) for number, rest in enumerate((base_left, new_left)) for side in rest]
     return pairs, alone
 
 
-_LADDER: tuple[Callable[[_Side], object], ...] = (
+# from the strictest to the loosest: cases match by the first that identifies one case on each side
+_IDENTITIES: tuple[Callable[[_Side], object], ...] = (
     lambda side: side.facets,
     lambda side: (
         side.choices,
@@ -169,23 +286,23 @@ _LADDER: tuple[Callable[[_Side], object], ...] = (
 )
 
 
-def _changed(before: Facets, after: Facets) -> Iterator[str]:
-    """Choices that differ, options of the loader one by one."""
+def _changed(before: Facets, after: Facets) -> Iterator[Difference]:
+    """Yield the choices that differ, the options of a loader one by one."""
     for name in {**before, **after}:
-        was, now = before.get(name), after.get(name)
-        if isinstance(was, dict) and isinstance(now, dict):
-            yield from _changed(was, now)
-        elif was != now:
-            yield f"{name} {cases.option_text(was)} → {cases.option_text(now)}"
+        base, new = before.get(name), after.get(name)
+        if isinstance(base, dict) and isinstance(new, dict):
+            yield from _changed(base, new)
+        elif base != new:
+            yield Difference(name, base, new)
 
 
-def _differences(before: Facets, after: Facets) -> Iterator[str]:
-    """What has to be alike for figures to be compared, and is not."""
+def _mismatches(before: Facets, after: Facets) -> Iterator[Difference]:
+    """Yield the facets that have to be equal for figures to be comparable, and are not."""
     for name, facet in FACETS.items():
-        was, now = before.get(name), after.get(name)
-        if facet.fixed and was != now:
-            yield f"{facet.title} {_shown(was)} → {_shown(now)}"
+        base, new = before.get(name), after.get(name)
+        if facet.fixed and base != new:
+            yield Difference(facet.title, base, new)
 
 
-def _shown(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, (tuple, list)) else str(value)
+def _text(value: object) -> str:
+    return " ".join(map(str, value)) if isinstance(value, (tuple, list)) else cases.option_text(value)

@@ -1,57 +1,56 @@
-"""Earlier runs: files of records in the results folder beside the datasets."""
+"""Past runs: files of records in the results folder beside the datasets."""
 
 from __future__ import annotations
 
 import csv
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import (
-    MissingDependency,
-    RecordError,
-)
-from iobench.base.text import enumerated, shortened
+from iobench.base.errors import MissingDependency, RecordError
+from iobench.base.text import enumerated, reason, shortened
 from iobench.results import cases, record, trend
 from iobench.results.metrics import row_of
 from iobench.results.record import Record
 from iobench.results.summary import summarise
 from iobench.results.trend import Trend
-from iobench.results.verdict import brief, sentence
+from iobench.results.verdict import brief, sentence, verdict
 
 SUFFIX, TRACES = ".jsonl", ".traces"
 
 
 @dataclass(frozen=True)
-class Past:
-    """An earlier run in a few words; `problem` is why it cannot be read, and then the rest is empty."""
+class PastRun:
+    """A past run in brief; where it cannot be read, `problem` says why and the rest is empty."""
 
     name: str
     path: Path
-    time: str = ""  # ISO 8601, UTC, of its last round
+    time: str = ""  # ISO 8601, UTC, end of its last round
     dataset: str = ""
     cases: int = 0
     rounds: int = 0
     device: str = ""
     cache: str = ""
+    outcome: str = ""  # kind of the verdict on its first context
     verdict: str = ""
-    brief: str = ""  # the same in a few words
-    problem: str = ""
+    brief: str = ""  # the verdict in a few words
+    problem: RecordError | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "path": str(self.path)}
+        """Return it for JSON."""
+        problem = self.problem.fields() if self.problem else None
+        return {**asdict(replace(self, problem=None)), "path": str(self.path), "problem": problem}
 
 
-def past(data_dir: Path) -> list[Past]:
-    """Every earlier run in a data folder, the newest first."""
-    return [_past(path) for path in reversed(files_of(data_dir, SUFFIX))]
+def past(data_dir: Path) -> list[PastRun]:
+    """Return every past run in a data folder, the newest first."""
+    return [_past_run(path) for path in reversed(files_of(data_dir, SUFFIX))]
 
 
 def files_of(data_dir: Path, suffix: str) -> list[Path]:
-    """The files in a data folder's results whose names end so, the oldest first.
+    """Return the files in a data folder's results with that suffix, the oldest first.
 
     RecordError where they cannot be listed.
     """
@@ -60,16 +59,21 @@ def files_of(data_dir: Path, suffix: str) -> list[Path]:
         return sorted(files, key=lambda path: path.stat().st_mtime_ns)
     except OSError as error:
         where = error.filename or data_dir / "results"
-        raise RecordError(f"{where}: {error.strerror or error}; name another --data-dir") from error
+        raise RecordError(
+            f"cannot be listed: {reason(error)}",
+            kind="not-readable",
+            path=where,
+            hint="name another --data-dir",
+        ) from error
 
 
-def trends(runs: Sequence[Past]) -> list[Trend]:
-    """How the cases of these runs went from one to the next."""
+def trends(runs: Sequence[PastRun]) -> list[Trend]:
+    """Return the trend of each case over these runs."""
     return trend.trends({run.name: record.read(run.path)[0] for run in runs})
 
 
 def find(data_dir: Path, name: str) -> Path:
-    """The file of records of that name: a path, or a run in the data folder's results.
+    """Return the file of records of that name: a path, or a run in the data folder's results.
 
     RecordError where there is none.
     """
@@ -77,16 +81,22 @@ def find(data_dir: Path, name: str) -> Path:
         if os.path.isfile(path):
             return path
     raise RecordError(
-        f"no run {name!r}: neither a file nor in {data_dir / 'results'}; 'iobench runs' lists them"
+        f"no run {name!r}", kind="unknown-run", path=data_dir / "results", hint="'iobench runs' lists the runs"
     )
 
 
 def newest(data_dir: Path) -> Path:
-    """The file of the newest run; RecordError where there is none."""
-    found = past(data_dir)
-    if not found:
-        raise RecordError(f"no runs in {data_dir / 'results'}; make one with 'iobench run'")
-    return found[0].path
+    """Return the file of the newest run; RecordError where there is none."""
+    runs = past(data_dir)
+    if not runs:
+        raise no_runs(data_dir)
+    return runs[0].path
+
+
+def no_runs(data_dir: Path) -> RecordError:
+    """Return the error for a data folder without runs."""
+    hint = "measure one with 'iobench run'"
+    return RecordError("no runs", kind="no-runs", path=data_dir / "results", hint=hint)
 
 
 def delete(path: Path) -> list[Path]:
@@ -95,54 +105,63 @@ def delete(path: Path) -> list[Path]:
     RecordError where the file holds no records, or cannot be removed.
     """
     record.read(path)
-    doomed = [path, *traces_of(path)]
+    files = [path, *traces_of(path)]
     try:
-        for file in doomed:
+        for file in files:
             file.unlink()
         if traces_folder(path).is_dir():
             traces_folder(path).rmdir()
     except OSError as error:
-        raise RecordError(f"{error.filename} cannot be removed: {error.strerror}") from error
-    return doomed
+        raise RecordError(
+            f"cannot be removed: {reason(error)}", kind="not-writable", path=error.filename
+        ) from error
+    return files
 
 
 def traces_of(path: Path) -> list[Path]:
-    """The traces that were written beside a file of records: none of another run whose name begins alike."""
+    """Return the traces written beside a file of records."""
     return sorted(traces_folder(path).glob("*.json"))
 
 
 def traces_folder(path: Path) -> Path:
-    """The folder beside a file of records that holds its traces, if any were written."""
+    """Return the folder beside a file of records that holds its traces, if there are any."""
     return path.with_suffix(TRACES)
 
 
 def export(records: Sequence[Record], path: Path) -> None:
     """Write one row per round to a new `.csv` or `.parquet` file.
 
-    RecordError where it has another ending, is there already or cannot be written; MissingDependency
-    without pyarrow.
+    RecordError where it has another suffix, exists or cannot be written; MissingDependency without pyarrow.
     """
     rows = [flat(one) for one in records]
     names = list(dict.fromkeys(name for row in rows for name in row))
     writers = {".csv": _write_csv, ".parquet": _write_parquet}
     if path.suffix not in writers:
-        raise RecordError(f"{path}: a table is written to a file that ends in {' or '.join(writers)}")
+        raise RecordError(
+            "unknown table format",
+            kind="unknown-suffix",
+            path=path,
+            expected=" or ".join(writers),
+            found=path.suffix or "no suffix",
+        )
     if os.path.exists(path):
-        raise RecordError(f"{path} is there already; name another file, or remove it first")
+        raise RecordError(
+            "exists already", kind="exists", path=path, hint="name another file, or remove it first"
+        )
     try:
         writers[path.suffix](path, names, rows)
     except OSError as error:
-        raise RecordError(f"{path} cannot be written: {error.strerror or error}") from error
+        raise RecordError(f"cannot be written: {reason(error)}", kind="not-writable", path=path) from error
 
 
 def flat(one: Record) -> dict[str, Any]:
-    """A record as one row: nested values under joined names, lists left out."""
+    """Return a record as one row: nested values under joined names, without lists."""
     parts = {name: part for name, part in asdict(one).items() if name != "plan"}
     return {"case_key": cases.key_of(cases.facets_of(one)), **flattened(parts), **row_of(one)}
 
 
 def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same without parts in parts: their values stand under joined names, and lists are left out."""
+    """Return nested values as one level under joined names, without lists."""
     row: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, dict):
@@ -164,29 +183,32 @@ def _write_parquet(path: Path, names: list[str], rows: list[dict[str, Any]]) -> 
         import pyarrow
         from pyarrow import parquet
     except ImportError as error:
-        raise MissingDependency("a .parquet file needs pyarrow: pip install 'iobench[parquet]'") from error
+        raise MissingDependency(
+            "a .parquet file needs pyarrow", hint="pip install 'iobench[parquet]'"
+        ) from error
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     parquet.write_table(table, path)
 
 
-def _past(path: Path) -> Past:
+def _past_run(path: Path) -> PastRun:
     try:
         records, _ = record.read(path)
     except RecordError as error:
-        return Past(path.stem, path, problem=str(error))
-    found, last = summarise(records), records[-1]
-    verdicts = [sentence(context) for context in found.contexts]
-    return Past(
+        return PastRun(path.stem, path, problem=error)
+    summary, last = summarise(records), records[-1]
+    verdicts = [sentence(context) for context in summary.contexts]
+    return PastRun(
         name=path.stem,
         path=path,
         time=last.time,
         dataset=last.dataset.name,
-        cases=len(found.cases),
-        rounds=max(case.rounds for case in found.cases),
+        cases=len(summary.cases),
+        rounds=max(case.rounds for case in summary.cases),
         device=_all(records, "device"),
         cache=_all(records, "cache"),
+        outcome=verdict(summary.contexts[0]).kind,
         verdict=verdicts[0] + (f" (and {len(verdicts) - 1} more)" if len(verdicts) > 1 else ""),
-        brief=brief(found.contexts),
+        brief=brief(summary.contexts),
     )
 
 

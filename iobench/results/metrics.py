@@ -1,6 +1,6 @@
-"""Every figure that is shown, declared once: its name, its unit, how it is written, what it means.
+"""All metrics, each declared once: name, unit, text form, meaning.
 
-Tables, the report, exports and the README's list are made from these.
+Tables, the report, exports and the reference are generated from this list.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from iobench.base.units import MIB, bytes_text, percent_text, rate_text, seconds_text, three_digits
-from iobench.results import ranks, stats
+from iobench.results import rank_stats, stats
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 
 Rounds = Sequence[Record]
-OfRound = Callable[[Record], "float | None"]
+RoundFigure = Callable[[Record], "float | None"]
 
 
 @dataclass(frozen=True)
 class Metric:
     """A figure of a case.
 
-    `of` gives it for one round, None where that does not know; `over` makes one figure of those of
-    all rounds. `main` ones stand in every table, others where there is room or more was asked for.
+    `of` returns it for one round, None where it was not measured; `over` aggregates the rounds. `main`
+    metrics are in every table, the others with --wide or where they matter.
     """
 
     name: str  # in JSON and exports, ending in its unit
     title: str  # of its column
     meaning: str
     text: Callable[[float], str]
-    of: OfRound
+    of: RoundFigure
     over: Callable[[list[float]], Estimate]
     main: bool = False
-    interval: Callable[[float], str] | None = None  # how the ends of its interval are written
+    interval: Callable[[float], str] | None = None  # text form of the ends of its interval
 
     def summarise(self, rounds: Rounds) -> Estimate | None:
-        """The figure over the rounds of a case; None where some round does not have it."""
+        """Return the figure over the rounds of a case; None where some round lacks it."""
         values = [value for value in map(self.of, rounds) if value is not None]
         return self.over(values) if len(values) == len(rounds) else None
 
@@ -45,7 +45,7 @@ def _median(values: list[float]) -> Estimate:
     return Estimate(statistics.median(values), None, None)
 
 
-def _most(values: list[float]) -> Estimate:
+def _maximum(values: list[float]) -> Estimate:
     return Estimate(max(values), None, None)
 
 
@@ -65,20 +65,20 @@ def _per_epoch(seconds: float, record: Record) -> float:
     return seconds / record.timing.epochs
 
 
-def _of_ranks(record: Record, one: Callable[[list[float]], float]) -> float | None:
-    found = ranks.rates(record)
-    return None if found is None else one(found)
+def _of_ranks(record: Record, statistic: Callable[[list[float]], float]) -> float | None:
+    rates = rank_stats.rates(record)
+    return None if rates is None else statistic(rates)
 
 
-def _spans(record: Record) -> float | None:
-    return _ratio(record.timing.spans_s, record.timing.epochs_s)
+def _profiling(record: Record) -> float | None:
+    return _ratio(record.timing.profiling_s, record.timing.epochs_s)
 
 
 METRICS: tuple[Metric, ...] = (
     Metric(
         "samples_per_s",
         "samples/s",
-        "samples on the device per second of an epoch; the clock stops after the device is synchronised",
+        "samples delivered to the device per second of an epoch; the clock stops after a device synchronise",
         rate_text,
         lambda r: r.samples_per_s,
         stats.estimate,
@@ -88,7 +88,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "bytes_per_s",
         "MiB/s",
-        "logical bytes (the array's own) on the device per second of an epoch",
+        "logical bytes (uncompressed array bytes) delivered to the device per second of an epoch",
         _mib,
         lambda r: r.bytes_per_s,
         stats.estimate,
@@ -98,16 +98,15 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "limit_bytes_per_s",
         "limit MiB/s",
-        "the lowest limit on the way of the case's bytes, measured in the same run",
+        "lowest hardware limit on the path of the case's bytes, measured in the same run",
         _mib,
         lambda r: r.limit.bytes_per_s if r.limit else None,
-        _most,
+        _maximum,
     ),
     Metric(
         "wait_share",
         "waiting",
-        "part of the epochs that the step waited for batches: blocked in next(), "
-        "or on a GPU its own idle time",
+        "share of the epochs that the step waited for batches: time blocked in next(); on a GPU, its idle time",
         percent_text,
         lambda r: r.timing.wait_s / r.timing.epochs_s,
         _median,
@@ -115,71 +114,71 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "headroom",
         "headroom",
-        "how many times as fast the same loop was over batches that were on the device already",
+        "speed of the same loop over batches already on the device, over the measured speed",
         lambda value: f"{value:.2f}",
         lambda r: None if r.headroom_samples_per_s is None else r.headroom_samples_per_s / r.samples_per_s,
         stats.estimate,
     ),
     Metric(
         "rank_min_bytes_per_s",
-        "slowest rank's",
-        "of several ranks: MiB/s of the slowest by itself, until its own device had finished",
+        "slowest rank MiB/s",
+        "MiB/s of the slowest of several ranks, until its own device finished",
         _mib,
         lambda r: _of_ranks(r, min),
         _median,
     ),
     Metric(
         "rank_bytes_per_s",
-        "median rank's",
-        "of several ranks: MiB/s of the median one",
+        "median rank MiB/s",
+        "MiB/s of the median of several ranks",
         _mib,
         lambda r: _of_ranks(r, statistics.median),
         _median,
     ),
     Metric(
         "rank_max_bytes_per_s",
-        "fastest rank's",
-        "of several ranks: MiB/s of the fastest",
+        "fastest rank MiB/s",
+        "MiB/s of the fastest of several ranks",
         _mib,
         lambda r: _of_ranks(r, max),
         _median,
     ),
     Metric(
-        "rank_skew",
-        "skew",
-        "of several ranks: how many times as long the slowest takes as the median one",
+        "rank_imbalance",
+        "imbalance",
+        "time of the slowest rank over that of the median rank",
         lambda value: f"{value:.2f}",
-        ranks.skew,
+        rank_stats.imbalance,
         _median,
     ),
     Metric(
-        "rank_wait_share",
-        "others wait",
-        "of several ranks: part of the time that the others waited for the slowest",
+        "straggler_wait_share",
+        "straggler wait",
+        "share of the time that the other ranks waited for the slowest",
         percent_text,
-        ranks.wait_share,
+        rank_stats.straggler_wait_share,
         _median,
     ),
     Metric(
         "loss",
         "loss",
-        "training loss after a round's first epoch: equal for every case of one order",
+        "training loss after a round's first epoch; equal for all cases with the same order",
         lambda value: f"{value:.9g}",
         lambda r: r.loss,
         _last,
     ),
     Metric(
-        "shuffledness",
-        "shuffled",
-        "how random batches of block or a loader's own order are: 0 (one block) to about 1 (a full shuffle)",
+        "shuffle_quality",
+        "shuffle quality",
+        "randomness of the batches of block order or a loader's own: 0 (one block) to about 1 (full shuffle)",
         percent_text,
-        lambda r: r.shuffledness,
+        lambda r: r.shuffle_quality,
         _last,
     ),
     Metric(
         "epoch_s",
         "epoch",
-        "seconds of one epoch; a round repeats short ones until it has lasted 0.2 s",
+        "seconds of one epoch; a round repeats short epochs until it has lasted 0.2 s",
         seconds_text,
         lambda r: r.epoch_s,
         _median,
@@ -187,7 +186,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "open_s",
         "open",
-        "seconds until the loader can be asked for its first batch; once a training, not once an epoch",
+        "seconds until the loader is ready for its first request; paid once per training, not per epoch",
         seconds_text,
         lambda r: r.timing.open_s,
         _median,
@@ -195,7 +194,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "first_batch_s",
         "first batch",
-        "seconds until the first batch of a round, the start of workers included",
+        "seconds until the first batch of a round, including the start of workers",
         seconds_text,
         lambda r: r.timing.first_batch_s,
         _median,
@@ -203,7 +202,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wait_p50_s",
         "wait p50",
-        "what half of the waits for a batch do not exceed",
+        "median wait for a batch",
         seconds_text,
         lambda r: r.timing.wait_p50_s,
         _median,
@@ -211,7 +210,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wait_p99_s",
         "wait p99",
-        "what 99 % of the waits for a batch do not exceed",
+        "99th percentile of the waits for a batch",
         seconds_text,
         lambda r: r.timing.wait_p99_s,
         _median,
@@ -219,7 +218,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "cpu_s_per_gib",
         "CPU s/GiB",
-        "processor seconds per GiB delivered, workers included",
+        "CPU seconds per GiB delivered, including workers",
         lambda value: f"{value:.2f}",
         lambda r: r.processor.cpu_s / (r.timing.logical_bytes / 2**30),
         _median,
@@ -227,15 +226,15 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "disk_bytes",
         "disk",
-        "bytes that an epoch fetched from disk, workers included",
+        "bytes that an epoch read from disk, including workers",
         bytes_text,
         lambda r: None if r.disk.read_bytes is None else _per_epoch(r.disk.read_bytes, r),
         _median,
     ),
     Metric(
         "read_amplification",
-        "disk/data",
-        "bytes from disk per logical byte",
+        "read amplification",
+        "bytes read from disk per logical byte",
         lambda value: f"{value:.2f}",
         lambda r: _ratio(r.disk.read_bytes, r.timing.logical_bytes),
         _median,
@@ -243,10 +242,10 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "memory_bytes",
         "memory",
-        "peak of anonymous and shared memory, workers included; pages of the page cache do not count",
+        "peak of anonymous and shared memory, including workers, without the page cache",
         bytes_text,
         lambda r: r.memory.peak_bytes,
-        _most,
+        _maximum,
     ),
     Metric(
         "device_allocated_bytes",
@@ -254,52 +253,52 @@ METRICS: tuple[Metric, ...] = (
         "peak of device memory in use",
         bytes_text,
         lambda r: r.memory.device_allocated_bytes,
-        _most,
+        _maximum,
     ),
     Metric(
         "device_reserved_bytes",
         "device reserved",
-        "peak of device memory that torch's allocator kept",
+        "peak of device memory reserved by torch's allocator",
         bytes_text,
         lambda r: r.memory.device_reserved_bytes,
-        _most,
+        _maximum,
     ),
     Metric(
         "residency",
-        "in cache",
-        "part of the files' pages in the page cache before a round",
+        "residency",
+        "share of the files' pages in the page cache before a round",
         lambda value: f"{value:.1%}",
         lambda r: r.cache.residency,
         _median,
     ),
     Metric(
-        "other_cpu_share",
-        "others' CPU",
-        "part of the processors' time that other processes used meanwhile",
+        "background_cpu_share",
+        "background CPU",
+        "share of CPU time used by other processes during the round",
         percent_text,
-        lambda r: r.others.processors if r.others else None,
+        lambda r: r.background.processors if r.background else None,
         _median,
     ),
     Metric(
-        "other_disk_bytes_per_s",
-        "others' disk",
-        "bytes per second that other processes read from the disk under the data meanwhile",
+        "background_disk_bytes_per_s",
+        "background disk",
+        "bytes per second read by other processes from the same disk during the round",
         lambda value: f"{bytes_text(value)}/s",
-        lambda r: r.others.disk_bytes_per_s if r.others else None,
+        lambda r: r.background.disk_bytes_per_s if r.background else None,
         _median,
     ),
     Metric(
-        "spans_share",
+        "profiling_share",
         "profiling",
-        "part of the epochs that --profile itself took",
+        "share of the epochs taken by --profile itself",
         lambda value: f"{value:.2%}",
-        _spans,
+        _profiling,
         _median,
     ),
 )
-NAMED = {metric.name: metric for metric in METRICS}
+BY_NAME = {metric.name: metric for metric in METRICS}
 
 
 def row_of(record: Record) -> dict[str, float | None]:
-    """Every metric of one round by its name, for an export."""
+    """Return all metrics of one round by name, for an export."""
     return {metric.name: metric.of(record) for metric in METRICS}

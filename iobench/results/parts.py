@@ -14,7 +14,7 @@ class _CaseAlways(TypedDict):
 
 
 class CasePart(_CaseAlways, total=False):
-    """The facets of a case as a record holds them: see iobench.results.cases."""
+    """Facets of a case in a record: see `iobench.results.cases`."""
 
     options: dict[str, bool | int | float | str | None]
     dataset: str
@@ -36,7 +36,7 @@ class CasePart(_CaseAlways, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSpec:
-    """A field of the dataset: its name, one sample's shape, its dtype."""
+    """A field of the dataset: its name, the shape of one sample, its dtype."""
 
     name: str
     shape: list[int]
@@ -45,7 +45,7 @@ class FieldSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetPart:
-    """What was read."""
+    """The dataset that was read."""
 
     name: str
     samples: int
@@ -53,71 +53,72 @@ class DatasetPart:
     source: dict[str, Any] = field(default_factory=dict)
     content: str | None = None  # checksum, hexadecimal
     stored_bytes: int | None = None  # allocated on disk for the format that was read
-    write_s: float | None = None  # that preparing this format took
+    write_s: float | None = None  # seconds that writing this format took
 
 
 @dataclass(frozen=True, kw_only=True)
 class CachePart:
-    """The state of the page cache before the round, and how it was brought about."""
+    """State of the page cache before the round, and how it was established."""
 
     mode: str  # warm or cold
-    residency: float | None  # of the data's files, 0 to 1; None where nobody could tell
+    residency: float | None  # of the data's files, 0 to 1; None where unknown
     method: str = ""
     read_ahead_kib: int | None = None
-    prefault_bytes_per_s: float | None = None  # at which memory was touched before a cold round
-    below_s: list[float] | None = None  # p50 of single 4 KiB reads, twice over the same places
+    prefault_bytes_per_s: float | None = None  # rate of touching memory before a cold round
+    lower_cache_p50_s: list[float] | None = None  # p50 of single 4 KiB reads, first and second pass over the same offsets
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimingPart:
-    """What the epochs of a round took; all of them together where nothing else is said."""
+    """Times of a round's epochs, summed over all epochs unless noted otherwise."""
 
     samples: int
     logical_bytes: int
-    epochs_s: float  # from each epoch's first request until the device had finished its last batch; over
-    # ranks from the moment at which all began until the slowest rank's device had
-    own_s: float | None = None  # the same until this rank's own device had; None where there is but one
+    epochs_s: float  # from each epoch's first request until the device finished its last batch; with
+    # several ranks, from the common start until the slowest rank's device finished
+    own_s: float | None = None  # the same until this rank's own device finished; None for a single rank
     epochs: int = 1
-    open_s: float  # until the loader could be asked for its first batch
-    first_batch_s: float  # of the first epoch: until a step could begin with it, on the device
-    wait_s: float  # the device's own idle time between steps; on the CPU, blocked in next()
+    open_s: float  # until the loader was ready for the first request
+    first_batch_s: float  # until the first batch of the first epoch was ready on the device
+    wait_s: float  # idle time of the device between steps; on the CPU, time blocked in next()
     wait_p50_s: float
     wait_p99_s: float
     stages: dict[str, float] | None = None  # seconds of the consuming thread by stage
-    beside_s: float | None = None  # that threads beside it spent reading
-    spans_s: float | None = None  # what telling the stages apart cost
+    reader_threads_s: float | None = None  # seconds that threads other than the consumer spent reading
+    profiling_s: float | None = None  # overhead of --profile itself
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessorPart:
-    """What the processors did."""
+    """Processor time of a round."""
 
     cpu_s: float  # of this process and its workers
     major_faults: int = 0
-    steal_s: float | None = None  # of all processors, that a hypervisor gave to others
-    pace_per_s: float | None = None  # of plain Python work right before and after: iobench.host.pace
+    steal_s: float | None = None  # given to other machines by the hypervisor, all processors together
+    cpu_speed_per_s: float | None = None  # plain Python work units per second right before and after: iobench.host.cpu_speed
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiskPart:
-    """What came from disk, in bytes; None where the kernel keeps no account."""
+    """Bytes read from disk; None where the kernel keeps no account."""
 
-    read_bytes: int | None = None  # for this process and its workers
+    read_bytes: int | None = None  # by this process and its workers
     opening_bytes: int | None = None  # of these, before the clock of the first epoch started
-    device_read_bytes: int | None = None  # of the disk under the data, for whoever asked
+    device_read_bytes: int | None = None  # of the disk under the data, by all processes
 
 
 @dataclass(frozen=True, kw_only=True)
-class OthersPart:
-    """What other processes did to the machine meanwhile; None where the kernel keeps no such account.
+class BackgroundPart:
+    """Load of other processes during a round; None where the kernel keeps no such account.
 
-    See iobench.host.others. `processors` and `steal` are shares of the time of the processors that could
-    be used; stalled is the share of the time in which some task, ours or not, waited for that resource.
+    See `iobench.host.background_load`. `processors` and `steal` are shares of the time of the usable
+    processors. The stalled values are shares of the time in which some task, of iobench or not, waited for
+    that resource.
     """
 
     processors: float | None = None
     steal: float | None = None
-    disk_bytes_per_s: float | None = None  # that other processes read from the disk under the data
+    disk_bytes_per_s: float | None = None  # read by other processes from the disk under the data
     cpu_stalled: float | None = None
     io_stalled: float | None = None
     memory_stalled: float | None = None
@@ -133,36 +134,34 @@ class MemoryPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProofPart:
-    """What the proof of a case found of a loader that has an order of its own, in one epoch.
+class ContentCheckPart:
+    """Result of the content check of one epoch, for loaders with an order of their own.
 
-    `missing`: of somebody's own loader, why nobody can say that all of the dataset came.
+    `unverified` is the reason why the content of a user-defined loader could not be verified.
     """
 
-    missing: str | None = None
-    dropped: int = 0  # samples that never came
-    repeated: int = 0  # that came, beyond the first time of each
-    in_order: bool | None = None  # as they are stored; None where that was not asked for
-    shuffledness: float | None = None  # of random order: see iobench.loading.order
+    unverified: str | None = None
+    dropped: int = 0  # samples that never arrived
+    repeated: int = 0  # arrivals beyond the first of each sample
+    in_order: bool | None = None  # arrived in stored order; None where another order was requested
+    shuffle_quality: float | None = None  # of random order: see iobench.loading.order
 
 
 @dataclass(frozen=True, kw_only=True)
 class LimitPart:
-    """The lowest limit on the way of a case's bytes, measured in the same run.
+    """The lowest hardware limit on the path of a case's bytes, measured in the same run.
 
-    `bytes_per_s` is the most that the resource gave so far, `now_bytes_per_s` what it gave at the last look
-    before the record was made; both count logical bytes, `logical_per_byte` of them for each stored one.
-    `definition` says what the name meant then: see iobench.host.limits.
+    `bytes_per_s` is the highest rate of the resource so far, `now_bytes_per_s` its rate in the last sample
+    before the round. Both count logical bytes, of which there are `logical_per_byte` for each stored byte.
     """
 
     name: str
     bytes_per_s: float  # logical
-    how: str = ""
+    how: str = ""  # method of measurement
     reads_per_s: float | None = None
-    now_bytes_per_s: float | None = None  # None in records of before it was noted
+    now_bytes_per_s: float | None = None
     logical_per_byte: Annotated[float, msgspec.Meta(gt=0)] = 1.0
-    alone_bytes_per_s: float | None = None  # of several hosts: the sum of what each gave while others waited
-    definition: int = 1
+    alone_bytes_per_s: float | None = None  # several hosts: sum of the rates of each host measured alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +176,7 @@ class MachineDisk:
 
 @dataclass(frozen=True, kw_only=True)
 class MachineGpu:
-    """The device that the data went to."""
+    """The device that received the data."""
 
     name: str
     memory_bytes: int | None = None
@@ -188,7 +187,7 @@ class MachineGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class MachinePart:
-    """Where it was measured."""
+    """The machine of the measurement."""
 
     cpu: str
     disk: MachineDisk
@@ -210,7 +209,7 @@ class _SnapshotAlways(TypedDict):
 
 
 class SnapshotPart(_SnapshotAlways, total=False):
-    """The machine over a second, as iobench.host.monitor sees it; None where nobody can tell."""
+    """State of the machine over one second, from `iobench.host.monitor`; None where unknown."""
 
     disk_bytes_per_s: float | None
     disk_queue: float | None
@@ -223,36 +222,36 @@ class SnapshotPart(_SnapshotAlways, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class RankPart:
-    """What one rank of several did in a round, and where it is; in seconds of all epochs together."""
+    """Measurements of one rank in a round, and its place; seconds are sums over all epochs."""
 
     rank: int
     local_rank: int  # among those of its host
     node: int  # number of its host
     host: str
     device: str
-    threads: int  # that torch computes with on the processor: torchrun's OMP_NUM_THREADS, unless it is set
+    threads: int  # torch's intra-op threads: torchrun's OMP_NUM_THREADS, unless it is set
     samples: int
     logical_bytes: int
-    own_s: float  # until its own device had finished
+    own_s: float  # until its own device finished
     wait_s: float  # blocked in next()
     open_s: float
     first_batch_s: float
     cpu_s: float
-    disk_bytes: int | None = None  # for it and its workers: ranks of a host share the page cache
+    disk_bytes: int | None = None  # by it and its workers; ranks of a host share the page cache
     memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a round took: the parts of a record that whoever measures can know.
+    """Measurements of a round: the parts of a record that an executor fills.
 
-    `ranks`: what each of several did; the other parts are then of all of them together.
+    `ranks` holds those of each rank; the other parts are then totals of all ranks.
     """
 
     timing: TimingPart
     processor: ProcessorPart
     disk: DiskPart
     memory: MemoryPart
-    others: OthersPart | None = None  # None in records of before it was noted
+    background: BackgroundPart | None = None
     loss: float | None = None  # of the last step of the round's first epoch
     ranks: list[RankPart] | None = None

@@ -1,4 +1,4 @@
-"""One round as data, and files of rounds: JSON lines, appended as each round ends."""
+"""Records: one round as data, and files of rounds as JSON lines, appended as each round ends."""
 
 from __future__ import annotations
 
@@ -14,50 +14,47 @@ from typing import IO, Any
 
 import msgspec
 
-from iobench.base.errors import (
-    RecordError,
-)
+from iobench.base.errors import RecordError
 from iobench.base.text import reason
-from iobench.results import upgrade
 from iobench.results.parts import (
     CachePart,
     CasePart,
+    ContentCheckPart,
     DatasetPart,
     LimitPart,
     MachinePart,
     Measured,
-    ProofPart,
     SnapshotPart,
 )
 
-VERSION = 2
-MOST_DIGITS = 40  # that are repeated of a figure
-MOST_LEVELS = 50  # of a record: far more than it has, far fewer than Python's own recursion can take
+VERSION = 1
+MAX_DIGITS = 40  # of a figure, that an error repeats
+MAX_LEVELS = 50  # of nesting: far more than a record has, far fewer than Python's own recursion can take
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record(Measured):
-    """One timed round of one case, and where and how it was measured."""
+    """One timed round of one case, with the circumstances of its measurement."""
 
-    run: str  # what the rounds of one call have in common
-    time: str  # ISO 8601, UTC, when the round ended
+    run: str  # identifier that all rounds of a run share
+    time: str  # ISO 8601, UTC, end of the round
     round: int  # from 1
-    case: dict[str, Any]  # format, loader, options and whatever else was chosen: see results.cases
+    case: dict[str, Any]  # format, loader, options and the other settings: see results.cases
     dataset: DatasetPart
     cache: CachePart
     machine: MachinePart
     limit: LimitPart | None = None
-    shuffledness: float | None = None  # of block order, and of a loader's own: see iobench.loading.order
-    proof: ProofPart | None = None  # of the case, where there is anything to say of it
-    headroom_samples_per_s: float | None = None  # of the same loop over batches that are on the device
+    shuffle_quality: float | None = None  # of block order or a loader's own: see iobench.loading.order
+    content_check: ContentCheckPart | None = None  # of the case, where there is something to report
+    headroom_samples_per_s: float | None = None  # rate of the same loop over batches already on the device
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
-    plan: dict[str, Any] | None = None  # of the run, in its first record: what `--resume` goes on with
+    plan: dict[str, Any] | None = None  # of the run, in its first record; `--resume` continues from it
     record_version: int = VERSION
 
     @property
-    def not_proved(self) -> str | None:
-        """Why nobody can say that all of the dataset came; None where it was proved."""
-        return self.proof.missing if self.proof else None
+    def unverified_reason(self) -> str | None:
+        """Why the content could not be verified; None where it was."""
+        return self.content_check.unverified if self.content_check else None
 
     @property
     def samples_per_s(self) -> float:
@@ -71,12 +68,12 @@ class Record(Measured):
 
     @property
     def epoch_s(self) -> float:
-        """Seconds of one epoch, the mean of the round's."""
+        """Mean seconds of an epoch of the round."""
         return self.timing.epochs_s / self.timing.epochs
 
 
 def check_writable(path: Path) -> None:
-    """RecordError, before anything is measured, where `append` could not write there."""
+    """Raise RecordError, before anything is measured, where `append` could not write."""
     folder = next(above for above in path.absolute().parents if os.path.exists(above))
     if (
         os.path.isdir(path)
@@ -84,68 +81,96 @@ def check_writable(path: Path) -> None:
         or not os.access(path if os.path.exists(path) else folder, os.W_OK)
         or not folder.is_dir()
     ):
-        raise RecordError(f"records cannot be written to {path}; name a file in a folder of yours with --out")
+        raise RecordError(
+            "records cannot be written there",
+            kind="not-writable",
+            path=path,
+            hint="name a file in a writable folder with --out",
+        )
 
 
 def append(path: Path, record: Record) -> None:
-    """Add one line to a file of records; RecordError where it cannot be written."""
+    """Append one line to a file of records; RecordError where it cannot be written."""
     line = json.dumps(plain(asdict(record)), allow_nan=False)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(path, "ab+") as file:
-            with suppress(OSError):  # not every file system knows locks
-                fcntl.flock(file, fcntl.LOCK_EX)  # who looks at its end must not see half of another's line
+            with suppress(OSError):  # some file systems have no locks
+                fcntl.flock(file, fcntl.LOCK_EX)  # `_separator` must not see half of another writer's line
             file.write((_separator(file) + line + "\n").encode())
     except OSError as error:
-        raise RecordError(f"records cannot be written to {path}: {error.strerror}") from error
+        raise RecordError(
+            f"records cannot be written there: {reason(error)}", kind="not-writable", path=path
+        ) from error
 
 
 def _separator(file: IO[bytes]) -> str:
-    """A line's end where the last line lacks one: whoever wrote it was ended in the middle."""
+    """Return a line end where the last line lacks one because its writer was killed."""
     if file.seek(0, os.SEEK_END) == 0:
         return ""
     file.seek(-1, os.SEEK_END)
     return "" if file.read(1) == b"\n" else "\n"
 
 
-def read(path: Path) -> tuple[list[Record], list[str]]:
-    """The records of a file, and a sentence for each line that is left out, because it is none.
+def read(path: Path) -> tuple[list[Record], list[RecordError]]:
+    """Return the records of a file, and an error for each line that is skipped because it is none.
 
-    RecordError where the file cannot be read or no line of it is a record.
+    Raises
+    ------
+    RecordError
+        If the file cannot be read, or no line of it is a record.
     """
     try:
         *lines, rest = path.read_text().split("\n")
     except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read: {reason(error)}") from error
-    records, left_out = [], []
+        raise RecordError(f"cannot be read: {reason(error)}", kind="not-readable", path=path) from error
+    records: list[Record] = []
+    skipped: list[RecordError] = []
     for number, line in enumerate(lines, 1):
         try:
             records.append(parse(line))
+        except RecordError as error:
+            skipped.append(error.changed(problem=f"line {number}: {error.problem}", path=path))
         except (ValueError, RecursionError) as error:
-            left_out.append(f"{path}, line {number}: not a record of this iobench: {error}")
+            skipped.append(
+                RecordError(f"line {number}: not a record: {error}", kind="not-a-record", path=path)
+            )
     if rest:
-        left_out.append(f"{path}, line {len(lines) + 1}: cut off in the middle")
+        skipped.append(
+            RecordError(f"line {len(lines) + 1}: cut off in the middle", kind="truncated", path=path)
+        )
     if not records:
-        raise RecordError(left_out[0] if left_out else f"{path}: empty, no round was finished")
-    return records, left_out
+        raise skipped[0] if skipped else RecordError("no round was finished", kind="empty", path=path)
+    return records, skipped
 
 
 def parse(line: str) -> Record:
-    """The record that a line of JSON holds, of this version or an older one.
+    """Return the record that a line of JSON holds; every part is checked against its declared types.
 
-    ValueError, in words, where it is none: every part is checked against its declared types.
+    Raises
+    ------
+    RecordError
+        If it is of another version of the record format.
+    ValueError
+        If it is no record.
     """
-    body = json.loads(line, parse_constant=_refuse, parse_float=_real)
+    body = json.loads(line, parse_constant=_refuse, parse_float=_finite)
     check_levels(body)
     if "\\ud" in line.lower():  # half of a surrogate pair is no text: a UnicodeEncodeError
         json.dumps(body, ensure_ascii=False).encode()
     version = body.get("record_version") if isinstance(body, dict) else None
     if type(version) is not int:
         raise ValueError("it has no record_version")
-    if version > VERSION:
-        raise ValueError(f"it is of version {version}, newer than {VERSION}; upgrade iobench")
+    if version != VERSION:
+        raise RecordError(
+            "a record of another version of iobench",
+            kind="unknown-version",
+            expected=f"record_version {VERSION}",
+            found=version,
+            hint="read it with the iobench that wrote it, or upgrade this one",
+        )
     try:
-        record = msgspec.convert(body if version == VERSION else upgrade.to_current(body), Record)
+        record = msgspec.convert(body, Record)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"damaged: {type(error).__name__} {error}") from error
     _check(record)
@@ -153,7 +178,7 @@ def parse(line: str) -> Record:
 
 
 def _check(record: Record) -> None:
-    """ValueError where a figure is out of the range that others rely on."""
+    """Raise ValueError where a figure is out of the range that readers rely on."""
     timing = record.timing
     positive = {
         "samples": timing.samples,
@@ -176,27 +201,29 @@ def _refuse(constant: str) -> Any:
     raise ValueError(f"a figure is {constant}")
 
 
-def _real(digits: str) -> float:
+def _finite(digits: str) -> float:
     if not math.isfinite(value := float(digits)):
-        _refuse(digits[:MOST_DIGITS])
+        _refuse(digits[:MAX_DIGITS])
     return value
 
 
 def check_levels(body: Any) -> None:
-    """ValueError where it is nested deeper than one can walk, or holds a number too large for a figure."""
+    """Raise ValueError where JSON is nested too deeply, or holds an integer of more than 64 bits."""
     level = [body]
-    for _ in range(MOST_LEVELS):
+    for _ in range(MAX_LEVELS):
         if any(type(value) is int and abs(value) >= 1 << 64 for value in level):
             raise ValueError("a whole number in it has more than 64 bits")
-        holders = [value for value in level if isinstance(value, (dict, list))]
-        if not holders:
+        containers = [value for value in level if isinstance(value, (dict, list))]
+        if not containers:
             return
-        level = [item for held in holders for item in (held.values() if isinstance(held, dict) else held)]
-    raise ValueError(f"it is nested deeper than {MOST_LEVELS} levels")
+        level = [
+            item for value in containers for item in (value.values() if isinstance(value, dict) else value)
+        ]
+    raise ValueError(f"it is nested deeper than {MAX_LEVELS} levels")
 
 
 def plain(value: Any) -> Any:
-    """The same with None in place of what JSON has no number for."""
+    """Return the value with None in place of figures that JSON cannot express."""
     if isinstance(value, dict):
         return {key: plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""How the speed of a case grows with the number of ranks, and where more of them stop to help."""
+"""Scaling curves: the speed of a case over the number of ranks, and where more ranks stop helping."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from typing import Any
 from iobench.base.units import counted
 from iobench.results import cases, stats
 from iobench.results.cases import Facets, trains
-from iobench.results.ranks import device_wait_share
+from iobench.results.rank_stats import device_wait_share
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.verdict import ratio_text
 
 
 @dataclass(frozen=True)
-class Point:
-    """A case over so many ranks: bytes per second of all together, and what its limit was.
+class ScalingPoint:
+    """A case with a given number of ranks: total bytes per second and the limit.
 
-    `efficiency`: bytes per second of a rank over those of a rank at the fewest ranks. `step`: against the
-    point before. `waiting`: the part of the time in which devices waited, for batches or the slowest rank.
+    `efficiency` is the rate of one rank over that of one rank at the fewest ranks; `step` compares the total
+    with the point before; `wait_share` is the share of the time that devices waited for batches or for the
+    slowest rank.
     """
 
     ranks: int
     rounds: int
-    together: Estimate
+    total: Estimate
     efficiency: Estimate
     limit_bytes_per_s: float | None
-    waiting: float
+    wait_share: float
     step: Comparison | None
 
     @property
     def each(self) -> float:
-        """Bytes per second of one rank, on average."""
-        return self.together.median / self.ranks
+        """Mean bytes per second of one rank."""
+        return self.total.median / self.ranks
 
 
 @dataclass(frozen=True)
@@ -44,48 +45,71 @@ class Curve:
     """One case over several numbers of ranks, fewest first."""
 
     case: str
-    points: list[Point]
+    points: list[ScalingPoint]
     trains: bool
 
     @property
-    def sentence(self) -> str:
-        """Up to where more ranks give more, as far as that can be told."""
+    def _first_without_gain(self) -> ScalingPoint | None:
+        """The first point that is not significantly faster than the one before."""
+        return next((one for one in self.points if one.step and one.step.outcome != "faster"), None)
+
+    @property
+    def outcome(self) -> str:
+        """`single`, `scales`, `stops` (more ranks do not help) or `inconclusive`."""
         if len(self.points) < 2:
-            return f"{self.case}: measured over one number of ranks alone."
-        helped = self.points[0].ranks
-        for point in self.points[1:]:
-            assert point.step is not None
-            known = counted(helped, "rank")
-            told = _together(point.ranks, point.step.ratio)
-            if point.step.outcome == "inconclusive":
-                return f"{self.case}: cannot tell if more than {known} helps: {told}; give more --rounds."
-            if point.step.outcome != "faster":
-                return f"{self.case}: more than {known} does not help: {told}."
-            helped = point.ranks
-        share = f"{self.points[-1].efficiency.median:.0%}"
-        return (
-            f"{self.case}: more ranks gave more each time, up to {helped}, where each gives {share} of what "
-            f"each of {self.points[0].ranks} gives."
-        )
+            return "single"
+        stop = self._first_without_gain
+        if stop is None or stop.step is None:
+            return "scales"
+        return "inconclusive" if stop.step.outcome == "inconclusive" else "stops"
+
+    @property
+    def helpful_ranks(self) -> int:
+        """The number of ranks up to which every increase was significantly faster."""
+        stop = self._first_without_gain
+        return self.points[-1 if stop is None else self.points.index(stop) - 1].ranks
+
+    @property
+    def sentence(self) -> str:
+        """The outcome in one line."""
+        if self.outcome == "single":
+            return f"{self.case}: measured with one number of ranks only."
+        stop, helpful = self._first_without_gain, counted(self.helpful_ranks, "rank")
+        if stop is None or stop.step is None:
+            share = f"{self.points[-1].efficiency.median:.0%}"
+            return (
+                f"{self.case}: faster with every increase up to {helpful}; efficiency there {share} of "
+                f"{counted(self.points[0].ranks, 'rank')}."
+            )
+        comparison = _relative(stop.ranks, stop.step.ratio)
+        if self.outcome == "inconclusive":
+            return f"{self.case}: inconclusive beyond {helpful}: {comparison}; give more --rounds."
+        return f"{self.case}: more than {helpful} does not help: {comparison}."
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         points = [{**asdict(point), "each_bytes_per_s": point.each} for point in self.points]
-        return {"case": self.case, "points": points, "sentence": self.sentence}
+        return {
+            "case": self.case,
+            "points": points,
+            "outcome": self.outcome,
+            "helpful_ranks": self.helpful_ranks,
+            "sentence": self.sentence,
+        }
 
 
 def curves(records: Sequence[Record]) -> list[Curve]:
-    """The cases of these records over the numbers of ranks that each was measured with."""
+    """Return the curve of each case over the numbers of ranks that it was measured with, fastest first."""
     groups: dict[str, dict[int, list[Record]]] = {}
     for record in records:
         by_ranks = groups.setdefault(cases.key_of(_without_ranks(cases.facets_of(record))), {})
         by_ranks.setdefault(int(record.case.get("world_size", 1)), []).append(record)
     facets = {key: _without_ranks(_facets(by_ranks)) for key, by_ranks in groups.items()}
     labels = cases.labels(facets)
-    found = [
+    result = [
         Curve(str(labels[key]), _points(by_ranks), trains(facets[key])) for key, by_ranks in groups.items()
     ]
-    return sorted(found, key=lambda curve: curve.points[-1].together.median, reverse=True)
+    return sorted(result, key=lambda curve: curve.points[-1].total.median, reverse=True)
 
 
 def _facets(by_ranks: dict[int, list[Record]]) -> Facets:
@@ -93,12 +117,12 @@ def _facets(by_ranks: dict[int, list[Record]]) -> Facets:
 
 
 def _without_ranks(facets: Facets) -> dict[str, Any]:
-    """What stays the same when ranks are added: each rank has a device of its own."""
-    kept = {name: value for name, value in facets.items() if name not in ("world_size", "isolated")}
-    return {**kept, "device": str(facets.get("device", "")).partition(":")[0]}
+    """Return the facets that stay the same when ranks are added: each rank has a device of its own."""
+    shared = {name: value for name, value in facets.items() if name not in ("world_size", "isolated")}
+    return {**shared, "device": str(facets.get("device", "")).partition(":")[0]}
 
 
-def _points(by_ranks: dict[int, list[Record]]) -> list[Point]:
+def _points(by_ranks: dict[int, list[Record]]) -> list[ScalingPoint]:
     ordered = sorted(by_ranks.items())
     rates = {ranks: [record.bytes_per_s for record in rounds] for ranks, rounds in ordered}
     fewest, steps = ordered[0][0], dict[int, Comparison]()
@@ -106,22 +130,22 @@ def _points(by_ranks: dict[int, list[Record]]) -> list[Point]:
         steps[after] = stats.compare_rates(rates[after], rates[before], comparisons=len(ordered) - 1)
     first = [rate / fewest for rate in rates[fewest]]
     return [
-        Point(
+        ScalingPoint(
             ranks=ranks,
             rounds=len(rounds),
-            together=stats.estimate(rates[ranks]),
+            total=stats.estimate(rates[ranks]),
             efficiency=stats.ratio([rate / ranks for rate in rates[ranks]], first),
             limit_bytes_per_s=max((one.limit.bytes_per_s for one in rounds if one.limit), default=None),
-            waiting=statistics.median(map(device_wait_share, rounds)),
+            wait_share=statistics.median(map(device_wait_share, rounds)),
             step=steps.get(ranks),
         )
         for ranks, rounds in ordered
     ]
 
 
-def _together(ranks: int, ratio: Estimate) -> str:
-    """So many ranks against fewer, in words that read forwards."""
+def _relative(ranks: int, ratio: Estimate) -> str:
+    """Return the total rate of so many ranks over that of fewer, in words; a factor above 1."""
     if ratio.median >= 1:
-        return f"{ranks} together are {ratio_text(ratio)} as fast"
+        return f"{counted(ranks, 'rank')} {ratio_text(ratio)} as fast in total"
     low, high = (None if end is None else 1 / end for end in (ratio.high, ratio.low))
-    return f"{ranks} together take {ratio_text(Estimate(1 / ratio.median, low, high))} as long"
+    return f"{counted(ranks, 'rank')} {ratio_text(Estimate(1 / ratio.median, low, high))} slower in total"

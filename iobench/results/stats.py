@@ -1,10 +1,10 @@
-"""Pure arithmetic over rounds: medians, intervals, comparisons, verdicts.
+"""Statistics over rounds: medians, intervals, comparisons, verdicts.
 
-Two cases are compared by the bootstrap interval of the ratio of their medians, which trials of a case
-against itself found to be right about 19 times in 20 from five rounds on. Cases that took turns share
-what the machine did in each round: from ten rounds on their ratios are taken round by round, and the
-interval is that of the median of these, by order statistics, which is never too narrow whatever the
-distribution. (A bootstrap of such ratios is, at seven rounds by more than twice.)
+Two cases are compared by the bootstrap interval of the ratio of their medians. In trials of a case against
+itself it covered the true ratio in about 19 of 20 from five rounds on. Interleaved cases share the
+disturbances of each round: from ten rounds on their ratio is taken round by round, and the interval is that
+of the median of these ratios by order statistics, which is never too narrow whatever the distribution. (A
+bootstrap of such ratios is too narrow, at seven rounds by more than a factor of two.)
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ import numpy.typing as npt
 
 CONFIDENCE = 0.95
 RESAMPLES = 4999
-FEWEST = 3  # rounds below which an interval says nothing
-ENOUGH = 5  # rounds from which an interval is as sure as it says
-PAIRED = 10  # rounds from which cases that took turns are compared round by round
-MOST_STEPS = 200  # that a trend is looked for in; more values are taken together
-WORTH_NAMING = 0.05  # smallest difference that is called one
-_LARGEST = 700.0  # a logarithm whose exponential is still a number
+MIN_ROUNDS = 3  # below it there is no interval
+ENOUGH_ROUNDS = 5  # from which on an interval has its nominal coverage
+PAIRED_ROUNDS = 10  # from which on interleaved cases are compared round by round
+MAX_TREND_VALUES = 200  # more values are first grouped into medians
+MIN_DIFFERENCE = 0.05  # smallest difference that counts as one
+_MAX_LOG = 700.0  # a logarithm whose exponential is still finite
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Estimate:
 
     @property
     def precision(self) -> float | None:
-        """How far the interval reaches from the median, as a fraction of it; None without one."""
+        """Larger half-width of the interval as a fraction of the median; None without an interval."""
         if self.low is None or self.high is None:
             return None
         return max(self.high - self.median, self.median - self.low) / self.median
@@ -46,11 +46,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How many times as fast one case is as another, and what that amounts to.
+    """Ratio of one case's rate to another's, and its outcome.
 
-    `outcome` is `faster` or `slower` where the interval leaves out 1 and the ratio is at least the
-    smallest difference worth naming away from it (below five rounds: where the whole interval is);
-    `equivalent` where the whole interval is closer to 1 than that; else `inconclusive`.
+    `outcome` is `faster` or `slower` where the interval excludes 1 and the ratio differs from 1 by at least
+    the minimum difference (below five rounds: where the whole interval does); `equivalent` where the whole
+    interval is closer to 1 than that; else `inconclusive`.
     """
 
     ratio: Estimate
@@ -59,12 +59,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which case is fastest and how sure that is.
+    """The fastest case, and the confidence in it.
 
-    `against` compares it with every other case, the next fastest first. `outcome` is `faster` where it
-    is faster than all of them; else `rivals` are those it may not be faster than, and `outcome` is
-    `equivalent` if it is as fast as each of these, or `inconclusive`; `single` without another case.
-    `runner_up`, with `ratio`, is the first rival, or the next fastest.
+    `against` compares it with every other case, the next fastest first. `outcome` is `faster` where it is
+    faster than all others. Else `rivals` are the cases without a significant difference from it, and
+    `outcome` is `equivalent` if it is as fast as each of these, or `inconclusive`. `single` means that there
+    is no other case. `runner_up`, with `ratio`, is the first rival, or the next fastest.
     """
 
     fastest: str
@@ -73,27 +73,26 @@ class Verdict:
     outcome: str
     against: dict[str, Comparison]
     rivals: list[str]
-    smallest: float
+    min_difference: float
     correction: str | None
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """The median of the values with its bootstrap percentile interval (Efron 1979)."""
+    """Return the median of the values with its bootstrap percentile interval (Efron 1979)."""
     median = statistics.median(values)
-    if len(values) < FEWEST:
+    if len(values) < MIN_ROUNDS:
         return Estimate(median, None, None)
     low, high = _bootstrap((values,), _median, CONFIDENCE)
     return Estimate(median, low, high)
 
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float], comparisons: int = 1) -> Estimate:
-    """The ratio of the medians of two samples with its bootstrap percentile interval, unpaired.
+    """Return the ratio of the medians of two unpaired samples with its bootstrap percentile interval.
 
-    The interval holds the true ratios of that many comparisons, all together, with 95 % confidence
-    (Bonferroni).
+    The intervals of that many comparisons cover all true ratios together with 95 % confidence (Bonferroni).
     """
     centre = statistics.median(numerator) / statistics.median(denominator)
-    if min(len(numerator), len(denominator)) < FEWEST:
+    if min(len(numerator), len(denominator)) < MIN_ROUNDS:
         return Estimate(centre, None, None)
     confidence = 1 - (1 - CONFIDENCE) / comparisons
     low, high = _bootstrap((numerator, denominator), _ratio_of_medians, confidence)
@@ -101,19 +100,22 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], comparisons:
 
 
 def compare_rates(
-    rates: Sequence[float], others: Sequence[float], smallest: float = WORTH_NAMING, comparisons: int = 1
+    rates: Sequence[float], others: Sequence[float], min_difference: float = MIN_DIFFERENCE, comparisons: int = 1
 ) -> Comparison:
-    """The first case's rates against the second's (larger is faster), as one of so many comparisons."""
-    return judge(ratio(rates, others, comparisons), min(len(rates), len(others)), smallest)
+    """Compare the first case's rates with the second's (higher is faster), as one of so many comparisons."""
+    return judge(ratio(rates, others, comparisons), min(len(rates), len(others)), min_difference)
 
 
-def judge(found: Estimate, rounds: int, smallest: float = WORTH_NAMING, whole: bool = False) -> Comparison:
-    """What a ratio amounts to, where the side with fewer rounds has so many.
+def judge(
+    ratio: Estimate, rounds: int, min_difference: float = MIN_DIFFERENCE, whole_interval: bool = False
+) -> Comparison:
+    """Return the outcome of a ratio, where the side with fewer rounds has so many.
 
-    `whole` asks that the whole interval lie beyond the smallest difference, as few rounds always do.
+    `whole_interval` requires that the whole interval lies beyond the minimum difference; with few rounds
+    that is always required.
     """
-    must_clear = smallest if whole or rounds < ENOUGH else 0.0
-    return Comparison(found, _outcome(found, smallest, must_clear))
+    margin = min_difference if whole_interval or rounds < ENOUGH_ROUNDS else 0.0
+    return Comparison(ratio, _outcome(ratio, min_difference, margin))
 
 
 def student(
@@ -122,40 +124,40 @@ def student(
     middle: Callable[[Sequence[float]], float],
     confidence: float,
 ) -> Estimate:
-    """What two sides differ by as a ratio, with Student's interval over logarithms of one variance."""
+    """Return the ratio of two sides with Student's interval over logarithms, with one common variance."""
     from scipy.stats import t
 
-    olds, news = ([math.log(value) for value in side] for side in (base, new))
-    centre, freedom = middle(news) - middle(olds), len(olds) + len(news) - 2
+    base_logs, new_logs = ([math.log(value) for value in side] for side in (base, new))
+    centre, freedom = middle(new_logs) - middle(base_logs), len(base_logs) + len(new_logs) - 2
     if not freedom:
         return Estimate(math.exp(centre), None, None)
-    squares = sum((value - statistics.fmean(side)) ** 2 for side in (olds, news) for value in side)
-    spread = math.sqrt(squares / freedom * (1 / len(olds) + 1 / len(news)))
+    squares = sum((value - statistics.fmean(side)) ** 2 for side in (base_logs, new_logs) for value in side)
+    spread = math.sqrt(squares / freedom * (1 / len(base_logs) + 1 / len(new_logs)))
     reach = float(t.ppf((1 + confidence) / 2, freedom)) * spread
-    return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(min(centre + reach, _LARGEST)))
+    return Estimate(math.exp(centre), math.exp(centre - reach), math.exp(min(centre + reach, _MAX_LOG)))
 
 
 def compare_paired(
     rates: Mapping[Any, float],
     others: Mapping[Any, float],
-    smallest: float = WORTH_NAMING,
+    min_difference: float = MIN_DIFFERENCE,
     comparisons: int = 1,
 ) -> Comparison:
-    """The same for two cases that took turns, from their rates by round."""
+    """Compare two interleaved cases, from their rates by round."""
     common = [rates[number] / others[number] for number in rates if number in others]
     confidence = 1 - (1 - CONFIDENCE) / comparisons
-    if len(common) < PAIRED or 2.0 ** (1 - len(common)) > 1 - confidence:  # the widest there is, too narrow
-        return compare_rates(list(rates.values()), list(others.values()), smallest, comparisons)
-    found = Estimate(statistics.median(common), *_order_statistics(common, confidence))
-    return Comparison(found, _outcome(found, smallest, must_clear=0.0))
+    if len(common) < PAIRED_ROUNDS or 2.0 ** (1 - len(common)) > 1 - confidence:  # the widest is too narrow
+        return compare_rates(list(rates.values()), list(others.values()), min_difference, comparisons)
+    estimate = Estimate(statistics.median(common), *_order_statistics(common, confidence))
+    return Comparison(estimate, _outcome(estimate, min_difference, margin=0.0))
 
 
-def verdict(rates: Mapping[str, Mapping[Any, float]], smallest: float = WORTH_NAMING) -> Verdict:
-    """The fastest case by median rate against all others, from each case's rates by round."""
+def verdict(rates: Mapping[str, Mapping[Any, float]], min_difference: float = MIN_DIFFERENCE) -> Verdict:
+    """Compare the fastest case by median rate with all others, from each case's rates by round."""
     medians = {label: statistics.median(values.values()) for label, values in rates.items()}
     fastest, *others = sorted(medians, key=lambda label: medians[label], reverse=True)
     against = {
-        other: compare_paired(rates[fastest], rates[other], smallest, comparisons=len(others))
+        other: compare_paired(rates[fastest], rates[other], min_difference, comparisons=len(others))
         for other in others
     }
     rivals = [other for other in others if against[other].outcome != "faster"]
@@ -167,43 +169,40 @@ def verdict(rates: Mapping[str, Mapping[Any, float]], smallest: float = WORTH_NA
         _overall([against[rival].outcome for rival in rivals]) if others else "single",
         against,
         rivals,
-        smallest,
+        min_difference,
         correction(len(others)),
     )
 
 
 def correction(comparisons: int) -> str | None:
-    """What was done about many comparisons at once; None where there were not many."""
+    """Return the correction for several comparisons in words; None for a single one."""
     return f"Bonferroni over {comparisons} comparisons" if comparisons > 1 else None
 
 
 def spread(values: Sequence[float]) -> float:
-    """The robust standard deviation (1.4826 × the median absolute deviation) as a part of the median."""
+    """Return the robust standard deviation (1.4826 × the median absolute deviation) over the median."""
     median = statistics.median(values)
     return 1.4826 * statistics.median(abs(value - median) for value in values) / median
 
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
-    """By what part of the median the values rise from first to last, and how likely that is chance.
-
-    Theil and Sen's slope, Kendall's tau.
-    """
+    """Return the rise from first to last over the median (Theil-Sen slope), and its p-value (Kendall's tau)."""
     from scipy.stats import kendalltau, theilslopes
 
-    values = [statistics.median(part) for part in np.array_split(values, min(len(values), MOST_STEPS))]
+    values = [statistics.median(part) for part in np.array_split(values, min(len(values), MAX_TREND_VALUES))]
     steps = range(len(values))
     slope = float(theilslopes(values, steps).slope)
     return slope * (len(values) - 1) / statistics.median(values), float(kendalltau(steps, values).pvalue)
 
 
-def _outcome(found: Estimate, smallest: float, must_clear: float) -> str:
-    if found.low is None or found.high is None:
+def _outcome(ratio: Estimate, min_difference: float, margin: float) -> str:
+    if ratio.low is None or ratio.high is None:
         return "inconclusive"
-    if found.low > 1 + must_clear and found.median >= 1 + smallest:
+    if ratio.low > 1 + margin and ratio.median >= 1 + min_difference:
         return "faster"
-    if found.high < 1 - must_clear and found.median <= 1 - smallest:
+    if ratio.high < 1 - margin and ratio.median <= 1 - min_difference:
         return "slower"
-    within = found.low > 1 - smallest and found.high < 1 + smallest
+    within = ratio.low > 1 - min_difference and ratio.high < 1 + min_difference
     return "equivalent" if within else "inconclusive"
 
 
@@ -224,11 +223,11 @@ def _ratio_of_medians(
 
 
 def _order_statistics(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """The interval of a median between two of the values: exact and free of distributions."""
+    """Return the interval of a median between two of the values: exact for any distribution."""
     from scipy.stats import quantile_test
 
-    found = quantile_test(values, p=0.5).confidence_interval(confidence)
-    return float(found.low), float(found.high)
+    interval = quantile_test(values, p=0.5).confidence_interval(confidence)
+    return float(interval.low), float(interval.high)
 
 
 def _bootstrap(
@@ -236,7 +235,7 @@ def _bootstrap(
 ) -> tuple[float, float]:
     from scipy.stats import bootstrap  # half a second to import
 
-    found = bootstrap(
+    result = bootstrap(
         samples,
         statistic,
         vectorized=True,
@@ -246,4 +245,4 @@ def _bootstrap(
         method="percentile",
         random_state=np.random.Generator(np.random.PCG64(0)),
     )
-    return float(found.confidence_interval.low), float(found.confidence_interval.high)
+    return float(result.confidence_interval.low), float(result.confidence_interval.high)

@@ -1,4 +1,4 @@
-"""Records → one summary per case, a verdict over the cases of each context, and warnings."""
+"""Summaries of records: one per case, a verdict per context, and warnings."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from iobench.results import cases, limits, mixed, stats
+from iobench.results import cases, run_limits, stats
 from iobench.results.cases import Label
 from iobench.results.metrics import METRICS
-from iobench.results.ranks import Slowest, slowest
+from iobench.results.rank_stats import SlowestRank, slowest_rank
 from iobench.results.record import Record
 from iobench.results.stats import Estimate, Verdict
-from iobench.results.unproved import unproved
-from iobench.results.warnings import RunWarning, warnings_of
+from iobench.results.run_warning import RunWarning
+from iobench.results.unverified import unverified_content
+from iobench.results.warnings import warnings_of
 
 
 @dataclass(frozen=True)
 class CaseSummary:
-    """Every metric of a case over its rounds.
+    """Metrics of a case over its rounds.
 
-    `relative` is how many times as long the case takes as the fastest of its context, with its 95 %
-    interval; `limit` names the lowest limit on its way; `stages` are median seconds of each.
+    `relative` is the relative time: that of the case over that of the fastest case of its context, with its
+    95 % interval. `limit` names the lowest limit on its path; `stages` are the median seconds of each stage.
     """
 
     key: str
@@ -33,19 +34,19 @@ class CaseSummary:
     relative: Estimate
     limit: str | None = None
     stages: dict[str, float] | None = None
-    beside_s: float | None = None  # that threads read beside the consumer
-    not_proved: str | None = None  # why nobody can say that all of the dataset came
-    slowest: Slowest | None = None  # of several ranks
+    reader_threads_s: float | None = None  # seconds that threads other than the consumer spent reading
+    unverified_reason: str | None = None  # why its content could not be verified
+    slowest: SlowestRank | None = None  # of several ranks
 
     @property
-    def named(self) -> str:
-        """What it is called where only formats and loaders differ, and that it is not proved if it is not."""
-        return self.label.short + (" (not proved)" if self.not_proved else "")
+    def name(self) -> str:
+        """Format and loader, marked where the content was not verified."""
+        return self.label.short + (" (not verified)" if self.unverified_reason else "")
 
     def value(self, metric: str) -> float | None:
-        """A metric's figure; None where no record has it."""
-        found = self.metrics.get(metric)
-        return None if found is None else found.median
+        """Return a metric's median; None where some round lacks it."""
+        estimate = self.metrics.get(metric)
+        return None if estimate is None else estimate.median
 
     @property
     def samples_per_s(self) -> Estimate:
@@ -59,23 +60,23 @@ class CaseSummary:
 
     @property
     def limit_share(self) -> float | None:
-        """The rate as a fraction of the lowest limit on its way; None where none was measured."""
+        """The rate as a fraction of the lowest limit on its path; None where none was measured."""
         limit = self.value("limit_bytes_per_s")
         return None if limit is None else self.bytes_per_s.median / limit
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return it for JSON."""
         return {**asdict(self), "label": str(self.label), "limit_share": self.limit_share}
 
 
-MOST_SHOWN = 24  # cases of a context that are shown in one list: more are folded
+MAX_SHOWN = 24  # cases of a context in one list; of more, only the best are shown
 
 
 @dataclass(frozen=True)
 class Context:
-    """Cases that differ in format, loader and its options alone, fastest first, and which of them wins.
+    """Cases that differ only in format, loader and loader options, fastest first, and their verdict.
 
-    `title` is what sets the context apart from the others; empty if it is the only one.
+    `title` names the facets that distinguish the context from the others; empty if it is the only one.
     """
 
     title: str
@@ -85,8 +86,8 @@ class Context:
 
     @property
     def shown(self) -> list[CaseSummary]:
-        """The cases to look at first: all, or, of many, the fastest of each format and each loader."""
-        if len(self.cases) <= MOST_SHOWN:
+        """The cases to show first: all, or of many the fastest of each format and each loader."""
+        if len(self.cases) <= MAX_SHOWN:
             return self.cases
         first: dict[tuple[str, str], str] = {}
         for case in self.cases:
@@ -95,18 +96,18 @@ class Context:
         return [case for case in self.cases if case.key in first.values()]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON: everything but the records."""
-        shown = [case.as_dict() for case in self.cases]
-        return {"title": self.title, "cases": shown, "verdict": asdict(self.verdict)}
+        """Return it for JSON, without the records."""
+        listed = [case.as_dict() for case in self.cases]
+        return {"title": self.title, "cases": listed, "verdict": asdict(self.verdict)}
 
     def label(self, key: str) -> str:
-        """What a case is called among those of its context, and whether it is not proved."""
-        return next(case.named for case in self.cases if case.key == key)
+        """Return the name of a case within its context."""
+        return next(case.name for case in self.cases if case.key == key)
 
 
 @dataclass(frozen=True)
 class Summary:
-    """All cases, context by context, the one with the most cases first, and what to be warned of."""
+    """All cases by context, the context with the most cases first, and the warnings."""
 
     contexts: list[Context]
     warnings: list[RunWarning]
@@ -117,44 +118,48 @@ class Summary:
         return [case for context in self.contexts for case in context.cases]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        warned = [{**asdict(warning), "sentence": warning.sentence} for warning in self.warnings]
-        return {"contexts": [context.as_dict() for context in self.contexts], "warnings": warned}
+        """Return it for JSON."""
+        return {
+            "contexts": [context.as_dict() for context in self.contexts],
+            "warnings": [warning.as_dict() for warning in self.warnings],
+        }
 
 
-def summarise(records: Sequence[Record], smallest: float = stats.WORTH_NAMING) -> Summary:
-    """Each case's metrics, which case of each context is fastest, and what speaks against all that.
+def summarise(records: Sequence[Record], min_difference: float = stats.MIN_DIFFERENCE) -> Summary:
+    """Summarise records: the metrics of each case, a verdict per context, and warnings.
 
-    Differences below `smallest` (a fraction) are not called any.
+    Differences below `min_difference` (a fraction) do not count.
     """
-    older, records = mixed.mixed_limits(records), limits.shared(records)
+    records = run_limits.with_common_limits(records)
     groups = cases.by_context(records)
     facets = [cases.facets_of(group[0]) for group in groups]
     labels = cases.labels_of(records)
     contexts = [
-        _context(group, cases.context_title(own, facets), labels, smallest)
+        _context(group, cases.context_title(own, facets), labels, min_difference)
         for group, own in zip(groups, facets, strict=True)
     ]
     return Summary(
-        sorted(contexts, key=lambda one: -len(one.cases)), [*warnings_of(records), *older, *unproved(records)]
+        sorted(contexts, key=lambda one: -len(one.cases)), [*warnings_of(records), *unverified_content(records)]
     )
 
 
 def rates(by_case: Mapping[str, Sequence[Record]]) -> dict[str, dict[tuple[str, int], float]]:
-    """Samples/s of each case by run and round, which is what cases that took turns are paired by."""
+    """Return samples/s of each case by run and round: interleaved cases are paired by these."""
     return {key: {(r.run, r.round): r.samples_per_s for r in rounds} for key, rounds in by_case.items()}
 
 
-def _context(records: list[Record], title: str, labels: Mapping[str, Label], smallest: float) -> Context:
+def _context(
+    records: list[Record], title: str, labels: Mapping[str, Label], min_difference: float
+) -> Context:
     by_case = cases.by_case(records)
-    verdict = stats.verdict(rates(by_case), smallest)
+    verdict = stats.verdict(rates(by_case), min_difference)
     summaries = [_case(key, rounds, labels[key], verdict) for key, rounds in by_case.items()]
     ordered = sorted(summaries, key=lambda case: case.samples_per_s.median, reverse=True)
     return Context(title, ordered, verdict, records)
 
 
 def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) -> CaseSummary:
-    found = {metric.name: metric.summarise(rounds) for metric in METRICS}
+    metrics = {metric.name: metric.summarise(rounds) for metric in METRICS}
     limit = max((r.limit for r in rounds if r.limit), key=lambda one: one.bytes_per_s, default=None)
     profiled = [r.timing for r in rounds if r.timing.stages]
     names = list(profiled[0].stages or {}) if profiled else []
@@ -164,7 +169,7 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
         label=label,
         facets=cases.facets_of(rounds[0]),
         rounds=len(rounds),
-        metrics={name: value for name, value in found.items() if value is not None},
+        metrics={name: value for name, value in metrics.items() if value is not None},
         relative=against.ratio if against else Estimate(1.0, None, None),
         limit=limit.name if limit else None,
         stages={
@@ -172,7 +177,9 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
             for name in names
         }
         or None,
-        not_proved=next((r.not_proved for r in rounds if r.not_proved), None),
-        slowest=slowest(rounds),
-        beside_s=statistics.median(timing.beside_s or 0.0 for timing in profiled) if profiled else None,
+        unverified_reason=next((r.unverified_reason for r in rounds if r.unverified_reason), None),
+        slowest=slowest_rank(rounds),
+        reader_threads_s=statistics.median(timing.reader_threads_s or 0.0 for timing in profiled)
+        if profiled
+        else None,
     )

@@ -1,122 +1,188 @@
-"""Verdicts in words: which format and loader are fastest, and what the format changes under each loader."""
+"""Verdicts: the fastest format and loader, the effect of the format, headroom and the cost of opening.
+
+Each finding has a kind and values; its sentence is rendered here.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
 
 from iobench.base.text import enumerated
 from iobench.base.units import counted, seconds_text, three_digits
 from iobench.results import stats
+from iobench.results.finding import Finding
+from iobench.results.per_loader import (
+    MAX_HIDDEN_WAIT,
+    LoaderCases,
+    describe_largest,
+    per_loader,
+    step_share,
+)
 from iobench.results.stats import Estimate
-from iobench.results.summary import CaseSummary, Context
-from iobench.results.under_loader import HIDDEN, UnderLoader, most, step_share, told, under_loaders
+from iobench.results.summary import CaseSummary, Context, Summary
 
-WHOLE = 2  # contexts that get a line for each loader; of more, all loaders share one
-BRIEF = 2  # cases that a few words name
-MOST_LOADERS = 4  # that are told of in a context
+MAX_DETAILED = 2  # contexts with a line for each loader; of more, all loaders of a context share one
+MAX_BRIEF = 2  # cases named in a list of runs
+MAX_LOADERS = 4  # shown for a context
+
+Values = dict[str, float | int | str]
 
 
 def sentences(contexts: Sequence[Context]) -> list[str]:
-    """The verdict on each context, and below it what the format changes and what opening does.
+    """Return the verdict on each context, and indented below it the effect of the format and of opening.
 
-    One sentence for all of them where none has anything to compare.
+    One sentence for all contexts where none has several cases.
     """
     if len(contexts) > 1 and all(context.verdict.outcome == "single" for context in contexts):
-        return ["Each of these was measured with a single format and loader: there is nothing to compare."]
-    brief = len(contexts) > WHOLE
-    return [line for context in contexts for line in (sentence(context), *_below(context, brief))]
+        return ["Each context has a single format and loader: nothing to compare."]
+    detailed = len(contexts) <= MAX_DETAILED
+    return [line for context in contexts for line in (sentence(context), *_details(context, detailed))]
+
+
+def findings(context: Context) -> list[Finding]:
+    """Return all findings about a context: the verdict first."""
+    compared = [one.finding for one in per_loader(context) if len(one.cases) > 1]
+    others = (headroom(context), opening(context))
+    return [verdict(context), *compared, *(one for one in others if one is not None)]
+
+
+def as_json(summary: Summary) -> dict[str, Any]:
+    """Return a summary for JSON, with the findings of each context."""
+    body = summary.as_dict()
+    for context, part in zip(summary.contexts, body["contexts"], strict=True):
+        part["findings"] = [asdict(one) for one in findings(context)]
+    return body
+
+
+def verdict(context: Context) -> Finding:
+    """Return which case of a context is fastest, and how certain that is.
+
+    The kinds are `single-case`, `step-bound`, `fastest`, `equivalent`, `few-rounds` and `inconclusive`.
+    """
+    result, fastest = context.verdict, context.label(context.verdict.fastest)
+    if result.ratio is None or result.runner_up is None:
+        message = f"{fastest} is the only case: nothing to compare"
+        return Finding("single-case", message, values={"fastest": fastest})
+    runner_up, ratio = context.label(result.runner_up), ratio_text(result.ratio, result.correction)
+    values: Values = {
+        "fastest": fastest,
+        "runner_up": runner_up,
+        **_ratio_values(result.ratio),
+        "rivals": len(result.rivals),
+        "min_difference": result.min_difference,
+    }
+    if is_step_bound(context):
+        share = step_share(context.cases) or 0.0
+        message = (
+            f"The training step takes at least {share:.0%} of the time in every case: neither format nor "
+            f"loader matters here (highest median: {fastest})"
+        )
+        return Finding("step-bound", message, values=values | {"step_share": share})
+    if result.outcome == "faster":
+        return Finding("fastest", f"Fastest: {fastest}, {ratio} as fast as {runner_up}", values=values)
+    more = len(result.rivals) - 1
+    names = f"{fastest} and {runner_up}" + (f" (and {more} more)" if more > 0 else "")
+    if result.outcome == "equivalent":
+        message = f"Equally fast within {result.min_difference:.0%}: {names}, {ratio}"
+        return Finding("equivalent", message, values=values)
+    if has_few_rounds(context):
+        message = f"Inconclusive: highest medians {fastest} and {runner_up}, {ratio}"
+        return Finding("few-rounds", message, f"give --rounds {stats.ENOUGH_ROUNDS} or more", values)
+    message, hint = f"Inconclusive between {names}: {ratio}", "give more --rounds or prepare a larger dataset"
+    return Finding("inconclusive", message, hint, values)
 
 
 def sentence(context: Context) -> str:
-    """Which case of a context is fastest, and how sure that is."""
-    verdict, title = context.verdict, f"{context.title}: " if context.title else ""
-    fastest = context.label(verdict.fastest)
-    if verdict.ratio is None or verdict.runner_up is None:
-        return f"{title}{fastest} is the only case: there is nothing to compare it with."
-    if nothing_matters(context):
-        share = step_share(context.cases) or 0.0
-        return (
-            f"{title}The training step takes {share:.0%} of the time or more with each of these: neither "
-            f"format nor loader matters here (highest median: {fastest})."
-        )
-    runner_up = context.label(verdict.runner_up)
-    figures = ratio_text(verdict.ratio, verdict.correction)
-    if verdict.outcome == "faster":
-        return f"{title}Fastest: {fastest}, {figures} as fast as {runner_up}."
-    more = len(verdict.rivals) - 1
-    named = f"{fastest} and {runner_up}" + (f" (and {more} more)" if more > 0 else "")
-    if verdict.outcome == "equivalent":
-        return f"{title}Equally fast within {verdict.smallest:.0%}: {named}, {figures}."
-    if verdict.ratio.low is None:  # of which everything else is a rival, however slow
-        advice = f"give --rounds {stats.ENOUGH} or more"
-        return f"{title}Inconclusive: highest medians {fastest} and {runner_up}, {figures}; {advice}."
-    return f"{title}Inconclusive between {named}: {figures}; more --rounds or a larger dataset may decide it."
+    """Return the verdict on a context in one sentence, after the context's title."""
+    return (f"{context.title}: " if context.title else "") + f"{verdict(context).sentence}."
 
 
 def brief(contexts: Sequence[Context]) -> str:
-    """The verdicts in a few words, for a list: which cases are ahead, and whether that is sure."""
+    """Return the verdicts in a few words, for a list of runs."""
     first, *others = contexts
     if others:
-        ahead = [context.label(context.verdict.fastest) for context in contexts]
-        return f"highest medians in {counted(len(contexts), 'context')}: {enumerated(ahead, BRIEF)}"
+        fastest = [context.label(context.verdict.fastest) for context in contexts]
+        return f"highest medians in {counted(len(contexts), 'context')}: {enumerated(fastest, MAX_BRIEF)}"
     names = [first.label(key) for key in (first.verdict.fastest, *first.verdict.rivals)]
-    if first.verdict.outcome == "single":
-        return f"{names[0]} alone"
-    if nothing_matters(first):
-        return "neither format nor loader matters"
-    if first.verdict.outcome == "faster":
-        return f"fastest: {names[0]}"
-    if first.verdict.ratio is not None and first.verdict.ratio.low is None:
-        return f"highest median, of too few rounds: {names[0]}"
-    how = "equally fast" if first.verdict.outcome == "equivalent" else "not told apart"
-    return f"{how}: {enumerated(names, BRIEF)}"
+    texts = {
+        "single-case": f"{names[0]} only",
+        "step-bound": "neither format nor loader matters",
+        "fastest": f"fastest: {names[0]}",
+        "few-rounds": f"too few rounds, highest median: {names[0]}",
+        "equivalent": f"equally fast: {enumerated(names, MAX_BRIEF)}",
+        "inconclusive": f"no significant difference: {enumerated(names, MAX_BRIEF)}",
+    }
+    return texts[verdict(first).kind]
 
 
-def headroom(context: Context) -> str | None:
-    """What the best possible loader would bring the fastest case; None where nobody looked."""
+def headroom(context: Context) -> Finding | None:
+    """Return what an ideal loader would gain over the fastest case; None where that was not measured.
+
+    The kinds are `no-headroom` and `headroom`.
+    """
     best = context.cases[0]
-    found = best.metrics.get("headroom")
-    if found is None:
+    estimate = best.metrics.get("headroom")
+    if estimate is None:
         return None
-    times = ratio_text(found)
-    if (found.high if found.high is not None else found.median) < 1 + context.verdict.smallest:
-        return (
-            f"Loading is not your problem: over batches that are on the device already the loop is {times} "
-            f"as fast as with {best.label.short}, and no loader can bring more."
+    ratio = ratio_text(estimate)
+    values: Values = {"case": best.label.short, **_ratio_values(estimate)}
+    highest = estimate.high if estimate.high is not None else estimate.median
+    if highest < 1 + context.verdict.min_difference:
+        message = (
+            f"Loading is not the bottleneck: over batches already on the device the loop is {ratio} as fast "
+            f"as with {best.label.short}, and no loader can gain more"
         )
-    return (
-        f"The best possible loader would make the loop {times} as fast as {best.label.short} does: that of "
-        "batches that are on the device already."
+        return Finding("no-headroom", message, values=values)
+    message = (
+        f"Headroom: over batches already on the device the loop is {ratio} as fast as with {best.label.short}"
     )
+    return Finding("headroom", message, values=values)
 
 
-def nothing_matters(context: Context) -> bool:
-    """Whether a training step takes so much of the time that no case is told apart from the fastest."""
-    share, found = step_share(context.cases), context.verdict
-    return share is not None and share >= 1 - HIDDEN and len(found.rivals) == len(found.against) > 0
+def is_step_bound(context: Context) -> bool:
+    """Return whether the training step takes the time, and no case differs significantly from the fastest."""
+    share, result = step_share(context.cases), context.verdict
+    hidden = share is not None and share >= 1 - MAX_HIDDEN_WAIT
+    return hidden and len(result.rivals) == len(result.against) > 0
 
 
-def opening(context: Context) -> str | None:
-    """How long the fastest case takes to open, where a slower one is ahead until that has been made up for.
+def has_few_rounds(context: Context) -> bool:
+    """Return whether there are too few rounds for an interval, so that every other case is a rival."""
+    return context.verdict.ratio is not None and context.verdict.ratio.low is None
 
-    Opening happens once a training, reading in every epoch: one figure for both would mislead.
+
+def opening(context: Context) -> Finding | None:
+    """Return the cost of opening the fastest case, where a slower case is ahead until that is made up for.
+
+    Opening is paid once per training, reading in every epoch: one figure for both would mislead.
     """
     best, *others = context.cases
     slower = (case for case in others if case.key not in context.verdict.rivals)
-    ahead = [(epochs, case) for case in slower if (epochs := _made_up_after(best, case)) >= 1]
+    ahead = [(epochs, case) for case in slower if (epochs := _break_even_epochs(best, case)) >= 1]
     if not ahead:
         return None
     epochs, first = max(ahead, key=lambda one: one[0])
-    own, other = (seconds_text(case.value("open_s") or 0.0) for case in (best, first))
-    return (
-        f"Opening {best.label.short} takes {own}, once a training, which is not in these speeds: "
-        f"{first.label.short} opens in {other} and is ahead for {counted(math.floor(epochs), 'epoch')}."
+    best_open, first_open = (case.value("open_s") or 0.0 for case in (best, first))
+    return Finding(
+        "opening-cost",
+        f"Opening {best.label.short} takes {seconds_text(best_open)} once per training, which these speeds "
+        f"exclude: {first.label.short} opens in {seconds_text(first_open)} and is ahead for "
+        f"{counted(math.floor(epochs), 'epoch')}",
+        values={
+            "case": best.label.short,
+            "open_s": best_open,
+            "other_case": first.label.short,
+            "other_open_s": first_open,
+            "epochs": epochs,
+        },
     )
 
 
 def ratio_text(ratio: Estimate, correction: str | None = None) -> str:
-    """A ratio with its interval, and what was done about many comparisons."""
+    """Return a ratio with its interval, and the correction for several comparisons."""
     median = three_digits(ratio.median)
     if ratio.low is None or ratio.high is None:
         return f"{median} × (too few rounds for an interval)"
@@ -125,33 +191,42 @@ def ratio_text(ratio: Estimate, correction: str | None = None) -> str:
     return f"{median} × (95 % interval {low} to {high}{corrected})"
 
 
-def _below(context: Context, brief: bool) -> Iterator[str]:
-    loaders = under_loaders(context)
-    if not nothing_matters(context) and _says_more(loaders):
+def _ratio_values(ratio: Estimate) -> Values:
+    """Return a ratio and the ends of its interval, where there is one."""
+    values: Values = {"ratio": ratio.median}
+    if ratio.low is not None and ratio.high is not None:
+        values |= {"low": ratio.low, "high": ratio.high}
+    return values
+
+
+def _details(context: Context, detailed: bool) -> Iterator[str]:
+    loaders = per_loader(context)
+    if not is_step_bound(context) and _adds_information(loaders):
         compared = [one for one in loaders if len(one.cases) > 1]
-        if brief:
-            yield f"  What the format changes: {enumerated([most(one) for one in compared], MOST_LOADERS)}."
+        if detailed:
+            yield from (f"  {one.finding.message}" for one in compared[:MAX_LOADERS])
+            if len(compared) > MAX_LOADERS:
+                rest = counted(len(compared) - MAX_LOADERS, "more loader")
+                yield f"  … and {rest}: see 'iobench report'"
         else:
-            yield from (f"  under {one.loader}: {told(one)}" for one in compared[:MOST_LOADERS])
-            if len(compared) > MOST_LOADERS:
-                rest = counted(len(compared) - MOST_LOADERS, "more loader")
-                yield f"  … and {rest}: 'iobench report' has them all"
-    if said := headroom(context):
-        yield f"  {said}"
-    if said := opening(context):
-        yield f"  {said}"
+            effects = [describe_largest(one) for one in compared[:MAX_LOADERS]]
+            more = len(compared) - MAX_LOADERS
+            yield f"  format effect: {'; '.join(effects + ([f'{more} more'] if more > 0 else []))}"
+    yield from (f"  {one.sentence}." for one in (headroom(context), opening(context)) if one is not None)
 
 
-def _says_more(loaders: Sequence[UnderLoader]) -> bool:
-    """Whether there is more to say about formats than which of two cases is faster."""
+def _adds_information(loaders: Sequence[LoaderCases]) -> bool:
+    """Return whether the effect of the format is more than the verdict on two cases."""
     several = [one for one in loaders if len(one.cases) > 1]
-    return len(several) > 0 and (len(loaders) > 1 or len(several[0].cases) > 2 or several[0].hidden)
+    return len(several) > 0 and (len(loaders) > 1 or len(several[0].cases) > 2 or several[0].step_bound)
 
 
-def _made_up_after(best: CaseSummary, other: CaseSummary) -> float:
-    """Epochs after which the faster case has made up for its longer opening; 0 where it need not."""
-    first, second = best.value("open_s"), other.value("open_s")
-    quick, slow = best.value("epoch_s"), other.value("epoch_s")
-    if first is None or second is None or quick is None or slow is None or slow <= quick:
+def _break_even_epochs(best: CaseSummary, other: CaseSummary) -> float:
+    """Return the epochs after which the faster case has made up for its longer opening; 0 if not longer."""
+    best_open, other_open = best.value("open_s"), other.value("open_s")
+    best_epoch, other_epoch = best.value("epoch_s"), other.value("epoch_s")
+    if best_open is None or other_open is None or best_epoch is None or other_epoch is None:
         return 0.0
-    return max(0.0, (first - second) / (slow - quick))
+    if other_epoch <= best_epoch:
+        return 0.0
+    return max(0.0, (best_open - other_open) / (other_epoch - best_epoch))

@@ -1,35 +1,43 @@
-"""What to be warned of in the figures of a run: what happened, why that matters, which option helps."""
+"""Warnings about the figures of a run: what happened, which cases it concerns, and what to do."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from iobench.results import cases
 from iobench.results.record import Record
-from iobench.results.warnings import cache, machine, rounds, ways
-from iobench.results.warnings._warning import MORE_ROUNDS, RunWarning
+from iobench.results.run_warning import MORE_ROUNDS, RunWarning
+from iobench.results.warnings import environment, method, page_cache, round_quality
 
-__all__ = ["OF_THE_MACHINE", "RunWarning", "warnings_of"]
+__all__ = ["MACHINE_KINDS", "RunWarning", "warnings_of"]
 
-# kinds of warnings that speak of the machine and its other work, not of the cases
-OF_THE_MACHINE = ("steal", "neighbours", "other work", "memory", "limits", "processors")
+# kinds of warnings about the machine and its background load, not about the cases
+MACHINE_KINDS = (
+    "cpu-steal",
+    "background-disk",
+    "background-cpu",
+    "memory-pressure",
+    "unstable-limits",
+    "unstable-cpu-speed",
+)
 
-_CHECKS = (*rounds.CHECKS, *cache.CHECKS, *machine.CHECKS, *ways.CHECKS)
+_CHECKS = (*round_quality.CHECKS, *page_cache.CHECKS, *environment.CHECKS, *method.CHECKS)
 
 
 def warnings_of(records: Sequence[Record], more_rounds: str = MORE_ROUNDS) -> list[RunWarning]:
-    """Everything that speaks against taking these records at their word.
+    """Return all warnings about these records.
 
-    `more_rounds` is how the command that shows them is asked for more rounds.
+    `more_rounds` is the hint for more rounds of the command that shows them.
     """
     groups, labels = cases.by_case(records), cases.labels_of(records)
-    found = [check(groups) for check in _CHECKS] if groups else []
+    results = [check(groups) for check in _CHECKS] if groups else []
     return [
-        RunWarning(
-            warning.kind,
-            warning.said.replace(MORE_ROUNDS, more_rounds),
-            [str(labels[key]) for key in warning.cases],
+        replace(
+            warning,
+            cases=[str(labels[key]) for key in warning.cases],
+            hints=tuple(more_rounds if hint == MORE_ROUNDS else hint for hint in warning.hints),
         )
-        for warning in found
+        for warning in results
         if warning is not None
     ]

@@ -1,4 +1,4 @@
-"""What several ranks did in a round: together, and each."""
+"""Statistics of several ranks: their total, imbalance and the slowest rank."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from iobench.results.record import Record
 from iobench.results.stats import Estimate
 
 
-def together(measured: Sequence[Measured]) -> Measured:
-    """The ranks of a round as one: samples, bytes and processor seconds are sums, the time is the slowest's.
+NO_STRAGGLER = "no clear straggler"
 
-    What is of the machine itself is that of the first rank. Waits are means, opening and first batch those
-    of the last to have them.
+
+def total_of_ranks(measured: Sequence[Measured]) -> Measured:
+    """Combine the measurements of all ranks of a round.
+
+    Samples, bytes and CPU seconds are sums; the time is that of the slowest rank. Waits are means; opening
+    and first batch are maxima. Figures of the machine itself are those of the first rank.
     """
     if len(measured) == 1:
         return measured[0]
@@ -56,8 +59,8 @@ def _timing(timings: Sequence[TimingPart]) -> TimingPart:
         stages={name: statistics.fmean(one.get(name, 0.0) for one in stages) for name in stages[0]}
         if stages
         else None,
-        beside_s=_mean(one.beside_s for one in timings),
-        spans_s=_mean(one.spans_s for one in timings),
+        reader_threads_s=_mean(one.reader_threads_s for one in timings),
+        profiling_s=_mean(one.profiling_s for one in timings),
     )
 
 
@@ -66,66 +69,69 @@ def _processor(parts: Sequence[ProcessorPart]) -> ProcessorPart:
         cpu_s=sum(one.cpu_s for one in parts),
         major_faults=sum(one.major_faults for one in parts),
         steal_s=parts[0].steal_s,
-        pace_per_s=_mean(one.pace_per_s for one in parts),
+        cpu_speed_per_s=_mean(one.cpu_speed_per_s for one in parts),
     )
 
 
 def _sum(values: Iterable[int | None]) -> int | None:
-    """None where somebody does not know."""
+    """Return the sum; None where any value is unknown."""
     known = list(values)
     return None if None in known else sum(value for value in known if value is not None)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    """None where nobody knows."""
+    """Return the mean of the known values; None where there are none."""
     known = [value for value in values if value is not None]
     return statistics.fmean(known) if known else None
 
 
 @dataclass(frozen=True)
-class Slowest:
-    """The rank that took longest by median, and whether that is sure: its interval lies beyond all others."""
+class SlowestRank:
+    """The rank with the longest median time.
+
+    It is `significant` where its interval lies above the intervals of all other ranks.
+    """
 
     rank: int
     host: str
     seconds: Estimate  # of an epoch
-    sure: bool
+    significant: bool
 
     @property
-    def named(self) -> str:
-        """The rank and its host, if that is sure."""
-        return f"rank {self.rank} on {self.host}" if self.sure else "none surely"
+    def name(self) -> str:
+        """The rank and its host, where significant."""
+        return f"rank {self.rank} on {self.host}" if self.significant else NO_STRAGGLER
 
 
-def slowest(records: Sequence[Record]) -> Slowest | None:
-    """Of the ranks of some rounds of a case the one that the others wait for; None where there is but one."""
+def slowest_rank(records: Sequence[Record]) -> SlowestRank | None:
+    """Return the slowest rank over the rounds of a case; None with a single rank."""
     by_rank: dict[tuple[int, str], list[float]] = {}
     for record in records:
         for part in record.ranks or ():
             by_rank.setdefault((part.rank, part.host), []).append(part.own_s / record.timing.epochs)
     if not by_rank:
         return None
-    found = {rank: stats.estimate(values) for rank, values in by_rank.items()}
-    (rank, host), *others = sorted(found, key=lambda one: found[one].median, reverse=True)
-    own = found[rank, host]
-    ends = [found[other].high for other in others]
-    sure = own.low is not None and all(end is not None and end < own.low for end in ends)
-    return Slowest(rank, host, own, sure)
+    times = {rank: stats.estimate(values) for rank, values in by_rank.items()}
+    (rank, host), *others = sorted(times, key=lambda one: times[one].median, reverse=True)
+    own = times[rank, host]
+    ends = [times[other].high for other in others]
+    significant = own.low is not None and all(end is not None and end < own.low for end in ends)
+    return SlowestRank(rank, host, own, significant)
 
 
 def rates(record: Record) -> list[float] | None:
-    """Logical bytes per second of each rank by itself; None where there is but one."""
+    """Return the logical bytes per second of each rank; None with a single rank."""
     return [part.logical_bytes / part.own_s for part in record.ranks] if record.ranks else None
 
 
-def skew(record: Record) -> float | None:
-    """How many times as long the slowest rank takes as the median one."""
+def imbalance(record: Record) -> float | None:
+    """Return the time of the slowest rank over that of the median rank; None with a single rank."""
     seconds = [part.own_s for part in record.ranks or ()]
     return max(seconds) / statistics.median(seconds) if seconds else None
 
 
-def wait_share(record: Record) -> float | None:
-    """The part of the time that the ranks other than the slowest waited for it, their mean."""
+def straggler_wait_share(record: Record) -> float | None:
+    """Return the share of the time that the other ranks waited for the slowest, on average."""
     seconds = [part.own_s for part in record.ranks or ()]
     if len(seconds) < 2:
         return None
@@ -134,14 +140,14 @@ def wait_share(record: Record) -> float | None:
 
 
 def device_wait_share(record: Record) -> float:
-    """The part of the time that devices waited for batches, or for the slowest rank; mean of the ranks."""
+    """Return the share of the time that devices waited for batches or the slowest rank, on average."""
     timing = record.timing
     waits = [part.wait_s + timing.epochs_s - part.own_s for part in record.ranks or ()] or [timing.wait_s]
     return statistics.fmean(waits) / timing.epochs_s
 
 
-def where(record: Record) -> str | None:
-    """How many ranks on how many hosts, in words; None where there is but one."""
+def rank_layout(record: Record) -> str | None:
+    """Return the number of ranks and hosts in words; None with a single rank."""
     if not record.ranks:
         return None
     hosts = {(part.node, part.host) for part in record.ranks}

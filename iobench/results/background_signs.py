@@ -1,0 +1,106 @@
+"""Signs of background load: figures of other processes' work that cast doubt on a measurement."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from iobench.base import thresholds
+from iobench.base.units import bytes_text
+from iobench.results.parts import BackgroundPart
+from iobench.results.run_warning import RunWarning
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+class Frequency(NamedTuple):
+    """Number of turns in which a figure was above its threshold, and its highest value."""
+
+    turns: int
+    highest: float
+
+
+@dataclass(frozen=True)
+class BackgroundSign:
+    """A figure of background load that casts doubt on a measurement above a threshold."""
+
+    kind: str  # of its warning
+    message: str  # with the highest value as {}
+    hints: tuple[str, ...]
+    figure: Callable[[BackgroundPart], float | None]
+    threshold: float
+    text: Callable[[float], str] = _percent
+
+    def is_present(self, part: BackgroundPart) -> bool:
+        """Return whether the figure was above the threshold in a turn."""
+        value = self.figure(part)
+        return value is not None and value > self.threshold
+
+    def frequency(self, parts: Sequence[BackgroundPart | None]) -> Frequency | None:
+        """Return how often the figure was above the threshold; None where too seldom to matter."""
+        return frequency_above([self.figure(part) if part else None for part in parts], self.threshold)
+
+    def warning(
+        self, seen: Frequency, turns: int, unit: str = "rounds", cases: Sequence[str] = ()
+    ) -> RunWarning:
+        """Return the warning for so many of the turns, which are called `unit`."""
+        during = f" during {seen.turns} of {turns} {unit}" if turns > 1 else ""
+        return RunWarning(
+            self.kind,
+            self.message.format(self.text(seen.highest)) + during,
+            list(cases),
+            self.hints,
+            {"highest": seen.highest, "affected": seen.turns, unit: turns},
+        )
+
+
+CPU = BackgroundSign(
+    "background-cpu",
+    "other processes used up to {} of the CPU time",
+    ("find them with 'top', stop them, and measure again",),
+    lambda part: part.processors,
+    thresholds.BACKGROUND_CPU,
+)
+MEMORY = BackgroundSign(
+    "memory-pressure",
+    "memory was short: tasks waited for it up to {} of the time",
+    ("free memory", "prepare less data"),
+    lambda part: part.memory_stalled,
+    thresholds.MEMORY_STALLED,
+)
+STEAL = BackgroundSign(
+    "cpu-steal",
+    "the hypervisor gave up to {} of the CPU time to other machines",
+    ("measure again at another time",),
+    lambda part: part.steal,
+    thresholds.STEAL,
+)
+DISK = BackgroundSign(
+    "background-disk",
+    "other processes read up to {}/s from the same disk",
+    ("find them with 'pidstat -d 1', stop them, and measure again",),
+    lambda part: part.disk_bytes_per_s,
+    thresholds.BACKGROUND_DISK_BYTES_PER_S,
+    bytes_text,
+)
+SIGNS = (CPU, STEAL, DISK, MEMORY)
+
+
+def frequency_above(values: Sequence[float | None], threshold: float) -> Frequency | None:
+    """Return how often values were above a threshold.
+
+    None where these were too few to move a median (`thresholds.BACKGROUND_ROUNDS`).
+    """
+    above = [value for value in values if value is not None and value > threshold]
+    if not above or len(above) < thresholds.BACKGROUND_ROUNDS * len(values):
+        return None
+    return Frequency(len(above), max(above))
+
+
+def background_warnings(parts: Sequence[BackgroundPart], unit: str = "rounds") -> list[RunWarning]:
+    """Return a warning for each sign that was present in enough turns, which are called `unit`."""
+    frequencies = ((sign, sign.frequency(parts)) for sign in SIGNS)
+    return [sign.warning(seen, len(parts), unit) for sign, seen in frequencies if seen is not None]

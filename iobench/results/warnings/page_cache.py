@@ -1,0 +1,152 @@
+"""Warnings about the page cache: warm cases not read from memory, cold cases not read from disk."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from iobench.base.thresholds import BACKED_BYTES_PER_S, LOWER_CACHE_SPEEDUP, OPENING_SHARE, WARM_LIMIT
+from iobench.base.units import bytes_text, rate_text
+from iobench.results import cases
+from iobench.results.record import Record
+from iobench.results.warnings._check import Cases, Check, RunWarning, warm_cases
+
+
+def _lower_cache(groups: Cases) -> RunWarning | None:
+    """A cache below this kernel, such as a hypervisor's, served reads of cold rounds."""
+    probes = [
+        r.cache.lower_cache_p50_s for rounds in groups.values() for r in rounds if r.cache.lower_cache_p50_s
+    ]
+    if not probes or len(probes[0]) != 2 or not probes[0][0] > LOWER_CACHE_SPEEDUP * probes[0][1]:
+        return None
+    first, second = probes[0]
+    return RunWarning(
+        "lower-cache",
+        "a cache below this kernel keeps data: reads after the first round may have come from it",
+        hints=("prepare more data than it can hold", "treat the figures as cold for this kernel only"),
+        values={"first_p50_s": first, "second_p50_s": second},
+    )
+
+
+def _slow_memory(groups: Cases) -> RunWarning | None:
+    """Before cold rounds the hypervisor had to provide memory again, which takes time."""
+    rates = [
+        r.cache.prefault_bytes_per_s or BACKED_BYTES_PER_S for rounds in groups.values() for r in rounds
+    ]
+    slow = sum(rate < BACKED_BYTES_PER_S for rate in rates)
+    if not slow:
+        return None
+    return RunWarning(
+        "hypervisor-memory",
+        f"before {slow} of {len(rates)} rounds the hypervisor had to provide memory again, at "
+        f"{rate_text(min(rates))}B/s; iobench touched it before the clock started, a training job pays for it",
+        hints=("keep the machine busy", "give the virtual machine reserved memory"),
+        values={"rounds": len(rates), "affected": slow, "bytes_per_s": min(rates)},
+    )
+
+
+def _not_warm(groups: Cases) -> RunWarning | None:
+    """Less than 99 % of the files' pages were in memory before a round of a warm case."""
+    residency = {key: _least_residency(rounds) for key, rounds in warm_cases(groups).items()}
+    low = {key: value for key, value in residency.items() if value is not None and value < WARM_LIMIT}
+    if not low:
+        return None
+    return RunWarning(
+        "low-residency",
+        f"not warm: only {min(low.values()):.0%} of the pages were in memory before a round",
+        list(low),
+        ("free memory", "prepare less data"),
+        {"residency": min(low.values())},
+    )
+
+
+def _unknown_residency(groups: Cases) -> RunWarning | None:
+    """The residency of a warm case's files cannot be read by this user."""
+    unknown = [
+        key
+        for key, rounds in warm_cases(groups).items()
+        if _least_residency(rounds) is None and rounds[0].case["format"] != cases.OWN_DATA
+    ]
+    if not unknown:
+        return None
+    message = "residency unknown: the kernel does not show it to this user"
+    return RunWarning("unknown-residency", message, unknown, ("run as the owner of the files",))
+
+
+def _mixed_eviction(groups: Cases) -> RunWarning | None:
+    """Some hosts emptied the whole page cache, others evicted only the dataset's files."""
+    methods = {
+        key: record.cache.method
+        for key, rounds in groups.items()
+        for record in rounds
+        if record.cache.mode == "cold" and ", " in record.cache.method
+    }
+    if not methods:
+        return None
+    method = next(iter(methods.values()))
+    return RunWarning(
+        "mixed-eviction",
+        f"the page cache was emptied in different ways ({method}): only root can drop all of it; elsewhere "
+        "the file system's metadata stayed in memory",
+        list(methods),
+        ("run as root on all hosts, or on none",),
+        {"method": method},
+    )
+
+
+def _page_reclaim(groups: Cases) -> RunWarning | None:
+    """A warm case read from disk, because the kernel reclaimed pages during the run."""
+    allowed = 1 - WARM_LIMIT
+    read = {
+        key: statistics.median(r.disk.read_bytes or 0 for r in rounds)
+        for key, rounds in warm_cases(groups).items()
+        if (_least_residency(rounds) or 0) >= WARM_LIMIT
+        and statistics.median((r.disk.read_bytes or 0) / r.timing.logical_bytes for r in rounds) > allowed
+    }
+    if not read:
+        return None
+    return RunWarning(
+        "page-reclaim",
+        f"a warm round read {bytes_text(max(read.values()))} from disk: pages were reclaimed meanwhile",
+        list(read),
+        ("free memory",),
+        {"read_bytes": max(read.values())},
+    )
+
+
+def _read_on_open(groups: Cases) -> RunWarning | None:
+    """Opening read the data of a cold case before the clock started."""
+    shares = {
+        key: statistics.median(
+            (r.disk.opening_bytes or 0) * r.timing.epochs / r.timing.logical_bytes for r in rounds
+        )
+        for key, rounds in groups.items()
+        if rounds[0].cache.mode == "cold"
+    }
+    read = {key: share for key, share in shares.items() if share > OPENING_SHARE}
+    if not read:
+        return None
+    return RunWarning(
+        "read-on-open",
+        f"not cold: opening read up to {max(read.values()):.0%} of the data before the clock started",
+        list(read),
+        ("measure more data", "add the time of opening, which --json and the report show"),
+        {"share": max(read.values())},
+    )
+
+
+def _least_residency(rounds: Sequence[Record]) -> float | None:
+    values = [record.cache.residency for record in rounds]
+    known = [value for value in values if value is not None]
+    return min(known) if len(known) == len(values) else None
+
+
+CHECKS: tuple[Check, ...] = (
+    _lower_cache,
+    _slow_memory,
+    _not_warm,
+    _unknown_residency,
+    _mixed_eviction,
+    _page_reclaim,
+    _read_on_open,
+)
