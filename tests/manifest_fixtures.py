@@ -1,4 +1,4 @@
-"""A small dataset whose manifest tests edit."""
+"""A small dataset with a manifest for tests to edit."""
 
 import json
 

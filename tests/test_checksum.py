@@ -1,4 +1,4 @@
-"""The content checksum sees every change of a sample, and nothing of how samples arrive."""
+"""Content checksums change with every change of a sample, and not with batching or order."""
 
 import itertools
 
@@ -93,7 +93,7 @@ def test_order_matters_to_ordered_only(order):
 
 @quick
 @given(pair=st.lists(st.integers(0, 39), min_size=2, max_size=2, unique=True), name=st.sampled_from("xyz"))
-def test_a_field_that_wanders_to_another_sample_changes_the_content(pair, name):
+def test_a_field_that_moves_to_another_sample_changes_the_content(pair, name):
     batch = random_batch(PAIR)
     swapped = {**batch, name: batch[name].copy()}
     swapped[name][pair] = batch[name][pair[::-1]]
@@ -122,7 +122,7 @@ def test_two_flipped_sign_bits_of_a_sample_change_the_content(dtype, first, seco
     assert content(schema, changed) != content(schema, batch)
 
 
-def test_two_samples_that_change_places_with_the_same_label_are_told_by_ordered():
+def test_two_swapped_samples_with_the_same_label_change_the_ordered_checksum():
     batch = random_batch(PAIR)
     batch["y"][:] = 1
     swapped = rows(batch, [1, 0, *range(2, 40)])
@@ -138,7 +138,7 @@ def test_minus_zero_is_another_content_than_zero():
 
 
 def test_the_checksum_of_given_data_never_changes():
-    """Manifests of today must be readable by the iobench of tomorrow."""
+    """Existing manifests must stay valid in later versions of iobench."""
     schema = Schema(4, (Field("x", (3,), "uint16"), Field("y", (), "int64")))
     batch = {"x": np.arange(12, dtype=np.uint16).reshape(4, 3), "y": np.arange(4)}
     check = checksum(schema, batch)

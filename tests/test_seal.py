@@ -1,15 +1,14 @@
-"""Which files a manifest is of: generations, seals, what prepare may remove, and datasets of version 1."""
+"""Ties between manifests and files: generations, seals, and what prepare may remove."""
 
 import errno
 import fcntl
-import json
 import os
 import shutil
 
 import msgspec
 import pytest
 from conftest import numbers, tree
-from manifest_cases import refusal
+from kinds import kind
 
 import iobench
 from iobench.base.errors import (
@@ -44,18 +43,18 @@ class TestReading:
         prepare(tmp_path, seed=1, overwrite=True)  # of the same size
         (manifest.root / "manifest.json").write_bytes(before)
         for variant in manifest.artifacts:
-            with pytest.raises(CorruptArtifact, match="no such file"):
+            with pytest.raises(CorruptArtifact, check=kind("missing-file")):
                 Manifest.load(manifest.root).opener(variant)
 
     def test_a_folder_of_other_data_in_its_place_is_refused(self, manifest, tmp_path):
-        """Of the same size, and with the times of the files that were there."""
+        """Even if the sizes and times of the files are the same."""
         other = iobench.prepare(numbers(seed=1), ["npy"], data_dir=tmp_path, name="other")[0]
         for file, own in zip(other.files_of("npy"), manifest.files_of("npy"), strict=True):
             os.utime(file, ns=(0, own.stat().st_mtime_ns))
         shutil.rmtree(manifest.path_of("npy"))
         other.path_of("npy").rename(manifest.path_of("npy"))
         assert not manifest.unchanged("npy")
-        with pytest.raises(CorruptArtifact, match=r"expected checksum .*, found other content"):
+        with pytest.raises(CorruptArtifact, check=kind("other-content", path=manifest.path_of("npy"))):
             manifest.opener("npy")
 
     @pytest.mark.parametrize("content", [None, b"", b"{}", b"[" * 100_000, b"\xff"])
@@ -64,27 +63,27 @@ class TestReading:
         file.unlink()
         if content is not None:
             file.write_bytes(content)
-        with pytest.raises(CorruptArtifact, match="expected the seal of the artifact, found none"):
+        with pytest.raises(CorruptArtifact, check=kind("no-seal", path=file)):
             manifest.opener("npy")
         again, rows = prepare(tmp_path)
         assert [row.state for row in rows] == ["repaired", "present"]
         assert set(iobench.verify(again).values()) == {None}
 
-    def test_the_seal_is_of_the_schema_too(self, manifest, edit):
-        """A schema of as many bytes is known for another before a format opens the files."""
+    def test_the_seal_includes_the_schema(self, manifest, edit):
+        """A different schema of as many bytes is detected before a format opens the files."""
         edit(lambda body: body["fields"][0].update(dtype="int32"))
-        with pytest.raises(CorruptArtifact, match="samples"):
+        with pytest.raises(CorruptArtifact, check=kind("other-content")):
             Manifest.load(manifest.root).opener("npy")
 
 
 class TestReplacing:
-    def test_readers_go_on_with_the_old_while_the_new_is_written(self, manifest, tmp_path):
-        """Every artifact whole until the new one is listed; what is open then, beyond that."""
+    def test_readers_continue_with_the_old_while_the_new_is_written(self, manifest, tmp_path):
+        """Every artifact stays complete until the new one is listed; an open reader also after that."""
         opened, seen = {}, []
 
-        def look(what, done, total):
-            if what not in seen:
-                seen.append(what)
+        def look(activity, done, total):
+            if activity not in seen:
+                seen.append(activity)
                 assert set(iobench.verify(Manifest.load(manifest.root)).values()) == {None}
                 opened.setdefault("reader", manifest.opener("npy")())
 
@@ -92,12 +91,12 @@ class TestReplacing:
         assert len(seen) == 4
         with opened["reader"] as reader:
             assert reader.batch(slice(0, 203))["x"].tobytes() == numbers().arrays["x"].tobytes()
-        with pytest.raises(CorruptArtifact, match="no such file"):
+        with pytest.raises(CorruptArtifact, check=kind("missing-file")):
             manifest.opener("npy")
         assert content_of(new.opener("npy")).content == new.content != manifest.content
         assert_tidy(new)
 
-    def test_nothing_goes_before_the_last_is_verified(self, manifest, tmp_path, monkeypatch):
+    def test_nothing_is_removed_before_the_last_is_verified(self, manifest, tmp_path, monkeypatch):
         before = tree(manifest.root)
         monkeypatch.setattr(iobench.formats.type_of("lmdb"), "write", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
@@ -105,8 +104,8 @@ class TestReplacing:
         assert tree(manifest.root) == before
         assert_tidy(manifest)
 
-    def test_a_folder_keeps_its_seal_until_all_that_is_ours_in_it_is_gone(self, tmp_path, monkeypatch):
-        """Without it nobody would know later whose the rest is."""
+    def test_a_folder_keeps_its_seal_until_all_listed_files_are_gone(self, tmp_path, monkeypatch):
+        """Without the seal the owner of the remaining files would be unknown."""
         folder = tmp_path / "npy-11111111"
         (folder / "inner").mkdir(parents=True)
         (folder / "inner" / "a").write_text("ours")
@@ -147,7 +146,7 @@ class TestReplacing:
         source = numbers()
         prepared = iobench.prepare(source, ["npy", "lmdb"], data_dir=tmp_path, name="d")[0]
         source.arrays["x"][:2] = source.arrays["x"][1::-1].copy()  # their sum stays
-        with pytest.raises(WrongContent, match="use --overwrite"):
+        with pytest.raises(WrongContent, check=kind("source-changed")):
             iobench.prepare(source, ["hdf5"], data_dir=tmp_path, name="d")
         new = iobench.prepare(source, ["npy"], data_dir=tmp_path, name="d", overwrite=True)[0]
         assert list(new.artifacts) == ["npy"]
@@ -170,15 +169,15 @@ def _fail(*_):
 
 
 class TestSweeping:
-    def test_finished_folders_that_nothing_lists_go(self, manifest, tmp_path):
+    def test_finished_folders_that_are_not_listed_are_removed(self, manifest, tmp_path):
         stray = tmp_path / "npy-00000000"
         shutil.copytree(manifest.path_of("npy"), stray)
         stray = stray.rename(manifest.root / stray.name)
         seal.write(stray, msgspec.structs.replace(seal.read(stray), folder=stray.name))
         assert_tidy(prepare(tmp_path)[0])
 
-    def test_what_a_person_put_there_stays(self, manifest, tmp_path):
-        """A copy of an artifact, files beside and in one, links, and folders named like ours."""
+    def test_files_of_the_user_stay(self, manifest, tmp_path):
+        """A copy of an artifact, files next to and inside one, links, and folders with generated names."""
         root = manifest.root
         shutil.copytree(manifest.path_of("npy"), root / "npy-copy")
         shutil.copytree(manifest.path_of("npy"), tmp_path / "elsewhere")
@@ -214,55 +213,8 @@ class TestSweeping:
         assert (tmp_path / "mine" / "x").read_text() == "mine"
 
 
-class TestVersion1:
-    @pytest.fixture
-    def old(self, manifest):
-        """The dataset as it was made before folders had generations and seals."""
-        body = json.loads((manifest.root / "manifest.json").read_text())
-        body["manifest_version"] = 1
-        del body["logical_bytes"]
-        for variant, entry in body["artifacts"].items():
-            folder = manifest.root / entry.pop("folder")
-            (folder / seal.FILE_NAME).unlink()
-            folder.rename(manifest.root / variant)
-        (manifest.root / "manifest.json").write_text(json.dumps(body))
-        return Manifest.load(manifest.root)
-
-    def test_is_read_as_it_is(self, old):
-        assert iobench.verify(old) == {"npy": None, "lmdb": None}
-        assert old.path_of("npy") == old.root / "npy"
-        assert old.unchanged("npy")
-        assert all(file.is_file() for file in old.files_of("lmdb"))
-
-    def test_is_refused_where_the_files_cannot_hold_so_much(self, old, edit):
-        edit(lambda body: body.update(samples=10**12))
-        assert "bytes in its files for 28000000000000 of data" in refusal(old)
-
-    def test_is_extended_and_kept(self, old, tmp_path):
-        new, rows = prepare(tmp_path, ["npy", "lmdb", "memmap"])
-        assert [row.state for row in rows] == ["present", "present", "written"]
-        assert new.path_of("npy") == old.root / "npy"
-        assert_tidy(Manifest.load(old.root))
-
-    def test_is_repaired(self, old, tmp_path):
-        os.truncate(old.files_of("npy")[0], 10)
-        new, rows = prepare(tmp_path)
-        assert [row.state for row in rows] == ["repaired", "present"]
-        assert_tidy(new)
-
-    def test_is_replaced_whole(self, old, tmp_path):
-        assert_tidy(prepare(tmp_path, ["npy"], seed=1, overwrite=True)[0])
-
-    def test_of_which_a_folder_is_linked_to_elsewhere_leaves_that(self, old, tmp_path):
-        (old.root / "npy").rename(tmp_path / "elsewhere")
-        (old.root / "npy").symlink_to(tmp_path / "elsewhere")
-        before = tree(tmp_path / "elsewhere")
-        prepare(tmp_path, seed=1, overwrite=True)
-        assert tree(tmp_path / "elsewhere") == before
-
-
-def test_a_lock_that_was_removed_in_between_is_taken_anew(tmp_path, monkeypatch):
-    """Another prepare that fails removes the folder, its lock included, while this one waits for it."""
+def test_a_lock_that_was_removed_in_between_is_taken_again(tmp_path, monkeypatch):
+    """Another prepare that fails removes the folder with its lock while this one waits for it."""
     flock, calls = fcntl.flock, []
 
     def remove_first(lock, how):

@@ -1,4 +1,4 @@
-"""Text from outside, made fit to be shown."""
+"""Display of untrusted text."""
 
 import unicodedata
 
@@ -25,7 +25,7 @@ from iobench.base.text import listed, printable, reason, shortened
         ("", ""),
     ],
 )
-def test_what_a_terminal_would_obey_is_written_out(text, shown):
+def test_characters_that_a_terminal_interprets_are_escaped(text, shown):
     assert printable(text) == shown
 
 
@@ -46,8 +46,8 @@ def test_long_texts_and_lists_are_shortened():
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "line"),
     [(ValueError("a\nb"), "a"), (EOFError(), "EOFError"), (ValueError("x" * 999), "x" * 199 + "…")],
 )
-def test_an_error_is_its_first_line(error, said):
-    assert reason(error) == said
+def test_the_reason_is_the_first_line(error, line):
+    assert reason(error) == line

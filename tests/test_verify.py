@@ -1,4 +1,4 @@
-"""Verify names every artifact that is not what the manifest says, and no other."""
+"""Verify reports every artifact that differs from the manifest, and no other."""
 
 import os
 import shutil
@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 from conftest import Arrays, damage, image_arrays
+from kinds import kind
 
 import iobench
 from iobench.base.errors import (
@@ -17,13 +18,13 @@ from iobench.dataset.verify import verify_artifact
 
 
 def only_problem(manifest, variant):
-    """What verify says about the one artifact that was damaged."""
-    found = iobench.verify(manifest)
-    assert list(found) == list(manifest.artifacts)
-    assert [v for v, problem in found.items() if problem] == [variant]
-    assert "\n" not in found[variant]
-    assert str(manifest.path_of(variant)) in found[variant]
-    return found[variant]
+    """Return the error that verify reports for the only damaged artifact."""
+    damages = iobench.verify(manifest)
+    assert list(damages) == list(manifest.artifacts)
+    assert [v for v, error in damages.items() if error] == [variant]
+    assert "\n" not in str(damages[variant])
+    assert damages[variant].path.startswith(str(manifest.path_of(variant)))
+    return damages[variant]
 
 
 def largest(manifest, variant):
@@ -42,64 +43,65 @@ def test_a_touched_artifact_passes(own_images):
 
 
 @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
-def test_a_changed_byte_is_found(own_images, variant):
+def test_a_changed_byte_is_reported(own_images, variant):
     damage(largest(own_images, variant))
     only_problem(own_images, variant)
 
 
 @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
-def test_a_truncated_file_is_found(own_images, variant):
+def test_a_truncated_file_is_reported(own_images, variant):
     file = largest(own_images, variant)
     os.truncate(file, file.stat().st_size // 2)
-    assert f"{file}: expected" in only_problem(own_images, variant)
+    assert kind("wrong-size", path=file)(only_problem(own_images, variant))
 
 
 @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
-def test_a_missing_file_is_found(own_images, variant):
+def test_a_missing_file_is_reported(own_images, variant):
     largest(own_images, variant).unlink()
-    assert "no such file" in only_problem(own_images, variant)
+    assert kind("missing-file")(only_problem(own_images, variant))
 
 
 @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
-def test_a_missing_folder_is_found(own_images, variant):
+def test_a_missing_folder_is_reported(own_images, variant):
     shutil.rmtree(own_images.path_of(variant))
-    assert "no such file" in only_problem(own_images, variant)
+    assert kind("missing-file")(only_problem(own_images, variant))
 
 
 @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
 @pytest.mark.parametrize("content", [bytes, lambda size: b"?" * size], ids=["zeros", "text"])
-def test_an_overwritten_file_is_found(own_images, variant, content):
+def test_an_overwritten_file_is_reported(own_images, variant, content):
     file = largest(own_images, variant)
     file.write_bytes(content(file.stat().st_size))
     only_problem(own_images, variant)
 
 
 @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
-def test_the_artifact_of_other_data_is_found(own_images, tmp_path, variant):
+def test_the_artifact_of_other_data_is_reported(own_images, tmp_path, variant):
     arrays = image_arrays()
     arrays["y"] = arrays["y"][::-1]
     other, _ = iobench.prepare(
         Arrays(rows=len(arrays["y"]), **arrays), [variant], data_dir=tmp_path / "other"
     )
     shutil.copytree(other.path_of(variant), own_images.path_of(variant), dirs_exist_ok=True)
-    assert "other content" in only_problem(own_images, variant)
+    assert kind("other-content")(only_problem(own_images, variant))
 
 
-def test_samples_in_another_order_are_found(own_images):
+def test_samples_in_another_order_are_reported(own_images):
     for file in own_images.files_of("npy"):
         array = np.load(file)
         header = file.stat().st_size - array.nbytes
         file.write_bytes(file.read_bytes()[:header] + np.ascontiguousarray(array[::-1]).tobytes())
-    assert "samples in another order" in only_problem(own_images, "npy")
-    with pytest.raises(WrongContent, match="expected checksum"):
+    assert kind("other-order")(only_problem(own_images, "npy"))
+    expected = f"checksum {own_images.ordered:016x}"
+    with pytest.raises(WrongContent, check=kind("other-order", expected=expected)):
         verify_artifact(own_images, "npy")
 
 
 def test_each_of_several_damages_is_named(own_images):
     damage(largest(own_images, "npy"))
     largest(own_images, "hdf5").unlink()
-    found = iobench.verify(own_images)
-    assert {v for v, problem in found.items() if problem} == {"npy", "hdf5"}
+    damages = iobench.verify(own_images)
+    assert {v for v, error in damages.items() if error} == {"npy", "hdf5"}
 
 
 def test_a_variant_may_be_written_in_any_way(own_images):
@@ -107,9 +109,9 @@ def test_a_variant_may_be_written_in_any_way(own_images):
 
 
 def test_a_variant_that_is_not_prepared_is_named(own_images):
-    found = iobench.verify(own_images, ["npy", "lmdb:codec=lz4"])
-    assert found["npy"] is None
-    assert "lmdb:codec=lz4 is not prepared" in found["lmdb:codec=lz4"]
+    damages = iobench.verify(own_images, ["npy", "lmdb:codec=lz4"])
+    assert damages["npy"] is None
+    assert kind("not-prepared", expected="lmdb:codec=lz4")(damages["lmdb:codec=lz4"])
 
 
 def test_an_unknown_format_is_an_error(own_images):
@@ -127,8 +129,8 @@ def test_progress_reaches_all_bytes(own_images, capfd):
 
 
 @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
-def test_pages_of_zeros_are_found_and_end_nothing(own_images, variant):
-    """LMDB aborts its process on some of these: verify must outlive it."""
+def test_pages_of_zeros_are_reported_and_crash_nothing(own_images, variant):
+    """LMDB aborts its process on some of these; verify must survive that."""
     file = largest(own_images, variant)
     whole = file.read_bytes()
     for page in np.random.default_rng(0).integers(0, len(whole) // 4096, 8):

@@ -36,7 +36,7 @@ def parse_elements(text: str, item_bytes: int) -> int:
     shown = repr(shortened(text))
     match = re.fullmatch(r"\s*([0-9_.eE+-]+)\s*([A-Za-z]*)\s*", text)
     unit = match[2] if match else ""
-    hint = "write a number of elements like 1e7, or bytes like 4GiB or 500MB"
+    hint = "write elements like 1e7, or bytes like 4GiB or 500MB"
     if match is None or (unit and unit not in _BYTES):
         units = f"; units are {', '.join(_BYTES)}" if unit else ""
         raise InvalidSettings(f"{shown} is not a size", kind="invalid-size", hint=hint + units)
@@ -91,10 +91,13 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise InvalidSettings(f"{shown} has an axis of size 0", kind="invalid-shape")
     if len(parts) > MAX_AXES:
         raise InvalidSettings(
-            f"shape {shown}", kind="too-many-axes", expected=f"at most {MAX_AXES} axes", found=len(parts)
+            f"{shown} has too many axes",
+            kind="too-many-axes",
+            expected=f"at most {MAX_AXES} axes",
+            found=len(parts),
         )
     if max(map(len, parts)) > MAX_DIGITS or math.prod(map(int, parts)) >= 10**MAX_DIGITS:
-        raise InvalidSettings(f"shape {shown} has more elements than fit on any disk", kind="out-of-range")
+        raise InvalidSettings(f"{shown} has more elements than fit on any disk", kind="out-of-range")
     return tuple(map(int, parts))
 
 
