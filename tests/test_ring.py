@@ -1,4 +1,4 @@
-"""A slot of a ring is used again when, and only when, nothing over it is left."""
+"""A slot of a ring is reused if and only if no reference to it is left."""
 
 import gc
 import sys
@@ -18,7 +18,7 @@ SLOT = 3 * PAGE
 
 
 class Memory:
-    """Allocates slots, and says how many there have been and which one an array is in."""
+    """Allocates slots, and knows their number and the slot of an array."""
 
     def __init__(self):
         self.slots = []
@@ -130,7 +130,7 @@ def test_there_is_always_another_slot_and_at_most_so_many_wait(memory):
 
 
 @given(st.integers(1, SLOT), st.integers(0, PAGE))
-def test_a_slot_begins_at_the_byte_of_a_page_that_is_asked_for(count, page_offset):
+def test_a_slot_begins_at_the_requested_page_offset(count, page_offset):
     array = Ring(SLOT, 1, Memory()).take(count, page_offset)
     assert array.shape == (count,)
     assert (address_of(array) - page_offset) % PAGE == 0
@@ -138,7 +138,7 @@ def test_a_slot_begins_at_the_byte_of_a_page_that_is_asked_for(count, page_offse
     assert array.flags.c_contiguous
 
 
-def test_giving_a_slot_back_runs_no_python_code_in_which_a_signal_would_be_lost(memory):
+def test_returning_a_slot_runs_no_python_code(memory):
     ring, calls = Ring(SLOT, 2, memory), []
     held = torch.from_numpy(ring.take(SLOT))[3:9]
     sys.setprofile(lambda frame, event, argument: calls.append(frame.f_code) if event == "call" else None)

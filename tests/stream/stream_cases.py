@@ -1,4 +1,4 @@
-"""What the tests of StreamLoader have in common: the ways it reads, what is right, and what may be left."""
+"""Shared cases of the tests of StreamLoader: ways of reading, expected batches, checks for leaks."""
 
 import os
 import pickle
@@ -14,11 +14,11 @@ from iobench import Manifest, StreamLoader
 from iobench.loading.order import ORDERS, Order
 from iobench.testing.loaders import in_use
 
-# one or two for each way in which samples lie: strided, chunked, listed, encoded
+# one or two for each placement: strided, chunked, listed, encoded
 PLACED = ("npy", "memmap", "hdf5:chunk_bytes=0", "hdf5", "lmdb")
 VARIANTS = (*PLACED, "hdf5:compression=gzip", "lmdb:codec=lz4")
 DIRECT = [(name, True) for name in PLACED]
-# two direct ways stand for all: to end their queues takes the kernel 50 ms each
+# two direct ways stand for all: the kernel takes 50 ms to destroy each of their queues
 WAYS = [*((name, None) for name in VARIANTS), DIRECT[2], DIRECT[-1]]
 
 SAMPLES, BATCH = 203, 16
@@ -29,7 +29,7 @@ every_variant = pytest.mark.parametrize("name", VARIANTS)
 every_placed = pytest.mark.parametrize("name", PLACED)
 every_way = pytest.mark.parametrize(("name", "direct"), WAYS)
 every_direct_way = pytest.mark.parametrize(("name", "direct"), DIRECT)
-# slices of rows, and indices: blocks are indices, too
+# slices of rows, and indices; block order has indices as well
 either_order = pytest.mark.parametrize("order", ["sequential", "random"])
 every_order = pytest.mark.parametrize("order", ORDERS)
 
@@ -45,7 +45,7 @@ def wide_arrays(samples=41):
 
 
 def loader(dataset, name, **options):
-    """A StreamLoader over a manifest or a folder, with small batches, blocks and windows."""
+    """Return a StreamLoader over a manifest or a folder, with small batches, blocks and windows."""
     manifest = dataset if isinstance(dataset, Manifest) else Manifest.load(dataset)
     options = {"batch_size": BATCH, **options}
     block_bytes = BLOCK_ROWS * manifest.schema.sample_bytes
@@ -55,45 +55,45 @@ def loader(dataset, name, **options):
 
 
 def rows_of(order, epoch=0, samples=SAMPLES, **options):
-    """The rows of each batch that `loader` should give."""
+    """Return the expected rows of each batch of `loader`."""
     blocks = {"block_rows": BLOCK_ROWS, "window_batches": WINDOW}
     result = Order(order, **{"batch_size": BATCH, **blocks, **options}).batches(samples, epoch)
     return [np.arange(samples)[rows] for rows in result]
 
 
-def assert_batches(found, source, rows):
-    """The batches hold these rows of these fields of the source, in memory of their own shape."""
-    found = list(found)
-    assert len(found) == len(rows)
-    for batch, expected in zip(found, rows, strict=True):
+def assert_batches(batches, source, rows):
+    """Assert that batches hold these rows of the source's fields, in memory of their own shape."""
+    batches = list(batches)
+    assert len(batches) == len(rows)
+    for batch, expected in zip(batches, rows, strict=True):
         assert list(batch) == list(source)
         for name, tensor in batch.items():
             np.testing.assert_array_equal(tensor.numpy(), source[name][expected], strict=True)
 
 
 def labels(batches, field="y"):
-    """The labels of each batch, as plain lists."""
+    """Return the labels of each batch as lists."""
     return [batch[field].tolist() for batch in batches]
 
 
 def data_file(root, name):
-    """The largest file of a variant."""
+    """Return the largest file of a variant."""
     return max(Manifest.load(root).files_of(name), key=lambda file: file.stat().st_size)
 
 
 def our_threads():
-    """The names of the threads that iobench has running."""
+    """Return the names of iobench's running threads."""
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("iobench-")]
 
 
 def assert_nothing_left(root):
-    """No thread of ours runs, and no file of the dataset is open or mapped."""
+    """Assert that no thread of iobench runs, and no file of the dataset is open or mapped."""
     assert our_threads() == []
     assert in_use(root) == set()
 
 
 def in_child(action, seconds=30):
-    """What a call gives in a child process; the test fails where the child fails, hangs or is killed."""
+    """Call `action` in a child process and return its result; fail the test if the child fails or hangs."""
     reading, writing = os.pipe()
     sys.stdout.flush()
     if not (child := os.fork()):
@@ -101,7 +101,7 @@ def in_child(action, seconds=30):
         signal.alarm(seconds)
         try:
             answer = (True, action())
-        except BaseException:  # noqa: BLE001 - the parent tells
+        except BaseException:  # noqa: BLE001 - reported by the parent
             answer = (False, traceback.format_exc())
         with open(writing, "wb") as pipe:
             pickle.dump(answer, pipe)

@@ -1,4 +1,4 @@
-"""The datasets that the tests of StreamLoader read; a plugin, because there is one conftest.py only."""
+"""Datasets of the tests of StreamLoader; a plugin, because only one conftest.py exists."""
 
 import os
 import shutil
@@ -13,31 +13,31 @@ from iobench.loading.stream import direct_reader as direct_reads
 
 @pytest.fixture(scope="session")
 def pictures(tmp_path_factory):
-    """Small images with labels in every variant; not to be changed."""
+    """Prepare small images with labels in every variant; read-only."""
     return prepared(tmp_path_factory.mktemp("pictures"), image_arrays(SAMPLES), VARIANTS)
 
 
 @pytest.fixture(scope="session")
 def every_kind(tmp_path_factory):
-    """All dtypes in every variant."""
+    """Prepare all dtypes in every variant."""
     return prepared(tmp_path_factory.mktemp("kinds"), every_dtype_arrays(), VARIANTS)
 
 
 @pytest.fixture(scope="session")
 def vectors(tmp_path_factory):
-    """16 MiB of vectors labelled with their row, in every variant."""
+    """Prepare 16 MiB of vectors labelled with their row, in every variant."""
     return prepared(tmp_path_factory.mktemp("vectors"), vector_arrays(), VARIANTS)
 
 
 @pytest.fixture(scope="session")
 def wide(tmp_path_factory):
-    """Few samples of three pages each, in every variant that is read directly."""
+    """Prepare a few samples of three pages each, in every variant with direct reads."""
     return prepared(tmp_path_factory.mktemp("wide"), wide_arrays(), PLACED)
 
 
 @pytest.fixture
 def own(request, pictures, tmp_path):
-    """A copy of `pictures` for a test that damages it: the folder of the variant `name` only."""
+    """Copy the variant `name` of `pictures` for a test that damages it."""
     name, root = request.node.callspec.params["name"], tmp_path / "own"
     shutil.copytree(pictures.path_of(name), root / pictures.path_of(name).name)
     shutil.copy(pictures.root / "manifest.json", root)
@@ -46,14 +46,14 @@ def own(request, pictures, tmp_path):
 
 @pytest.fixture
 def real_direct(request, monkeypatch, tmp_path):
-    """Direct reads go to the disk, however small the field is."""
+    """Make direct reads go to the disk for fields of any size."""
     if request.node.callspec.params.get("direct"):
         require_disk(tmp_path)
     monkeypatch.setattr(direct_reads, "SMALL_BYTES", 0)
 
 
 class LoopDisk:
-    """A small file system on a loop device, whose reads fail from `fail` on."""
+    """A small file system on a loop device, whose reads fail after `fail`."""
 
     def __init__(self, folder):
         self.path, self._backing = folder / "disk", folder / "backing"
@@ -72,7 +72,7 @@ class LoopDisk:
                 pytest.skip(f"no loop device here: {getattr(error, 'stderr', '') or error}")
 
     def fail(self, files):
-        """Cut what is behind the device, and drop of these files what no map holds in memory."""
+        """Truncate the file behind the device, and evict the unmapped pages of these files."""
         for file in files:
             descriptor = os.open(file, os.O_RDONLY)
             os.fsync(descriptor)
@@ -83,13 +83,13 @@ class LoopDisk:
         os.close(backing)
 
     def close(self):
-        """Give the device back."""
+        """Unmount the file system."""
         subprocess.run(["umount", str(self.path)], check=True, capture_output=True)
 
 
 @pytest.fixture
 def loop_disk(tmp_path):
-    """A disk that can be made to fail."""
+    """Return a disk that can be made to fail."""
     disk = LoopDisk(tmp_path)
     yield disk
     disk.close()

@@ -1,4 +1,4 @@
-"""Batches that are read together: as one array of rows, without a copy where they follow each other."""
+"""Batches read together are one array of rows, without a copy if they are adjacent."""
 
 import numpy as np
 import pytest

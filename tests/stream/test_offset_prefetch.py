@@ -1,4 +1,4 @@
-"""Where an epoch's rows lie, found ahead of who gathers them: right for its own rows, nothing for others."""
+"""Offsets of an epoch's rows computed ahead: right for its own rows, unknown for others."""
 
 import threading
 import time
@@ -24,9 +24,9 @@ def squares(rows):
     return rows * rows
 
 
-def finished(found):
-    found._thread.join()
-    return found
+def finished(prefetch):
+    prefetch._thread.join()
+    return prefetch
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def small_pieces(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["random", "block"])
 @pytest.mark.parametrize("start", [0, 5])
-def test_of_each_batch_and_of_batches_together_it_says_what_was_found(kind, start):
+def test_offsets_of_batches_and_of_joined_batches_are_right(kind, start):
     batches = batches_of(kind)[start:]
     result = finished(OffsetPrefetch({"x": squares, "y": np.negative}, batches))
     for rows in (*batches, joined_view(batches[2:9]), joined_view(batches)):
@@ -44,7 +44,7 @@ def test_of_each_batch_and_of_batches_together_it_says_what_was_found(kind, star
         np.testing.assert_array_equal(result.of("y", rows), -rows)
 
 
-def test_of_rows_that_are_not_the_epochs_it_says_nothing():
+def test_offsets_of_rows_outside_the_epoch_are_unknown():
     batches = batches_of()
     result = finished(OffsetPrefetch({"x": squares}, batches[3:]))
     others = (
@@ -58,7 +58,7 @@ def test_of_rows_that_are_not_the_epochs_it_says_nothing():
     assert [result.of("x", rows) for rows in others] == [None] * len(others)
 
 
-def test_what_is_not_found_yet_is_not_waited_for():
+def test_offsets_not_yet_computed_are_not_awaited():
     begun, go_on = threading.Event(), threading.Event()
 
     def slow(rows):
@@ -76,7 +76,7 @@ def test_what_is_not_found_yet_is_not_waited_for():
     np.testing.assert_array_equal(finished(result).of("x", batches[20]), squares(batches[20]))
 
 
-def test_it_can_be_ended_before_it_is_through():
+def test_it_can_be_stopped_early():
     calls = []
 
     def slow(rows):
@@ -90,32 +90,32 @@ def test_it_can_be_ended_before_it_is_through():
     assert not result._thread.is_alive()
 
 
-def test_what_cannot_be_found_is_left_to_who_gathers_it(recwarn):
+def test_an_error_while_locating_is_left_to_the_gathering_thread(recwarn):
     def broken(rows):
         raise OSError("gone")
 
     batches = batches_of()
     result = finished(OffsetPrefetch({"x": broken}, batches))
     assert result.of("x", batches[0]) is None
-    assert not recwarn.list  # as pytest tells of a thread that ends by an error
+    assert not recwarn.list  # pytest would warn about a thread that ends by an error
 
 
 @pytest.mark.parametrize(
     "batches", [[], [slice(0, 5), slice(5, 9)], [np.arange(5), np.arange(5)]], ids=["none", "slices", "apart"]
 )
-def test_where_there_is_nothing_to_find_there_is_no_thread(batches):
+def test_without_rows_to_locate_there_is_no_thread(batches):
     result = OffsetPrefetch({"x": squares}, batches)
     assert result._thread.ident is None
     result.stop()
 
 
-def test_more_rows_than_fit_in_memory_are_found_as_they_are_gathered(monkeypatch):
+def test_more_rows_than_fit_in_memory_are_located_while_gathering(monkeypatch):
     monkeypatch.setattr(offset_prefetch, "MAX_LISTED", SAMPLES - 1)
     assert OffsetPrefetch({"x": squares}, batches_of())._thread.ident is None
 
 
 @pytest.mark.parametrize("uneven", [0, 1], ids=["elements", "any byte"])
-def test_a_reader_gathers_by_what_was_found(tmp_path, uneven):
+def test_a_reader_gathers_by_prefetched_offsets(tmp_path, uneven):
     width = 8
     gap = np.arange(SAMPLES)[::-1] * uneven
     rows = np.random.default_rng(0).integers(0, 256, (SAMPLES, width), dtype=np.uint8)

@@ -1,4 +1,4 @@
-"""Rows at random are asked for in the epoch's order where that is worth it, so far ahead and no farther."""
+"""Shuffled rows are requested in the epoch's order if that pays off, a bounded number ahead."""
 
 import os
 import threading
@@ -32,7 +32,7 @@ IN_BLOCKS = [
 
 
 def places(folder, samples=SAMPLES, **widths):
-    """Fields in a file each; those whose names begin alike, as in x_image and x_label, in records of one."""
+    """Lay out one file per field; fields with a common prefix, as x_image and x_label, share records."""
     schema = Schema(samples, tuple(Field(name, (width,), "uint8") for name, width in widths.items()))
     result = {}
     for name, width in widths.items():
@@ -46,7 +46,7 @@ def places(folder, samples=SAMPLES, **widths):
 
 
 @pytest.mark.parametrize(
-    ("widths", "batches", "asked"),
+    ("widths", "batches", "requested"),
     [
         ({"x": IMAGE}, AT_RANDOM, {"x"}),
         ({"x": IMAGE, "y": LABEL}, AT_RANDOM, {"x"}),
@@ -57,16 +57,14 @@ def places(folder, samples=SAMPLES, **widths):
     ],
     ids=["images", "labels apart", "labels among them", "vectors", "vectors in blocks", "vectors and labels"],
 )
-def test_what_lies_in_long_stretches_is_asked_for_and_the_rest_is_not(
-    tmp_path, monkeypatch, widths, batches, asked
-):
+def test_only_fields_in_long_ranges_are_requested(tmp_path, monkeypatch, widths, batches, requested):
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 4 << 20)
     laid = RowAddresses(*places(tmp_path, 16 * SAMPLES, **widths))
-    assert set(ReadaheadWindow(laid, batches).fields) == asked
+    assert set(ReadaheadWindow(laid, batches).fields) == requested
 
 
-@pytest.mark.parametrize(("stored", "asked"), [(200, set()), (60_000, {"x"})])
-def test_blocks_are_asked_for_where_they_are_large(tmp_path, monkeypatch, stored, asked):
+@pytest.mark.parametrize(("stored", "requested"), [(200, set()), (60_000, {"x"})])
+def test_large_blocks_are_requested(tmp_path, monkeypatch, stored, requested):
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1 << 20)
     path, count = tmp_path / "blocks", SAMPLES // 2
     with open(path, "wb") as file:
@@ -74,7 +72,7 @@ def test_blocks_are_asked_for_where_they_are_large(tmp_path, monkeypatch, stored
     numbers = np.arange(count)
     table = Blocks(("x",), (path,), numbers * 2, numbers * 0, numbers * 70_000, numbers * 0 + stored, None)
     schema = Schema(SAMPLES, (Field("x", (50_000,), "uint8"),))
-    assert set(ReadaheadWindow(BlockAddresses(schema, [table]), AT_RANDOM).fields) == asked
+    assert set(ReadaheadWindow(BlockAddresses(schema, [table]), AT_RANDOM).fields) == requested
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=30), st.integers(1, 12))
@@ -98,7 +96,7 @@ def test_pieces_are_all_rows_after_the_first_batch_in_their_order(tmp_path_facto
 
 @pytest.fixture
 def images(tmp_path):
-    """Cold images and their labels, with what is right."""
+    """Return cold images and their labels, with their content."""
     samples = 200
     schema, result = places(tmp_path, samples, x=100_000, y=LABEL)
     rows = {
@@ -112,8 +110,8 @@ def images(tmp_path):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Bytes that the thread has asked the kernel for."""
+def requested(monkeypatch):
+    """Return the sizes of the thread's requests to the kernel."""
     result, advise = [], os.posix_fadvise
 
     def noting(descriptor, offset, count, advice):
@@ -125,7 +123,7 @@ def asked(monkeypatch):
     return result
 
 
-def test_no_more_is_asked_for_than_so_far_ahead_of_what_was_taken(images, asked, monkeypatch):
+def test_requests_are_a_bounded_number_of_rows_ahead(images, requested, monkeypatch):
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 1_000_000)  # ten rows
     monkeypatch.setattr(readahead, "REQUESTED_BYTES", 3_000_000)  # thirty
     schema, result, rows = images
@@ -137,12 +135,12 @@ def test_no_more_is_asked_for_than_so_far_ahead_of_what_was_taken(images, asked,
             for name, array in rows.items():
                 np.testing.assert_array_equal(read[name], array[batch])
             taken = 10 * max(number, 1)
-            assert sum(asked) < (taken + 30 + 10 + 10) * 110_000  # one piece more, and ends of pages
-        assert sum(asked) > 150 * 100_000
+            assert sum(requested) < (taken + 30 + 10 + 10) * 110_000  # one piece more, and ends of pages
+        assert sum(requested) > 150 * 100_000
 
 
-def test_rows_are_taken_only_after_they_were_asked_for(images, asked, monkeypatch):
-    """A page that nobody has asked for is read alone, while whoever touches it waits."""
+def test_rows_are_taken_only_after_their_request(images, requested, monkeypatch):
+    """A page that was not requested would be read alone, while the accessing thread waits."""
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 600_000)
     schema, result, _ = images
     batches, seen = np.array_split(np.random.default_rng(3).permutation(200), 20), []
@@ -154,7 +152,7 @@ def test_rows_are_taken_only_after_they_were_asked_for(images, asked, monkeypatc
         advise(*arguments)
 
     def noting(self, name, rows, target):
-        seen.append(sum(asked))
+        seen.append(sum(requested))
         read_each(self, name, rows, target)
 
     monkeypatch.setattr(os, "posix_fadvise", slowly)
@@ -163,11 +161,11 @@ def test_rows_are_taken_only_after_they_were_asked_for(images, asked, monkeypatc
         reader.read_ahead(batches)
         for number, batch in enumerate(batches):
             reader.batch(batch)
-            assert seen[-1] >= 10 * number * 100_000 * 0.9  # neighbours are asked for once
+            assert seen[-1] >= 10 * number * 100_000 * 0.9  # neighbours are requested once
 
 
 @pytest.mark.parametrize("read_ahead", [None, 64, 512])
-def test_no_request_is_larger_than_what_the_kernel_reads_of_one(images, monkeypatch, read_ahead):
+def test_no_request_is_larger_than_the_kernels_readahead(images, monkeypatch, read_ahead):
     monkeypatch.setattr(readahead, "read_ahead_kib", lambda path: read_ahead)
     counts = []
     monkeypatch.setattr(os, "posix_fadvise", lambda file, offset, count, advice: counts.append(count))
@@ -179,8 +177,8 @@ def test_no_request_is_larger_than_what_the_kernel_reads_of_one(images, monkeypa
     assert sum(counts) >= 200 * 100_000
 
 
-def test_all_that_is_asked_for_comes_into_the_cache(tmp_path, monkeypatch):
-    """However far it byte_ranges: of one request, the kernel reads no more than its read-ahead."""
+def test_all_requested_rows_come_into_the_cache(tmp_path, monkeypatch):
+    """The kernel reads no more than its readahead per request, so long ranges need several."""
     monkeypatch.setattr(readahead_window, "PIECE_BYTES", 40_000_000)
     schema, result = places(tmp_path, 2000, x=40_000)
     (tmp_path / "x").write_bytes(np.random.default_rng(0).bytes(80_000_000))
@@ -206,7 +204,7 @@ def test_blocks_of_the_first_batch_are_decoded_by_several_threads(tmp_path, monk
         if len(threads) > 1:
             two.set()
         in_time.append(two.wait(10))
-        two.set()  # one that waits for nobody is enough
+        two.set()  # one thread that does not wait is enough
         decode(self, *arguments)
 
     monkeypatch.setattr(BlockReader, "_decode", together)

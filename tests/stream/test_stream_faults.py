@@ -9,6 +9,7 @@ import time
 import pytest
 import torch
 from conftest import image_arrays
+from kinds import kind
 from stream_cases import (
     SAMPLES,
     VECTORS,
@@ -45,14 +46,14 @@ pytest_plugins = ("stream_fixtures",)
 SOURCE = image_arrays(SAMPLES)
 
 
-class Unheard(Exception):
-    """An error that only the training script knows."""
+class UserError(Exception):
+    """An exception class of the training script."""
 
     def __init__(self, one, two):
         super().__init__(one, two)
 
 
-# What a transform does
+# Transforms
 
 
 @every_way
@@ -80,11 +81,11 @@ def test_a_transform_gets_each_batch_once_in_host_memory_and_may_change_its_shap
 def test_the_error_of_a_transform_comes_after_the_batches_before_it(vectors, name, direct, at):
     def transform(batch):
         if batch["y"][0] == at * 64:
-            raise Unheard(1, 2)
+            raise UserError(1, 2)
         return batch
 
     one, result = loader(vectors, name, direct=direct, batch_size=64, transform=transform), []
-    with pytest.raises(Unheard, match="1, 2"):
+    with pytest.raises(UserError, match="1, 2"):
         result.extend(batch["y"][0].item() // 64 for batch in one)
     assert result == list(range(at))
     assert_nothing_left(vectors.root)
@@ -103,7 +104,7 @@ def test_the_error_of_a_transform_comes_after_the_batches_before_it(vectors, nam
         SystemExit(3),
     ],
 )
-def test_the_error_of_a_transform_is_what_it_raised(pictures, error):
+def test_the_error_of_a_transform_is_raised_unchanged(pictures, error):
     def transform(batch):
         raise error
 
@@ -119,18 +120,18 @@ def test_the_error_of_a_transform_is_what_it_raised(pictures, error):
         (None, "NoneType"),
         ([torch.zeros(1)], "list"),
         (torch.zeros(1), "Tensor"),
-        ({"x": torch.zeros(1), "y": 3}, "'y' is int"),
-        ({"x": SOURCE["x"]}, "'x' is ndarray"),
+        ({"x": torch.zeros(1), "y": 3}, "'y'.* int"),
+        ({"x": SOURCE["x"]}, "'x'.* ndarray"),
     ],
 )
 def test_a_transform_that_returns_no_tensors_is_named(pictures, made, named):
-    with pytest.raises(LoaderFailed, match=f"transform returned .*{named}") as caught:
+    with pytest.raises(LoaderFailed, check=kind("invalid-transform"), match=named) as caught:
         list(loader(pictures, "npy", transform=lambda batch: made))
     assert "\n" not in str(caught.value)
     assert_nothing_left(pictures.root)
 
 
-# An epoch that is left before its end
+# Epochs left before their end
 
 
 @every_way
@@ -163,7 +164,7 @@ def test_an_epoch_over_cold_files_that_is_left_leaves_nothing_behind(vectors, na
 
 @pytest.fixture
 def pieces(monkeypatch, by_file):
-    """What is read ahead of the cache, slowly and in 256 pieces: one entry for each that was read."""
+    """Slow down readahead in 256 pieces; return a list with one entry per piece read."""
     read, pieces = os.preadv, []
 
     def slowly(*arguments):
@@ -179,7 +180,7 @@ def pieces(monkeypatch, by_file):
 @either_order
 def test_leaving_does_not_wait_until_all_is_read_ahead(vectors, pieces, name, order):
     with vectors.opener(name)() as reader:
-        reader.placement()  # a walk over the files, once
+        reader.placement()  # builds an index, once
     one = loader(vectors, name, order=order, batch_size=64, fields=["x"], threads=1)
     page_cache.evict(vectors.files_of(name))
     pieces.clear()
@@ -190,7 +191,7 @@ def test_leaving_does_not_wait_until_all_is_read_ahead(vectors, pieces, name, or
 
 @every_order
 def test_the_first_batch_does_not_wait_until_all_is_read_ahead(monkeypatch, vectors, pieces, order):
-    as_a_read_begins(monkeypatch, lambda: time.sleep(0.1))  # the other threads go before the first batch's
+    as_a_read_begins(monkeypatch, lambda: time.sleep(0.1))  # the other threads overtake the first batch's
     page_cache.evict(vectors.files_of("npy"))
     one = loader(vectors, "npy", order=order, batch_size=64, fields=["x"], threads=3)
     with contextlib.closing(iter(one)) as batches:
@@ -222,9 +223,7 @@ def test_a_signal_ends_a_loop_that_waits_for_a_batch(pictures, name, direct):
 @every_way
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.usefixtures("real_direct")
-def test_what_goes_wrong_while_an_epoch_is_opened_leaves_nothing_behind(
-    monkeypatch, pictures, name, direct, error
-):
+def test_an_error_while_an_epoch_is_opened_leaves_nothing_behind(monkeypatch, pictures, name, direct, error):
     def refuse(*_):
         raise error
 
@@ -237,7 +236,7 @@ def test_what_goes_wrong_while_an_epoch_is_opened_leaves_nothing_behind(
     in_child(begin)
 
 
-# Files and disks that fail
+# Failing files and disks
 
 
 def truncate(file):
@@ -285,7 +284,7 @@ def test_a_file_that_changes_during_an_epoch_is_named(own, name, direct, change)
 
 
 def as_a_read_begins(monkeypatch, happen):
-    """Have something happen once, when a backend has begun to read and its reader has not."""
+    """Call `happen` once, after a backend has begun to read and before its reader does."""
     read, readers = Reader.read, []
 
     def then(self, rows, out):
@@ -358,10 +357,10 @@ def broken(*_):
 @either_order
 @pytest.mark.usefixtures("by_file")
 def test_a_disk_that_fails_ahead_of_the_cache_is_one_line(monkeypatch, vectors, name, order):
-    one = loader(vectors, name, order=order)  # which reads files to check them
+    one = loader(vectors, name, order=order)  # reads files to check them
     page_cache.evict(vectors.files_of(name))
     monkeypatch.setattr(os, "preadv", broken)
-    with pytest.raises(LoaderFailed, match=r"(?s)reading .*Input/output error") as caught:
+    with pytest.raises(LoaderFailed, check=kind("read-error")) as caught:
         list(one)
     assert "\n" not in str(caught.value)
     assert_nothing_left(vectors.root)
@@ -377,7 +376,7 @@ def test_a_disk_that_fails_past_the_cache_is_one_line(monkeypatch, pictures, nam
         return [(slot, number, place, -errno.EIO) for slot, number, place, _ in collected(self, *arguments)]
 
     monkeypatch.setattr(ReadQueue, "_collected", failing)
-    with pytest.raises(LoaderFailed, match=r"(?s)reading .*Input/output error") as caught:
+    with pytest.raises(LoaderFailed, check=kind("read-error")) as caught:
         list(loader(pictures, name, order=order, direct=direct))
     assert "\n" not in str(caught.value)
     assert_nothing_left(pictures.root)
@@ -385,14 +384,14 @@ def test_a_disk_that_fails_past_the_cache_is_one_line(monkeypatch, pictures, nam
 
 def test_a_disk_that_fails_while_an_epoch_is_opened_is_one_line(monkeypatch, pictures):
     monkeypatch.setattr(DirectReader, "_whole", broken)
-    with pytest.raises(LoaderFailed, match=r"reading .*Input/output error"):
+    with pytest.raises(LoaderFailed, check=kind("read-error")):
         list(loader(pictures, "npy", direct=True))
     assert_nothing_left(pictures.root)
 
 
 @pytest.fixture
 def failing(loop_disk, vectors):
-    """A copy of `vectors` on a disk that can be made to fail: its folder, and what makes it so."""
+    """Copy `vectors` to a disk that can be made to fail; return its folder and a function that does so."""
 
     def failing(name):
         root = loop_disk.path / "vectors"
@@ -422,18 +421,20 @@ def test_a_disk_that_fails_is_one_line_and_no_bus_error(monkeypatch, failing, na
     assert in_child(go_on) is LoaderFailed
 
 
-# Processes that fork
+# Forks
 
 
 @every_way
 @pytest.mark.usefixtures("real_direct")
-def test_a_fork_in_an_epoch_harms_nobody(pictures, name, direct):
+def test_a_fork_during_an_epoch_does_no_harm(pictures, name, direct):
     one = loader(pictures, name, direct=direct, order="random", batch_size=1)
     rows, result = rows_of("random", batch_size=1), []
 
     def child():
         assert_batches(one, SOURCE, rows)
-        with pytest.raises(LoaderFailed, match=rf"process {os.getppid()} .*child {os.getpid()}") as caught:
+        with pytest.raises(
+            LoaderFailed, check=kind("forked"), match=rf"{os.getppid()} .* {os.getpid()}"
+        ) as caught:
             list(batches)
         assert "\n" not in str(caught.value)
         assert_batches(one, SOURCE, rows_of("random", 1, batch_size=1))
@@ -447,7 +448,7 @@ def test_a_fork_in_an_epoch_harms_nobody(pictures, name, direct):
 
 
 @every_variant
-def test_forks_all_along_an_epoch_harm_nobody(vectors, name):
+def test_repeated_forks_during_an_epoch_do_no_harm(vectors, name):
     def child():
         with contextlib.suppress(LoaderFailed):  # none where the rest was there already
             list(batches)

@@ -32,12 +32,12 @@ MIB = 1 << 20
 
 @pytest.fixture
 def batch_by_batch(monkeypatch):
-    """Every batch has memory of its own, as large ones have."""
+    """Give every batch its own memory, as large ones have."""
     monkeypatch.setattr(pipeline, "GROUP_BYTES", 1)
 
 
 def anonymous():
-    """Bytes of memory that this process has to itself, less what allocators keep for others."""
+    """Return the bytes of this process's anonymous memory, without memory cached by malloc."""
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) << 10 for line in file if line.startswith("RssAnon"))
@@ -55,7 +55,7 @@ def test_batches_that_are_held_never_change(pictures, name, direct, order):
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(held=st.lists(st.integers(0, 50)), order=st.sampled_from(ORDERS), direct=st.sampled_from([None, True]))
 @pytest.mark.usefixtures("batch_by_batch")
-def test_whichever_batches_are_held_they_never_change(pictures, held, order, direct):
+def test_held_batches_never_change(pictures, held, order, direct):
     rows = rows_of(order, batch_size=4)
     one = loader(pictures, "npy", direct=direct, order=order, batch_size=4)
     retained = {number: batch for number, batch in enumerate(one) if number in held}
@@ -63,7 +63,7 @@ def test_whichever_batches_are_held_they_never_change(pictures, held, order, dir
 
 
 def least(growth, by):
-    """The least of three measurements: what leaks does so each time, an allocator's arena comes once."""
+    """Return the lowest of three measurements: a leak occurs each time, an allocator's arena once."""
     return min((in_child(growth) for _ in range(3)), key=lambda result: result[by])
 
 

@@ -2,6 +2,7 @@ import json
 
 import pytest
 from conftest import image_arrays, numbers
+from kinds import kind
 from stream_cases import (
     BATCH,
     SAMPLES,
@@ -13,9 +14,7 @@ from stream_cases import (
 )
 
 import iobench
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 
 pytest_plugins = ("stream_fixtures",)
 
@@ -24,7 +23,7 @@ BATCHES = -(-SAMPLES // BATCH)
 
 
 def state_after(batches, one):
-    """The state of a loader inside the loop, after that many batches, as a checkpoint would keep it."""
+    """Return a loader's state inside the loop, after that many batches, as a checkpoint stores it."""
     state = one.state_dict()
     for number, _ in enumerate(one, 1):
         if number == batches:
@@ -36,7 +35,7 @@ def state_after(batches, one):
 @every_way
 @pytest.mark.parametrize(("order", "stop"), [("sequential", BATCHES), ("random", 4), ("block", 4)])
 @pytest.mark.usefixtures("real_direct")
-def test_a_loop_goes_on_as_if_it_had_never_stopped(pictures, name, direct, order, stop):
+def test_a_resumed_loop_yields_the_same_batches(pictures, name, direct, order, stop):
     def one():
         return loader(pictures, name, direct=direct, order=order, seed=4)
 
@@ -57,14 +56,14 @@ def test_every_batch_can_be_the_last_before_a_stop(pictures, order, options):
 
 
 @every_order
-def test_a_state_between_epochs_goes_on_with_the_next(pictures, order):
+def test_a_state_between_epochs_resumes_with_the_next(pictures, order):
     one, again = loader(pictures, "npy", order=order), loader(pictures, "npy", order=order)
     assert len(list(one)) == BATCHES
     again.load_state_dict(one.state_dict())
     assert_batches(again, SOURCE, rows_of(order, 1))
 
 
-def test_a_loop_that_goes_on_can_be_stopped_again(pictures):
+def test_a_resumed_loop_can_be_stopped_again(pictures):
     one = loader(pictures, "npy", order="random")
     one.load_state_dict(state_after(3, one))
     again = loader(pictures, "npy", order="random")
@@ -107,18 +106,18 @@ def test_a_state_may_be_used_with_another_format_and_other_fields(pictures, name
 @pytest.mark.parametrize(
     ("option", "named"),
     [
-        ({"seed": 1}, "seed 1, the loader has 0"),
-        ({"batch_size": BATCH + 1}, f"batch_size {BATCH + 1}, the loader has {BATCH}"),
-        ({"order": "random"}, "order 'random', the loader has 'block'"),
-        ({"drop_last": True}, "drop_last True"),
-        ({"rank": 0, "world_size": 2}, "world_size 2"),
-        ({"block_bytes": 1}, "block_rows 1"),
-        ({"window_bytes": 1}, "window_batches 1"),
+        ({"seed": 1}, "seed: expected 0, found 1"),
+        ({"batch_size": BATCH + 1}, f"batch_size: expected {BATCH}, found {BATCH + 1}"),
+        ({"order": "random"}, "order: expected 'block', found 'random'"),
+        ({"drop_last": True}, "drop_last: expected False, found True"),
+        ({"rank": 0, "world_size": 2}, "world_size: expected 1, found 2"),
+        ({"block_bytes": 1}, "block_rows: .* found 1"),
+        ({"window_bytes": 1}, "window_batches: .* found 1"),
     ],
 )
 def test_a_state_of_other_settings_is_refused_by_their_name(pictures, option, named):
     one = loader(pictures, "npy", order="block")
-    with pytest.raises(InvalidSettings, match=named) as caught:
+    with pytest.raises(InvalidSettings, check=kind("other-loader"), match=named) as caught:
         one.load_state_dict(state_after(3, loader(pictures, "npy", **{"order": "block", **option})))
     assert "\n" not in str(caught.value)
     assert_batches(one, SOURCE, rows_of("block"))
@@ -126,13 +125,13 @@ def test_a_state_of_other_settings_is_refused_by_their_name(pictures, option, na
 
 def test_a_state_of_another_rank_is_refused(pictures):
     one = loader(pictures, "npy", rank=0, world_size=2)
-    with pytest.raises(InvalidSettings, match="rank 1, the loader has 0"):
+    with pytest.raises(InvalidSettings, check=kind("other-loader", expected=0, found=1)):
         one.load_state_dict(state_after(1, loader(pictures, "npy", rank=1, world_size=2)))
 
 
 def test_a_state_of_another_dataset_is_refused(pictures, tmp_path):
     other, _ = iobench.prepare(numbers(SAMPLES), ["npy"], data_dir=tmp_path)
-    with pytest.raises(InvalidSettings, match="dataset"):
+    with pytest.raises(InvalidSettings, check=kind("other-loader"), match="dataset"):
         loader(pictures, "npy").load_state_dict(state_after(1, loader(other, "npy")))
 
 
@@ -173,6 +172,6 @@ def test_a_state_that_lacks_something_is_refused(pictures, missing):
 
 
 @pytest.mark.parametrize("state", [None, True, [1]])
-def test_what_is_no_state_is_refused(pictures, state):
-    with pytest.raises(InvalidSettings, match="this is no state of a loader"):
+def test_an_object_that_is_not_a_state_is_refused(pictures, state):
+    with pytest.raises(InvalidSettings, check=kind("invalid-state", found=type(state).__name__)):
         loader(pictures, "npy").load_state_dict(state)
