@@ -84,7 +84,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("add",): ("--format", "--name", "--field", "--overwrite", "--data-dir"),
     ("recommend",): (
         *("--source", "--sample-shape", "--format", "--loader", "--order", "--min-shuffle", "--batch-size"),
-        *("--real-size", "--step-ms", "--epochs", "--max-stored", "--seed"),
+        *("--full-size", "--step-ms", "--epochs", "--max-disk", "--seed"),
     ),
     ("run",): (
         *("--format", "--loader", "--device", "--cache", "--batch-size", "--order", "--block-size"),
