@@ -1,1 +1,1 @@
-"""Results in a notebook: the front door hands out the rooms' own results, which show themselves here."""
+"""Results in a notebook: subclasses of the public results that render themselves there."""

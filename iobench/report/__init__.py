@@ -1,4 +1,4 @@
-"""Records → one HTML page that needs nothing else, and a picture of each chart."""
+"""Report: one self-contained HTML page of records, and an image of each chart."""
 
 from __future__ import annotations
 
@@ -9,11 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iobench.base.errors import (
-    MissingDependency,
-    RecordError,
-    ReportError,
-)
+from iobench.base.errors import MissingDependency, RecordError, ReportError
+from iobench.base.text import reason
 from iobench.results.record import Record
 
 if TYPE_CHECKING:
@@ -22,7 +19,7 @@ if TYPE_CHECKING:
     from iobench.results.trend import Trend
     from iobench.studies import Result
 
-SCALE = 2  # pixels of a picture per pixel of the page
+SCALE = 2  # pixels of an image per pixel of the page
 
 
 def write(
@@ -33,37 +30,65 @@ def write(
     trends: Sequence[Trend] = (),
     recommended: Sequence[Recommendation] = (),
 ) -> list[Path]:
-    """Write the page, and a PNG and SVG of each chart into a folder; return what was written.
+    """Write the page, and a PNG and SVG of each chart into a folder.
 
-    `trends` of the same cases over several runs are drawn. Each recommendation has a section, and the answers
-    of `studies` stand at the end. A file that is there already is replaced in one step, when everything has
-    been drawn, and stays as it is where anything fails before that.
+    An existing file is replaced atomically after everything has been drawn; a failure leaves it unchanged.
 
-    RecordError without any of these, ReportError where a file cannot be written, MissingDependency without
-    the libraries that draw.
+    Parameters
+    ----------
+    records
+        Records of one or several runs.
+    path : Path
+        The page.
+    pictures : Path, optional
+        Folder for the images.
+    studies
+        Results of studies, at the end of the page.
+    trends
+        Trends of the same cases over several runs, drawn as a chart.
+    recommended
+        Recommendations, each with a section of its own.
+
+    Returns
+    -------
+    list of Path
+        The files that were written, the page first.
+
+    Raises
+    ------
+    RecordError
+        Without records, studies and recommendations.
+    ReportError
+        If a file cannot be written.
+    MissingDependency
+        Without the plotting libraries.
     """
     if not records and not studies and not recommended:
-        raise RecordError("no records to report on; measure some with 'iobench run'")
+        raise RecordError("no records to report", kind="no-runs", hint="measure some with 'iobench run'")
     try:
         from iobench.report import html, page
     except ImportError as error:
-        raise MissingDependency(f"a report needs {error.name}: pip install 'iobench[report]'") from error
-    found = page.page(records, trends, recommended)
-    files = {path: html.render(found, studies).encode()}
+        raise MissingDependency(
+            f"a report needs {error.name}", hint="pip install 'iobench[report]'"
+        ) from error
+    content = page.page(records, trends, recommended)
+    files = {path: html.render(content, studies).encode()}
     if pictures is not None:
-        for figure in found.figures:
-            files.update(_drawn(figure, pictures))
+        for figure in content.figures:
+            files.update(_images(figure, pictures))
     try:
         if pictures is not None:
             pictures.mkdir(parents=True, exist_ok=True)
-        for target, content in files.items():
-            _replace(target, content)
+        for target, data in files.items():
+            _replace(target, data)
     except OSError as error:
-        raise ReportError(f"{error.filename or path} cannot be written: {error.strerror}") from error
+        raise ReportError(
+            f"cannot be written: {reason(error)}", kind="not-writable", path=error.filename or path
+        ) from error
     return list(files)
 
 
-def _drawn(figure: Figure, folder: Path) -> Iterator[tuple[Path, bytes]]:
+def _images(figure: Figure, folder: Path) -> Iterator[tuple[Path, bytes]]:
     import vl_convert
 
     spec = figure.picture()
@@ -71,26 +96,30 @@ def _drawn(figure: Figure, folder: Path) -> Iterator[tuple[Path, bytes]]:
     yield folder / f"{figure.name}.svg", vl_convert.vegalite_to_svg(spec).encode()
 
 
+def _of_path(error: OSError, path: Path) -> OSError:
+    return OSError(error.errno, error.strerror, str(path))
+
+
 def _replace(path: Path, content: bytes) -> None:
-    """Write a file beside the target and put it in its place; OSError leaves the target as it was."""
+    """Write a temporary file and move it to the target; OSError leaves the target unchanged."""
     target = Path(os.path.realpath(path))
     if target.is_dir():
         raise IsADirectoryError(errno.EISDIR, "it is a folder", str(path))
-    if target.exists() and not target.is_file():  # /dev/stdout, a pipe: nothing is there to be kept
+    if target.exists() and not target.is_file():  # /dev/stdout or a pipe: nothing to preserve
         try:
-            descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is an error
+            descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK)  # a pipe without a reader is an error
             os.set_blocking(descriptor, True)
             with open(descriptor, "wb") as file:
                 file.write(content)
         except OSError as error:
-            raise type(error)(error.errno, error.strerror, str(path)) from error
+            raise _of_path(error, path) from error
         return
-    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        beside.write_bytes(content)
-        os.replace(beside, target)
+        temporary.write_bytes(content)
+        os.replace(temporary, target)
     except OSError as error:
-        raise type(error)(error.errno, error.strerror, str(path)) from error
+        raise _of_path(error, path) from error
     finally:
-        with contextlib.suppress(OSError):  # where it was never made
-            beside.unlink()
+        with contextlib.suppress(OSError):  # where it was never written
+            temporary.unlink()

@@ -1,4 +1,4 @@
-"""Several contexts beside each other: each choice in each of them, and speed by what runs vary."""
+"""Comparison across contexts: each choice in each context, and speed over each number that varies."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from iobench.base.units import three_digits
 from iobench.report.rows import FASTEST, RIVAL, Row, standing
 from iobench.results import cases
-from iobench.results.cases import FACETS, NAMED, Facets
-from iobench.results.metrics import NAMED as METRIC
-from iobench.results.summary import MOST_SHOWN, CaseSummary, Context
+from iobench.results.cases import FACETS, LABEL_FACETS, Facets
+from iobench.results.metrics import BY_NAME as METRIC
+from iobench.results.summary import MAX_SHOWN, CaseSummary, Context
 
-COLDEST = 50.0  # times as long as the fastest, from which on a cell has no colour left
+NO_HEAT = 50.0  # relative time, from which on a cell has no colour
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A choice in a context: its speed, and how many times as long it takes as the fastest there, in words.
+    """A choice in a context: its speed and its relative time as text.
 
     `heat` goes from 1 (as fast as the fastest) to 0.
     """
@@ -33,7 +33,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Matrix:
-    """Cells in rows and columns that have names; None where not measured. `folded` are rows for later."""
+    """Cells in named rows and columns, None where not measured; `folded` rows are collapsed at first."""
 
     columns: list[str]
     rows: list[tuple[str, list[Cell | None]]]
@@ -41,35 +41,35 @@ class Matrix:
 
 
 def choice_of(case: CaseSummary) -> str:
-    """The key of what is chosen, the same in every context: format, loader and its options."""
-    return cases.key_of({name: case.facets.get(name) for name in NAMED})
+    """Return the key of a choice, the same in every context: format, loader and its options."""
+    return cases.key_of({name: case.facets.get(name) for name in LABEL_FACETS})
 
 
 def matrix(contexts: Sequence[Context]) -> Matrix | None:
-    """Every choice of format, loader and options in every context, the nearest to the fastest first.
+    """Return every choice of format, loader and options in every context, the fastest first.
 
-    Of many, the first of each format; the others are folded. None where there is one context.
+    Of many, only the best of each format is shown; the others are folded. None for a single context.
     """
     if len(contexts) < 2:
         return None
-    found: dict[str, dict[int, CaseSummary]] = {}
+    choices: dict[str, dict[int, CaseSummary]] = {}
     for column, context in enumerate(contexts):
         for case in context.cases:
-            found.setdefault(choice_of(case), {})[column] = case
-    ordered, formats = sorted(found.values(), key=_usual_relative), set()
+            choices.setdefault(choice_of(case), {})[column] = case
+    ordered, formats = sorted(choices.values(), key=_mean_relative), set()
     shown: list[tuple[str, list[Cell | None]]] = []
     folded: list[tuple[str, list[Cell | None]]] = []
     for by_column in ordered:
         first = next(iter(by_column.values()))
         row = [_cell(contexts[column], by_column.get(column)) for column in range(len(contexts))]
-        again = len(ordered) > MOST_SHOWN and first.label.format in formats
-        (folded if again else shown).append((first.label.short, row))
+        repeated = len(ordered) > MAX_SHOWN and first.label.format in formats
+        (folded if repeated else shown).append((first.label.short, row))
         formats.add(first.label.format)
     return Matrix([context.title for context in contexts], shown, folded)
 
 
 def grid(context: Context) -> Matrix | None:
-    """Formats (rows) under loaders (columns), both by their fastest case; None where one has no choice."""
+    """Return formats (rows) under loaders (columns), both by their fastest case; None with one of either."""
     formats = list(dict.fromkeys(case.label.format for case in context.cases))
     loaders = list(dict.fromkeys(case.label.loader for case in context.cases))
     if len(formats) < 2 or len(loaders) < 2:
@@ -79,35 +79,35 @@ def grid(context: Context) -> Matrix | None:
     return Matrix(loaders, rows)
 
 
-def _usual_relative(by_column: Mapping[int, CaseSummary]) -> float:
+def _mean_relative(by_column: Mapping[int, CaseSummary]) -> float:
     return statistics.geometric_mean(case.relative.median for case in by_column.values())
 
 
 def _cell(context: Context, case: CaseSummary | None) -> Cell | None:
     if case is None:
         return None
-    times = case.relative.median
-    heat = max(0.0, 1 - math.log(max(1.0, times)) / math.log(COLDEST))
+    time = case.relative.median
+    heat = max(0.0, 1 - math.log(max(1.0, time)) / math.log(NO_HEAT))
     name = standing(context, case.key)
-    words = {FASTEST: "fastest", RIVAL: f"≈ {three_digits(times)} ×"}
+    words = {FASTEST: "fastest", RIVAL: f"≈ {three_digits(time)} ×"}
     speed = METRIC["bytes_per_s"].text(case.bytes_per_s.median)
-    return Cell(speed, words.get(name, f"{three_digits(times)} ×"), name, round(heat, 3))
+    return Cell(speed, words.get(name, f"{three_digits(time)} ×"), name, round(heat, 3))
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A number that cases may differ in: its value for a case, and that case's facets without it."""
+    """A number in which cases may differ: its value for a case, and the case's facets without it."""
 
     name: str
     value: Callable[[CaseSummary], float | None]
     rest: Callable[[Facets], dict[str, Any]]
 
 
-def axes(found: Sequence[CaseSummary]) -> list[Axis]:
-    """Every number that is a facet or a loader's option, and the sizes of samples and datasets."""
-    facets = [name for name in FACETS if any(_is_number(case.facets.get(name)) for case in found)]
+def axes(summaries: Sequence[CaseSummary]) -> list[Axis]:
+    """Return an axis for every numeric facet, every numeric loader option, and the dataset's size."""
+    facets = [name for name in FACETS if any(_is_number(case.facets.get(name)) for case in summaries)]
     counts = [name for name in facets if name not in ("memory", "samples", "seed")]
-    options = dict.fromkeys(name for case in found for name in case.facets.get("options") or {})
+    options = dict.fromkeys(name for case in summaries for name in case.facets.get("options") or {})
     return [
         *map(_by_facet, counts),
         *(_by_option(name) for name in options),
@@ -118,14 +118,14 @@ def axes(found: Sequence[CaseSummary]) -> list[Axis]:
 _DATA = ("dataset", "content", "samples", "fields")
 
 
-def series(found: Sequence[CaseSummary], axis: Axis) -> list[Row]:
-    """Cases that were measured at several values of one number, all else being equal, as lines.
+def series(summaries: Sequence[CaseSummary], axis: Axis) -> list[Row]:
+    """Return, as lines, cases measured at several values of one number with all else equal.
 
-    The line that reaches the highest speed comes first.
+    The line with the highest speed comes first.
     """
     lines: dict[str, dict[float, CaseSummary]] = {}
     rests: dict[str, dict[str, Any]] = {}
-    for case in found:
+    for case in summaries:
         value = axis.value(case)
         if value is not None:
             rest = axis.rest(case.facets)
@@ -164,7 +164,7 @@ def _by_option(name: str) -> Axis:
 
 
 def _sizes(case: CaseSummary) -> tuple[float, float]:
-    """Logical bytes of a sample and of the dataset."""
+    """Return the logical bytes of a sample and of the dataset."""
     sample = case.bytes_per_s.median / case.samples_per_s.median
     return sample, round(sample * case.facets["samples"])
 

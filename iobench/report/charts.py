@@ -1,4 +1,4 @@
-"""Charts with a line for each case: its name, and its marks below that. Cases are told apart by key."""
+"""Charts with a row for each case: its name, and its marks below. Cases are identified by key."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import altair as alt
 from iobench.base.units import MIB, counted
 from iobench.report import style
 from iobench.report.rows import WAITS, Row
-from iobench.results.metrics import NAMED, Metric
+from iobench.results.metrics import BY_NAME, Metric
 
-STEP, TIGHT = 32, 28  # pixels from one case to the next, and where there are many: name above, marks below
+STEP, TIGHT = 32, 28  # pixels per case, and where there are many
 MANY = 16
-ABOVE, BELOW = -8, 7  # from the middle of a step
-SECOND = 15  # more, where a case's name and its note do not fit beside each other on a phone
+ABOVE, BELOW = -8, 7  # offset of name and marks from the middle of a row
+SECOND = 15  # more pixels where a case's name and its note do not fit in one line on a phone
 
 
 def speeds(rows: list[Row], rounds: list[Row], notes: dict[str, str]) -> Any:
-    """Each case's median with its interval, its rounds and its limit; `notes` stand beside the names."""
+    """Return each case's median with its interval, rounds and limit; `notes` follow the names."""
     points = [*_limits(rows), *_rounds(rounds), *_medians(rows)]
     known = [row for row in rows if row["bytes_per_s low"] is not None]
     ends = [
@@ -29,7 +29,7 @@ def speeds(rows: list[Row], rounds: list[Row], notes: dict[str, str]) -> Any:
         *(point["MiB/s"] for point in points),
         *(end[side] for end in ends for side in ("MiB/s", "to")),
     ]
-    axis = style.number("MiB/s", NAMED["bytes_per_s"].title, reached)
+    axis = style.number("MiB/s", BY_NAME["bytes_per_s"].title, reached)
     names = _Names(rows, notes)
     interval = (
         alt.Chart(style.data(ends))
@@ -39,13 +39,15 @@ def speeds(rows: list[Row], rounds: list[Row], notes: dict[str, str]) -> Any:
     marks = (
         alt.Chart(style.data(points))
         .mark_point(filled=True, yOffset=names.below, opacity=1)
-        .encode(y=names.places, x=axis, tooltip=style.tips("case", "what", "MiB/s", "more"), **_looks(points))
+        .encode(
+            y=names.places, x=axis, tooltip=style.tips("case", "what", "MiB/s", "more"), **_appearance(points)
+        )
     )
-    return names.under(interval, marks)
+    return names.above(interval, marks)
 
 
 def stages(rows: list[Row]) -> Any:
-    """A bar for each case, stacked by what its epochs went to."""
+    """Return a bar for each case, stacked by the stages of its epochs."""
     used = {row["stage"] for row in rows}
     colours = {stage: colour for stage, colour in style.STAGE_COLOURS.items() if stage in used}
     names = _Names(rows)
@@ -57,7 +59,7 @@ def stages(rows: list[Row]) -> Any:
             x=alt.X(
                 field="share",
                 type="quantitative",
-                title="of the epochs",
+                title="share of the epochs",
                 axis=alt.Axis(format="%", tickCount=5),
                 scale=alt.Scale(domain=[0, 1]),
             ),
@@ -71,11 +73,11 @@ def stages(rows: list[Row]) -> Any:
             tooltip=style.tips("case", "stage", "seconds", "share"),
         )
     )
-    return names.under(bars)
+    return names.above(bars)
 
 
 def waits(rows: list[Row]) -> Any:
-    """What is waited for, on a logarithmic axis."""
+    """Return the waits of each case on a logarithmic axis."""
     shown = [{**row, "ms": row["seconds"] * 1000} for row in rows]
     kinds = [what for what in WAITS.values() if any(row["what"] == what for row in rows)]
     names = _Names(rows)
@@ -96,13 +98,13 @@ def waits(rows: list[Row]) -> Any:
             tooltip=style.tips("case", "what", "ms"),
         )
     )
-    return names.under(points)
+    return names.above(points)
 
 
 def bars(rows: list[Row], metric: Metric, unit: float, title: str) -> Any:
-    """A bar from zero for each case that has the metric, with the figure beside its name.
+    """Return a bar for each case that has the metric, with the figure next to its name.
 
-    Points on a logarithmic axis, which has no zero, where the figures lie too far apart for bars.
+    Where figures lie too far apart for bars, they are points on a logarithmic axis.
     """
     known = [{**row, "value": row[metric.name] / unit} for row in rows if row[metric.name] is not None]
     names = _Names(known, {row["key"]: metric.text(row[metric.name]) for row in known})
@@ -112,24 +114,26 @@ def bars(rows: list[Row], metric: Metric, unit: float, title: str) -> Any:
     )
     look: dict[str, Any] = {"yOffset": names.below, "color": style.LIKE}
     if style.far_apart(values):
-        return names.under(base.mark_point(filled=True, size=110, opacity=1, **look))
-    return names.under(base.mark_bar(size=10, **look))
+        return names.above(base.mark_point(filled=True, size=110, opacity=1, **look))
+    return names.above(base.mark_bar(size=10, **look))
 
 
 class _Names:
-    """The places of cases from top to bottom, each with its name, and a note beside it or below."""
+    """The rows of the cases, each with its name, and a note next to it or below."""
 
     def __init__(self, rows: Sequence[Row], notes: dict[str, str] | None = None) -> None:
         labels = {row["key"]: row["case"] for row in rows}
-        told = notes or {}
-        self._rows = [{"key": key, "case": label, "note": told.get(key, "")} for key, label in labels.items()]
-        wide = max((len(label) + len(told.get(key, "")) for key, label in labels.items()), default=0)
+        texts = notes or {}
+        self._rows = [
+            {"key": key, "case": label, "note": texts.get(key, "")} for key, label in labels.items()
+        ]
+        wide = max((len(label) + len(texts.get(key, "")) for key, label in labels.items()), default=0)
         self._more = SECOND if wide > style.NARROW else 0
         self.below = BELOW + self._more // 2
         self.places = alt.Y(field="key", type="nominal", sort=list(labels), axis=None)
 
-    def under(self, *layers: Any) -> Any:
-        """The chart of these layers with the names over the marks, so that they need no room beside them."""
+    def above(self, *layers: Any) -> Any:
+        """Return the chart of these layers with the names above the marks, at full width."""
         step = STEP if len(self._rows) <= MANY else TIGHT
         height = max(1, len(self._rows)) * (step + self._more)
         chart = alt.layer(*layers, self._text("case", "left", ABOVE - self._more // 2, 13, 1), self._notes())
@@ -151,8 +155,8 @@ class _Names:
         )
 
 
-def _looks(points: Sequence[Row]) -> dict[str, Any]:
-    """Shape, colour and size by what a mark is; one legend for all three, of those that occur."""
+def _appearance(points: Sequence[Row]) -> dict[str, Any]:
+    """Return shape, colour and size by the kind of mark, with one legend of the kinds that occur."""
     present = {point["what"] for point in points} | {style.INTERVAL}
     marks = {what: look for what, look in style.MARKS.items() if what in present}
     shapes, colours, sizes = (list(values) for values in zip(*marks.values(), strict=True))

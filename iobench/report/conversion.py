@@ -1,4 +1,4 @@
-"""When writing the data in another format pays."""
+"""Break-even of converting the data to another format."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Rates = Mapping[str, Mapping[tuple[str, int], float]]  # by case, run and round
 
 
 def break_even(context: Context) -> list[Row]:
-    """After how many epochs of a training writing another format has paid for itself, with the interval.
+    """Return, for each pair of formats, the epochs after which a conversion has paid off.
 
-    Each format under its fastest loader. Writing and a longer opening are paid once, an epoch saves what
-    it is shorter by. The interval reaches over those of the slower epoch and of the ratio of their speeds,
-    as one of all these comparisons, so it is rather too wide; without one, or where it does not leave out
-    that nothing is saved, no epochs are named.
+    Each format counts under its fastest loader. Writing and a longer opening are paid once; every epoch
+    saves the difference of the epochs' times. The interval combines those of the slower epoch and of the
+    ratio of speeds, corrected for all comparisons, so that it is conservative. Without an interval, or where
+    it includes no saving, `pays` is `unclear` and there are no epochs.
     """
     best = fastest_by_format(context.cases)
     pairs = list(itertools.permutations(best, 2))
@@ -31,16 +31,16 @@ def break_even(context: Context) -> list[Row]:
         before, after = best[have], best[want]
         write_s = _write_s(by_case[after.key])
         if write_s is not None:
-            found = rates({case.key: by_case[case.key] for case in (before, after)})
-            saved = _saved(before, after, found, comparisons=len(pairs) // 2)
+            by_round = rates({case.key: by_case[case.key] for case in (before, after)})
+            saved = _saved(before, after, by_round, comparisons=len(pairs) // 2)
             cost = write_s + (after.value("open_s") or 0.0) - (before.value("open_s") or 0.0)
-            rows.append({"from": have, "to": want, "write_s": write_s, **_pays(max(0.0, cost), saved)})
+            rows.append({"from": have, "to": want, "write_s": write_s, **_paid_off(max(0.0, cost), saved)})
     return rows
 
 
-def _saved(before: CaseSummary, after: CaseSummary, found: Rates, comparisons: int) -> Estimate:
-    """Seconds that an epoch is shorter by."""
-    ratio = stats.compare_paired(found[after.key], found[before.key], comparisons=comparisons).ratio
+def _saved(before: CaseSummary, after: CaseSummary, by_round: Rates, comparisons: int) -> Estimate:
+    """Return the seconds saved per epoch."""
+    ratio = stats.compare_paired(by_round[after.key], by_round[before.key], comparisons=comparisons).ratio
     epoch_s, rate = before.metrics["epoch_s"].median, before.bytes_per_s
     saved = epoch_s * (1 - 1 / ratio.median)
     if ratio.low is None or ratio.high is None or rate.low is None or rate.high is None:
@@ -50,15 +50,15 @@ def _saved(before: CaseSummary, after: CaseSummary, found: Rates, comparisons: i
     return Estimate(saved, min(ends), max(ends))
 
 
-def _pays(cost: float, saved: Estimate) -> Row:
+def _paid_off(cost: float, saved: Estimate) -> Row:
     row: Row = {
-        "saved an epoch_s": saved.median,
-        "saved an epoch_s low": saved.low,
-        "saved an epoch_s high": saved.high,
+        "saved per epoch_s": saved.median,
+        "saved per epoch_s low": saved.low,
+        "saved per epoch_s high": saved.high,
         "epochs": None,
         "epochs low": None,
         "epochs high": None,
-        "pays": "cannot tell",
+        "pays": "unclear",
     }
     if saved.low is not None and saved.high is not None:
         if saved.low > 0:

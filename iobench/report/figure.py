@@ -1,4 +1,4 @@
-"""A chart with what it shows and the table behind it."""
+"""A figure: a chart with its caption and the table behind it."""
 
 from __future__ import annotations
 
@@ -12,40 +12,40 @@ from typing import Any
 from iobench.base.units import bytes_text, seconds_text, three_digits
 from iobench.report import style
 from iobench.report.rows import Row
-from iobench.results.metrics import NAMED
+from iobench.results.metrics import BY_NAME
 from iobench.results.record import plain
 
-PICTURE_WIDTH = 720
-UNNAMED = ("key", "place")  # columns for machines alone: they stay out of the page's own tables
+IMAGE_WIDTH = 720
+HIDDEN = ("key", "place")  # columns of the CSV that the page's tables omit
 ENDS = (" low", " high")
-TITLES = {"world_size": "ranks"}  # of facets whose own name is another word
+TITLES = {"world_size": "ranks"}  # of facets with another title than their name
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart, what it shows, and the rows behind it; a `small` one has room beside another."""
+    """A chart, its caption, and the rows behind it; two `small` ones fit side by side."""
 
     name: str  # of its files
     title: str
-    says: str
+    caption: str
     rows: list[Row]
     chart: Any
     small: bool = False
 
     @property
     def spec(self) -> dict[str, Any]:
-        """The chart for a browser."""
+        """The Vega-Lite specification for a browser."""
         spec: dict[str, Any] = plain(self.chart.to_dict())
         return {**spec, "config": style.CONFIG}
 
     @property
     def columns(self) -> list[str]:
-        """The names of the table's columns."""
-        return [name for name in self._names if name not in UNNAMED]
+        """The names of the columns shown in the table."""
+        return [name for name in self._names if name not in HIDDEN]
 
     @property
     def csv(self) -> str:
-        """The whole table as the address of a file that the page itself holds."""
+        """The whole table as a data URL of a CSV file."""
         text = io.StringIO()
         writer = csv.DictWriter(text, self._names)
         writer.writeheader()
@@ -53,8 +53,8 @@ class Figure:
         return "data:text/csv;base64," + base64.b64encode(text.getvalue().encode()).decode()
 
     def picture(self) -> dict[str, Any]:
-        """The chart at a width of its own, on white."""
-        spec = json.loads(json.dumps(self.spec).replace('"container"', str(PICTURE_WIDTH)))
+        """Return the specification of an image: with a fixed width, on white."""
+        spec = json.loads(json.dumps(self.spec).replace('"container"', str(IMAGE_WIDTH)))
         return {**spec, "background": "white", "padding": 12, "title": self.title}
 
     @property
@@ -63,10 +63,10 @@ class Figure:
 
 
 def heading(column: str) -> str:
-    """What heads a column: a metric's title where it holds one."""
+    """Return a column's heading: the metric's title where it holds a metric."""
     base, end = _base(column)
-    if base in NAMED:
-        return f"{NAMED[base].title}{end}"
+    if base in BY_NAME:
+        return f"{BY_NAME[base].title}{end}"
     if base in TITLES:
         return TITLES[base]
     for suffix in ("_bytes_per_s", "_bytes", "_s"):
@@ -75,14 +75,14 @@ def heading(column: str) -> str:
 
 
 def cell(column: str, value: object) -> str:
-    """A value as the tables show it: as its metric is written, or with the unit that its column ends in."""
+    """Return a value as text, by its metric or by the unit in its column's name."""
     base, _ = _base(column)
     if value is None:
         return "–"
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return str(value)
-    if base in NAMED:
-        return NAMED[base].text(value)
+    if base in BY_NAME:
+        return BY_NAME[base].text(value)
     if base in style.SHARES:
         return f"{value:.1%}"
     if base.endswith("_bytes_per_s"):
@@ -95,6 +95,6 @@ def cell(column: str, value: object) -> str:
 
 
 def _base(column: str) -> tuple[str, str]:
-    """A column's name without the end of the interval that it holds, and that end."""
+    """Split a column's name into its base and the end of the interval, if it has one."""
     end = next((end for end in ENDS if column.endswith(end)), "")
     return column.removesuffix(end), end

@@ -1,4 +1,4 @@
-"""A page → HTML."""
+"""Rendering of a page as HTML."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iobench.studies import Result
 
 
 def render(page: Page, studies: Sequence[Result]) -> str:
-    """The whole page: styles, charts and the script that draws them."""
+    """Return the whole page: styles, charts and the script that draws them."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -36,5 +36,5 @@ def render(page: Page, studies: Sequence[Result]) -> str:
 
 @lru_cache
 def _script() -> str:
-    """Vega, Vega-Lite and Vega-Embed in one piece."""
+    """Return Vega, Vega-Lite and Vega-Embed as one script."""
     return str(vl_convert.javascript_bundle())  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""The page: what it says, and in which order."""
+"""Content of the page and its order."""
 
 from __future__ import annotations
 
@@ -7,51 +7,52 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from iobench.recommendation.result import Recommendation
-from iobench.report import across, answer, figures, machine, recommended
+from iobench.report import across, figures, machine_facts, recommendations, sentences
 from iobench.report.across import Matrix
-from iobench.report.answer import Told
 from iobench.report.figure import Figure
-from iobench.report.recommended import Advised
+from iobench.report.recommendations import RecommendationSection
+from iobench.report.sentences import LoaderDescription
 from iobench.results.record import Record
 from iobench.results.scaling import curves
 from iobench.results.summary import Context, summarise
 from iobench.results.trend import Trend
 
-MOST_CONTEXTS = 6  # with figures of their own; the matrix has all
+MAX_CONTEXTS = 6  # with sections of their own; the matrix has all
 
 
 @dataclass(frozen=True)
 class Section:
-    """One context: its answer, how sure that is and why, each loader in words, its figures."""
+    """One context: its answer with reasons, its loaders, its figures."""
 
     title: str
     answer: str
     reasons: list[tuple[str, str]]
-    loaders: list[Told]
+    loaders: list[LoaderDescription]
     grid: Matrix | None  # formats under loaders
     figures: list[Figure]
 
 
 @dataclass(frozen=True)
 class Page:
-    """Everything that is said about some records; the first section whole, the others in brief."""
+    """The report of some records; the first section in full, the others in brief."""
 
     answer: str
-    subject: list[str] = field(default_factory=list)  # what was measured, on what, when
+    outcome: str = ""  # kind of the answer
+    subject: list[str] = field(default_factory=list)  # dataset, machine and time
     warnings: list[str] = field(default_factory=list)
     machines: list[dict[str, str]] = field(default_factory=list)
     matrix: Matrix | None = None
     sections: list[Section] = field(default_factory=list)
     spanning: list[Figure] = field(default_factory=list)
-    advised: list[Advised] = field(default_factory=list)  # by `iobench recommend`
-    left_out: int = 0  # contexts without a section
+    recommended: list[RecommendationSection] = field(default_factory=list)
+    folded: int = 0  # contexts without a section
 
     @property
     def figures(self) -> list[Figure]:
         """All figures, in the order of the page."""
         first, others = self.sections[:1], self.sections[1:]
         return [
-            *(figure for one in self.advised for figure in one.figures),
+            *(figure for one in self.recommended for figure in one.figures),
             *(figure for section in first for figure in section.figures),
             *self.spanning,
             *(figure for section in others for figure in section.figures),
@@ -61,35 +62,36 @@ class Page:
 def page(
     records: Sequence[Record], trends: Sequence[Trend] = (), advice: Sequence[Recommendation] = ()
 ) -> Page:
-    """What these records say, the context with the most cases first; where there are none, nothing.
+    """Return the page of these records, the context with the most cases first.
 
-    `trends` are those of cases over several runs; of the cases in these records they are shown. `advice`
-    comes before all of them.
+    `trends` over several runs are shown for the cases in these records; `advice` precedes everything else.
     """
-    advised = [recommended.section(one, number) for number, one in enumerate(advice, 1)]
+    recommended = [recommendations.section(one, number) for number, one in enumerate(advice, 1)]
     if not records:
-        said = advice[0].sentences[0] if advice else "What others claim, and what holds here"
-        return Page(said, advised=advised)
-    found = summarise(records)
-    contexts, machines = _in_order(found.contexts), machine.described(records)
+        title = str(advice[0].sentences[0]) if advice else "Published claims, reproduced here"
+        return Page(title, recommended=recommended)
+    summary = summarise(records)
+    contexts, machines = _in_order(summary.contexts), machine_facts.described(records)
+    answer = sentences.overall(contexts)
     return Page(
-        answer=answer.overall(contexts),
-        advised=advised,
+        answer=f"{answer.sentence}.",
+        outcome=answer.kind,
+        recommended=recommended,
         subject=_subject(records, machines),
-        warnings=[warning.sentence for warning in found.warnings],
+        warnings=[warning.sentence for warning in summary.warnings],
         machines=machines,
         matrix=across.matrix(contexts),
-        sections=[_section(one, number) for number, one in enumerate(contexts[:MOST_CONTEXTS], 1)],
+        sections=[_section(one, number) for number, one in enumerate(contexts[:MAX_CONTEXTS], 1)],
         spanning=[
-            *figures.spanning(found.cases, curves(records)),
-            *figures.over_runs([one for one in trends if one.key in {case.key for case in found.cases}]),
+            *figures.spanning(summary.cases, curves(records)),
+            *figures.over_runs([one for one in trends if one.key in {case.key for case in summary.cases}]),
         ],
-        left_out=max(0, len(contexts) - MOST_CONTEXTS),
+        folded=max(0, len(contexts) - MAX_CONTEXTS),
     )
 
 
 def _in_order(contexts: Sequence[Context]) -> list[Context]:
-    """Those with the most cases first, and else by their titles, numbers as numbers."""
+    """Sort contexts by number of cases, then by title with numbers as numbers."""
 
     def place(context: Context) -> tuple[int, list[str | int]]:
         parts = re.split(r"([0-9]+)", context.title)
@@ -101,26 +103,26 @@ def _in_order(contexts: Sequence[Context]) -> list[Context]:
 def _section(context: Context, number: int) -> Section:
     return Section(
         title=context.title,
-        answer=answer.answer(context),
-        reasons=list(answer.reasons(context)),
-        loaders=answer.loaders_told(context),
+        answer=f"{sentences.answer(context).sentence}.",
+        reasons=list(sentences.reasons(context)),
+        loaders=sentences.loader_descriptions(context),
         grid=across.grid(context),
         figures=figures.of_context(context, number, whole=number == 1),
     )
 
 
 def _subject(records: Sequence[Record], machines: Sequence[dict[str, str]]) -> list[str]:
-    """In few words; what differs is left to the end of the page."""
-    alike = [{about[name] for about in machines} for name in ("processor", "GPU")]
+    """Return dataset, machine and time in a few words; the end of the page has what differs."""
+    common = [{about[name] for about in machines} for name in ("CPU", "GPU")]
     names = {record.dataset.name for record in records}
     return [
-        *(told for one in [names, *alike] if len(one) == 1 for told in one if told != "none"),
+        *(text for values in [names, *common] if len(values) == 1 for text in values if text != "none"),
         _when(records),
     ]
 
 
 def _when(records: Sequence[Record]) -> str:
-    """When the rounds ended, to the minute."""
+    """Return the times of the first and last round, to the minute."""
     times = sorted(record.time[:16].replace("T", " ") for record in records)
     first, last = times[0], times[-1]
     if first[:10] == last[:10]:

@@ -1,4 +1,4 @@
-"""Charts without a line for each case: over time, over what runs vary, from format to format."""
+"""Charts over a quantity: over time, over varied settings, from format to format."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from iobench.base.units import MIB, three_digits
 from iobench.report import style
 from iobench.report.figure import heading
 from iobench.report.rows import Row
-from iobench.results.metrics import NAMED
+from iobench.results.metrics import BY_NAME
 
-WIDER = 1.1  # than the largest, so that the line along the frontier goes on
-TALL = 6  # tiles above each other that may be high
-INWARDS = 0.6  # of the width, from which on a name stands to the left of its point, where there is room
+WIDER = 1.1  # axis over the largest value, so that the frontier continues
+MAX_TALL_ROWS = 6  # rows of tiles; more are lower
+LEFT_NAMES_FROM = 0.6  # of the width: from there on names are to the left of their points
 NAME_SIDES: tuple[tuple[str, Literal["left", "right"], int], ...] = (("<=", "left", 7), (">", "right", -7))
-CLOSE, FAR = 0.05, 0.2  # of the height and width of a chart, within which names would overlap
-SPEED = NAMED["bytes_per_s"].title
-FILLS = {"yes": f"{style.LIKE}88", "never": f"{style.WEAK}55", "cannot tell": "#88888811"}
+NAME_HEIGHT, NAME_WIDTH = 0.05, 0.2  # of a chart, within which names would overlap
+SPEED = BY_NAME["bytes_per_s"].title
+FILLS = {"yes": f"{style.LIKE}88", "never": f"{style.WEAK}55", "unclear": "#88888811"}
 
 
 def against(rows: list[Row], what: str) -> Any:
-    """Lines of speed over a number that runs vary, with intervals."""
+    """Return lines of speed over a number, with intervals."""
     unit = MIB if what.endswith("_bytes") else 1
     shown = [{**row, "x": row[what] / unit, **_mib(row)} for row in rows]
     values = sorted({row["x"] for row in shown})
@@ -48,23 +48,23 @@ def against(rows: list[Row], what: str) -> Any:
 
 
 def over_runs(rows: list[Row]) -> Any:
-    """Lines of speed over time, a point with its interval for each run."""
+    """Return lines of speed over time, a point with its interval for each run."""
     shown = [{**row, **_mib(row)} for row in rows]
     base = alt.Chart(style.data(shown)).encode(
-        x=alt.X(field="when", type="temporal", title="when the run ended (UTC)", axis=alt.Axis(tickCount=5)),
+        x=alt.X(field="when", type="temporal", title="end of the run (UTC)", axis=alt.Axis(tickCount=5)),
         color=style.series("case", list(dict.fromkeys(row["case"] for row in rows)), columns=1),
         detail=alt.Detail(field="key", type="nominal"),
     )
     lines = base.mark_line(point=alt.OverlayMarkDef(size=45), strokeWidth=2).encode(
         y=_vertical("MiB/s", [row["MiB/s"] for row in shown]),
-        tooltip=style.tips("case", "run", "MiB/s", "other work"),
+        tooltip=style.tips("case", "run", "MiB/s", "background load"),
     )
     ends = base.transform_filter("isValid(datum.low)").mark_rule(strokeWidth=2, opacity=0.5)
     return _wide(lines + ends.encode(y=alt.Y(field="low", type="quantitative"), y2=alt.Y2(field="high")), 280)
 
 
 def sizes(rows: list[Row]) -> Any:
-    """Stored size against the speed of each format's fastest case, with a line along Pareto's frontier."""
+    """Return stored size against the speed of each format's fastest case, with the Pareto frontier."""
     shown = [{**row, "MiB": row["stored_bytes"] / MIB, **_mib(row)} for row in rows]
     best = sorted((row for row in shown if row["frontier"] == "yes"), key=lambda row: row["MiB"])
     widest = max(row["MiB"] for row in shown)
@@ -92,7 +92,7 @@ def sizes(rows: list[Row]) -> Any:
         tooltip=style.tips("format", "MiB", "MiB/s", "case"),
     )
     left, right = (
-        base.transform_filter(f"datum.MiB {side} {INWARDS * widest}")
+        base.transform_filter(f"datum.MiB {side} {LEFT_NAMES_FROM * widest}")
         .mark_text(align=align, dx=away, dy=-9, fontSize=12, color="currentColor")
         .encode(text=alt.Text(field="name", type="nominal"))
         for side, align, away in NAME_SIDES
@@ -101,19 +101,19 @@ def sizes(rows: list[Row]) -> Any:
 
 
 def _without_overlaps(shown: list[Row]) -> list[Row]:
-    """The rows with names that stand apart: of points that lie close, the first names them all."""
+    """Return the rows with names that do not overlap: the first of close points names them all."""
     values = [row["MiB/s"] for row in shown]
     ratio = style.far_apart(values)
     place: Callable[[float], float] = math.log if ratio else float
     height = place(max(values)) - (place(min(values)) if ratio else 0.0) or 1.0
     widest = max(row["MiB"] for row in shown)
     groups: list[list[Row]] = []
-    for row in sorted(shown, key=lambda one: one["frontier"], reverse=True):  # which name the others
+    for row in sorted(shown, key=lambda one: one["frontier"], reverse=True):  # these name the others
         near = (
             group
             for group in groups
-            if abs(place(group[0]["MiB/s"]) - place(row["MiB/s"])) < CLOSE * height
-            and abs(group[0]["MiB"] - row["MiB"]) < FAR * widest
+            if abs(place(group[0]["MiB/s"]) - place(row["MiB/s"])) < NAME_HEIGHT * height
+            and abs(group[0]["MiB"] - row["MiB"]) < NAME_WIDTH * widest
         )
         if (group := next(near, None)) is None:
             groups.append([row])
@@ -127,16 +127,14 @@ def _without_overlaps(shown: list[Row]) -> list[Row]:
 
 
 def break_even(rows: list[Row]) -> Any:
-    """Epochs until a conversion has paid for itself, from one format to another."""
+    """Return the epochs until a conversion has paid off, from one format to another."""
     shown = [{**row, **_tile(row)} for row in rows]
     base = alt.Chart(style.data(shown)).encode(
-        x=alt.X(
-            field="to", type="nominal", title="written anew as", axis=alt.Axis(orient="top", labelAngle=0)
-        ),
+        x=alt.X(field="to", type="nominal", title="converted to", axis=alt.Axis(orient="top", labelAngle=0)),
         y=alt.Y(
             field="from",
             type="nominal",
-            title="read until now as",
+            title="current format",
             sort=list(dict.fromkeys(row["from"] for row in rows)),
         ),
     )
@@ -154,11 +152,11 @@ def break_even(rows: list[Row]) -> Any:
         text=alt.Text(field="second")
     )
     many = len({row["from"] for row in rows})
-    return _wide(tiles + epochs + ends, (48 if many <= TALL else 30) * many)
+    return _wide(tiles + epochs + ends, (48 if many <= MAX_TALL_ROWS else 30) * many)
 
 
-def course(rows: list[Row]) -> Any:
-    """Every round over its case's median, in the order of rounds."""
+def rounds(rows: list[Row]) -> Any:
+    """Return every round over its case's median, in order."""
     chart = (
         alt.Chart(style.data(rows))
         .mark_point(filled=True, size=45, opacity=0.7, color=style.STRONG)
@@ -182,7 +180,7 @@ def course(rows: list[Row]) -> Any:
 
 
 def over_time(rows: list[Row], names: Sequence[str], title: str, share: bool) -> Any:
-    """Figures of the machine, second by second."""
+    """Return figures of the machine over time."""
     unit = MIB if title.startswith("MiB") else 1
     long = [
         {"seconds": row["seconds"], "case": row["case"], "what": heading(name), "value": row[name] / unit}
@@ -225,10 +223,9 @@ def _wide(chart: Any, height: int) -> Any:
 
 
 def _tile(row: Row) -> Row:
-    """What stands in a tile's two lines: a phone has no room for two words beside each other."""
-    first, _, second = str(row["pays"]).partition(" ")
+    """Return the two lines of a tile, which is too narrow for one line on a phone."""
     if row["pays"] == "yes":
         first = three_digits(row["epochs"])
         second = f"{three_digits(row['epochs low'])} – {three_digits(row['epochs high'])}"
         return {"first": first, "second": second, "after epochs": first, "interval": second}
-    return {"first": first, "second": second, "after epochs": "", "interval": ""}
+    return {"first": str(row["pays"]), "second": "", "after epochs": "", "interval": ""}

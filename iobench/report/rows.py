@@ -1,4 +1,4 @@
-"""A context → rows of plain values, one list for each chart and its table; cases by key, labels beside it."""
+"""Rows of plain values for each chart and its table; cases by key, with their labels."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from iobench.results.trend import Trend
 
 Row = dict[str, Any]
 
-FASTEST, RIVAL, SLOWER = "fastest", "not told apart from it", "slower"
+FASTEST, RIVAL, SLOWER = "fastest", "no significant difference", "slower"
 
 
 def standing(context: Context, key: str) -> str:
-    """Whether a case is the fastest of its context, or can be told from it."""
+    """Return whether a case is the fastest of its context, a rival, or significantly slower."""
     if key == context.verdict.fastest:
         return FASTEST
     return RIVAL if key in context.verdict.rivals else SLOWER
 
 
-def named(case: CaseSummary) -> Row:
-    """What begins every row about a case: its key, and what it is called among those of its context."""
+def identity(case: CaseSummary) -> Row:
+    """Return the first columns of every row about a case: its key, and its name within its context."""
     return {"key": case.key, "case": case.label.short}
 
 
-def looked_at(context: Context, rows: Sequence[Row], small: bool = False) -> list[Row]:
-    """The rows of the cases that a chart shows: of many, the fastest of each format and each loader.
+def shown_rows(context: Context, rows: Sequence[Row], small: bool = False) -> list[Row]:
+    """Return the rows of the cases that a chart shows.
 
-    A `small` one shows of many the fastest of each format.
+    Of many cases these are the fastest of each format and each loader; in a `small` chart, of each format.
     """
     shown = context.shown
     if small and len(shown) < len(context.cases):
@@ -41,16 +41,16 @@ def looked_at(context: Context, rows: Sequence[Row], small: bool = False) -> lis
 
 
 def cases(context: Context) -> list[Row]:
-    """Each case's speed with its interval, its limit, and how it compares with the fastest."""
+    """Return each case's speed with its interval, its limit and its relative time."""
     return [
         {
-            **named(case),
+            **identity(case),
             **_with_ends("bytes_per_s", case.bytes_per_s),
             **_with_ends("samples_per_s", case.samples_per_s),
-            **_with_ends("times as long", case.relative),
+            **_with_ends("relative time", case.relative),
             "limit": case.limit,
             "limit_bytes_per_s": case.value("limit_bytes_per_s"),
-            "reached": case.limit_share,
+            "% of limit": case.limit_share,
             "rounds": case.rounds,
             "standing": standing(context, case.key),
         }
@@ -59,13 +59,13 @@ def cases(context: Context) -> list[Row]:
 
 
 def rounds(context: Context) -> list[Row]:
-    """Every round, and how it compares with its case's median."""
+    """Return every round, with its speed over its case's median."""
     by_key = {case.key: case for case in context.cases}
     rows = []
     for record, case in ((record, by_key[key_of(facets_of(record))]) for record in context.records):
         rows.append(
             {
-                **named(case),
+                **identity(case),
                 "round": record.round,
                 "bytes_per_s": record.bytes_per_s,
                 "of the median": record.bytes_per_s / case.bytes_per_s.median,
@@ -78,16 +78,16 @@ def rounds(context: Context) -> list[Row]:
 
 
 def stages(context: Context) -> list[Row]:
-    """Each stage of each profiled case as a part of its epochs; opening, once a training, is none."""
+    """Return each stage of each profiled case as a share of its epochs, without opening."""
     rows = []
     for case in context.cases:
-        spent = {stage: (case.stages or {}).get(stage, 0.0) for stage in STAGES if stage != "open"}
-        whole = sum(spent.values())
-        for place, (stage, seconds) in enumerate(spent.items()):
+        times = {stage: (case.stages or {}).get(stage, 0.0) for stage in STAGES if stage != "open"}
+        whole = sum(times.values())
+        for place, (stage, seconds) in enumerate(times.items()):
             if seconds:
                 rows.append(
                     {
-                        **named(case),
+                        **identity(case),
                         "stage": stage.replace("_", " "),
                         "share": seconds / whole,
                         "seconds": seconds,
@@ -98,17 +98,17 @@ def stages(context: Context) -> list[Row]:
 
 
 WAITS = {
-    "wait_p50_s": "half of the waits",
-    "wait_p99_s": "99 % of the waits",
+    "wait_p50_s": "median wait",
+    "wait_p99_s": "99th percentile wait",
     "first_batch_s": "first batch",
     "open_s": "opening",
 }
 
 
 def waits(context: Context) -> list[Row]:
-    """What a training waits for: opening, the first batch, and what waits for later ones do not exceed."""
+    """Return the waits of a training: opening, the first batch, and quantiles of the later ones."""
     return [
-        {**named(case), "what": what, "seconds": seconds}
+        {**identity(case), "what": what, "seconds": seconds}
         for case in context.cases
         for metric, what in WAITS.items()
         if (seconds := case.value(metric))
@@ -116,34 +116,37 @@ def waits(context: Context) -> list[Row]:
 
 
 def of(context: Context, *metrics: str) -> list[Row]:
-    """These metrics of each case that has any of them."""
+    """Return these metrics of each case that has any of them."""
     return [
-        {**named(case), **{metric: case.value(metric) for metric in metrics}}
+        {**identity(case), **{metric: case.value(metric) for metric in metrics}}
         for case in context.cases
         if any(case.value(metric) is not None for metric in metrics)
     ]
 
 
-RANKS = ("rank_bytes_per_s", "rank_min_bytes_per_s", "rank_max_bytes_per_s", "rank_skew", "rank_wait_share")
+RANKS = (
+    "rank_bytes_per_s",
+    "rank_min_bytes_per_s",
+    "rank_max_bytes_per_s",
+    "rank_imbalance",
+    "straggler_wait_share",
+)
 
 
 def ranks(context: Context) -> list[Row]:
-    """What single ranks of each case did that has several, and which is surely the slowest."""
-    found = {case.key: case.slowest for case in context.cases if case.slowest}
+    """Return the metrics of ranks of each case with several, and its slowest rank."""
+    slowest = {case.key: case.slowest for case in context.cases if case.slowest}
     return [
-        {**row, "slowest": one.named}
+        {**row, "slowest": one.name}
         for row in of(context, *RANKS)
-        if (one := found.get(row["key"])) is not None
+        if (one := slowest.get(row["key"])) is not None
     ]
 
 
 def sizes(context: Context) -> list[Row]:
-    """Each format's stored size and the speed of its fastest case, and whether none beats it in both.
-
-    (Which is to be on Pareto's frontier.)
-    """
+    """Return each format's stored size, the speed of its fastest case, and if it is Pareto-optimal."""
     stored = {record.case["format"]: record.dataset.stored_bytes for record in context.records}
-    found: list[Row] = [
+    rows: list[Row] = [
         {
             "format": name,
             "stored_bytes": stored[name],
@@ -154,18 +157,18 @@ def sizes(context: Context) -> list[Row]:
         if stored[name]
     ]
     return [
-        {**row, "frontier": "no" if any(_beats(other, row) for other in found) else "yes"} for row in found
+        {**row, "frontier": "no" if any(_dominates(other, row) for other in rows) else "yes"} for row in rows
     ]
 
 
-def _beats(one: Row, other: Row) -> bool:
-    """Whether a format is as small and as fast as another, and better in one of the two."""
+def _dominates(one: Row, other: Row) -> bool:
+    """Return whether a format is as small and as fast as another, and better in one of the two."""
     ours, theirs = ((-row["stored_bytes"], row["bytes_per_s"]) for row in (one, other))
     return ours != theirs and all(own >= their for own, their in zip(ours, theirs, strict=True))
 
 
 def fastest_by_format(cases: Sequence[CaseSummary]) -> dict[str, CaseSummary]:
-    """By format, the first of its cases: the fastest, as those of a context are."""
+    """Return the fastest case of each format; the cases of a context are in order of speed."""
     best: dict[str, CaseSummary] = {}
     for case in cases:
         best.setdefault(case.facets["format"], case)
@@ -173,7 +176,7 @@ def fastest_by_format(cases: Sequence[CaseSummary]) -> dict[str, CaseSummary]:
 
 
 def over_runs(trends: Sequence[Trend]) -> list[Row]:
-    """Each case's speed in each run that measured it, in the order of the runs."""
+    """Return each case's speed in each run that measured it, in the order of the runs."""
     return [
         {
             "key": trend.key,
@@ -182,7 +185,7 @@ def over_runs(trends: Sequence[Trend]) -> list[Row]:
             "run": point.run,
             **_with_ends("bytes_per_s", point.bytes_per_s),
             "limit_bytes_per_s": point.limit_bytes_per_s,
-            "other work": "yes" if point.busy else "no",
+            "background load": "yes" if point.busy else "no",
         }
         for trend in trends
         for point in trend.points

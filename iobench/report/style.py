@@ -1,4 +1,4 @@
-"""What all charts have in common: colours, marks, axes, tooltips."""
+"""Common style of all charts: colours, marks, axes, tooltips."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from iobench.report.rows import FASTEST, RIVAL, SLOWER, Row
 STRONG, LIKE, WEAK, MARK = "#0b7285", "#66a9b5", "#74838d", "#d9480f"
 FAINT = "#a9b3ba"
 SCHEME = ["#0b7285", "#d9480f", "#5f3dc4", "#2b8a3e", "#c2255c", "#8d6e00", "#3b5bdb", "#868e96"]
-LOGARITHMIC_FROM = 20.0  # largest over smallest from which on a linear axis would hide the small ones
-NARROW = 47  # characters that fit beside each other on a phone
+LOGARITHMIC_FROM = 20.0  # largest over smallest, from which on a linear axis would hide small values
+NARROW = 47  # characters that fit in one line on a phone
 
-SHARES = ("reached", "share", "of the median", "processors", "busiest core", "waiting for disk", "GPU")
+SHARES = ("% of limit", "share", "of the median", "CPU", "busiest core", "I/O wait", "GPU")
 
 # symbols as SVG paths in a square from -1 to 1, so that a legend shows what the chart does
 _CIRCLE = "circle"
 _RING = "M0,-0.8A0.8,0.8,0,1,1,0,0.8A0.8,0.8,0,1,1,0,-0.8ZM0,-0.5A0.5,0.5,0,1,0,0,0.5A0.5,0.5,0,1,0,0,-0.5Z"
 _TICK = "M-0.17,-1H0.17V1H-0.17Z"
 _BAR = "M-1,-0.16H1V0.16H-1Z"
-ROUND, LIMIT, INTERVAL = "one round", "limit of the hardware", "95 % interval"
-# by what a mark is: its shape, colour and size
+ROUND, LIMIT, INTERVAL = "one round", "hardware limit", "95 % interval"
+# shape, colour and size of each mark
 MARKS: dict[str, tuple[str, str, int]] = {
     FASTEST: (_CIRCLE, STRONG, 130),
     RIVAL: (_CIRCLE, LIKE, 130),
@@ -67,37 +67,37 @@ CONFIG: dict[str, Any] = {
 
 
 def data(rows: Sequence[Row]) -> Any:
-    """Rows as a chart's own data."""
+    """Return rows as a chart's inline data."""
     return alt.Data(values=list(rows))  # type: ignore[no-untyped-call]
 
 
 def legend(columns: int = 3) -> Any:
-    """A legend above the chart, in so many columns."""
+    """Return a legend above the chart, in so many columns."""
     return alt.Legend(orient="top", title=None, columns=columns)
 
 
 def number(field: str, title: str, values: Sequence[float]) -> Any:
-    """A horizontal axis of numbers from zero, or a logarithmic one where they lie too far apart for that."""
+    """Return a horizontal axis from zero, or a logarithmic one where values lie too far apart."""
     if far_apart(values):
         return logarithmic(field, title, [value for value in values if value > 0])
     return alt.X(field=field, type="quantitative", title=title, axis=alt.Axis(format=",~f", tickCount=5))
 
 
 def far_apart(values: Sequence[float]) -> bool:
-    """Whether a linear axis would hide the small ones."""
+    """Return whether a linear axis would hide the small values."""
     positive = [value for value in values if value > 0]
     return bool(positive) and max(positive) > LOGARITHMIC_FROM * min(positive)
 
 
 def logarithmic(field: str, title: str, values: Sequence[float]) -> Any:
-    """A horizontal axis on which equal distances are equal factors."""
+    """Return a logarithmic horizontal axis."""
     return alt.X(
         field=field, type="quantitative", title=f"{title} (logarithmic)", **logarithmic_scale(values)
     )
 
 
 def logarithmic_scale(values: Sequence[float]) -> dict[str, Any]:
-    """The scale and the axis of a logarithmic channel."""
+    """Return the scale and the axis of a logarithmic channel."""
     low, high = min(values) / 1.3, max(values) * 1.3
     return {
         "scale": alt.Scale(type="log", domain=[low, high], nice=False),
@@ -106,7 +106,7 @@ def logarithmic_scale(values: Sequence[float]) -> dict[str, Any]:
 
 
 def series(field: str, domain: Sequence[str], columns: int) -> Any:
-    """A colour for each of these, told above the chart."""
+    """Return a colour for each name of `domain`, with a legend above the chart."""
     colours = [SCHEME[place % len(SCHEME)] for place in range(len(domain))]
     return alt.Color(
         field=field,
@@ -117,7 +117,7 @@ def series(field: str, domain: Sequence[str], columns: int) -> Any:
 
 
 def tips(*names: str) -> list[Any]:
-    """What a mark tells when it is pointed at."""
+    """Return the tooltips of a mark."""
     return [
         alt.Tooltip(field=name, type="quantitative", format=".0%" if name in SHARES else ",.4~r")
         if name in SHARES or name in _NUMBERS
@@ -130,7 +130,7 @@ _NUMBERS = ("MiB/s", "MiB", "ms", "seconds", "round", "value")
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, with what lies between where there are few."""
+    """Return powers of ten, with values between them where there are few."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     steps = (1, 2, 5) if high < 1000 * low else (1, 3) if high < 10_000 * low else (1,)
     return [step * 10.0**power for power in powers for step in steps if low <= step * 10.0**power <= high]

@@ -148,7 +148,9 @@ class CompareResult:
             if min(one.rounds) < ENOUGH_ROUNDS and one.comparison.outcome != "slower"
         ]
         gone = [
-            RunWarning("missing-case", f"measured in {self.base} only", [one.case], values={"base": self.base})
+            RunWarning(
+                "missing-case", f"measured in {self.base} only", [one.case], values={"base": self.base}
+            )
             for one in self.unmatched
             if one.only_in == self.base
         ]

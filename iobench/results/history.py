@@ -81,7 +81,10 @@ def find(data_dir: Path, name: str) -> Path:
         if os.path.isfile(path):
             return path
     raise RecordError(
-        f"no run {name!r}", kind="unknown-run", path=data_dir / "results", hint="'iobench runs' lists the runs"
+        f"no run {name!r}",
+        kind="unknown-run",
+        path=data_dir / "results",
+        hint="'iobench runs' lists them",
     )
 
 

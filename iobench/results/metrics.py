@@ -106,7 +106,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "wait_share",
         "waiting",
-        "share of the epochs that the step waited for batches: time blocked in next(); on a GPU, its idle time",
+        "share of the epochs that the step waited for batches: blocked in next(); on a GPU, its idle time",
         percent_text,
         lambda r: r.timing.wait_s / r.timing.epochs_s,
         _median,

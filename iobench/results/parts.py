@@ -65,7 +65,7 @@ class CachePart:
     method: str = ""
     read_ahead_kib: int | None = None
     prefault_bytes_per_s: float | None = None  # rate of touching memory before a cold round
-    lower_cache_p50_s: list[float] | None = None  # p50 of single 4 KiB reads, first and second pass over the same offsets
+    lower_cache_p50_s: list[float] | None = None  # p50 of single 4 KiB reads, first and second pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,9 @@ class ProcessorPart:
     cpu_s: float  # of this process and its workers
     major_faults: int = 0
     steal_s: float | None = None  # given to other machines by the hypervisor, all processors together
-    cpu_speed_per_s: float | None = None  # plain Python work units per second right before and after: iobench.host.cpu_speed
+    cpu_speed_per_s: float | None = (
+        None  # rate of plain Python right before and after: see iobench.host.cpu_speed
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

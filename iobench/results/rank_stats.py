@@ -12,7 +12,6 @@ from iobench.results.parts import DiskPart, Measured, MemoryPart, ProcessorPart,
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 
-
 NO_STRAGGLER = "no clear straggler"
 
 

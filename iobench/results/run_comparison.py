@@ -95,9 +95,9 @@ def compare_runs(base: Rounds, new: Rounds, min_difference: float, comparisons: 
     if adjusted and doubt:  # unless the limit followed the CPU speed, too
         doubt = _doubt(result, machine.at_equal_cpu_speed, min_difference, busy=not enough)
     decided = not adjusted and result.outcome in ("faster", "slower")
-    if doubt is None and machine.cpu_speed_ratio and decided:
-        if compared(PROPORTIONAL).outcome != result.outcome:
-            doubt = _cpu_speed_doubt(machine.cpu_speed_ratio)
+    speed = machine.cpu_speed_ratio
+    if doubt is None and speed and decided and compared(PROPORTIONAL).outcome != result.outcome:
+        doubt = _cpu_speed_doubt(speed)
     return RunComparison(
         replace(result, outcome=MACHINE_CHANGED) if doubt else result, machine, doubt, runs, adjusted
     )

@@ -100,7 +100,10 @@ def ratio(numerator: Sequence[float], denominator: Sequence[float], comparisons:
 
 
 def compare_rates(
-    rates: Sequence[float], others: Sequence[float], min_difference: float = MIN_DIFFERENCE, comparisons: int = 1
+    rates: Sequence[float],
+    others: Sequence[float],
+    min_difference: float = MIN_DIFFERENCE,
+    comparisons: int = 1,
 ) -> Comparison:
     """Compare the first case's rates with the second's (higher is faster), as one of so many comparisons."""
     return judge(ratio(rates, others, comparisons), min(len(rates), len(others)), min_difference)
@@ -186,7 +189,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
-    """Return the rise from first to last over the median (Theil-Sen slope), and its p-value (Kendall's tau)."""
+    """Return the rise over the median from first to last (Theil-Sen), and its p-value (Kendall's tau)."""
     from scipy.stats import kendalltau, theilslopes
 
     values = [statistics.median(part) for part in np.array_split(values, min(len(values), MAX_TREND_VALUES))]

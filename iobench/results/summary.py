@@ -12,8 +12,8 @@ from iobench.results.cases import Label
 from iobench.results.metrics import METRICS
 from iobench.results.rank_stats import SlowestRank, slowest_rank
 from iobench.results.record import Record
-from iobench.results.stats import Estimate, Verdict
 from iobench.results.run_warning import RunWarning
+from iobench.results.stats import Estimate, Verdict
 from iobench.results.unverified import unverified_content
 from iobench.results.warnings import warnings_of
 
@@ -139,7 +139,8 @@ def summarise(records: Sequence[Record], min_difference: float = stats.MIN_DIFFE
         for group, own in zip(groups, facets, strict=True)
     ]
     return Summary(
-        sorted(contexts, key=lambda one: -len(one.cases)), [*warnings_of(records), *unverified_content(records)]
+        sorted(contexts, key=lambda one: -len(one.cases)),
+        [*warnings_of(records), *unverified_content(records)],
     )
 
 

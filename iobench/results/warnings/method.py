@@ -54,9 +54,7 @@ def _sample_coverage(groups: Cases) -> RunWarning | None:
     if not lossy:
         return None
     samples = max(groups[key][0].dataset.samples for key in lossy)
-    counts = {
-        name: max(getattr(check, name) for check in lossy.values()) for name in ("dropped", "repeated")
-    }
+    counts = {name: max(getattr(check, name) for check in lossy.values()) for name in ("dropped", "repeated")}
     counted = " and ".join(f"{name} {count:,}" for name, count in counts.items() if count)
     return RunWarning(
         "sample-coverage",

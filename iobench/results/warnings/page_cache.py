@@ -30,16 +30,14 @@ def _lower_cache(groups: Cases) -> RunWarning | None:
 
 def _slow_memory(groups: Cases) -> RunWarning | None:
     """Before cold rounds the hypervisor had to provide memory again, which takes time."""
-    rates = [
-        r.cache.prefault_bytes_per_s or BACKED_BYTES_PER_S for rounds in groups.values() for r in rounds
-    ]
+    rates = [r.cache.prefault_bytes_per_s or BACKED_BYTES_PER_S for rounds in groups.values() for r in rounds]
     slow = sum(rate < BACKED_BYTES_PER_S for rate in rates)
     if not slow:
         return None
     return RunWarning(
         "hypervisor-memory",
         f"before {slow} of {len(rates)} rounds the hypervisor had to provide memory again, at "
-        f"{rate_text(min(rates))}B/s; iobench touched it before the clock started, a training job pays for it",
+        f"{rate_text(min(rates))}B/s; iobench touched it before the clock started, training pays for it",
         hints=("keep the machine busy", "give the virtual machine reserved memory"),
         values={"rounds": len(rates), "affected": slow, "bytes_per_s": min(rates)},
     )

@@ -1,4 +1,4 @@
-"""The machine and the data of records in words, and what the monitor saw of the machine."""
+"""Machine and dataset of records as text, and the monitor's snapshots of the machine."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from iobench.results.cases import by_case, facets_of, key_of, labels_of, text_of
 from iobench.results.record import Record
 
 BETWEEN = "between rounds"
-STAMPS = ("bytes", "mtime_ns")  # by which a source is known again
+STAMPS = ("bytes", "mtime_ns")  # of a source, for change detection only
 
 
 def described(records: Sequence[Record]) -> list[dict[str, str]]:
-    """Each machine with each dataset."""
-    found: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
+    """Return each combination of machine and dataset."""
+    combinations: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
     for rounds in by_case(records).values():
         for record in rounds:
             about = _about(record)
-            found.setdefault(tuple(about.items()), about)
-    return list(found.values())
+            combinations.setdefault(tuple(about.items()), about)
+    return list(combinations.values())
 
 
 def _about(record: Record) -> dict[str, str]:
@@ -37,7 +37,7 @@ def _about(record: Record) -> dict[str, str]:
     return {
         "dataset": f"{dataset.name}: {counted(dataset.samples, 'sample')} ({fields}), {size}",
         "source": _source(dataset.source),
-        "processor": f"{machine.cpu}, {counted(machine.usable_cores or 0, 'core')}",
+        "CPU": f"{machine.cpu}, {counted(machine.usable_cores or 0, 'core')}",
         "memory": bytes_text(machine.memory_bytes),
         "disk": f"{disk}, read-ahead {machine.disk.read_ahead_kib} KiB",
         "GPU": f"{gpu.name}{memory}{driver}" if gpu else "none",
@@ -47,23 +47,23 @@ def _about(record: Record) -> dict[str, str]:
 
 
 def _source(source: Mapping[str, Any]) -> str:
-    """Where the data came from, for a reader: without what only a program compares."""
+    """Return the origin of the data as text, without the fields for change detection."""
     shown = {name: value for name, value in source.items() if name not in STAMPS}
-    said = [
+    texts = [
         f"{name} {', '.join(map(str, value)) if isinstance(value, (list, tuple)) else value}"
         for name, value in shown.items()
     ]
-    return "; ".join(said) or "unknown"
+    return "; ".join(texts) or "unknown"
 
 
-_SEEN = {"waiting for disk": "iowait", "disk queue": "disk_queue", "GPU": "gpu"}
+_COLUMNS = {"I/O wait": "iowait", "disk queue": "disk_queue", "GPU": "gpu"}
 _BYTES = ("disk_bytes_per_s", "gpu_memory_bytes")
 
 
 def system(records: Sequence[Record]) -> list[Row]:
-    """What the monitor saw, second by second, and during which case's round.
+    """Return the monitor's snapshots in order of time, each with the case that was being measured.
 
-    A snapshot without time or processors is left out: nothing has checked what a file holds there.
+    Snapshots without time or CPU figures are skipped: files are not checked for these.
     """
     snapshots = [
         (snapshot, record)
@@ -79,9 +79,9 @@ def system(records: Sequence[Record]) -> list[Row]:
         {
             "seconds": snapshot["time"] - began,
             "case": str(labels[key_of(facets_of(record))]) if _inside(snapshot, record) else BETWEEN,
-            "processors": statistics.fmean(_cores(snapshot)),
+            "CPU": statistics.fmean(_cores(snapshot)),
             "busiest core": max(_cores(snapshot)),
-            **{column: _number(snapshot, name) for column, name in _SEEN.items()},
+            **{column: _number(snapshot, name) for column, name in _COLUMNS.items()},
             **{name: _number(snapshot, name) for name in _BYTES},
         }
         for snapshot, record in sorted(snapshots, key=lambda pair: float(pair[0]["time"]))

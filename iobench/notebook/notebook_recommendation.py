@@ -1,11 +1,11 @@
-"""`iobench.recommend`, in a notebook too."""
+"""`iobench.recommend` with a result for notebooks."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from iobench.notebook.shown import Shown, handing_out
+from iobench.notebook.notebook_result import NotebookResult, with_result_type
 from iobench.recommendation import recommend as recommending
 from iobench.recommendation.result import Recommendation
 from iobench.results.columns import Columns
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ShownRecommendation(Shown, Recommendation):
-    """What to use, which a notebook can show: a row of its data is a finalist."""
+class NotebookRecommendation(NotebookResult, Recommendation):
+    """A recommendation, with a display in a notebook; a row of its data is a finalist."""
 
     def _columns(self) -> Columns:
         return self.columns
@@ -35,16 +35,16 @@ class ShownRecommendation(Shown, Recommendation):
                 "samples_per_s": one.samples_per_s.median,
                 "samples_per_s low": one.samples_per_s.low,
                 "samples_per_s high": one.samples_per_s.high,
-                "times the default": one.against_default.ratio.median if one.against_default else None,
+                "relative to default": one.against_default.ratio.median if one.against_default else None,
                 "use": one.key == self.use.key,
             }
             for one in self.candidates
         ]
 
     def _figures(self) -> list[Figure]:
-        from iobench.report import recommended
+        from iobench.report import recommendations
 
-        return recommended.figures(self)
+        return recommendations.figures(self)
 
 
-recommend = handing_out(ShownRecommendation, recommending.recommend)
+recommend = with_result_type(NotebookRecommendation, recommending.recommend)

@@ -1,0 +1,58 @@
+"""A warning about measurements: one reason not to believe a figure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+MAX_NAMED = 3  # cases named in a sentence
+MORE_ROUNDS = "give more --rounds"  # a hint that `warnings_of` replaces for commands without that option
+
+Value = float | int | str
+
+
+@dataclass(frozen=True)
+class RunWarning:
+    """One reason not to believe a figure.
+
+    Attributes
+    ----------
+    kind : str
+        Stable identifier, such as ``few-rounds``.
+    message : str
+        What happened, without the remedy.
+    cases : list of str
+        Labels of the cases concerned; empty where all are.
+    hints : tuple of str
+        What to do about it, alternatives of each other.
+    values : dict
+        The figures behind the message, by name.
+    """
+
+    kind: str
+    message: str
+    cases: list[str] = field(default_factory=list)
+    hints: tuple[str, ...] = ()
+    values: dict[str, Value] = field(default_factory=dict)
+
+    @property
+    def sentence(self) -> str:
+        """The warning in one line: the cases, what happened, what to do."""
+        more = len(self.cases) - MAX_NAMED
+        names = "; ".join(self.cases[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+        statement = f"{names}: {self.message}" if self.cases else self.message
+        return f"{statement}; {_alternatives(self.hints)}" if self.hints else statement
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return its fields and its sentence, for JSON."""
+        return {**asdict(self), "hints": list(self.hints), "sentence": self.sentence}
+
+
+def _alternatives(hints: Sequence[str]) -> str:
+    """Join hints as ``a, b or c``."""
+    *first, last = hints
+    return f"{', '.join(first)} or {last}" if first else last
