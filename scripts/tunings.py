@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""How right `iobench tune` is: its choice against all settings that there are, loader by loader.
+"""Regret of `iobench tune`: its choice against all settings, loader by loader.
 
-For each loader the tuning is asked for, and then every setting that it races, each of them with one more
-changed, and what it chose, take turns in interleaved rounds of whole epochs: all of them in a few, and
-those that are near the fastest in all. Other ways of starting workers than forking them take seconds each
-time, and are measured only where one was chosen. Regret is how much longer the chosen settings take than
-the fastest, by the medians of the grid. Run it on a machine with nothing else to do: it takes minutes.
+Each loader is tuned. Then all settings that the race knows, each with one more changed, and the chosen ones
+are measured in interleaved rounds of whole epochs: all in a few rounds, those near the fastest in all
+rounds. Start methods other than fork take seconds each time and are measured only if one was chosen. Regret
+is how much longer the chosen settings take than the fastest, by the medians of the grid. Run it on an idle
+machine: it takes minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROW_BYTES, ROWS = 64 << 10, 2000
 
 
 class Made(Dataset):
-    """Samples that a function makes of their number."""
+    """Samples computed from their number."""
 
     def __init__(self, rows: int, make: Callable[[int], np.ndarray]) -> None:
         self.rows, self.make = rows, make
@@ -49,7 +49,7 @@ class Made(Dataset):
 
 
 def cpu_heavy(folder: Path) -> DataLoader:
-    """Unpacking, of which each sample takes about a millisecond."""
+    """Decompression of about a millisecond per sample."""
     packed = zlib.compress(np.random.default_rng(0).integers(0, 16, 1 << 18, dtype=np.uint8).tobytes())
     return DataLoader(
         Made(600, lambda row: np.frombuffer(bytearray(zlib.decompress(packed)), np.uint8)[::64]), 32
@@ -57,7 +57,7 @@ def cpu_heavy(folder: Path) -> DataLoader:
 
 
 def io_bound(folder: Path) -> DataLoader:
-    """Reads at random that all come from the disk."""
+    """Random reads that all come from the disk."""
     path = folder / "rows"
     path.write_bytes(np.random.default_rng(0).bytes(ROWS * ROW_BYTES))
     file = os.open(path, os.O_RDONLY)
@@ -71,12 +71,12 @@ def io_bound(folder: Path) -> DataLoader:
 
 
 def tiny(folder: Path) -> DataLoader:
-    """A few samples that are in memory already."""
+    """A few samples in memory."""
     return DataLoader(TensorDataset(torch.rand(2000, 16), torch.arange(2000)), 64, shuffle=True)
 
 
 def sleeping(folder: Path) -> DataLoader:
-    """What comes from far away: each sample is waited for."""
+    """Samples with latency, as from remote storage."""
 
     def wait(row: int) -> np.ndarray:
         time.sleep(2e-3)
@@ -86,7 +86,7 @@ def sleeping(folder: Path) -> DataLoader:
 
 
 def too_many_workers(folder: Path) -> DataLoader:
-    """Somebody's eight workers for next to no work."""
+    """Eight workers for next to no work."""
     return DataLoader(TensorDataset(torch.rand(20_000, 64)), 256, num_workers=8)
 
 
@@ -109,41 +109,41 @@ def main() -> None:
 def one(make: Callable[[Path], DataLoader], folder: Path, max_time_s: float, rounds: int) -> None:
     """Tune a loader, measure all of its settings, and print a row."""
     began = time.monotonic()
-    said = iobench.tune(make(folder), max_time_s=max_time_s, data_dir=folder)
+    result = iobench.tune(make(folder), max_time_s=max_time_s, data_dir=folder)
     tuning_s = time.monotonic() - began
     began = time.monotonic()
-    candidates = grid(make(folder), said, rounds)
+    candidates = grid(make(folder), result, rounds)
     grid_s = time.monotonic() - began
-    chosen, best = candidates[said.use.name], max(candidates.values(), key=lambda candidate: candidate.rate)
+    chosen, best = candidates[result.use.name], max(candidates.values(), key=lambda candidate: candidate.rate)
     print(
-        f"{make.__name__:17} {said.outcome:8} {chosen.name:40} {best.rate / chosen.rate - 1:6.1%}  "
+        f"{make.__name__:17} {result.outcome:8} {chosen.name:40} {best.rate / chosen.rate - 1:6.1%}  "
         f"{best.name}  {tuning_s / grid_s:.0%}",
         flush=True,
     )
 
 
-def grid(loader: DataLoader, said: TuningResult, rounds: int) -> dict[str, Candidate]:
-    """The settings near the fastest of all, and the chosen and present ones, after so many rounds."""
+def grid(loader: DataLoader, result: TuningResult, rounds: int) -> dict[str, Candidate]:
+    """Measure all settings; return those near the fastest, the baseline and the chosen one."""
     own, _ = resolve_target(loader)
-    use = Consumer("cpu")
-    contest = SettingsRace(own, TurnSpec(use, use.synchronize))
+    consumer = Consumer("cpu")
+    race = SettingsRace(own, TurnSpec(consumer, consumer.synchronize))
     known: dict[str, Candidate] = {}
     for idle in (False, True):  # as tune may have taken it for either
         like = search_space.LoaderTraits(idle=idle, starts=())
         first, _ = search_space.candidates_for(own, like)
         more = [one for candidate in first for one in search_space.refinements(own, candidate, like)]
         known |= {str(sorted(candidate.changes.items())): candidate for candidate in [*more, *first]}
-    chosen = Candidate(said.use.name, said.use.changes, said.use.kind)
+    chosen = Candidate(result.use.name, result.use.changes, result.use.kind)
     known[str(sorted(chosen.changes.items()))] = chosen
-    with contest.under_way():
-        contest.fresh(list(known.values()), float("inf"), FEW)
-        working = [candidate for candidate in known.values() if not candidate.failed]
-        best = max(max(candidate.fresh.values()) for candidate in working)
-        near = [candidate for candidate in working if max(candidate.fresh.values()) * NEAR > best]
-        near += [t for t in working if t.name in (BASELINE, said.use.name) and t not in near]
+    with race.active():
+        race.final_rounds(list(known.values()), float("inf"), FEW)
+        working = [candidate for candidate in known.values() if not candidate.failure]
+        best = max(max(candidate.final_rates.values()) for candidate in working)
+        near = [candidate for candidate in working if max(candidate.final_rates.values()) * NEAR > best]
+        near += [t for t in working if t.name in (BASELINE, result.use.name) and t not in near]
         for candidate in near:
-            candidate.fresh.clear()
-        contest.fresh(near, float("inf"), rounds)
+            candidate.final_rates.clear()
+        race.final_rounds(near, float("inf"), rounds)
     return {candidate.name: candidate for candidate in near}
 
 

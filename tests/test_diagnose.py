@@ -1,4 +1,4 @@
-"""Loaders with an illness, and the diagnosis that names it; healthy ones that get none."""
+"""Verdicts and advice from measurements, good and bad; watched loops; errors of a user's loader."""
 
 import dataclasses
 import io
@@ -17,6 +17,7 @@ import lmdb
 import numpy as np
 import pytest
 import torch
+from kinds import kind
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
@@ -32,15 +33,16 @@ from iobench.diagnose.profiling import Profile
 from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.loading import target
 from iobench.loading.foreign import tensors_of
+from iobench.results.finding import Finding
 from iobench.terminal.diagnosed import loop_table
 from iobench.tuning.candidate import BASELINE, Candidate
 from iobench.tuning.search_space import BATCH_FETCH, LoaderTraits, candidates_for
 from iobench.tuning.tunable_loader import TunableLoader, rebuilt
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
-HEALTHY = LoopStats(
-    facts=LoaderInfo(
-        kind="DataLoader",
+GOOD = LoopStats(
+    loader=LoaderInfo(
+        class_name="DataLoader",
         dataset="Mine",
         workers=2,
         batch_size=64,
@@ -70,13 +72,11 @@ HEALTHY = LoopStats(
     memory_bytes=1 << 30,
     memory_growth_bytes=0,
 )
-STARVING = dataclasses.replace(
-    HEALTHY, wait_s=6.0, step_s=3.0, wait_p50_s=0.06, wait_p99_s=0.1, wait_max_s=0.2
-)
+STARVING = dataclasses.replace(GOOD, wait_s=6.0, step_s=3.0, wait_p50_s=0.06, wait_p99_s=0.1, wait_max_s=0.2)
 
 
-def seen(of=STARVING, facts=None, **changes):
-    return dataclasses.replace(of, facts=dataclasses.replace(of.facts, **(facts or {})), **changes)
+def loop(of=STARVING, loader=None, **changes):
+    return dataclasses.replace(of, loader=dataclasses.replace(of.loader, **(loader or {})), **changes)
 
 
 def kinds(*evidence, **options):
@@ -87,7 +87,11 @@ def candidate(name, rate, **changes):
     kind = "fetch" if "batch_fetch" in changes else {"num_workers": "workers", "prefetch_factor": "prefetch"}
     kind = kind if isinstance(kind, str) else kind.get(next(iter(changes), ""), "")
     rates = {number: rate * factor for number, factor in enumerate((0.99, 1.0, 1.01), 1)}
-    return Candidate(name, changes, kind, rates=rates, fresh=rates)
+    return Candidate(name, changes, kind, rates=rates, final_rates=rates)
+
+
+def fetching(rate):
+    return candidate(BATCH_FETCH, rate, batch_fetch=True)
 
 
 def profile(**shares):
@@ -96,136 +100,147 @@ def profile(**shares):
 
 
 def test_a_loop_that_hardly_waits_gets_no_advice():
-    found = diagnose(HEALTHY, [], [profile(decode_share=0.9)])
+    found = diagnose(GOOD, [], [profile(decode_share=0.9)])
     assert (found.bottleneck, found.advice) == (False, [])
-    assert (
-        found.verdict
-        == "Loading is not the bottleneck: the step waits 2% of the time (696 samples/s, 679 KiB/s)."
-    )
+    assert found.verdict.kind == "not-bottleneck"
+    assert found.verdict.values == {
+        "samples_per_s": pytest.approx(696, rel=1e-3),
+        "bytes_per_s": pytest.approx(696e3, rel=1e-3),
+        "batches": 101,
+        "wait_share": GOOD.wait_share,
+        "device": "cpu",
+    }
 
 
-def test_a_loop_that_waits_is_told_so():
+def test_a_loop_that_waits_most_of_the_time_is_bound_by_loading():
     found = diagnose(STARVING)
     assert found.bottleneck
-    assert found.verdict.startswith("Loading is the bottleneck: the step waits 67% of the time")
-    assert "cuda:0 (by its own clock) waits 67%" in diagnose(seen(device="cuda:0")).verdict
+    assert (found.verdict.kind, found.verdict.values["wait_share"]) == ("bottleneck", pytest.approx(2 / 3))
+    assert diagnose(loop(device="cuda:0")).verdict.values["device"] == "cuda:0"
     assert STARVING.wait_share >= BOTTLENECK
 
 
 def test_a_loader_alone_has_no_step_to_wait():
     found = diagnose(STARVING, alone=True)
     assert found.bottleneck is None
-    assert found.verdict.startswith("Alone, the loader gives ")
+    assert found.verdict.kind == "loader-alone"
 
 
-def test_a_loop_over_nothing_says_so():
-    empty = seen(batches=0, samples=0, bytes=0, wait_s=0.0, step_s=0.0, elapsed_s=0.0)
-    assert diagnose(empty).verdict == "The loader yielded nothing."
+def test_a_loop_over_nothing_is_empty():
+    empty = loop(batches=0, samples=0, bytes=0, wait_s=0.0, step_s=0.0, elapsed_s=0.0)
+    assert diagnose(empty).verdict.kind == "empty"
     assert names(loop_table(empty)) == ["loader", "batches"]
 
 
 def test_a_loop_over_one_batch_shows_no_figures_of_a_steady_state():
-    shown = set(names(loop_table(seen(batches=1, elapsed_s=0.01))))
+    shown = set(names(loop_table(loop(batches=1, elapsed_s=0.01))))
     assert "first batch" in shown
-    assert shown.isdisjoint({"after it", "waiting", "processors"})
-    assert {"after it", "waiting", "processors"} < set(names(loop_table(seen())))
+    assert shown.isdisjoint({"after that", "waiting", "CPU"})
+    assert {"after that", "waiting", "CPU"} < set(names(loop_table(loop())))
 
 
 def names(table):
     return [str(cell) for cell in table.columns[0].cells]
 
 
-@pytest.mark.parametrize(
-    ("workers", "begins"),
-    [
-        (0, "there are no workers, and those that persist start only once: set num_workers=16"),
-        (2, "the first batch took"),
-    ],
-)
-def test_the_settings_that_were_measured_are_those_that_are_advised(workers, begins):
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_settings_that_were_measured_are_those_that_are_advised(workers):
     changes = {"num_workers": 16, "persistent_workers": True}
     base = candidate(BASELINE, 100)
-    best = dataclasses.replace(candidate("16 workers that persist", 340, **changes), kind="persistent")
+    best = dataclasses.replace(candidate("16 persistent workers", 340, **changes), kind="persistent")
     own = {"workers": workers, "persistent_workers": False}
-    (advice,) = diagnose(seen(facts=own, first_wait_s=6.0), [base, best]).advice
-    assert advice.kind == "first-batch"
-    assert advice.said.startswith(begins)
-    assert "set num_workers=16, persistent_workers=True; 3.4 × as fast" in advice.said
+    (advice,) = diagnose(loop(loader=own, first_wait_s=6.0), [base, best]).advice
+    assert (advice.kind, advice.gain) == ("first-batch", pytest.approx(3.4))
+    assert advice.values.items() >= {"workers": workers, **changes}.items()
+    assert all(f"{name}={value}" in advice.hint for name, value in changes.items())
+    assert advice.sentence.endswith(advice.gain_text)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"num_workers": 0}, "sampler=loader.batch_sampler); 3.4 ×"),
-        ({"num_workers": 4}, "sampler=loader.batch_sampler, num_workers=4); 3.4 ×"),
-    ],
-)
-def test_whole_batches_are_advised_with_the_workers_that_they_were_measured_with(changes, said):
-    candidates = [candidate(BASELINE, 100), candidate(BATCH_FETCH, 340, batch_fetch=True, **changes)]
-    advice = diagnose(seen(facts={"by_sample": True, "workers": 2}), candidates).advice
-    assert said in advice[0].said
+@pytest.mark.parametrize("workers", [0, 4])
+def test_whole_batches_are_advised_with_the_workers_they_were_measured_with(workers):
+    candidates = [
+        candidate(BASELINE, 100),
+        candidate(BATCH_FETCH, 340, batch_fetch=True, num_workers=workers),
+    ]
+    advice = diagnose(loop(loader={"by_sample": True, "workers": 2}), candidates).advice
+    assert (advice[0].values["num_workers"], advice[0].gain) == (workers, pytest.approx(3.4))
+    assert ("num_workers=4" in advice[0].hint) == bool(workers)
+    assert "sampler=loader.batch_sampler" in advice[0].hint
 
 
-def test_one_batch_alone_is_too_short_to_tell():
-    assert diagnose(seen(batches=1), alone=True).verdict.startswith("Too short to tell: 1 batch")
+def test_one_batch_alone_is_too_short_for_a_verdict():
+    verdict = diagnose(loop(batches=1), alone=True).verdict
+    assert (verdict.kind, verdict.values["batches"]) == ("too-short", 1)
 
 
 AS = candidate(BASELINE, 100)
+NO_WORKERS = {"num_workers": 0}
+RAISED = Finding("raised", "no")
 QUICK = {"samples": 10**7}  # a sample in less than a microsecond
 
 
 @pytest.mark.parametrize(
     ("kind", "evidence"),
     [
-        ("per-sample", (seen(facts={"by_sample": True}, **QUICK),)),
-        ("tensordataset", (seen(facts={"by_sample": True, "tensor_dataset": True}, **QUICK),)),
-        ("per-sample", (seen(facts={"by_sample": True}), [AS, candidate(BATCH_FETCH, 300, batch_fetch=True)])),
-        ("workers-cost", (seen(), [AS, candidate("0 workers", 200, num_workers=0)])),
-        ("workers-cost", (seen(cpu_s=9.5, worker_cpu_s=3.0),)),
-        ("too-few-workers", (seen(), [AS, candidate("4 workers", 200, num_workers=4)])),
-        ("too-few-workers", (seen(facts={"workers": 0}, workers=0, samples=1000),)),
-        ("prefetch", (seen(), [AS, candidate("prefetch factor 8", 150, prefetch_factor=8)])),
-        ("prefetch", (seen(wait_p50_s=0.001, wait_max_s=0.5),)),
-        ("lists", (seen(), [], [profile(tensor_share=0.6)])),
-        ("padding", (seen(padding=0.6),)),
-        ("pinned", (seen(facts={"pin_memory": False}, device="cuda:0", pins=True),)),
-        ("disk", (seen(iowait=0.5, disk_bytes=10**10),)),
-        ("decoding", (seen(), [], [profile(decode_share=0.6)])),
-        ("collate", (seen(tensors=20), [], [profile(collate_share=0.6)])),
-        ("first-batch", (seen(facts={"persistent_workers": False}, first_wait_s=6.0),)),
-        ("memory", (seen(memory_growth_bytes=1 << 29),)),
-        ("handles", (seen(facts={"handles": ["file (h5py)"]}),)),
-        ("chunks", (seen(facts={"by_sample": True, "chunks": ["x: chunks of 100 samples"]}),)),
+        ("per-sample", (loop(loader={"by_sample": True}, **QUICK),)),
+        ("tensor-dataset", (loop(loader={"by_sample": True, "tensor_dataset": True}, **QUICK),)),
+        (
+            "per-sample",
+            (loop(loader={"by_sample": True}), [AS, fetching(300)]),
+        ),
+        ("workers-cost", (loop(), [AS, candidate("0 workers", 200, num_workers=0)])),
+        ("workers-cost", (loop(cpu_s=9.5, worker_cpu_s=3.0),)),
+        ("too-few-workers", (loop(), [AS, candidate("4 workers", 200, num_workers=4)])),
+        ("too-few-workers", (loop(loader={"workers": 0}, workers=0, samples=1000),)),
+        ("prefetch", (loop(), [AS, candidate("prefetch factor 8", 150, prefetch_factor=8)])),
+        ("prefetch", (loop(wait_p50_s=0.001, wait_max_s=0.5),)),
+        ("python-lists", (loop(), [], [profile(tensor_share=0.6)])),
+        ("padding", (loop(padding=0.6),)),
+        ("pageable-memory", (loop(loader={"pin_memory": False}, device="cuda:0", pins=True),)),
+        ("disk", (loop(iowait=0.5, disk_bytes=10**10),)),
+        ("decoding", (loop(), [], [profile(decode_share=0.6)])),
+        ("collate", (loop(tensors=20), [], [profile(collate_share=0.6)])),
+        ("first-batch", (loop(loader={"persistent_workers": False}, first_wait_s=6.0),)),
+        ("memory-growth", (loop(memory_growth_bytes=1 << 29),)),
+        ("open-handles", (loop(loader={"handles": ["file (h5py)"]}),)),
+        ("hdf5-chunks", (loop(loader={"by_sample": True, "chunks": ["x: chunks of 100 samples"]}),)),
     ],
 )
-def test_each_illness_is_named_and_what_to_do(kind, evidence):
+def test_each_problem_has_its_advice(kind, evidence):
     (found,) = diagnose(*evidence).advice
     assert found.kind == kind
-    assert "\n" not in found.said
+    assert found.hint
+    assert "\n" not in found.sentence
 
 
 @pytest.mark.parametrize(
     "evidence",
     [
-        (seen(),),
-        (seen(facts={"by_sample": True}),),
-        (seen(facts={"by_sample": True}, **QUICK), [AS, candidate(BATCH_FETCH, 101, batch_fetch=True)]),
-        (seen(), [AS, candidate("0 workers", 105, num_workers=0)]),
-        (seen(), [AS, Candidate("0 workers", {"num_workers": 0}, "workers", fresh={1: 90, 2: 300, 3: 400})]),
-        (seen(), [AS, Candidate("0 workers", {"num_workers": 0}, "workers", rates={1: 300, 2: 300, 3: 300})]),
-        (seen(), [AS, Candidate("4 workers", {"num_workers": 4}, "workers", failed="no")]),
-        (seen(facts={"handles": ["file (h5py)"], "workers": 0}, workers=0, **QUICK),),
-        (seen(facts={"by_sample": False, "chunks": ["x: chunks of 100 samples"]}),),
-        (seen(facts={"pin_memory": False}),),
-        (seen(facts={"prefetch_factor": 8}, wait_p50_s=0.001),),
-        (seen(wait_p50_s=0.001, step_s=0.5),),
-        (seen(wait_p50_s=0.001, wait_max_s=5.0),),
-        (seen(wait_p50_s=0.001, worker_cpu_s=19.0, facts={"workers": 2}), [AS]),
-        (seen(), [], [profile(collate_share=0.6)]),
-        (dataclasses.replace(STARVING, facts=LoaderInfo(kind="generator")),),
+        (loop(),),
+        (loop(loader={"by_sample": True}),),
+        (loop(loader={"by_sample": True}, **QUICK), [AS, fetching(101)]),
+        (loop(), [AS, candidate("0 workers", 105, num_workers=0)]),
+        (
+            loop(),
+            [AS, Candidate("0 workers", NO_WORKERS, "workers", final_rates={1: 90, 2: 300, 3: 400})],
+        ),
+        (loop(), [AS, Candidate("0 workers", NO_WORKERS, "workers", rates={1: 300, 2: 300, 3: 300})]),
+        (
+            loop(),
+            [AS, Candidate("4 workers", {"num_workers": 4}, "workers", failure=RAISED)],
+        ),
+        (loop(loader={"handles": ["file (h5py)"], "workers": 0}, workers=0, **QUICK),),
+        (loop(loader={"by_sample": False, "chunks": ["x: chunks of 100 samples"]}),),
+        (loop(loader={"pin_memory": False}),),
+        (loop(loader={"prefetch_factor": 8}, wait_p50_s=0.001),),
+        (loop(wait_p50_s=0.001, step_s=0.5),),
+        (loop(wait_p50_s=0.001, wait_max_s=5.0),),
+        (loop(wait_p50_s=0.001, worker_cpu_s=19.0, loader={"workers": 2}), [AS]),
+        (loop(), [], [profile(collate_share=0.6)]),
+        (dataclasses.replace(STARVING, loader=LoaderInfo(class_name="generator")),),
     ],
 )
-def test_what_is_not_ill_is_left_alone(evidence):
+def test_good_measurements_get_no_advice(evidence):
     assert kinds(*evidence) == []
 
 
@@ -235,7 +250,7 @@ def test_the_largest_gain_comes_first():
         candidate("0 workers", 150, num_workers=0),
         candidate(BATCH_FETCH, 400, batch_fetch=True, num_workers=0),
     ]
-    found = diagnose(seen(facts={"by_sample": True}), tried).advice
+    found = diagnose(loop(loader={"by_sample": True}), tried).advice
     assert found[0].kind == "per-sample"
     assert found[0].gain == pytest.approx(4)
 
@@ -261,26 +276,26 @@ class Stream(IterableDataset):
 
 
 def watched(loader, step=lambda batch: None, stop=None):
-    """The batches that come out of a watched loop, and what was seen."""
-    watch, batches = WatchedLoader(loader, "cpu", lambda found: None), []
-    for batch in watch:
+    """The batches of a watched loop, and the watched loader."""
+    watched_loader, batches = WatchedLoader(loader, "cpu", lambda stats: None), []
+    for batch in watched_loader:
         batches.append(batch)
         step(batch)
         if len(batches) == stop:
             break
-    return batches, watch
+    return batches, watched_loader
 
 
 def test_a_watched_loader_yields_the_very_same_objects():
     items = [{"x": torch.ones(3)}, [1, "a", None], None, "text", (torch.zeros(2), {"y": np.ones(4)})]
     batches, watch = watched(items)
     assert all(a is b for a, b in zip(batches, items, strict=True))
-    assert (watch.seen.batches, len(watch)) == (5, 5)
-    assert watch.seen.samples == 3 + 2
-    assert watch.seen.bytes == 3 * 4 + 2 * 4 + 4 * 8
+    assert (watch.stats.batches, len(watch)) == (5, 5)
+    assert watch.stats.samples == 3 + 2
+    assert watch.stats.bytes == 3 * 4 + 2 * 4 + 4 * 8
 
 
-def test_waiting_and_stepping_are_told_apart(monkeypatch):
+def test_waits_and_steps_are_distinguished(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
 
@@ -293,22 +308,22 @@ def test_waiting_and_stepping_are_told_apart(monkeypatch):
             yield number
 
     _, watch = watched(slow(), step=lambda batch: spend(0.01))
-    assert watch.seen.wait_share == pytest.approx(0.75)
-    assert watch.seen.elapsed_s == pytest.approx(6 * 0.04)
-    found = (watch.seen.first_wait_s, watch.seen.wait_p50_s, watch.seen.wait_p99_s, watch.seen.wait_max_s)
-    assert found == pytest.approx((0.03,) * 4)
+    assert watch.stats.wait_share == pytest.approx(0.75)
+    assert watch.stats.elapsed_s == pytest.approx(6 * 0.04)
+    waits = (watch.stats.first_wait_s, watch.stats.wait_p50_s, watch.stats.wait_p99_s, watch.stats.wait_max_s)
+    assert waits == pytest.approx((0.03,) * 4)
 
 
 @pytest.mark.parametrize("stop", [None, 2])
-def test_what_was_seen_is_told_however_the_loop_ends(stop):
-    told = []
-    watch = WatchedLoader(DataLoader(Rows(), batch_size=16), "cpu", told.append)
+def test_the_callback_runs_however_the_loop_ends(stop):
+    reported = []
+    watch = WatchedLoader(DataLoader(Rows(), batch_size=16), "cpu", reported.append)
     for number, _ in enumerate(watch, 1):
         if number == stop:
             break
     del _
-    assert [one.batches for one in told] == [stop or 4]
-    assert told[0].samples == 16 * (stop or 4)
+    assert [one.batches for one in reported] == [stop or 4]
+    assert reported[0].samples == 16 * (stop or 4)
 
 
 def test_errors_of_the_loader_and_of_the_step_pass_through():
@@ -321,9 +336,9 @@ def test_errors_of_the_loader_and_of_the_step_pass_through():
         watched(DataLoader(Rows(), batch_size=16), step=lambda batch: fail())
 
 
-def test_what_else_is_asked_of_it_the_loader_answers():
+def test_other_attributes_are_the_loader_s():
     loader = DataLoader(Rows(), batch_size=16)
-    watch = WatchedLoader(loader, "cpu", lambda found: None)
+    watch = WatchedLoader(loader, "cpu", lambda stats: None)
     assert watch.dataset is loader.dataset
     assert len(watch) == 4
 
@@ -335,28 +350,28 @@ def test_watching_costs_microseconds():
         began = time.process_time()
         watched([batch] * 5000)
         loops.append((time.process_time() - began) / 5000)
-    assert min(loops) < 50e-6  # processor time, not wall time; the README says what it is
+    assert min(loops) < 50e-6  # CPU time, not wall time
 
 
-def test_workers_are_seen_while_they_live():
+def test_workers_are_sampled_while_they_live():
     def work():
         until = time.process_time() + 0.02
         while time.process_time() < until:
             pass
 
     _, watch = watched(DataLoader(Rows(work=work), batch_size=8, **FORK))
-    assert watch.seen.workers >= 2
-    assert watch.seen.worker_cpu_s > 0.5 * 64 * 0.02
-    assert watch.seen.facts.workers == 2
+    assert watch.stats.workers >= 2
+    assert watch.stats.worker_cpu_s > 0.5 * 64 * 0.02
+    assert watch.stats.loader.workers == 2
 
 
-def test_the_facts_of_a_dataloader():
-    facts = inspect_loader(DataLoader(Rows(), batch_size=16, **FORK))
-    assert (facts.kind, facts.dataset, facts.workers, facts.batch_size) == ("DataLoader", "Rows", 2, 16)
-    assert (facts.by_sample, facts.tensor_dataset) == (True, False)
+def test_the_settings_of_a_dataloader():
+    info = inspect_loader(DataLoader(Rows(), batch_size=16, **FORK))
+    assert (info.class_name, info.dataset, info.workers, info.batch_size) == ("DataLoader", "Rows", 2, 16)
+    assert (info.by_sample, info.tensor_dataset) == (True, False)
     assert inspect_loader(DataLoader(TensorDataset(torch.ones(4)))).tensor_dataset
     assert inspect_loader(DataLoader(Stream())).by_sample is False
-    assert inspect_loader(x for x in ()) == LoaderInfo(kind="generator")
+    assert inspect_loader(x for x in ()) == LoaderInfo(class_name="generator")
 
 
 def test_open_files_and_chunks_are_found(tmp_path):
@@ -364,10 +379,10 @@ def test_open_files_and_chunks_are_found(tmp_path):
         file.create_dataset("x", data=np.ones((100, 4)), chunks=(50, 4))
     env = lmdb.open(str(tmp_path / "l"))
     with h5py.File(tmp_path / "f.h5") as file:
-        facts = inspect_loader(DataLoader(Rows(file=file, env=env), **FORK))
+        info = inspect_loader(DataLoader(Rows(file=file, env=env), **FORK))
     env.close()
-    assert set(facts.handles) == {"file (h5py)", "env (lmdb)"}
-    assert facts.chunks == ["file: chunks of 50 samples"]
+    assert set(info.handles) == {"file (h5py)", "env (lmdb)"}
+    assert info.chunks == ["file: chunks of 50 samples"]
 
 
 def test_an_open_lance_dataset_is_found(tmp_path):
@@ -406,12 +421,14 @@ def test_a_variant_yields_what_the_loader_yields(loader, workers):
 def test_fetching_whole_batches_is_tried_where_it_gives_the_same():
     dataset = TensorDataset(torch.arange(10), torch.arange(20).reshape(10, 2))
     loader = DataLoader(dataset, batch_size=4)
-    (found,) = [one for one in candidates_for(TunableLoader(loader), LoaderTraits())[0] if one.name == BATCH_FETCH]
+    (found,) = [
+        one for one in candidates_for(TunableLoader(loader), LoaderTraits())[0] if one.name == BATCH_FETCH
+    ]
     assert as_lists(rebuilt(loader, found.changes)) == as_lists(loader)
 
 
 class Lists(Rows):
-    """Asked for several samples, gives something else."""
+    """Gives something else for a list of samples."""
 
     def __getitem__(self, row):
         return self.data[row] if isinstance(row, int) else torch.zeros(len(row), 64)
@@ -427,7 +444,7 @@ class Lists(Rows):
         DataLoader(TensorDataset(torch.ones(9)), batch_size=None),
     ],
 )
-def test_elsewhere_it_is_not(loader):
+def test_fetching_whole_batches_is_not_tried_elsewhere(loader):
     assert BATCH_FETCH not in [one.name for one in candidates_for(TunableLoader(loader), LoaderTraits())[0]]
 
 
@@ -444,13 +461,13 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_the_exhibit_is_named_and_its_gain_is_measured(one_thread):
+def test_a_tensor_dataset_is_named_and_its_gain_is_measured(one_thread):
     dataset = TensorDataset(torch.randn(40_000, 16, dtype=torch.float64))
     found = run_session(DataLoader(dataset, batch_size=2048, shuffle=True), seconds=6.0)
     first = found.advice[0]
-    assert first.kind == "tensordataset"
+    assert first.kind == "tensor-dataset"
     assert first.gain > 1.1
-    assert "calls of __getitem__" in first.said
+    assert first.values["getitem_calls"] > 0
     assert found.profiles[0].getitem_share > 0.2
 
 
@@ -472,28 +489,29 @@ def test_an_endless_loader_ends_with_the_time():
             yield torch.ones(4)
 
     found = run_session(endless(), seconds=0.5, batches=10**9)
-    assert found.seen.batches > 2
+    assert found.loop.batches > 2
 
 
-def test_a_loader_that_raises_is_told_with_its_traceback():
+def test_an_error_of_the_loader_has_its_traceback():
     def broken():
         yield torch.ones(4)
         raise KeyError("mine")
 
-    with pytest.raises(TargetError, match="the loader raised KeyError after 1 batch: 'mine'") as caught:
+    with pytest.raises(TargetError, check=kind("raised")) as caught:
         run_session(broken())
+    assert "after 1 batch" in caught.value.problem
     assert "in broken" in caught.value.traceback
 
 
-def test_a_worker_s_error_is_said_with_its_own_words_and_place():
+def test_a_worker_s_error_keeps_its_message_and_place():
     def broken():
         raise KeyError("mine")
 
-    with pytest.raises(Exception, match="Original Traceback") as caught:
+    with pytest.raises(KeyError) as caught:
         list(DataLoader(Rows(work=broken), batch_size=8, **FORK))
     assert target.kind_of(caught.value) == "KeyError: 'mine'"
     assert target.where(caught.value).startswith("test_diagnose.py:")
-    assert str(target.raised(caught.value)) == "the loader raised KeyError: 'mine'"
+    assert target.raised(caught.value).problem.endswith("KeyError: 'mine'")
 
 
 def test_the_traceback_begins_with_the_user_s_own_code():
@@ -507,7 +525,7 @@ def test_the_traceback_begins_with_the_user_s_own_code():
     assert "_utils/fetch.py" not in traceback
 
 
-def test_a_loader_that_hangs_is_told_with_the_stacks_of_all_its_processes():
+def test_a_loader_that_hangs_has_the_stacks_of_all_its_processes():
     def wait_for_nothing():
         time.sleep(60)
 
@@ -515,7 +533,7 @@ def test_a_loader_that_hangs_is_told_with_the_stacks_of_all_its_processes():
         DataLoader(Rows(work=wait_for_nothing), batch_size=8, **FORK),
         signal.getsignal(signal.SIGALRM),
     )
-    with pytest.raises(TargetError, match="no batch for 1 s: the loader hangs") as caught:
+    with pytest.raises(TargetError, check=kind("timeout")) as caught:
         run_session(loader, timeout_s=1.0)
     assert "main process:" in caught.value.traceback
     assert "in wait_for_nothing" in caught.value.traceback
@@ -527,7 +545,7 @@ def test_processes_without_a_handler_survive_a_loader_that_hangs():
     bystander.start()
     try:
         hanging = DataLoader(Rows(work=partial(time.sleep, 60)), batch_size=8, **FORK)
-        with pytest.raises(TargetError, match="no batch for 1 s"):
+        with pytest.raises(TargetError, check=kind("timeout")):
             run_session(hanging, timeout_s=1.0)
         assert bystander.is_alive()
     finally:
@@ -535,11 +553,11 @@ def test_processes_without_a_handler_survive_a_loader_that_hangs():
         bystander.join()
 
 
-def test_a_worker_that_is_killed_is_told():
+def test_a_worker_that_is_killed_is_an_error():
     def die():
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(TargetError, match=r"raised RuntimeError after 0 batches: DataLoader worker"):
+    with pytest.raises(TargetError, check=kind("raised"), match="RuntimeError after 0"):
         run_session(DataLoader(Rows(work=die), batch_size=8, **FORK))
 
 
@@ -575,46 +593,45 @@ def module(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("target", ["mine.py:make", "mine:make"])
-def test_the_command_prints_what_it_saw_and_what_to_do(module, inside, target):
+def test_the_command_prints_its_measurements_and_the_verdict(module, inside, target):
     done = inside("diagnose", target, "--seconds", 1, "--no-variants", "--device", "cpu")
     assert done.returncode == 0, done.stderr
-    assert "DataLoader over TensorDataset" in done.stdout
-    assert "Alone, the loader gives" in done.stdout
+    assert {"DataLoader", "TensorDataset,"} <= set(done.stdout.split())
 
 
 def test_json_has_the_figures_and_the_advice(module, inside):
     done = inside("diagnose", "mine.py:make", "--seconds", 3, "--json", "--device", "cpu")
     found = json.loads(done.stdout)
-    assert found["seen"]["batches"] == 50
+    assert found["loop"]["batches"] == 50
+    assert found["verdict"]["kind"] == "loader-alone"
     assert {one["name"] for one in found["candidates"]} >= {BASELINE, BATCH_FETCH}
 
 
 @pytest.mark.parametrize(
-    ("target", "code", "said"),
+    ("target", "code", "kind"),
     [
-        ("mine.py", 1, "write it like"),
-        ("mine.py:", 1, "write it like"),
-        ("nowhere.py:make", 1, "nowhere.py: no such file"),
-        ("nowhere:make", 1, "nowhere cannot be imported: ModuleNotFoundError"),
-        ("broken.py:make", 1, "broken.py cannot be imported: ModuleNotFoundError: No module named"),
-        ("mine.py:absent", 1, "has no callable 'absent'"),
-        ("mine.py:constant", 1, "has no callable 'constant'"),
-        ("mine.py:with_argument", 1, "with_argument needs path"),
-        ("mine.py:number", 1, "returned int, which cannot be iterated over"),
-        ("mine.py:failing", 1, "failing() raised RuntimeError: mine"),
+        ("mine.py", 1, "not-a-target"),
+        ("mine.py:", 1, "not-a-target"),
+        ("nowhere.py:make", 1, "missing-file"),
+        ("nowhere:make", 1, "cannot-import"),
+        ("broken.py:make", 1, "cannot-import"),
+        ("mine.py:absent", 1, "no-callable"),
+        ("mine.py:constant", 1, "no-callable"),
+        ("mine.py:with_argument", 1, "missing-argument"),
+        ("mine.py:number", 1, "not-iterable"),
+        ("mine.py:failing", 1, "raised"),
     ],
 )
-def test_a_target_that_is_none_is_one_line_after_its_own_traceback(module, inside, target, code, said):
+def test_a_bad_target_is_one_line_after_its_own_traceback(module, inside, target, code, kind):
     done = inside("diagnose", target)
     assert (done.returncode, done.stdout) == (code, "")
     *before, last = done.stderr.splitlines()
-    assert last.startswith("iobench: ")
-    assert said in last
+    assert last.startswith(f"iobench: error[{kind}]: ")
     assert not before or before[0].startswith("Traceback")
 
 
 @pytest.mark.parametrize("option", ["--batches", "--seconds", "--timeout"])
-def test_limits_are_above_nothing(module, inside, option):
+def test_limits_must_be_positive(module, inside, option):
     assert inside("diagnose", "mine.py:make", option, 0).returncode == 2
 
 
@@ -628,41 +645,42 @@ for batch in iobench.watch(DataLoader(TensorDataset(torch.ones(64, 4)), batch_si
 
 
 @pytest.mark.parametrize(("then", "batches"), [("", 8), ("break", 1), ("raise KeyboardInterrupt", 1)])
-def test_a_loop_of_ones_own_is_told_on_stderr(then, batches):
-    """The last one ends a process, which tells all the same."""
+def test_a_user_s_own_loop_is_reported_on_stderr(then, batches):
+    """The last one ends a process, which reports all the same."""
     if then.startswith("raise"):
         command = [sys.executable, "-c", LOOP.format(then=then)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        out, said = done.stdout, done.stderr
+        out, report = done.stdout, done.stderr
     else:
-        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as said:
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as report:
             exec(LOOP.format(then=then), {})
-        out, said = out.getvalue(), said.getvalue()
+        out, report = out.getvalue(), report.getvalue()
     assert out == ""
-    assert f"batches {batches:>{0}} of" in " ".join(said.split())
-    assert "Loading is not the bottleneck" in said or batches == 1
+    assert f"batches {batches:>{0}} of" in " ".join(report.split())
+    assert "bottleneck:" in report or batches == 1
     assert callable(iobench.watch)
 
 
-@pytest.mark.parametrize("loop", [{"batches": 1}, {"batches": 2}, {"elapsed_s": 0.001}])
-def test_a_loop_that_is_too_short_is_not_judged(loop):
-    found = diagnose(seen(**loop))
+@pytest.mark.parametrize("changes", [{"batches": 1}, {"batches": 2}, {"elapsed_s": 0.001}])
+def test_a_loop_that_is_too_short_is_not_judged(changes):
+    found = diagnose(loop(**changes))
     assert (found.bottleneck, found.advice) == (None, [])
-    assert found.verdict.startswith("Too short to tell")
+    assert found.verdict.kind == "too-short"
 
 
 def test_half_of_the_time_makes_a_bottleneck_and_less_a_cost():
-    assert diagnose(seen(wait_s=1.0, step_s=4.0)).verdict.startswith("Loading costs time: the step waits 20%")
+    verdict = diagnose(loop(wait_s=1.0, step_s=4.0)).verdict
+    assert (verdict.kind, verdict.values["wait_share"]) == ("costs-time", pytest.approx(0.2))
 
 
-def test_a_sample_costs_what_was_waited_for_it_whatever_the_step_took():
-    slow_step = seen(facts={"by_sample": True}, samples=10**6, wait_s=5.0, step_s=20.0)
+def test_the_cost_of_a_sample_is_its_wait_whatever_the_step_took():
+    slow_step = loop(loader={"by_sample": True}, samples=10**6, wait_s=5.0, step_s=20.0)
     (found,) = diagnose(slow_step).advice
-    assert "each sample takes 5.05 µs" in found.said
+    assert found.values["sample_s"] == pytest.approx(5.05e-6, rel=1e-3)
 
 
 def test_a_loader_of_nothing_is_refused():
-    with pytest.raises(TargetError, match="the loader yielded nothing"):
+    with pytest.raises(TargetError, check=kind("empty")):
         run_session([])
 
 

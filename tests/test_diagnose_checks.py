@@ -1,4 +1,4 @@
-"""Real loaders, each with one illness or none, and what a diagnosis makes of them."""
+"""Real loaders with one problem each, or none, and their diagnoses."""
 
 import os
 import subprocess
@@ -18,8 +18,9 @@ from iobench.diagnose.diagnosis import diagnose
 from iobench.diagnose.evidence import Evidence
 from iobench.diagnose.process_monitor import ProcessMonitor
 from iobench.diagnose.watched_loader import WatchedLoader
-from iobench.tuning.candidate import Candidate
-from iobench.tuning.search_space import MOST_WORKERS
+from iobench.results.finding import Finding
+from iobench.tuning.candidate import BASELINE, Candidate
+from iobench.tuning.search_space import MAX_WORKERS
 from iobench.tuning.settings_race import SettingsRace
 from iobench.tuning.tunable_loader import TunableLoader
 from iobench.tuning.turn import TurnSpec
@@ -49,12 +50,12 @@ class Batches(Samples):
 
 
 def alone(loader, **options):
-    """What is advised about a loader that is run alone."""
+    """Advice for a loader that runs alone."""
     return session.diagnose(loader, **{"seconds": 5.0, "batches": 200, **options}).advice
 
 
 def until(kind, make):
-    """A diagnosis that finds and measures that kind: where others take the cores, nothing may be sure."""
+    """Diagnose with more and more time until that kind is measured: other tests use the cores as well."""
     found = None
     for seconds in (6.0, 12.0, 24.0):
         found = session.diagnose(make(), seconds=seconds, batches=200)
@@ -64,11 +65,11 @@ def until(kind, make):
 
 
 def in_a_loop(loader, step_s):
-    """What is advised about a loop with a step of that length."""
-    watch = WatchedLoader(loader, "cpu", lambda seen: None)
-    for _ in watch:
+    """Advice for a loop with a step of that length."""
+    watched = WatchedLoader(loader, "cpu", lambda stats: None)
+    for _ in watched:
         time.sleep(step_s)
-    return diagnose(watch.seen).advice
+    return diagnose(watched.stats).advice
 
 
 def kinds(advice):
@@ -81,14 +82,14 @@ def slow(row):
 
 
 def test_samples_that_take_long_without_workers(monkeypatch):
-    monkeypatch.setattr(loop_stats, "CPU_CONTENDED", 1.0)  # the suite is at work on the other cores
+    monkeypatch.setattr(loop_stats, "CPU_CONTENDED", 1.0)  # other tests use the other cores
     found = until("too-few-workers", lambda: DataLoader(Samples(256, slow), batch_size=16))
     (few, *_) = found.advice
     assert few.kind == "too-few-workers"
     assert few.gain > 1
-    assert "set num_workers=" in few.said
+    assert f"num_workers={few.values['num_workers']}" in few.hint
     tried = max(candidate.changes.get("num_workers", 0) for candidate in found.candidates)
-    assert tried > len(os.sched_getaffinity(0)) or tried == MOST_WORKERS  # none of them computes anything
+    assert tried > len(os.sched_getaffinity(0)) or tried == MAX_WORKERS  # none of them computes
 
 
 def test_workers_that_cost_more_than_they_bring():
@@ -111,8 +112,8 @@ def test_workers_that_are_late_now_and_then():
         return torch.zeros(len(rows), 4)
 
     uneven = DataLoader(Batches(96 * 8, sometimes_slow), 8, collate_fn=lambda batch: batch, **FORK)
-    said = [one.said for _ in range(2) for one in in_a_loop(uneven, step_s=0.01) if one.kind == "prefetch"]
-    assert "prefetch_factor=8 (now 2)" in said[0]
+    advice = [one for _ in range(2) for one in in_a_loop(uneven, step_s=0.01) if one.kind == "prefetch"]
+    assert (advice[0].values["prefetch_factor"], advice[0].values["present"]) == (8, 2)
 
 
 def test_many_small_tensors():
@@ -126,14 +127,16 @@ TWICE = [[row] for row in range(ROWS) for _ in range(2)]  # so that each of two 
 
 
 @pytest.fixture
-def looked(monkeypatch):
-    """Waits until the watcher has looked once more, however busy the machine is."""
-    look, looks = ProcessMonitor._look, []
-    monkeypatch.setattr(ProcessMonitor, "_look", lambda self: (look(self), looks.append(time.monotonic())))
+def sampled(monkeypatch):
+    """Waits until the monitor has taken one more sample, however busy the machine is."""
+    sample, samples = ProcessMonitor._sample, []
+    monkeypatch.setattr(
+        ProcessMonitor, "_sample", lambda self: (sample(self), samples.append(time.monotonic()))
+    )
 
     def wait():
-        asked = time.monotonic()
-        while len([at for at in looks[-2:] if at > asked]) < 2:  # the one before may have begun earlier
+        began = time.monotonic()
+        while len([at for at in samples[-2:] if at > began]) < 2:  # the one before may have begun earlier
             time.sleep(1e-3)
 
     return wait
@@ -148,7 +151,7 @@ def test_what_a_process_used_before_a_loop_is_not_its_workers(ends):
     with subprocess.Popen([sys.executable, "-c", BUSY], **pipes) as child:
         child.stdout.readline()
         processes = ProcessMonitor("cpu")
-        with processes.watching():
+        with processes.active():
             if ends:
                 child.communicate()
         assert 0 <= processes.worker_cpu_s < 0.2
@@ -156,26 +159,27 @@ def test_what_a_process_used_before_a_loop_is_not_its_workers(ends):
 
 
 @pytest.mark.parametrize("objects", [True, False], ids=["a list of strings", "an array"])
-def test_python_objects_that_workers_copy_by_looking_at_them(looked, objects):
+def test_python_objects_that_workers_copy_by_reading_them(sampled, objects):
     held = [str(number) * 3 for number in range(STRINGS)] if objects else np.arange(STRINGS * 10)
 
     def count(row):
         part = held[row * len(held) // ROWS : (row + 1) * len(held) // ROWS]
         return sum(len(text) for text in part) if objects else int(part.sum())
 
-    watch = WatchedLoader(DataLoader(Samples(ROWS, count), batch_sampler=TWICE, **FORK), "cpu", lambda seen: None)
-    for number, _ in enumerate(watch, 1):
+    loader = DataLoader(Samples(ROWS, count), batch_sampler=TWICE, **FORK)
+    watched = WatchedLoader(loader, "cpu", lambda stats: None)
+    for number, _ in enumerate(watched, 1):
         if number in (2, len(TWICE) - 4):  # when all memory is yet shared, and when the workers are done
-            looked()
-    assert ("memory" in kinds(diagnose(watch.seen).advice)) == objects
+            sampled()
+    assert ("memory-growth" in kinds(diagnose(watched.stats).advice)) == objects
 
 
 def test_a_file_that_was_open_before_workers_forked(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["x"] = np.zeros((64, 4))
-        taken_along = Samples(64, lambda row: torch.zeros(4), file=file)
-        assert "handles" in kinds(alone(DataLoader(taken_along, batch_size=8, **FORK), variants=False))
-        assert "handles" not in kinds(alone(DataLoader(taken_along, batch_size=8), variants=False))
+        inherited = Samples(64, lambda row: torch.zeros(4), file=file)
+        assert "open-handles" in kinds(alone(DataLoader(inherited, batch_size=8, **FORK), variants=False))
+        assert "open-handles" not in kinds(alone(DataLoader(inherited, batch_size=8), variants=False))
 
 
 def test_chunks_of_which_one_sample_is_wanted(tmp_path):
@@ -183,15 +187,16 @@ def test_chunks_of_which_one_sample_is_wanted(tmp_path):
         rows = file.create_dataset("x", data=np.zeros((512, 64)), chunks=(256, 64), compression="gzip")
         chunked = Samples(512, lambda row: torch.from_numpy(rows[row]), rows=rows)
         advice = alone(DataLoader(chunked, batch_size=32, shuffle=True), variants=False)
-    assert "chunks" in kinds(advice)
-    assert "rows: chunks of 256 samples" in next(one.said for one in advice if one.kind == "chunks")
+    assert "hdf5-chunks" in kinds(advice)
+    (found,) = [one for one in advice if one.kind == "hdf5-chunks"]
+    assert found.values == {"chunks": "rows: chunks of 256 samples"}
 
 
 def test_tensors_made_of_lists_in_collate():
     rows = [[float(number)] * 256 for number in range(1000)]
     loader = DataLoader(Samples(1000, rows.__getitem__), 50, collate_fn=torch.tensor)
-    (found,) = [one for one in alone(loader, variants=False) if one.kind == "lists"]
-    assert "torch.from_numpy()" in found.said
+    (found,) = [one for one in alone(loader, variants=False) if one.kind == "python-lists"]
+    assert "torch.from_numpy()" in found.hint
 
 
 FIGHTING = """
@@ -208,7 +213,7 @@ from test_diagnose_checks import FORK, DataLoader, Samples, until
 from iobench.diagnose.loop_stats import LoopStats
 from iobench.tuning import search_space
 
-search_space.threads_fight = lambda workers: True
+search_space.threads_oversubscribed = lambda workers: True
 LoopStats.threads = True
 matrix = np.ones((400, 400))
 
@@ -221,11 +226,11 @@ def fight(row):
 
 
 for one in until("threads", lambda: DataLoader(Samples(64, fight), 8, **FORK)).advice:
-    print(one.kind, one.gain, one.said)
+    print(one.kind, one.gain, one.sentence)
 """
 
 
-def test_threads_that_get_in_each_other_s_way_in_workers():
+def test_threads_that_compete_for_cores_in_workers():
     """Each thread that a worker's BLAS has costs 2 ms here, as it does where there are more than cores."""
     four = {**os.environ, "OMP_NUM_THREADS": "4", "OPENBLAS_NUM_THREADS": "4"}  # the suite has one
     command = [sys.executable, "-c", FIGHTING, str(Path(__file__).parent)]
@@ -245,22 +250,22 @@ def test_samples_that_would_fit_in_memory_are_decoded_once():
     advice = until("decoding", lambda: DataLoader(Samples(64, decode), 8)).advice
     (found,) = [one for one in advice if one.kind == "decoding"]
     assert found.gain > 2
-    assert "fit in memory: keep them there" in found.said
+    assert found.values["cached"]
 
 
-def test_a_healthy_loader_of_whole_batches_gets_no_advice_from_its_race():
+def test_a_good_loader_of_whole_batches_gets_no_advice_from_its_race():
     rows = Batches(8192, lambda rows: torch.zeros(len(rows), 64))
     assert alone(DataLoader(rows, 512, collate_fn=lambda batch: batch)) == []
 
 
 @pytest.mark.parametrize("workers", [{}, {**FORK, "persistent_workers": True}], ids=["none", "two"])
-def test_a_healthy_loader_gets_no_advice(workers):
+def test_a_good_loader_gets_no_advice(workers):
     def read(rows):
         return torch.from_numpy(np.full((len(rows), 1024), 1, np.float32))
 
     loader = DataLoader(Batches(256, read), batch_size=32, collate_fn=lambda batch: batch, **workers)
     loops = (in_a_loop(loader, step_s=0.1) for _ in range(4))
-    assert any(advice == [] for advice in loops)  # the machine itself may be ill for a second
+    assert any(advice == [] for advice in loops)  # the machine itself may be disturbed for a second
 
 
 @pytest.mark.parametrize(
@@ -270,41 +275,41 @@ def test_a_healthy_loader_gets_no_advice(workers):
 )
 def test_batches_of_any_kind_are_taken_as_they_are(batch):
     found = session.diagnose([batch] * 20, seconds=1.0, batches=20)
-    assert found.seen.batches == 20
+    assert found.loop.batches == 20
     assert found.advice == []
-    assert found.verdict.startswith("Alone, the loader gives ")
+    assert found.verdict.kind == "loader-alone"
 
 
 def candidate(name, kind="", **more):
     return Candidate(name, {"a": 1} if kind else {}, kind, **more)
 
 
-def test_what_had_too_few_turns_to_tell_may_still_bring_something():
-    base = candidate("as it is", rates={1: 10.0})
+def test_candidates_with_too_few_rounds_are_undecided():
+    base = candidate(BASELINE, rates={1: 10.0})
     few = {1: 300.0, 2: 310.0}
-    for one, hopeful in (
+    for one, expected in (
         (candidate("one thread", "threads"), True),
-        (candidate("one thread", "threads", rates={1: 300.0}, fresh=few), True),
-        (candidate("one thread", "threads", rates={1: 300.0}, fresh={**few, 3: 305.0}), False),
+        (candidate("one thread", "threads", rates={1: 300.0}, final_rates=few), True),
+        (candidate("one thread", "threads", rates={1: 300.0}, final_rates={**few, 3: 305.0}), False),
         (candidate("one thread", "threads", rates={1: 9.0}), False),
-        (candidate("one thread", "threads", failed="no"), False),
+        (candidate("one thread", "threads", failure=Finding("raised", "no")), False),
         (candidate("2 workers", "workers", rates={1: 300.0}), False),
     ):
-        assert Evidence(None, [base, one], [], {}).hopeful("threads") == hopeful, one
-    assert not Evidence(None, [], [], {}).hopeful("threads")
+        assert Evidence(None, [base, one], [], {}).undecided("threads") == expected, one
+    assert not Evidence(None, [], [], {}).undecided("threads")
 
 
-def test_workers_that_persist_are_measured_again_where_a_race_cannot_show_what_they_bring():
-    base = candidate("as it is", rates={1: 10.0}, first_batch_s=[0.5], epoch_s=[1.0])
-    persist = candidate("workers that persist", "persistent", rates={1: 9.0})
-    more = Candidate("4 workers, that persist", {"a": 1, "b": 2}, "persistent", {1: 11.0})
+def test_persistent_workers_get_final_rounds_where_a_race_cannot_show_their_gain():
+    base = candidate(BASELINE, rates={1: 10.0}, first_batch_s=[0.5], epoch_s=[1.0])
+    persist = candidate("persistent workers", "persistent", rates={1: 9.0})
+    more = Candidate("4 workers, persistent", {"a": 1, "b": 2}, "persistent", {1: 11.0})
     few = candidate("2 workers", "workers", rates={1: 9.0})
     assert session._best_of_each_kind([base, more, few, persist]) == [persist]
     base.first_batch_s = [0.1]  # of which little is starting
     assert session._best_of_each_kind([base, more, few, persist]) == [more]
 
 
-def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_what_is_likely_to_mend_it():
+def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_the_most_promising_change():
     class Slow(Dataset):
         def __len__(self):
             return 8
@@ -314,25 +319,29 @@ def test_a_loader_that_takes_all_the_time_leaves_a_turn_for_what_is_likely_to_me
             return torch.zeros(1)
 
     own = TunableLoader(DataLoader(Slow(), 4))
-    candidates = [Candidate("as it is"), Candidate("2 workers", {"num_workers": 2}), Candidate("none", {"num_workers": 0})]
-    contest = SettingsRace(own, TurnSpec(lambda tensors: None))
-    with contest.under_way():
-        contest.race(candidates, 0.01)
+    candidates = [
+        Candidate(BASELINE),
+        Candidate("2 workers", {"num_workers": 2}),
+        Candidate("none", {"num_workers": 0}),
+    ]
+    race = SettingsRace(own, TurnSpec(lambda tensors: None))
+    with race.active():
+        race.race(candidates, 0.01)
     assert [len(one.rates) for one in candidates] == [1, 1, 0]
 
 
-def test_workers_that_persist_are_started_before_fresh_rounds_are_timed(monkeypatch):
+def test_persistent_workers_start_before_final_rounds_are_timed(monkeypatch):
     own = TunableLoader(DataLoader(Samples(16, lambda row: torch.zeros(1)), 4, **FORK))
-    candidates = [Candidate("as it is"), Candidate("persist", {"persistent_workers": True}, "persistent")]
-    contest, taken, take = SettingsRace(own, TurnSpec(lambda tensors: None)), [], SettingsRace._take
+    candidates = [Candidate(BASELINE), Candidate("persist", {"persistent_workers": True}, "persistent")]
+    race, taken, take = SettingsRace(own, TurnSpec(lambda tensors: None)), [], SettingsRace._take
 
     def noted(self, candidate, limit_s):
         taken.append(candidate.name)
         return take(self, candidate, limit_s)
 
-    with contest.under_way():
-        contest.race(candidates, 0.01)
+    with race.active():
+        race.race(candidates, 0.01)
         monkeypatch.setattr(SettingsRace, "_take", noted)
-        contest.fresh(candidates, 60.0, rounds=3)
+        race.final_rounds(candidates, 60.0, rounds=3)
     assert taken[0] == "persist"
     assert (taken.count("persist"), len(candidates[1].fresh)) == (4, 3)

@@ -1,1 +1,1 @@
-"""Loaders as they are found, ill and healthy, and what `iobench diagnose` makes of them."""
+"""Accuracy of `iobench diagnose` over loaders with known problems and over good ones."""

@@ -1,8 +1,8 @@
-"""How right is `iobench diagnose`? Sensitivity, false alarms, and what it predicts against what is achieved.
+"""Accuracy of `iobench diagnose`: sensitivity, false alarms, and predicted against achieved gains.
 
-Each loader is diagnosed, and then every advice that says a gain is followed: the loader as it was and as
-advised take turns over whole epochs, in rounds of their own. An advice is a false alarm where following it
-brings less than 5 %, or, where it says no gain, where the loader was made without that illness.
+Each loader is diagnosed, and all advice with a gain is applied: baseline and advised settings take turns
+over whole epochs. Advice is a false alarm if applying it gains less than 5 %, or, without a predicted gain,
+if the loader was built without that problem.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from _diagnoses import bad, data, good
 from iobench.diagnose import session
-from iobench.tuning.candidate import BASELINE, Candidate, compared
+from iobench.tuning.candidate import BASELINE, Candidate, compare_to_baseline
 from iobench.tuning.settings_race import SettingsRace
 from iobench.tuning.tunable_loader import TunableLoader
 from iobench.tuning.turn import TurnSpec
@@ -56,7 +56,7 @@ def main() -> None:
                 found.append(one(name, make, kinds, files, given))
             except Exception as error:  # noqa: BLE001 - a loader that cannot be diagnosed is a finding, too
                 print(f"{name:30} {type(error).__name__}: {error}", flush=True)
-                found.append({"name": name, "left_out": repr(error)})
+                found.append({"name": name, "skipped": repr(error)})
             if given.out:
                 with given.out.open("a") as lines:
                     lines.write(json.dumps(found[-1]) + "\n")
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def chosen(part: str, only: Sequence[str]) -> dict[str, Any]:
-    """The loaders of a part, or of these names."""
+    """Return the loaders of a part, or those of these names."""
     every = {**{name: (make, ()) for name, make in good.LOADERS.items()}, **bad.LOADERS}
     number, of = map(int, part.split("/"))
     names = only or sorted(every)[number - 1 :: of]
@@ -72,16 +72,16 @@ def chosen(part: str, only: Sequence[str]) -> dict[str, Any]:
 
 
 def one(name: str, make: Any, kinds: Sequence[str], files: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """What was said of a loader, and what came of it."""
+    """Diagnose a loader, apply its advice, and return predicted and achieved gains."""
     try:
         own = TunableLoader(make(files))
     except ImportError as error:
-        print(f"{name:32} left out: {error}")
-        return {"name": name, "left_out": str(error)}
+        print(f"{name:32} skipped: {error}")
+        return {"name": name, "skipped": str(error)}
     began = time.monotonic()
     said = session.diagnose(own, seconds=given.seconds)
     took_s = time.monotonic() - began
-    gains = compared(said.candidates) if said.candidates else {}
+    gains = compare_to_baseline(said.candidates) if said.candidates else {}
     advices = []
     for advice in said.advice:
         taken = [t for t in said.candidates if t.name in gains and gains[t.name].ratio.median == advice.gain]
@@ -103,21 +103,21 @@ def one(name: str, make: Any, kinds: Sequence[str], files: Path, given: argparse
 
 
 def achieved(own: TunableLoader, candidate: Candidate) -> float | None:
-    """How many times as fast a loader is as advised, over whole epochs of both in turns."""
+    """Return the speed-up of the advised settings over interleaved whole epochs."""
     again = Candidate(candidate.name, candidate.changes, candidate.kind, make=candidate.make)
     both = [Candidate(BASELINE), again]
-    contest = SettingsRace(own, TurnSpec(lambda tensors: None))
-    with contest.under_way():
+    race = SettingsRace(own, TurnSpec(lambda tensors: None))
+    with race.active():
         for each in both:
-            contest.look(each, None)
-        contest.fresh(both, ACHIEVED_S, ACHIEVED_ROUNDS, seed=7)
-    ratios = compared(both)
+            race.warm_up(each, None)
+        race.final_rounds(both, ACHIEVED_S, ACHIEVED_ROUNDS, seed=7)
+    ratios = compare_to_baseline(both)
     return ratios[again.name].ratio.median if ratios else None
 
 
 def show(found: dict[str, Any]) -> None:
-    """A line for each advice on a loader, or that there was none."""
-    state = "healthy" if not found["kinds"] else f"ill: {' or '.join(found['kinds'])}"
+    """Print a line for each advice on a loader, or that there was none."""
+    state = "good" if not found["kinds"] else f"bad: {' or '.join(found['kinds'])}"
     for number, advice in enumerate(found["advices"] or [{}]):
         head = (found["name"], state) if number == 0 else ("", "")
         predicted, got = (f"{advice[n]:.2f} ×" if advice.get(n) else "" for n in ("predicted", "achieved"))
@@ -128,8 +128,8 @@ def show(found: dict[str, Any]) -> None:
 
 
 def summary(found: Sequence[dict[str, Any]]) -> None:
-    """Sensitivity, false alarms, predicted against achieved gain."""
-    found = [one for one in found if "left_out" not in one]
+    """Print sensitivity, false alarms, and predicted against achieved gains."""
+    found = [one for one in found if "skipped" not in one]
     for busy in sorted({one["busy"] for one in found}):
         these = [one for one in found if one["busy"] == busy]
         sick, well = [o for o in these if o["kinds"]], [o for o in these if not o["kinds"]]
@@ -140,9 +140,9 @@ def summary(found: Sequence[dict[str, Any]]) -> None:
         false = sum(advice["false"] for advice in advices)
         noticed = sum(one["noticed"] for one in these)
         print(
-            f"{'busy' if busy else 'quiet'}: {sum(one['found'] for one in sick)} of {len(sick)} ill loaders "
-            f"found, {alarmed} of {len(well)} healthy ones alarmed about, {false} of {len(advices)} advices "
-            f"false, other work noticed in {noticed} of {len(these)}"
+            f"{'busy' if busy else 'quiet'}: {sum(one['found'] for one in sick)} of {len(sick)} bad loaders "
+            f"found, {alarmed} of {len(well)} good ones with false alarms, {false} of {len(advices)} advices "
+            f"false, background load noticed in {noticed} of {len(these)}"
         )
         took = [one["took_s"] for one in these]
         print(f"  a diagnosis took {statistics.median(took):.1f} s in the median, {max(took):.1f} s at most")
@@ -153,7 +153,7 @@ def summary(found: Sequence[dict[str, Any]]) -> None:
 
 @contextlib.contextmanager
 def neighbours(count: int) -> Iterator[None]:
-    """So many processes that each keep a core busy: nobody's children, which would be a loader's own."""
+    """Run processes that each keep a core busy, detached: children would count as the loader's own."""
     shell = '"$0" -c "$1" "$2" > /dev/null & echo $!'
     given = ["sh", "-c", shell, sys.executable, BURN, f"/proc/{os.getpid()}"]
     burning = [int(subprocess.run(given, check=True, stdout=subprocess.PIPE).stdout) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Loaders with an illness each, as people have them, and what a diagnosis has to name (any of several)."""
+"""Loaders with one common problem each, and the kinds of advice that count as a hit (any of several)."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def decoding_and_transforms(folder: Path):
 
 
 class Hdf5Rows(Dataset):
-    """Opened at once, as most examples have it."""
+    """Opened in the constructor, as in most examples."""
 
     def __init__(self, path):
         self.x = h5py.File(path)["x"]
@@ -144,15 +144,15 @@ def workers_that_start_slowly(folder: Path):
 
 
 LOADERS = {
-    tensor_dataset: ("tensordataset",),
-    lists_in_collate: ("lists",),
-    lists_of_hugging_face: ("lists",),
+    tensor_dataset: ("tensor-dataset",),
+    lists_in_collate: ("python-lists",),
+    lists_of_hugging_face: ("python-lists",),
     threads_of_svd: ("threads",),
     decoding: ("decoding",),
     decoding_and_transforms: ("decoding",),
-    chunks: ("chunks",),
-    shared_hdf5: ("handles",),
-    shared_lmdb: ("handles",),
+    chunks: ("hdf5-chunks",),
+    shared_hdf5: ("open-handles",),
+    shared_lmdb: ("open-handles",),
     padding: ("padding",),
     many_tensors: ("collate",),
     workers_for_nothing: ("workers-cost", "per-sample"),

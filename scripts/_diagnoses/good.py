@@ -1,4 +1,4 @@
-"""Loaders that a careful person has: nothing that anybody could set would help much."""
+"""Well-built loaders: no setting would help much."""
 
 from __future__ import annotations
 

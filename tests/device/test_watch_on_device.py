@@ -1,4 +1,4 @@
-"""What `diagnose` and `watch` say of a loop on a device: by the device's clock, whatever the host does."""
+"""Diagnoses of a loop on a device: by the device's clock, whatever the host does."""
 
 import threading
 
@@ -21,46 +21,47 @@ BATCHES = 12
 
 @pytest.fixture(autouse=True)
 def _no_loop_is_too_short(monkeypatch):
-    monkeypatch.setattr(diagnosis, "SHORT_S", 0.0)
+    monkeypatch.setattr(diagnosis, "MIN_S", 0.0)
 
 
 def looped(machine, read_s, step_s, synchronise=False):
-    """What is seen of a loop: the host reads for so long, and asks the device for steps of such a length."""
+    """Stats of a loop whose host reads for `read_s` and submits steps of `step_s` to the device."""
 
     def read():
         for _ in range(BATCHES):
             machine.now += read_s
             yield torch.zeros(4)
 
-    loop = WatchedLoader(read(), f"{NAME}:0", lambda seen: None)
+    loop = WatchedLoader(read(), f"{NAME}:0", lambda stats: None)
     for _ in loop:
         machine.work(0, step_s)
         if synchronise:
             device_of(device(0)).synchronize()
-    return loop.seen
+    return loop.stats
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_device_that_is_never_idle_does_not_wait_whatever_its_host_does(plug_in, schedule):
     """The host waits for the loader nearly all the time: it only asks for the steps."""
-    seen = looped(plug_in(schedule), read_s=0.01, step_s=0.03)
-    assert (seen.batches, seen.wait_s, seen.wait_max_s) == (BATCHES, 0.0, 0.0)
-    assert seen.step_s == pytest.approx((BATCHES - 1) * 0.03)
-    assert seen.first_wait_s == pytest.approx(0.01)
-    assert diagnosis.diagnose(seen).bottleneck is False
+    stats = looped(plug_in(schedule), read_s=0.01, step_s=0.03)
+    assert (stats.batches, stats.wait_s, stats.wait_max_s) == (BATCHES, 0.0, 0.0)
+    assert stats.step_s == pytest.approx((BATCHES - 1) * 0.03)
+    assert stats.first_wait_s == pytest.approx(0.01)
+    assert diagnosis.diagnose(stats).bottleneck is False
 
 
 @pytest.mark.parametrize("synchronise", [False, True])
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_a_device_that_has_run_dry_waits(plug_in, schedule, synchronise):
-    seen = looped(plug_in(schedule), read_s=0.03, step_s=0.01, synchronise=synchronise)
+    stats = looped(plug_in(schedule), read_s=0.03, step_s=0.01, synchronise=synchronise)
     each = 0.03 if synchronise else 0.02  # nothing overlaps where the loop waits for each step
-    assert seen.wait_p50_s == pytest.approx(each)
-    assert seen.wait_s == pytest.approx((BATCHES - 1) * each)
-    result = diagnosis.diagnose(seen)
+    assert stats.wait_p50_s == pytest.approx(each)
+    assert stats.wait_s == pytest.approx((BATCHES - 1) * each)
+    result = diagnosis.diagnose(stats)
     assert result.bottleneck
-    assert f"{NAME}:0 (by its own clock) waits {seen.wait_share:.0%} of the time" in result.verdict
-    assert (seen.gpu, seen.gpu_low) == (None, None)  # no driver that tells how busy it is: nobody can
+    assert result.verdict.values["wait_share"] == stats.wait_share
+    assert result.verdict.values["device"] == f"{NAME}:0"
+    assert (stats.gpu, stats.gpu_low) == (None, None)  # no driver reports its utilisation
 
 
 def test_by_the_host_s_clock_it_would_be_another_verdict(plug_in, monkeypatch):
@@ -71,7 +72,7 @@ def test_by_the_host_s_clock_it_would_be_another_verdict(plug_in, monkeypatch):
 
 
 @pytest.mark.parametrize("pinned", [False, True])
-def test_pageable_memory_is_an_illness_beside_a_device(plug_in, pinned):
+def test_pageable_memory_is_a_problem_with_a_device(plug_in, pinned):
     machine = plug_in("copies late")
 
     class Slow(Dataset):
@@ -85,24 +86,24 @@ def test_pageable_memory_is_an_illness_beside_a_device(plug_in, pinned):
     loader = DataLoader(Slow(), batch_size=4, pin_memory=pinned)
 
     def kinds(where):
-        loop = WatchedLoader(loader, where, lambda seen: None)
+        loop = WatchedLoader(loader, where, lambda stats: None)
         for batch in loop:
             batch.to(device(0))
-        return [one.kind for one in diagnosis.diagnose(loop.seen).advice]
+        return [one.kind for one in diagnosis.diagnose(loop.stats).advice]
 
-    assert ("pinned" in kinds(f"{NAME}:0")) == (not pinned)
-    assert "pinned" not in kinds("cpu")
+    assert ("pageable-memory" in kinds(f"{NAME}:0")) == (not pinned)
+    assert "pageable-memory" not in kinds("cpu")
 
 
-def test_a_loader_alone_is_told_of_pageable_memory_too(late):
+def test_a_loader_alone_gets_advice_on_pageable_memory_as_well(late):
     loader = DataLoader(torch.arange(4000.0), batch_size=4)
     result = session.diagnose(loader, seconds=0.5, batches=20, variants=False, device=f"{NAME}:0")
-    assert "pinned" in [one.kind for one in result.advice]
-    assert result.seen.device == f"{NAME}:0"
+    assert "pageable-memory" in [one.kind for one in result.advice]
+    assert result.stats.device == f"{NAME}:0"
 
 
 def test_a_device_that_hangs_or_fails_does_not_hold_the_verdict_up(late, monkeypatch):
-    monkeypatch.setattr(watched_loader, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(watched_loader, "SETTLE_S", 0.05)
     let_go = threading.Event()
 
     def fail():

@@ -108,11 +108,11 @@ def test_a_gpu_that_is_never_idle_does_not_wait_though_its_host_does():
             time.sleep(0.005)
             yield torch.zeros(4)
 
-    loop = WatchedLoader(read(), "cuda", lambda seen: None)
+    loop = WatchedLoader(read(), "cuda", lambda stats: None)
     for _ in loop:
         torch.cuda._sleep(60_000_000)  # tens of milliseconds, asked for in microseconds
-    assert loop.seen.batches == 20
-    assert loop.seen.wait_share < 0.1
+    assert loop.stats.batches == 20
+    assert loop.stats.wait_share < 0.1
 
 
 def test_the_limits_of_the_way_to_the_device_are_measured(images):
