@@ -25,7 +25,7 @@ from iobench.base import thresholds
 from iobench.bench import case_limits
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import NUMPY_DTYPES
-from iobench.host import cache, pace
+from iobench.host import cpu_speed, page_cache
 from iobench.terminal.cli import main
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell, and in some CIs
@@ -34,8 +34,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 SAMPLES = 203  # no multiple of a batch
 
 case_limits.SECONDS = 0.002  # of a limit in each run: here nobody looks at how good it is
-case_limits.limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
-pace.SECONDS = 0.0003  # nor at how fast the processors are
+case_limits.hardware_limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
+cpu_speed.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 
@@ -125,7 +125,7 @@ def floats(tmp_path_factory):
 def by_file(monkeypatch, tmp_path):
     """Cold by posix_fadvise, file by file, so that a test leaves the rest of the page cache alone."""
     require_disk(tmp_path)
-    monkeypatch.setattr(cache, "DROP_CACHES", tmp_path / "no-such-file")
+    monkeypatch.setattr(page_cache, "DROP_CACHES", tmp_path / "no-such-file")
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A process for each case: the same figures and failures, and nothing of one case touches another."""
+"""Isolated cases: the same figures and failures, and no case affects another."""
 
 import os
 import signal
@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import damage
+from kinds import kind
 
 import iobench
 from iobench.base.errors import (
@@ -42,9 +43,7 @@ def executor(images):
 
 
 def servers():
-    living = [
-        p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE
-    ]  # nor others' dead
+    living = [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
     return [p for p in living if any("iobench.host.forkserver" in c for c in p.cmdline())]
 
 
@@ -65,7 +64,7 @@ def test_it_measures_what_this_process_does(images, executor):
     assert apart.processor.cpu_s > 0
 
 
-def test_what_a_case_takes_of_memory_is_its_own_however_many_others_there_are(images, executor):
+def test_the_memory_of_a_case_does_not_depend_on_the_number_of_others(images, executor):
     first, *others = cases_of(images, options("native", "dataloader", "stream"), ["cpu"])
     peaks = []
     for started in ([first], others):
@@ -76,20 +75,20 @@ def test_what_a_case_takes_of_memory_is_its_own_however_many_others_there_are(im
     assert peaks[1] == pytest.approx(peaks[0], rel=0.1)
 
 
-def test_where_memory_runs_short_the_process_not_asked_for_longest_ends(images, executor, monkeypatch):
+def test_when_memory_runs_short_the_least_recently_used_process_ends(images, executor, monkeypatch):
     first, second = a_case(images), a_case(images, "dataloader")
     for case in (first, second):
         executor.prove(case, 1, Tick())
     assert len(children()) == 2, "each case has its own"
-    monkeypatch.setattr(isolated.cache, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(isolated.page_cache, "free_memory", lambda: 0.0)
     executor.prove(a_case(images, "stream"), 1, Tick())
     assert len(children()) == 1
-    (again,) = executor.measure(first, 1, Tick())  # started anew, and measured all the same
+    (again,) = executor.measure(first, 1, Tick())  # in a new process
     assert again.timing.samples >= images.schema.samples
 
 
-def test_a_process_that_made_room_is_warmed_up_before_its_next_round(images, monkeypatch):
-    """Else its first epoch, with its imports and fresh memory, would be timed."""
+def test_a_process_that_was_ended_is_warmed_up_before_its_next_round(images, monkeypatch):
+    """Otherwise its first epoch, with its imports and fresh memory, would be timed."""
     asked, ask = [], isolated.CaseProcess.ask
 
     def noted(process, what, *more):
@@ -97,7 +96,7 @@ def test_a_process_that_made_room_is_warmed_up_before_its_next_round(images, mon
         return ask(process, what, *more)
 
     monkeypatch.setattr(isolated.CaseProcess, "ask", noted)
-    monkeypatch.setattr(isolated.cache, "free_memory", lambda: 0.0)
+    monkeypatch.setattr(isolated.page_cache, "free_memory", lambda: 0.0)
     made = iobench.run(images, options("native", "dataloader", trace=True))
     assert not made.failures
     rounds = [process for process, what in asked if what == "measure"]
@@ -107,17 +106,17 @@ def test_a_process_that_made_room_is_warmed_up_before_its_next_round(images, mon
         assert {"prove", "warm up"} & {*before[: before.index("measure")]}
 
 
-def test_room_is_made_for_data_that_are_to_be_warm(images, executor, monkeypatch):
+def test_processes_end_to_keep_data_of_warm_cases_in_memory(images, executor, monkeypatch):
     first, second = a_case(images), a_case(images, "dataloader")
     stored = images.artifacts["npy"].stored_bytes
-    kept = isolated.KEPT_FREE * isolated.cache.total_memory()
+    kept = isolated.KEPT_FREE * isolated.page_cache.total_memory()
     executor.prove(first, 1, Tick())
-    monkeypatch.setattr(isolated.cache, "free_memory", lambda: kept + stored)
+    monkeypatch.setattr(isolated.page_cache, "free_memory", lambda: kept + stored)
     executor.prove(second, 1, Tick())
-    assert len(children()) == 2, "there is room for all"
-    monkeypatch.setattr(isolated.cache, "free_memory", lambda: kept + stored / 2)
+    assert len(children()) == 2, "memory suffices for all"
+    monkeypatch.setattr(isolated.page_cache, "free_memory", lambda: kept + stored / 2)
     executor.prove(a_case(images, "stream"), 1, Tick())
-    assert len(children()) == 1, "its data would not stay in the page cache beside the others"
+    assert len(children()) == 1, "else its data would be evicted"
 
 
 def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, executor):
@@ -137,7 +136,7 @@ def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, execut
     thread.join()
 
 
-def test_a_run_apart_says_so_in_its_records(images, tmp_path):
+def test_records_of_isolated_cases_are_marked(images, tmp_path):
     found = iobench.run(images, options("native", "stream"), out=tmp_path / "r.jsonl")
     assert not found.failures
     assert len(found.records) == 4
@@ -145,15 +144,15 @@ def test_a_run_apart_says_so_in_its_records(images, tmp_path):
     assert not children()
 
 
-def test_wrong_content_is_told_as_in_this_process(own_images, executor):
+def test_wrong_content_raises_the_same_error_as_in_this_process(own_images, executor):
     damage(own_images.files_of("npy")[0])
-    told = []
+    errors = []
     for made in (Isolated(own_images, 60.0), InProcess(own_images)):
         with pytest.raises(WrongContent) as caught:
             made.prove(a_case(own_images), 1, Tick())
-        told.append(str(caught.value))
+        errors.append(caught.value.fields())
         made.close()
-    assert told[0] == told[1]
+    assert errors[0] == errors[1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS])
@@ -174,15 +173,16 @@ def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
     monkeypatch.setattr(isolated.CaseProcess, "__init__", note)
     asked = options("native", "stream", rounds="3")
     found = iobench.run(images, asked, out=tmp_path / "r.jsonl", observer=Killing())
-    ((key, reason),) = found.failures.items()
+    ((key, error),) = found.failures.items()
     assert str(found.labels[key]) == "npy · native"
-    assert f"killed by {number.name}" in reason
-    assert "\n" not in reason
+    assert error.kind == "process-ended"
+    assert number.name in error.problem
+    assert "\n" not in str(error)
     assert [one.case["loader"] for one in found.records].count("stream") == 3
     assert not children()
 
 
-def test_a_process_that_hangs_is_ended(images, executor, monkeypatch):
+def test_a_process_that_hangs_is_killed(images, executor, monkeypatch):
     monkeypatch.setattr(isolated, "START_S", 0.0)
     quick = Isolated(images, 30.0)
     case = a_case(images)
@@ -190,9 +190,11 @@ def test_a_process_that_hangs_is_ended(images, executor, monkeypatch):
     (child,) = children()
     child.suspend()
     quick._timeout_s = 0.5
-    with pytest.raises(CaseDied, match=r"no batch came for 0\.5 s, so its process was ended \(--timeout\)"):
+    with pytest.raises(CaseDied, check=kind("timeout"), match=r"0\.5 s") as caught:
         quick.measure(case, 1, Tick())
+    assert "--timeout" in caught.value.hint
     assert not children()
+    quick.close()
 
 
 def test_an_interrupt_ends_every_process(images, executor):
@@ -208,12 +210,12 @@ def test_an_interrupt_ends_every_process(images, executor):
     assert not servers()
 
 
-def test_where_the_server_was_ended_another_one_takes_its_place(images, executor):
+def test_a_fork_server_that_was_killed_is_replaced(images, executor):
     first, second = a_case(images), a_case(images, "dataloader")
     executor.prove(first, 1, Tick())
     (server,) = servers()
     server.kill()
-    with pytest.raises(CaseDied, match="killed by SIGKILL"):
+    with pytest.raises(CaseDied, check=kind("process-ended"), match="SIGKILL"):
         executor.measure(first, 1, Tick())
     executor.prove(second, 1, Tick())
     assert len(servers()) == len(children()) == 1

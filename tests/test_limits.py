@@ -1,4 +1,4 @@
-"""What the hardware can do: the figures, which of them a case runs into, and how a run shows them."""
+"""Hardware limits: their measurement, the lowest one of a case, and their display."""
 
 import errno
 import json
@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import torch
 from conftest import complaint, require_disk
+from kinds import complaint_kind
 from record_cases import a_case
 
 import iobench
 from iobench import RunOptions
-from iobench.base.thresholds import CACHED_BELOW
+from iobench.base.thresholds import LOWER_CACHE_SPEEDUP
 from iobench.bench import case_limits
 from iobench.bench.case_limits import CaseLimits
-from iobench.host import cache, limits
+from iobench.host import hardware_limits, page_cache
 from iobench.host.aio import DirectUnavailable
-from iobench.host.limits import Below, Limit
+from iobench.host.hardware_limits import Limit, LowerCacheProbe
 from iobench.host.memory import PAGE
 from iobench.loading import loaders as known_loaders
 from iobench.loading.stream.pipeline import GROUP_BYTES
@@ -43,18 +44,18 @@ def file(tmp_path_factory):
 
 
 MEASURES = {
-    "disk": lambda file: limits.sequential_read(file, SECONDS),
-    "disk, random": lambda file: limits.random_read(file, 700, SECONDS),
-    "page cache": lambda file: limits.page_cache(file, 100_000, 3, 2, SECONDS),
-    "memory copy": lambda file: limits.memory_copy(100_000, 3, 2, SECONDS),
+    "disk": lambda file: hardware_limits.sequential_read(file, SECONDS),
+    "disk, random": lambda file: hardware_limits.random_read(file, 700, SECONDS),
+    "page cache": lambda file: hardware_limits.page_cache_read(file, 100_000, 3, 2, SECONDS),
+    "memory copy": lambda file: hardware_limits.memory_copy(100_000, 3, 2, SECONDS),
 }
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_each_limit_is_a_rate_with_its_name_and_how_it_came_about(file, name):
-    found = MEASURES[name](file)
-    assert (found.name, found.bytes_per_s > 0) == (name, True)
-    assert found.how
+def test_each_limit_is_a_rate_with_its_name_and_its_method(file, name):
+    limit = MEASURES[name](file)
+    assert (limit.name, limit.bytes_per_s > 0) == (name, True)
+    assert limit.how
 
 
 @pytest.mark.parametrize("name", MEASURES)
@@ -66,45 +67,44 @@ def test_a_file_of_a_few_bytes_has_limits_too(file, tmp_path, name, size):
 
 
 def test_slots_larger_than_the_file_are_filled_as_far_as_it_goes(file):
-    assert limits.page_cache(file, 8 * MIB, 2, 1, SECONDS).bytes_per_s > 0
+    assert hardware_limits.page_cache_read(file, 8 * MIB, 2, 1, SECONDS).bytes_per_s > 0
 
 
 def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache(file, monkeypatch):
     """Every slot is filled before the first one is filled again."""
-    monkeypatch.setattr(limits, "IN_TURN_BYTES", 2 * MIB)
-    rings, ring = [], limits._ring
+    monkeypatch.setattr(hardware_limits, "IN_TURN_BYTES", 2 * MIB)
+    rings, ring = [], hardware_limits._ring
 
     def noting(*sizes):
         rings.append(ring(*sizes))
         return rings[-1]
 
-    monkeypatch.setattr(limits, "_ring", noting)
-    found = limits.page_cache(file, 100_000, 3, 1, SECONDS)
+    monkeypatch.setattr(hardware_limits, "_ring", noting)
+    found = hardware_limits.page_cache_read(file, 100_000, 3, 1, SECONDS)
     assert 100_000 * len(rings[0]) > 1.9 * MIB
     assert len({slot.ctypes.data % PAGE for slot in rings[0]}) == 1
     assert len({slot.ctypes.data // PAGE for slot in rings[0]}) == len(rings[0])
-    assert found.definition == 2
     assert "1.91 MiB in turn" in found.how
-    limits.page_cache(file, 8 * MIB, 3, 1, SECONDS)
+    hardware_limits.page_cache_read(file, 8 * MIB, 3, 1, SECONDS)
     assert len(rings[1]) == 3
 
 
 def test_of_random_reads_only_the_bytes_asked_for_count(file):
-    found = limits.random_read(file, 700, SECONDS)
+    found = hardware_limits.random_read(file, 700, SECONDS)
     assert found.bytes_per_s == pytest.approx(700 * found.reads_per_s)
 
 
 @pytest.mark.parametrize(("size", "pages"), [(700, 1), (PAGE, 1), (PAGE + 1, 2)])
 def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, monkeypatch, size, pages):
     asked = []
-    reads_per_s = limits._reads_per_s
+    reads_per_s = hardware_limits._reads_per_s
 
     def noting(descriptor, offsets, length, *rest):
         asked.append((offsets, length))
         return reads_per_s(descriptor, offsets, length, *rest)
 
-    monkeypatch.setattr(limits, "_reads_per_s", noting)
-    limits.random_read(file, size, SECONDS)
+    monkeypatch.setattr(hardware_limits, "_reads_per_s", noting)
+    hardware_limits.random_read(file, size, SECONDS)
     for offsets, length in asked:
         assert length == pages * PAGE
         assert (offsets % PAGE == 0).all()
@@ -113,7 +113,7 @@ def test_random_reads_are_of_whole_pages_at_many_places_within_the_file(file, mo
 
 
 @pytest.mark.parametrize("name", ["disk", "disk, random"])
-def test_limits_of_the_disk_leave_nothing_open_and_say_where_there_are_none(file, monkeypatch, name):
+def test_limits_of_the_disk_leave_nothing_open_and_raise_without_direct_reads(file, monkeypatch, name):
     before = os.listdir("/proc/self/fd")
     MEASURES[name](file)
     assert os.listdir("/proc/self/fd") == before
@@ -121,7 +121,7 @@ def test_limits_of_the_disk_leave_nothing_open_and_say_where_there_are_none(file
     def refuse(path):
         raise DirectUnavailable
 
-    monkeypatch.setattr(limits, "open_direct", refuse)
+    monkeypatch.setattr(hardware_limits, "open_direct", refuse)
     with pytest.raises(DirectUnavailable):
         MEASURES[name](file)
 
@@ -135,28 +135,27 @@ def test_single_reads_are_timed_twice_over_the_same_places(file, monkeypatch):
         return preadv(descriptor, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", noting)
-    found = limits.below(file, reads=50)
+    found = hardware_limits.probe_lower_cache(file, reads=50)
     assert found.first_s > 0
     assert found.second_s > 0
     assert len(set(places)) > 25
     assert places[-100:-50] == places[-50:]
 
 
-def test_reads_that_get_faster_speak_of_a_cache_below():
-    said = Below(200e-6, 100e-6).sentence
-    assert "p50 200 µs, then 100 µs at the same places" in said
-    assert "cold means cold for this kernel only" in said
+def test_reads_that_get_faster_reveal_a_lower_cache():
+    probe = LowerCacheProbe(200e-6, 100e-6)
+    assert probe.detected
+    for time in ("200 µs", "100 µs"):
+        assert time in probe.sentence
 
 
-@pytest.mark.parametrize("second", [100e-6, 100e-6 / CACHED_BELOW + 1e-6, 300e-6])
-def test_reads_that_stay_as_slow_speak_of_none(second):
-    said = Below(100e-6, second).sentence
-    assert "p50 100 µs, then" in said
-    assert "no sign of a cache below that fills" in said
+@pytest.mark.parametrize("second", [100e-6, 100e-6 / LOWER_CACHE_SPEEDUP + 1e-6, 300e-6])
+def test_reads_that_stay_as_slow_reveal_none(second):
+    assert not LowerCacheProbe(100e-6, second).detected
 
 
 class Figures:
-    """Limits that are what a test says, in MB/s, and how they were asked for."""
+    """Limits with rates set by the test, in MB/s, and the calls that measured them."""
 
     def __init__(self, monkeypatch):
         self.rates = {"disk": 1000, "disk, random": 50, "page cache": 8000, "host to device": 12000}
@@ -164,17 +163,17 @@ class Figures:
         for name, called in {
             "disk": "sequential_read",
             "disk, random": "random_read",
-            "page cache": "page_cache",
+            "page cache": "page_cache_read",
             "host to device": "host_to_device",
         }.items():
-            monkeypatch.setattr(limits, called, partial(self.measure, name))
+            monkeypatch.setattr(hardware_limits, called, partial(self.measure, name))
         monkeypatch.setattr(case_limits, "pick_device", torch.device)
 
     def measure(self, name, *arguments):
         self.asked.append((name, *arguments))
         if self.no_direct and name.startswith("disk"):
             raise DirectUnavailable
-        return Limit(name, "as told", self.rates[name] * 1e6)
+        return Limit(name, "fake", self.rates[name] * 1e6)
 
     def names(self):
         return [name for name, *_ in self.asked]
@@ -197,24 +196,24 @@ def lowest(found):
     return found.name, found.bytes_per_s / 1e6
 
 
-def looked_at(manifest, *cases):
-    """The limits of a run of these cases, after a look."""
-    known = CaseLimits(manifest, cases)
-    known.look()
-    return known
+def sampled(manifest, *cases):
+    """Return the limits of a run of these cases, sampled once."""
+    limits = CaseLimits(manifest, cases)
+    limits.sample()
+    return limits
 
 
 def limit_of(manifest, case):
-    return looked_at(manifest, case).of(case)
+    return sampled(manifest, case).lowest_for(case)
 
 
 @pytest.fixture
 def due(monkeypatch):
-    """Every look at limits is due."""
+    """Make every sample of limits due."""
     monkeypatch.setattr(case_limits, "EVERY_S", -1.0)
 
 
-def test_a_warm_case_runs_into_the_page_cache(figures, images):
+def test_a_warm_case_is_limited_by_the_page_cache(figures, images):
     assert lowest(limit_of(images, warm())) == ("page cache", 8000)
     assert set(figures.names()) == {"page cache"}
 
@@ -225,7 +224,9 @@ def test_the_page_cache_is_measured_with_one_thread_and_with_all_cores_and_the_b
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: range(6))
     rates = {1: 9e9, 6: 7e9}
     monkeypatch.setattr(
-        limits, "page_cache", lambda file, size, slots, threads, s: Limit("c", "", rates[threads])
+        hardware_limits,
+        "page_cache_read",
+        lambda file, size, slots, threads, s: Limit("c", "", rates[threads]),
     )
     assert limit_of(images, warm()).bytes_per_s == 9e9
 
@@ -250,7 +251,7 @@ def test_the_page_cache_is_copied_into_what_the_loader_fills(
 
 
 @pytest.mark.parametrize("variant", ["npy", "lmdb"])
-def test_a_cold_case_runs_into_the_disk_by_as_much_as_is_stored(figures, images, variant):
+def test_a_cold_case_is_limited_by_the_disk_over_stored_bytes(figures, images, variant):
     name, rate = lowest(limit_of(images, cold(variant)))
     stored = sum(file.stat().st_size for file in images.files_of(variant))
     assert name == "disk"
@@ -264,15 +265,16 @@ def test_each_resource_has_one_limit_for_all_cases_of_a_run(figures, images):
         for variant in images.artifacts
         for case in (cold(variant), warm(variant), warm(variant, "stream"), warm(variant, batch_size=7))
     ]
-    known = looked_at(images, *cases)
+    known = sampled(images, *cases)
     files = {file for name, file, *_ in figures.asked}
     assert files == {max((f for v in images.artifacts for f in images.files_of(v)), key=os.path.getsize)}
-    assert {known.of(case).bytes_per_s for case in cases if case.cache == "warm"} == {8000e6}
-    stored = {round(known.of(case).bytes_per_s / known.of(case).logical_per_byte) for case in cases}
+    assert {known.lowest_for(case).bytes_per_s for case in cases if case.cache == "warm"} == {8000e6}
+    lowest_limits = [known.lowest_for(case) for case in cases]
+    stored = {round(limit.bytes_per_s / limit.logical_per_byte) for limit in lowest_limits}
     assert stored == {8 * 10**9, 10**9}
 
 
-def test_the_limit_is_the_most_of_all_slots_and_later_looks_take_the_best_way(images, monkeypatch, due):
+def test_the_limit_is_the_best_of_all_buffers_and_later_samples_use_the_best_method(images, monkeypatch, due):
     small, large = warm(batch_size=7), warm(batch_size=50)
     asked = []
 
@@ -280,26 +282,24 @@ def test_the_limit_is_the_most_of_all_slots_and_later_looks_take_the_best_way(im
         asked.append(size)
         return Limit("page cache", f"{size}", 1e12 / size)
 
-    monkeypatch.setattr(limits, "page_cache", page_cache)
-    known = looked_at(images, small, large)
+    monkeypatch.setattr(hardware_limits, "page_cache_read", page_cache)
+    known = sampled(images, small, large)
     sizes = [case.batch_size * images.schema.sample_bytes for case in (small, large)]
-    assert {asked.count(size) for size in sizes} == {2 * case_limits.FIRST_LOOKS} or os.cpu_count() == 1
-    assert known.of(large).bytes_per_s == known.of(small).bytes_per_s == 1e12 / min(sizes)
+    assert {asked.count(size) for size in sizes} == {2 * case_limits.FIRST_SAMPLES} or os.cpu_count() == 1
+    assert known.lowest_for(large).bytes_per_s == known.lowest_for(small).bytes_per_s == 1e12 / min(sizes)
     asked.clear()
-    known.look()
+    known.sample()
     assert asked == [min(sizes)]
 
 
-def test_a_machine_that_gives_less_than_before_keeps_its_limit_and_tells_what_it_gives_now(
-    figures, images, due
-):
+def test_a_machine_that_gets_slower_keeps_its_limit_and_has_a_lower_latest_sample(figures, images, due):
     known, case = CaseLimits(images, [warm()]), warm()
     seen = []
     for rate in (8000, 2000, 9000):
         figures.rates["page cache"] = rate
-        known.look()
-        found = known.of(case)
-        seen.append((found.bytes_per_s / 1e6, found.now_bytes_per_s / 1e6))
+        known.sample()
+        limit = known.lowest_for(case)
+        seen.append((limit.bytes_per_s / 1e6, limit.now_bytes_per_s / 1e6))
     assert seen == [(8000, 8000), (8000, 2000), (9000, 9000)]
 
 
@@ -315,7 +315,7 @@ def test_a_machine_that_gives_less_than_before_keeps_its_limit_and_tells_what_it
 def test_random_reads_limit_only_what_does_not_fit_into_memory(
     figures, images, monkeypatch, order, free, expected
 ):
-    monkeypatch.setattr(cache, "free_memory", lambda: free)
+    monkeypatch.setattr(page_cache, "free_memory", lambda: free)
     found = limit_of(images, cold(order=order))
     assert (found.name, set(figures.names())) == (expected, {expected})
     if expected == "disk, random":
@@ -323,7 +323,7 @@ def test_random_reads_limit_only_what_does_not_fit_into_memory(
 
 
 @pytest.mark.parametrize(("rate", "expected"), [(100, "host to device"), (20_000, "page cache")])
-def test_on_cuda_the_way_to_the_device_counts_too(figures, images, rate, expected):
+def test_on_cuda_the_link_to_the_device_is_a_limit_too(figures, images, rate, expected):
     figures.rates["host to device"] = rate
     found = limit_of(images, warm(device="cuda"))
     assert lowest(found) == (expected, figures.rates[expected])
@@ -339,46 +339,46 @@ def test_memory_is_copied_to_the_device_as_the_case_does_it(figures, images, loa
     assert {(one[1], one[3]) for one in asked} == {(CUDA, expected)}
 
 
-def test_what_was_looked_at_a_moment_ago_is_not_measured_again(figures, images):
-    known = looked_at(images, warm(), warm("memmap"))
+def test_a_resource_sampled_a_moment_ago_is_not_measured_again(figures, images):
+    known = sampled(images, warm(), warm("memmap"))
     before = len(figures.asked)
-    known.look()
-    known.of(warm())
-    known.of(warm("memmap"))
+    known.sample()
+    known.lowest_for(warm())
+    known.lowest_for(warm("memmap"))
     assert len(figures.asked) == before
 
 
 def test_measuring_again_only_raises_limits_and_takes_longer(figures, images):
     one = cold(device="cuda")
-    known = looked_at(images, one)
+    known = sampled(images, one)
     short = figures.asked[-1][-1]
-    before = lowest(known.of(one))
+    before = lowest(known.lowest_for(one))
     figures.rates |= {"disk": 500, "host to device": 20_000}
-    assert lowest(known.again(one)) == before  # of 1000
+    assert lowest(known.remeasure(one)) == before  # of 1000
     assert figures.asked[-1][-1] > short
     figures.rates["disk"] = 30_000
-    assert known.again(one).name == "host to device"
-    assert known.of(one).bytes_per_s == 20_000e6
+    assert known.remeasure(one).name == "host to device"
+    assert known.lowest_for(one).bytes_per_s == 20_000e6
 
 
-def test_where_nothing_is_read_past_the_cache_the_disk_is_left_out(figures, images):
+def test_without_direct_reads_the_disk_has_no_limit(figures, images):
     figures.no_direct = True
     assert limit_of(images, cold()) is None
-    assert looked_at(images, cold()).again(cold()) is None
+    assert sampled(images, cold()).remeasure(cold()) is None
     assert limit_of(images, cold(device="cuda")).name == "host to device"
     assert limit_of(images, warm()).name == "page cache"
 
 
-def test_caches_below_are_spoken_of_where_anybody_can_tell(images, monkeypatch):
-    monkeypatch.setattr(limits, "below", lambda file: Below(2e-4, 1e-4))
-    assert CaseLimits(images, [cold()]).below() == Below(2e-4, 1e-4)
+def test_a_lower_cache_is_probed_where_direct_reads_are_possible(images, monkeypatch):
+    monkeypatch.setattr(hardware_limits, "probe_lower_cache", lambda file: LowerCacheProbe(2e-4, 1e-4))
+    assert CaseLimits(images, [cold()]).lower_cache() == LowerCacheProbe(2e-4, 1e-4)
     for error in (DirectUnavailable, OSError):
 
         def refuse(file, error=error):
             raise error
 
-        monkeypatch.setattr(limits, "below", refuse)
-        assert CaseLimits(images, [cold()]).below() is None
+        monkeypatch.setattr(hardware_limits, "probe_lower_cache", refuse)
+        assert CaseLimits(images, [cold()]).lower_cache() is None
 
 
 @pytest.fixture
@@ -396,7 +396,7 @@ def measure(tmp_path):
 def test_each_record_has_the_limit_of_its_case(figures, images, measure):
     figures.rates["page cache"] = 10**9
     found = measure(images, LOADERS, rounds=2)
-    expected = LimitPart(name="page cache", how="as told", bytes_per_s=1e15, now_bytes_per_s=1e15)
+    expected = LimitPart(name="page cache", how="fake", bytes_per_s=1e15, now_bytes_per_s=1e15)
     assert [one.limit for one in found.records] == [expected] * 2 * len(LOADERS)
     assert record.read(found.path)[0] == found.records
 
@@ -406,36 +406,36 @@ def test_without_limits_nothing_is_measured_and_records_have_none(figures, by_fi
     assert (one.limit, figures.asked) == (None, [])
 
 
-def test_a_limit_that_was_beaten_is_measured_again(figures, images, measure, monkeypatch):
-    again = CaseLimits.again
+def test_a_limit_that_was_exceeded_is_measured_again(figures, images, measure, monkeypatch):
+    remeasure = CaseLimits.remeasure
 
     def better(self, case):
         figures.rates["page cache"] = 10**9
-        return again(self, case)
+        return remeasure(self, case)
 
     figures.rates["page cache"] = 1e-3
-    monkeypatch.setattr(CaseLimits, "again", better)
+    monkeypatch.setattr(CaseLimits, "remeasure", better)
     found = measure(images, rounds=2)
     assert [one.limit.bytes_per_s for one in found.records] == [1e15] * 2
     (case,) = summary.summarise(found.records).cases
     assert 0 < case.limit_share < 1
-    assert "limit" not in [warning.kind for warning in warnings_of(found.records)]
+    assert "above-limit" not in [warning.kind for warning in warnings_of(found.records)]
 
 
 def test_a_limit_that_was_not_reached_is_not_measured_again(figures, images, measure, monkeypatch):
     figures.rates["page cache"] = 10**9
-    monkeypatch.delattr(CaseLimits, "again")
+    monkeypatch.delattr(CaseLimits, "remeasure")
     assert measure(images, rounds=2).records
 
 
-def test_who_stays_above_the_limit_is_warned_of(figures, images, measure):
+def test_a_case_that_stays_above_its_limit_has_a_warning(figures, images, measure):
     figures.rates["page cache"] = 1e-3
     found = measure(images, rounds=2)
     (case,) = summary.summarise(found.records).cases
     assert (case.limit, case.value("limit_bytes_per_s")) == ("page cache", 1e3)
     assert case.limit_share == pytest.approx(case.bytes_per_s.median / 1e3)
-    (said,) = [warning.sentence for warning in warnings_of(found.records) if warning.kind == "limit"]
-    assert said.startswith("npy · native: faster than the limit that was measured for it")
+    (warning,) = [warning for warning in warnings_of(found.records) if warning.kind == "above-limit"]
+    assert warning.cases == ["npy · native"]
 
 
 def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
@@ -451,13 +451,14 @@ def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
     assert (case.limit, case.value("limit_bytes_per_s"), case.limit_share) == (None, None, None)
 
 
-def test_a_cold_run_says_if_a_cache_below_was_seen(figures, by_file, images, measure, monkeypatch):
-    monkeypatch.setattr(limits, "below", lambda file: Below(2e-4, 1e-4))
+def test_a_cold_run_notes_a_lower_cache(figures, by_file, images, measure, monkeypatch):
+    monkeypatch.setattr(hardware_limits, "probe_lower_cache", lambda file: LowerCacheProbe(2e-4, 1e-4))
     found = measure(images, cache="cold")
-    assert found.remarks == [Below(2e-4, 1e-4).sentence]
-    assert found.records[0].cache.below_s == [2e-4, 1e-4]
-    assert "below" in [warning.kind for warning in warnings_of(found.records)]
-    assert measure(images, cache="warm").remarks == []
+    (note,) = found.notes
+    assert (note.kind, note.values) == ("lower-cache", {"first_s": 2e-4, "second_s": 1e-4})
+    assert found.records[0].cache.lower_cache_p50_s == [2e-4, 1e-4]
+    assert "lower-cache" in [warning.kind for warning in warnings_of(found.records)]
+    assert measure(images, cache="warm").notes == []
 
 
 def run(inside, manifest, *arguments):
@@ -465,16 +466,17 @@ def run(inside, manifest, *arguments):
     return inside("run", *common, "--format", "npy", "--loader", "native", *arguments)
 
 
-def columns(done):
-    (line,) = [line for line in done.stdout.splitlines() if line.startswith("format")]
-    return line.split()
+def headings(done):
+    """The headings of the table, which may be cut into several blocks."""
+    return "  ".join(line for line in done.stdout.splitlines() if line.startswith("format"))
 
 
 def test_a_run_shows_the_limit_and_how_much_of_it_was_reached(figures, images, inside, tmp_path):
     figures.rates["page cache"] = 10**9
     done = run(inside, images, "--wide", "--out", tmp_path / "r.jsonl")
     assert done.returncode == 0, done.stderr
-    assert {"limit", "reached"} <= set(columns(done))
+    assert "limit MiB/s" in headings(done)
+    assert "% of limit" in headings(done)
     assert "953,674,316" in done.stdout
     assert "0%" in done.stdout
 
@@ -482,71 +484,77 @@ def test_a_run_shows_the_limit_and_how_much_of_it_was_reached(figures, images, i
 def test_a_run_without_limits_has_no_columns_for_them(figures, images, inside, tmp_path):
     done = run(inside, images, "--no-limits", "--out", tmp_path / "r.jsonl")
     assert done.returncode == 0, done.stderr
-    assert not {"limit", "reached"} & set(columns(done))
+    assert "limit" not in headings(done)
 
 
 @pytest.mark.parametrize("order", ["sequential", "block"])
-def test_only_block_order_says_how_shuffled_it_is(images, inside, tmp_path, order):
+def test_only_block_order_has_a_shuffle_quality(images, inside, tmp_path, order):
     blocks = ("--block-size", "8KiB", "--window-size", "40KiB") if order == "block" else ()
     blocks += ("--batch-size", 20)
     done = run(inside, images, "--order", order, *blocks, "--out", tmp_path / "r.jsonl", "--no-limits")
     assert done.returncode == 0, done.stderr
-    assert ("shuffled" in columns(done)) == (order == "block")
+    assert ("shuffle quality" in headings(done)) == (order == "block")
     (one,) = record.read(tmp_path / "r.jsonl")[0]
-    assert (one.shuffledness is not None) == (order == "block")
+    assert (one.shuffle_quality is not None) == (order == "block")
     if order == "block":
-        assert 0 < one.shuffledness < 1
-        assert f"{one.shuffledness:.0%}" in done.stdout
+        assert 0 < one.shuffle_quality < 1
+        assert f"{one.shuffle_quality:.0%}" in done.stdout
 
 
 @pytest.mark.parametrize("option", ["--block-size", "--window-size"])
 @pytest.mark.parametrize("value", ["large", "0", "-1MiB", "1.5", "1XB", ""])
-def test_sizes_of_blocks_that_are_none_are_a_usage_error(images, inside, option, value):
-    assert f"{option}: " in complaint(run(inside, images, f"{option}={value}"), 2)
+def test_invalid_sizes_of_blocks_are_a_usage_error(images, inside, option, value):
+    done = run(inside, images, f"{option}={value}")
+    assert complaint_kind(done, 2) in ("invalid-size", "out-of-range")
+    assert option in complaint(done, 2)
 
 
 def show_limits(inside, manifest, *arguments):
     return inside("limits", "--data-dir", manifest.root.parent, "--seconds", "0.002", *arguments)
 
 
-def test_limits_are_a_table_of_everything_measured(images, inside):
+def test_limits_are_a_table_of_all_measurements(images, inside):
     require_disk(images.root)
     done = show_limits(inside, images, "--device", "cpu")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["limit", "how", "MiB/s", "reads/s"]
+    assert lines[0].split()[0] == "limit"
+    assert {"MiB/s", "reads/s"} <= set(lines[0].split())
     for name in ("disk", "disk, random", "page cache", "memory copy"):
         assert any(line.startswith(f"{name} ") for line in lines)
-    for how in ("4.00 KiB at random", "776 B at random", "1 thread"):
-        assert how in done.stdout
-    assert lines[-1].startswith("single 4 KiB reads past the cache")
-    assert f"dataset {images.name}" in done.stderr
-    assert "(the newest in" in done.stderr
+    for size in ("4.00 KiB", "776 B"):  # of random reads: a page, and a sample
+        assert any(size in line for line in lines if line.startswith("disk, random "))
+    assert lines[-1].count("µs") + lines[-1].count("ms") >= 1  # the probe for a lower cache
+    assert images.name in done.stderr
+    assert str(images.root.parent) in done.stderr
 
 
-def test_limits_as_json_are_all_there_is_on_stdout(images, inside):
+def test_limits_as_json_are_alone_on_stdout(images, inside):
     require_disk(images.root)
     done = show_limits(inside, images, "--device", "cpu", "--name", images.name, "--json")
     found = json.loads(done.stdout, parse_constant=pytest.fail)
-    assert set(found) == {"limits", "remarks"}
+    assert set(found) == {"limits", "notes"}
     assert {one["name"] for one in found["limits"]} == {"disk", "disk, random", "page cache", "memory copy"}
     assert all(one["bytes_per_s"] > 0 for one in found["limits"])
     assert len([one for one in found["limits"] if one["reads_per_s"]]) == 2
-    assert len(found["remarks"]) == 1
-    assert "newest" not in done.stderr
+    (note,) = found["notes"]
+    assert note["kind"] == "lower-cache"
+    assert set(note["values"]) == {"first_s", "second_s"}
+    assert str(images.root.parent) not in done.stderr
 
 
-def test_limits_without_reads_past_the_cache_say_so(images, inside, monkeypatch):
+def test_limits_without_direct_reads_have_a_note(images, inside, monkeypatch):
     def refuse(path):
-        raise DirectUnavailable(f"{path}: this file system has no O_DIRECT")
+        raise DirectUnavailable(f"{path}: no O_DIRECT")
 
-    monkeypatch.setattr(limits, "open_direct", refuse)
+    monkeypatch.setattr(hardware_limits, "open_direct", refuse)
     done = show_limits(inside, images, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert {one["name"] for one in found["limits"]} == {"page cache", "memory copy"}
-    (said,) = found["remarks"]
-    assert said.startswith("the limits of the disk were not measured: ")
+    (note,) = found["notes"]
+    assert note["kind"] == "no-disk-limits"
+    assert note["message"].endswith("no O_DIRECT")
 
 
 def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatch):
@@ -557,44 +565,47 @@ def test_limits_of_a_device_are_both_ways_pinned_and_pageable(images, monkeypatc
             asked.append((name, pinned))
             return Limit(name, "", 1.0)
 
-        monkeypatch.setattr(limits, name, measure)
+        monkeypatch.setattr(hardware_limits, name, measure)
     case_limits.survey(images, CUDA, 32, 0.002)
     assert sorted(asked) == [(n, p) for n in ("device_to_host", "host_to_device") for p in (False, True)]
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "name"),
     [
-        (("--batch-size", "0"), "--batch-size 0 is not above 0"),
-        (("--batch-size", "-3"), "--batch-size -3 is not above 0"),
-        (("--batch-size", "some"), "--batch-size"),
-        (("--seconds", "0"), "--seconds 0.0 is not above 0"),
-        (("--seconds", "-1"), "--seconds -1.0 is not above 0"),
-        (("--seconds", "nan"), "--seconds nan"),
-        (("--seconds", "inf"), "--seconds inf"),
-        (("--seconds", "long"), "--seconds"),
-        (("--device", "tpu"), "unknown device 'tpu'"),
-        (("--format", "npy"), "--format"),
+        (("--batch-size", "0"), "out-of-range"),
+        (("--batch-size", "-3"), "out-of-range"),
+        (("--batch-size", "some"), "usage"),
+        (("--seconds", "0"), "out-of-range"),
+        (("--seconds", "-1"), "out-of-range"),
+        (("--seconds", "nan"), "out-of-range"),
+        (("--seconds", "inf"), "out-of-range"),
+        (("--seconds", "long"), "usage"),
+        (("--device", "tpu"), "unknown-device"),
+        (("--format", "npy"), "usage"),
     ],
 )
-def test_limits_that_cannot_be_asked_for_are_a_usage_error(images, inside, monkeypatch, arguments, said):
+def test_invalid_options_of_limits_are_a_usage_error(images, inside, monkeypatch, arguments, name):
     monkeypatch.setattr(case_limits, "survey", lambda *arguments, **options: case_limits.Survey())
     done = inside("limits", "--data-dir", images.root.parent, *arguments)
-    assert said in complaint(done, 2)
+    assert complaint_kind(done, 2) == name
+    option, value = arguments
+    assert (value if option == "--device" else option) in complaint(done, 2)
     assert done.stdout == ""
 
 
 def test_limits_of_a_device_that_is_not_here_are_an_error(images, inside):
-    assert "--device cuda:99: this machine has" in complaint(
-        show_limits(inside, images, "--device", "cuda:99"), 1
-    )
+    done = show_limits(inside, images, "--device", "cuda:99")
+    assert complaint_kind(done) == "device-unavailable"
+    assert "cuda:99" in complaint(done, 1)
 
 
 def test_limits_without_a_dataset_are_an_error_with_the_command_to_make_one(inside, tmp_path):
     done = inside("limits", "--data-dir", tmp_path)
-    assert "run 'iobench prepare --size 1e7' first" in complaint(done, 1)
+    assert complaint_kind(done) == "no-dataset"
+    assert "iobench prepare" in complaint(done, 1)
     assert done.stdout == ""
-    assert "no dataset there" in complaint(inside("limits", "--data-dir", tmp_path, "--name", "other"), 1)
+    assert complaint_kind(inside("limits", "--data-dir", tmp_path, "--name", "other")) == "no-dataset"
 
 
 def test_limits_of_a_dataset_whose_file_is_missing_are_an_error_that_names_it(own_images, inside):
@@ -604,10 +615,10 @@ def test_limits_of_a_dataset_whose_file_is_missing_are_an_error_that_names_it(ow
     assert str(path) in complaint(done, 1)
 
 
-def test_limits_of_a_dataset_with_nothing_in_it_are_an_error(own_images, inside):
+def test_limits_of_a_dataset_without_artifacts_are_an_error(own_images, inside):
     own_images.artifacts.clear()
     own_images.save()
-    complaint(show_limits(inside, own_images, "--device", "cpu"), 1)
+    assert complaint_kind(show_limits(inside, own_images, "--device", "cpu")) == "no-artifacts"
 
 
 def broken(*arguments):
@@ -615,11 +626,11 @@ def broken(*arguments):
 
 
 def test_limits_of_a_disk_that_fails_are_an_error(images, inside, monkeypatch):
-    monkeypatch.setattr(limits, "sequential_read", broken)
-    complaint(show_limits(inside, images, "--device", "cpu"), 1)
+    monkeypatch.setattr(hardware_limits, "sequential_read", broken)
+    assert complaint_kind(show_limits(inside, images, "--device", "cpu")) == "read-error"
 
 
 def test_a_limit_that_cannot_be_measured_does_not_end_a_run(by_file, images, measure, monkeypatch):
-    monkeypatch.setattr(limits, "sequential_read", broken)
+    monkeypatch.setattr(hardware_limits, "sequential_read", broken)
     found = measure(images, rounds=2, cache="cold")
     assert len(found.records) == 2 or found.failures

@@ -1,13 +1,14 @@
-"""How many rounds a run makes."""
+"""Number and order of a run's rounds."""
 
 import pytest
+from kinds import kind
 
 import iobench
 from iobench.base.errors import (
     InvalidSettings,
 )
 from iobench.bench.observer import Observer
-from iobench.bench.plan import RoundPlan, interleaved, worst
+from iobench.bench.round_plan import RoundPlan, interleaved, worst
 from iobench.results import stats
 
 SURE, UNSURE = {"a": [100.0] * 5}, {"a": [100.0] * 5, "b": [80.0, 90.0, 100.0, 110.0, 120.0]}
@@ -19,34 +20,34 @@ def test_a_number_or_auto(wanted, count):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "seconds", "said"),
+    ("wanted", "seconds", "option", "name", "value"),
     [
-        (0, None, "rounds 0 is below 1"),
-        ("-1", None, "rounds -1 is below 1"),
-        ("many", None, "'many' is neither a number nor auto"),
-        ("1.5", None, "neither a number"),
-        ("5", -1.0, "max-time -1.0 is not a number of seconds above 0"),
-        ("auto", 0.0, "max-time 0.0 is not a number of seconds above 0"),
-        ("auto", float("nan"), "not a number of seconds"),
-        ("auto", float("inf"), "not a number of seconds"),
+        (0, None, "--rounds", "out-of-range", "0"),
+        ("-1", None, "--rounds", "out-of-range", "-1"),
+        ("many", None, "--rounds", "not-a-number", "'many'"),
+        ("1.5", None, "--rounds", "not-a-number", "'1.5'"),
+        ("5", -1.0, "--max-time", "out-of-range", "-1.0"),
+        ("auto", 0.0, "--max-time", "out-of-range", "0.0"),
+        ("auto", float("nan"), "--max-time", "out-of-range", "nan"),
+        ("auto", float("inf"), "--max-time", "out-of-range", "inf"),
     ],
 )
-def test_anything_else_is_refused(wanted, seconds, said):
-    with pytest.raises(InvalidSettings, match=said):
+def test_anything_else_is_refused(wanted, seconds, option, name, value):
+    with pytest.raises(InvalidSettings, check=kind(name, found=value), match=option):
         RoundPlan.parse(wanted, seconds)
 
 
-def test_a_number_is_kept_whatever_comes_out():
+def test_a_number_of_rounds_does_not_depend_on_intervals():
     plan = RoundPlan.parse(3)
     assert [plan.go_on(done, 1e9, UNSURE) for done in range(5)] == [True, True, True, False, False]
 
 
-def test_auto_goes_on_until_every_interval_is_narrow():
+def test_auto_continues_until_every_interval_is_narrow():
     plan = RoundPlan.parse("auto", 100)
     assert plan.go_on(0, 0.0, {})
-    assert plan.go_on(stats.PAIRED - 1, 1.0, SURE)
-    assert not plan.go_on(stats.PAIRED, 1.0, SURE)
-    assert plan.go_on(stats.PAIRED, 1.0, UNSURE)
+    assert plan.go_on(stats.PAIRED_ROUNDS - 1, 1.0, SURE)
+    assert not plan.go_on(stats.PAIRED_ROUNDS, 1.0, SURE)
+    assert plan.go_on(stats.PAIRED_ROUNDS, 1.0, UNSURE)
 
 
 def test_auto_ends_before_the_round_that_would_take_too_long():
@@ -54,10 +55,10 @@ def test_auto_ends_before_the_round_that_would_take_too_long():
     assert plan.go_on(9, 9.0, UNSURE)
     assert not plan.go_on(9, 9.1, UNSURE)
     assert not plan.go_on(1, 30.0, UNSURE)
-    assert plan.go_on(0, 0.0, {}), "a run without a round says nothing"
+    assert plan.go_on(0, 0.0, {}), "there is always one round"
 
 
-def test_the_case_that_is_least_sure_is_named():
+def test_the_case_with_the_widest_interval_is_found():
     assert worst(UNSURE) == ("b", pytest.approx(0.2))
     assert worst({"a": [1.0]}) == ("", 0.0)
 
@@ -69,7 +70,7 @@ def test_a_number_of_rounds_ends_with_max_time_too():
     assert not plan.go_on(5, 1.0, UNSURE)
 
 
-def test_each_round_has_everybody_once_in_an_order_of_its_own():
+def test_each_round_has_every_case_once_in_its_own_order():
     turns = list(interleaved("abcdef", lambda done: done < 8, seed=1))
     rounds = [[item for number, item in turns if number == wanted] for wanted in range(1, 9)]
     assert all(sorted(one) == list("abcdef") for one in rounds)
@@ -92,31 +93,39 @@ class Counting(Observer):
         self.records.append(record)
 
 
-def test_a_run_with_auto_says_how_it_ended(images, tmp_path):
+def test_a_run_with_auto_notes_how_it_ended(images, tmp_path):
     seen = Counting()
     options = iobench.RunOptions(
         format=("npy",), loader=("native",), device=("cpu",), rounds="auto", max_time=2.0, limits=False
     )
     found = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=seen)
     assert 1 <= len(found.records) == len(seen.records)
-    assert found.remarks[-1].startswith(f"{len(found.records)} rounds in ")
+    note = found.notes[-1]
+    assert note.values["rounds"] == len(found.records)
     rates = {"it": [record.samples_per_s for record in found.records]}
-    narrow = worst(rates)[1] <= 0.02 and len(found.records) >= stats.ENOUGH
-    assert ("within 2%" in found.remarks[-1]) == narrow
+    reach = worst(rates)[1]
+    enough = len(found.records) >= stats.ENOUGH_ROUNDS
+    if not enough:
+        assert note.kind == "auto-few-rounds"
+        return
+    assert note.kind == ("auto-precise" if reach <= 0.02 else "auto-imprecise")
+    assert note.values["precision"] == reach
 
 
-def test_a_grid_says_how_long_it_will_take_before_it_starts(images, tmp_path):
-    said = []
+def test_a_run_estimates_its_duration_before_the_rounds(images, tmp_path):
+    lines = []
 
-    class Saying(Observer):
+    class Listening(Observer):
         def status(self, text):
-            said.append(text)
+            lines.append(text)
 
     options = iobench.RunOptions(
         format=("npy",), loader=("native",), device=("cpu",), rounds="500", max_time=1.0, limits=False
     )
-    found = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=Saying())
-    assert said[-2].startswith("1 case × 500 rounds: roughly ")
-    assert "no round begins that would end after 1.00 s" in said[-2]
-    assert said[-1].startswith("after 1 of 500 rounds: about ")
-    assert found.remarks == [f"{len(found.records)} of 500 rounds were made before --max-time was over"]
+    found = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=Listening())
+    assert lines[-2].startswith("1 case × 500 rounds: ")
+    assert lines[-2].endswith(" 1.00 s")  # of --max-time
+    assert "1 of 500" in lines[-1]
+    (note,) = found.notes
+    assert note.kind == "max-time-reached"
+    assert (note.values["rounds"], note.values["planned"]) == (len(found.records), 500)

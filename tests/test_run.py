@@ -1,3 +1,5 @@
+"""Runs in one process: records, cases, failures, and refused options."""
+
 import dataclasses
 import json
 import multiprocessing
@@ -7,11 +9,13 @@ from pathlib import Path
 
 import pytest
 from conftest import damage
+from kinds import kind
 
 import iobench
 from iobench import RunOptions
 from iobench.base import thresholds
 from iobench.base.errors import (
+    REPREPARE,
     ColdCacheUnavailable,
     DeviceUnavailable,
     InvalidOption,
@@ -25,9 +29,9 @@ from iobench.bench import executor
 from iobench.bench.observer import Observer
 from iobench.bench.options import cases_of
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.host import cache, counters, machine
+from iobench.host import counters, machine_info, page_cache
 from iobench.loading import loaders
-from iobench.recommendation.candidates import asked_word
+from iobench.recommendation.candidates import loader_word
 from iobench.results import record
 
 FORKED = "num_workers=2,start_method=fork"
@@ -35,14 +39,14 @@ LOADERS = loaders.DEFAULT_LOADERS
 TUPLES = ("device", "cache", "order", "batch_size", "block_bytes", "window_bytes", "model")
 
 
-class Told(Observer):
-    """Passes on what it is told."""
+class Forwarding(Observer):
+    """Calls back for each status line and each record."""
 
     def __init__(self, status, recorded):
         self.status, self.recorded = status, lambda key, made: recorded(made)
 
 
-def ignore(told):
+def ignore(event):
     pass
 
 
@@ -51,18 +55,18 @@ def measure(tmp_path):
     """iobench.run on the CPU, with its records in a file of this test."""
 
     def call(manifest, variants=("npy",), loaders=("native",), rounds=1, **options):
-        told = Told(options.pop("on_status", ignore), options.pop("on_record", ignore))
+        observer = Forwarding(options.pop("on_status", ignore), options.pop("on_record", ignore))
         out = options.pop("out", tmp_path / "records.jsonl")
         chosen = {"device": "cpu", "order": "sequential", "limits": False, **options}
         chosen = {name: (value,) if name in TUPLES else value for name, value in chosen.items()}
         asked = RunOptions(tuple(variants), tuple(loaders), rounds=str(rounds), **chosen)
-        return iobench.run(manifest, asked, out=out, observer=told)
+        return iobench.run(manifest, asked, out=out, observer=observer)
 
     return call
 
 
 def labels(found):
-    """What each record measured, in the order in which they were made."""
+    """Format and loader of each record, in the order of measurement."""
     return [f"{one.case['format']} · {one.case['loader']}" for one in found.records]
 
 
@@ -78,7 +82,7 @@ def test_every_case_has_a_record_per_round_and_nothing_is_printed(images, measur
     assert capfd.readouterr() == ("", "")
 
 
-def test_records_say_what_was_measured(images, measure, monkeypatch):
+def test_records_hold_what_was_measured(images, measure, monkeypatch):
     monkeypatch.setattr(thresholds, "ROUND_S", 0.2)
     (one,) = measure(images, batch_size=50, seed=3, order="random").records
     epochs = one.timing.epochs
@@ -94,7 +98,7 @@ def test_records_say_what_was_measured(images, measure, monkeypatch):
     assert one.timing.wait_p50_s <= one.timing.wait_p99_s
     assert one.memory.peak_bytes > 0
     assert one.memory.device_allocated_bytes is None
-    assert set(vars(one.machine)) == machine.describe(images.root, "cpu").keys()
+    assert set(vars(one.machine)) == machine_info.describe(images.root, "cpu").keys()
 
 
 def test_all_records_of_a_run_share_its_id(images, measure):
@@ -114,7 +118,7 @@ def test_records_are_in_the_file_as_each_round_ends(images, measure, tmp_path):
     assert [one.round for one in record.read(found.path)[0]] == [1, 2, 3]
 
 
-def test_records_go_beside_the_dataset_by_default(own_images, measure):
+def test_records_are_next_to_the_dataset_by_default(own_images, measure):
     found = measure(own_images, out=None)
     assert found.path.parent == own_images.root.parent / "results"
     assert len(record.read(found.path)[0]) == 1
@@ -128,14 +132,16 @@ def test_the_loader_s_own_settings_stay_out_of_other_cases(images, measure):
     assert by_loader["dataloader"].items() >= {"fetch": "batch", "num_workers": 2}.items()
 
 
-def test_lists_make_cases_of_what_goes_together(images, measure):
+def test_lists_make_cases_of_valid_combinations(images, measure):
     found = measure(
         images,
         ["npy"],
         ["dataloader", "stream"],
         loader_options={"num_workers": (0, 1), "prefetch_factor": (3,)},
     )
-    assert found.remarks == ["left out: dataloader: prefetch_factor needs workers: set num_workers"]
+    (note,) = found.notes
+    assert (note.kind, note.values) == ("skipped", {"reason": "invalid-options"})
+    assert "prefetch_factor" in note.message
     assert {str(label) for label in found.labels.values()} == {"npy · dataloader", "npy · stream"}
     found = measure(
         images, ["npy"], ["dataloader:fetch=batch", "dataloader"], loader_options={"fetch": ("sample",)}
@@ -163,11 +169,11 @@ def test_a_grid_has_every_combination_once(images, measure, tmp_path):
     assert len(found.records) == len(found.cases)
 
 
-def test_loaders_take_part_as_they_are_and_as_they_are_advised(images):
+def test_loaders_are_measured_with_default_and_recommended_options(images):
     words = ("dataloader", "dataloader:fetch=batch", "stream")
-    asked = RunOptions(("npy",), words, tuned=True, loader_options={"fetch": ("sample",)})
+    asked = RunOptions(("npy",), words, recommended_options=True, loader_options={"fetch": ("sample",)})
     cores = len(os.sched_getaffinity(0))
-    assert {asked_word(case) for case in cases_of(images, asked, ["cpu"])} == {
+    assert {loader_word(case) for case in cases_of(images, asked, ["cpu"])} == {
         "dataloader",
         "dataloader:fetch=batch",
         f"dataloader:num_workers={cores},persistent_workers=yes",
@@ -186,16 +192,18 @@ def test_wrong_content_is_a_failure_and_never_timed(own_images, measure, name):
     other = "npy" if name != "npy" else "lmdb"
     found = measure(own_images, [name, other])
     assert set(labels(found)) == {f"{other} · native"}
-    ((key, reason),) = found.failures.items()
+    ((key, error),) = found.failures.items()
     assert str(found.labels[key]) == f"{name} · native"
-    assert "\n" not in reason
-    assert "prepare it again" in reason
+    assert "\n" not in str(error)
+    assert error.hint == REPREPARE
 
 
 def test_wrong_content_names_both_checksums(own_images, measure):
     damage(own_images.files_of("npy")[0])
-    (reason,) = measure(own_images).failures.values()
-    assert f"wrong content on the device: expected checksum {own_images.content:016x}" in reason
+    (error,) = measure(own_images).failures.values()
+    assert kind("wrong-content", expected=f"checksum {own_images.content:016x}")(error)
+    assert error.found != f"{own_images.content:016x}"
+    assert len(error.found) == 16
 
 
 @pytest.mark.parametrize("harm", [lambda path: os.truncate(path, 100), Path.unlink])
@@ -205,11 +213,11 @@ def test_a_truncated_or_missing_file_fails_its_cases_and_no_other(own_images, me
     found = measure(own_images, ["npy", "lmdb"], LOADERS)
     assert {one.case["format"] for one in found.records} == {"lmdb"}
     assert len(found.failures) == len(LOADERS)
-    assert all(str(path) in reason for reason in found.failures.values())
+    assert all(error.path == str(path) for error in found.failures.values())
 
 
 @pytest.mark.parametrize("mode", ["warm", "cold"])
-def test_a_file_that_goes_between_rounds_fails_its_case(by_file, own_images, measure, mode):
+def test_a_file_that_vanishes_between_rounds_fails_its_case(by_file, own_images, measure, mode):
     def remove(made):
         own_images.files_of("npy")[0].unlink(missing_ok=True)
 
@@ -235,7 +243,7 @@ def test_an_interrupt_keeps_what_was_measured(images, measure):
 def test_a_cold_round_reads_what_is_stored_from_disk(by_file, floats, measure, name, workers):
     loader = f"dataloader:fetch=batch,{workers}"
     (one,) = measure(floats, [name], [loader], batch_size=4096, cache="cold").records
-    assert one.timing.epochs == 1, "a second one would not be cold"
+    assert one.timing.epochs == 1, "a second epoch would be warm"
     assert one.cache.method == "posix_fadvise"
     assert one.cache.residency <= COLD_LIMIT
     assert 0.95 <= one.disk.read_bytes / floats.artifacts[name].stored_bytes <= 1.3
@@ -248,9 +256,12 @@ def test_a_warm_round_reads_nothing_from_disk(floats, measure):
     assert one.disk.read_bytes < 0.02 * floats.schema.logical_bytes
 
 
-def test_cold_that_cannot_be_had_ends_the_run(by_file, images, measure):
-    with open(images.files_of("npy")[0], "rb") as file, cache.mmap.mmap(file.fileno(), 0, prot=1) as mapped:
-        sum(mapped[:: cache.PAGE])
+def test_a_cache_that_stays_warm_ends_the_run(by_file, images, measure):
+    with (
+        open(images.files_of("npy")[0], "rb") as file,
+        page_cache.mmap.mmap(file.fileno(), 0, prot=1) as mapped,
+    ):
+        sum(mapped[:: page_cache.PAGE])
         with pytest.raises(ColdCacheUnavailable, match=f"process {os.getpid()} "):
             measure(images, cache="cold")
 
@@ -300,7 +311,7 @@ def test_processor_time_of_workers_counts(images):
         "native:threads=2",
     ],
 )
-def test_options_of_a_loader_that_cannot_be_are_refused(word):
+def test_invalid_options_of_a_loader_are_refused(word):
     with pytest.raises((InvalidSettings, InvalidOption)) as caught:
         loaders.parse(word)
     assert "\n" not in str(caught.value)
@@ -338,7 +349,7 @@ def test_options_of_a_loader_that_cannot_be_are_refused(word):
         ({"out": Path("/proc")}, RecordError),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_before_it_begins(images, measure, wrong, error):
+def test_an_impossible_run_is_refused_before_it_begins(images, measure, wrong, error):
     began = []
     with pytest.raises(error) as caught:
         measure(images, on_status=began.append, **wrong)
@@ -348,25 +359,25 @@ def test_a_run_that_cannot_be_is_refused_before_it_begins(images, measure, wrong
 
 def test_a_dataset_without_artifacts_is_refused(own_images, measure):
     own_images.artifacts.clear()
-    with pytest.raises(InvalidSettings, match="no case to measure"):
+    with pytest.raises(InvalidSettings, check=kind("no-cases"), match=own_images.name):
         measure(own_images, ["all"])
 
 
 def test_the_machine_is_described_with_every_key(images):
-    found = machine.describe(images.root, "cpu")
+    found = machine_info.describe(images.root, "cpu")
     assert set(found) == {
         *("host", "cpu", "cores", "usable_cores", "memory_bytes", "kernel", "python"),
         *("disk", "gpu", "versions", "commit"),
     }
     assert set(found["disk"]) == {"file_system", "device", "model", "read_ahead_kib"}
-    assert set(found["versions"]) == set(machine.LIBRARIES)
+    assert set(found["versions"]) == set(machine_info.LIBRARIES)
     assert found["cpu"]
     assert found["gpu"] is None
     json.dumps(found, allow_nan=False)
 
 
 @pytest.mark.parametrize("lying", ["npy", "hdf5"])
-def test_a_case_with_another_loss_is_the_one_that_is_blamed_and_left_out(images, measure, monkeypatch, lying):
+def test_a_case_with_another_loss_fails_and_its_records_are_invalid(images, measure, monkeypatch, lying):
     original = executor.InProcess.measure
 
     def measured(self, case, number, tick):
@@ -377,21 +388,25 @@ def test_a_case_with_another_loss_is_the_one_that_is_blamed_and_left_out(images,
     monkeypatch.setattr(executor.InProcess, "measure", measured)
     found = measure(images, ["npy", "lmdb", "hdf5"], ["native"], rounds=3, model="mlp")
     assert lying in {case.variant for case in found.cases if case.key in found.failures}
-    assert lying not in {one.case["format"] for one in found.sound}
-    assert not [reason for reason in found.failures.values() if "\n" in reason]
+    assert lying not in {one.case["format"] for one in found.valid_records}
+    assert {error.kind for error in found.failures.values()} == {"loss-mismatch"}
+    for error in found.failures.values():
+        assert error.expected not in (None, "", error.found)
+        assert "\n" not in str(error)
 
 
-def test_what_was_measured_is_kept_where_the_cold_cache_is_lost(by_file, images, measure, monkeypatch):
+def test_records_are_kept_when_the_cache_cannot_be_made_cold_any_more(by_file, images, measure, monkeypatch):
     held = []
 
     def hold(made):
         if made.round == 2:
             file = open(images.files_of("npy")[0], "rb")  # noqa: SIM115
-            held.append((file, cache.mmap.mmap(file.fileno(), 0, prot=1)))
-            sum(held[0][1][:: cache.PAGE])
+            held.append((file, page_cache.mmap.mmap(file.fileno(), 0, prot=1)))
+            sum(held[0][1][:: page_cache.PAGE])
 
     found = measure(images, rounds=5, cache="cold", on_record=hold)
-    assert "--cache cold" in found.stopped
+    assert isinstance(found.stopped, ColdCacheUnavailable)
+    assert found.as_dict()["stopped"]["kind"] == found.stopped.kind
     assert [one.round for one in found.records] == [1, 2]
     for file, mapped in held:
         mapped.close()
