@@ -217,8 +217,10 @@ def _cpu_cost(best: CaseSummary, other: CaseSummary) -> str | None:
 
 def _training(wait_share: float) -> str:
     if wait_share < LOW_WAIT:
-        return f"The training step waits for data only {wait_share:.0%} of the time: "
-            "a faster format gains little."
+        return (
+            f"The training step waits for data only {wait_share:.0%} of the time: a faster format gains "
+            "little."
+        )
     return f"The training step waits for data {wait_share:.0%} of the time."
 
 
