@@ -1,4 +1,4 @@
-"""Every variant of every format of ours."""
+"""Variants of the built-in formats that the tests go through."""
 
 import contextlib
 import dataclasses
@@ -14,15 +14,15 @@ MORE_VALUES = {
     ("mds", "shard_bytes"): (900,),
     ("litdata", "chunk_bytes"): (900,),
 }
-# what differs in how it is read, of slow formats with many options
+# of slow formats with many options, the variants that are read differently
 CHOSEN = {
     "zarr": ("zarr",),
     "parquet": ("parquet", "parquet:codec=zstd"),
     "blosc2": ("blosc2",),
-    "images": (),  # it holds no others than its own: see NARROW
+    "images": (),  # it holds only certain samples: see NARROW
 }
 NARROW = ("images", "images:lossy=jpeg")
-# pieces so small that the contract's few samples are in several; many files, of many samples
+# pieces so small that the contract's few samples are in several; with many samples these are many files
 SMALL = (
     "arrow:batch_bytes=200",
     "zarr:chunk_bytes=100,shard_bytes=300,codec=zstd",
@@ -32,18 +32,18 @@ SMALL = (
 
 
 def variants():
-    """Every format with all combinations of option values that it accepts, or some; defaults first."""
-    found = []
+    """Return every format with all valid combinations of option values, or some; defaults first."""
+    all_variants = []
     for name in formats.names():
         if name in CHOSEN:
-            found += map(formats.parse, CHOSEN[name])
+            all_variants += map(formats.parse, CHOSEN[name])
             continue
         specs = dataclasses.fields(formats.type_of(name))
         for values in itertools.product(*(_values(name, spec) for spec in specs)):
             options = {spec.name: value for spec, value in zip(specs, values, strict=True)}
             with contextlib.suppress(InvalidOption):
-                found.append(formats.get(name, **options))
-    return found
+                all_variants.append(formats.get(name, **options))
+    return all_variants
 
 
 def _values(name, spec):

@@ -8,9 +8,7 @@ import pytest
 from format_cases import NARROW, SMALL, variants
 
 from iobench import formats
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema, Strided
 from iobench.testing._cases import INDICES, SAMPLES, SCHEMA, assert_same, files_of, read_all, store
 from iobench.testing._damage import Bomb
@@ -18,7 +16,7 @@ from iobench.testing.formats import FormatContract, NarrowFormatContract
 
 
 class TestEveryVariant(FormatContract):
-    """The contract suite, once for each."""
+    """The contract suite for each variant."""
 
     @pytest.fixture(scope="class", params=variants(), ids=lambda fmt: fmt.variant)
     @staticmethod
@@ -27,7 +25,7 @@ class TestEveryVariant(FormatContract):
 
 
 class TestSmallPieces(NarrowFormatContract):
-    """The same of chunks and shards of a few samples."""
+    """The contract suite with chunks and shards of a few samples."""
 
     most_bytes = 20_000
 
@@ -38,7 +36,7 @@ class TestSmallPieces(NarrowFormatContract):
 
 
 class TestImages(NarrowFormatContract):
-    """Of images with labels."""
+    """The contract suite for images with labels."""
 
     samples = Schema(
         SAMPLES,
@@ -85,7 +83,7 @@ def test_a_damaged_byte_is_corrupt_or_other_content(variant, tmp_path):
         file.write_bytes(content)
 
 
-def test_memmap_whose_description_asks_for_a_pickle_is_corrupt(tmp_path):
+def test_a_memmap_description_that_requests_a_pickle_is_corrupt(tmp_path):
     from tensordict import NonTensorData
 
     artifact = store(formats.get("memmap"), tmp_path / "a", SCHEMA)

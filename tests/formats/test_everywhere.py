@@ -1,14 +1,11 @@
-"""Every format from prepare to a record: proved with every loader of ours, with its libraries' versions."""
+"""Every format from prepare to a record: verified with every built-in loader, with library versions."""
 
 import numpy as np
 import pytest
 
 import iobench
 from iobench import formats
-from iobench.base.errors import (
-    CorruptArtifact,
-    InvalidSettings,
-)
+from iobench.base.errors import CorruptArtifact, InvalidSettings
 from iobench.loading import loaders
 from iobench.testing._cases import store
 
@@ -17,7 +14,7 @@ SAMPLES = 11
 
 @pytest.fixture(scope="module")
 def every(tmp_path_factory):
-    """Images with labels, which every format holds."""
+    """Images with labels, which every format can hold."""
     folder = tmp_path_factory.mktemp("every")
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (SAMPLES, 8, 6, 3), dtype=np.uint8)
@@ -26,18 +23,18 @@ def every(tmp_path_factory):
     return iobench.prepare(source, formats.names(), data_dir=folder / "data")[0]
 
 
-def test_every_format_is_measured_with_every_loader_of_ours(every):
+def test_every_format_is_measured_with_every_default_loader(every):
     options = iobench.RunOptions(
         loader=("native", "stream", "dataloader"), batch_size=(4,), rounds="1", limits=False
     )
-    found = iobench.run(every, options)
-    assert not found.failures
-    assert len(found.records) == 3 * len(formats.names())
+    result = iobench.run(every, options)
+    assert not result.failures
+    assert len(result.records) == 3 * len(formats.names())
     libraries = {library for name in formats.names() for library in formats.get(name).libraries}
-    assert libraries <= set(found.records[0].machine.versions)
+    assert libraries <= set(result.records[0].machine.versions)
 
 
-def test_every_artifact_is_intact_and_noticed_when_it_was_touched(every):
+def test_every_artifact_is_intact_also_after_it_was_touched(every):
     assert iobench.verify(every) == dict.fromkeys(formats.names())
     for name in formats.names():
         next(iter(every.files_of(name))).touch()
@@ -58,7 +55,7 @@ def test_workers_of_a_format_that_must_not_be_forked_are_spawned(every):
         forked.open(loaders.Job(every.opener("lance"), None))
 
 
-def test_what_a_library_says_of_damage_is_one_short_line(tmp_path):
+def test_a_librarys_message_about_damage_is_one_short_line(tmp_path):
     """NumPy repeats a header that it cannot parse, however long it is."""
     schema = formats.Schema(9000, (formats.Field("y", (), "int64"),))
     artifact = store(formats.get("npy"), tmp_path / "a", schema)

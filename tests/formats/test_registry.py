@@ -1,4 +1,4 @@
-"""Finding, building and naming formats, and who may import whom."""
+"""Registry of formats: lookup, variants, missing libraries and import rules."""
 
 import ast
 import json
@@ -14,6 +14,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 from format_cases import variants
+from kinds import kind
 
 from iobench import formats
 from iobench.base.errors import (
@@ -27,13 +28,13 @@ EXTRAS = {"safetensors", "pyarrow", "zarr", "blosc2", "lance", "PIL"}
 LIBRARIES = {"torch", "tensordict", "h5py", "lmdb", "lz4", *EXTRAS}
 
 
-def test_names_are_the_modules_beside_the_package():
+def test_names_are_the_public_modules_of_the_package():
     assert formats.names() == sorted(f.stem for f in FOLDER.glob("*.py") if not f.name.startswith("_"))
     assert {"npy", "hdf5", "lmdb", "memmap"} <= set(formats.names())
 
 
 @pytest.mark.parametrize("name", formats.names())
-def test_every_format_says_what_it_is(name):
+def test_every_format_has_name_summary_and_library(name):
     fmt = formats.get(name)
     assert type(fmt) is formats.type_of(name)
     assert fmt.name == fmt.variant == name
@@ -44,13 +45,20 @@ def test_every_format_says_what_it_is(name):
 @pytest.mark.parametrize("name", ["csv", "", "_base", "npy.py", "HDF5"])
 def test_an_unknown_format_lists_the_known_ones(name):
     for find in (formats.type_of, formats.get, formats.parse):
-        with pytest.raises(UnknownFormat, match=", ".join(formats.names())) as error:
+        with pytest.raises(UnknownFormat, check=kind("unknown-format")) as error:
             find(name)
         assert isinstance(error.value, LookupError)
+        assert ", ".join(formats.names()) in error.value.hint
+
+
+def test_several_formats_in_one_word_name_the_option_to_repeat():
+    with pytest.raises(UnknownFormat, check=kind("unknown-format")) as error:
+        formats.get("npy,hdf5")
+    assert "--format" in error.value.hint
 
 
 @pytest.mark.parametrize("fmt", variants(), ids=lambda fmt: fmt.variant)
-def test_a_variant_is_the_format_in_one_word(fmt):
+def test_a_variant_can_be_parsed_back(fmt):
     assert formats.parse(fmt.variant) == fmt
     assert formats.get(fmt.name, **fmt.options) == fmt
     assert not set(fmt.variant) & set(" /\\\n")
@@ -72,35 +80,37 @@ def test_parse_makes_a_variant_canonical(written, canonical):
 
 
 @pytest.mark.parametrize(
-    ("variant", "names"),
+    ("variant", "name", "field", "values"),
     [
-        ("hdf5:level=3", "level.*chunk_bytes, compression"),
-        ("npy:level=3", "level.*no options"),
-        ("hdf5:compression=zip", "zip.*none, lzf, gzip"),
-        ("hdf5:compression=", "none, lzf, gzip"),
-        ("hdf5:chunk_bytes=many", "many"),
-        ("hdf5:chunk_bytes=none", "none"),
-        ("hdf5:chunk_bytes=-1", "-1"),
-        ("hdf5:chunk_bytes", "OPTION=VALUE"),
-        ("hdf5:chunk_bytes=0,compression=gzip", "chunk_bytes=0"),
+        ("hdf5:level=3", "unknown-option", "hint", "chunk_bytes, compression"),
+        ("npy:level=3", "unknown-option", "problem", "'level'"),
+        ("hdf5:compression=zip", "invalid-value", "expected", "none, lzf, gzip"),
+        ("hdf5:compression=zip", "invalid-value", "found", "zip"),
+        ("hdf5:compression=", "invalid-value", "expected", "none, lzf, gzip"),
+        ("hdf5:chunk_bytes=many", "invalid-value", "found", "many"),
+        ("hdf5:chunk_bytes=none", "invalid-value", "found", "none"),
+        ("hdf5:chunk_bytes=-1", "invalid-value", "found", "-1"),
+        ("hdf5:chunk_bytes", "malformed-option", "expected", "OPTION=VALUE"),
+        ("hdf5:chunk_bytes=0,compression=gzip", "conflicting-options", "found", "chunk_bytes=0"),
     ],
 )
-def test_an_invalid_option_says_what_there_is(variant, names):
-    with pytest.raises(InvalidOption, match=names) as error:
+def test_an_invalid_option_names_the_valid_ones(variant, name, field, values):
+    with pytest.raises(InvalidOption, check=kind(name)) as error:
         formats.parse(variant)
+    assert values in getattr(error.value, field)
     assert isinstance(error.value, ValueError)
 
 
 @pytest.mark.parametrize("value", [None, "4096", 0.5])
 def test_a_number_option_takes_only_whole_numbers(value):
-    with pytest.raises(InvalidOption, match="chunk_bytes"):
+    with pytest.raises(InvalidOption, match="chunk_bytes", check=kind("invalid-value")):
         formats.get("hdf5", chunk_bytes=value)
 
 
 def test_a_missing_library_gives_the_pip_command(monkeypatch):
     monkeypatch.delitem(sys.modules, "iobench.formats.hdf5", raising=False)
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(MissingDependency, match="pip install h5py") as error:
+    with pytest.raises(MissingDependency, check=kind("missing-dependency", hint="pip install h5py")) as error:
         formats.get("hdf5")
     assert isinstance(error.value, ImportError)
     assert formats.get("npy").name == "npy"
@@ -110,16 +120,17 @@ def test_a_missing_library_of_an_extra_names_the_extra_and_is_listed_with_its_op
     import iobench.formats.safetensors  # noqa: F401 - its module loads without its library
 
     monkeypatch.setitem(sys.modules, "safetensors", None)
+    command = "pip install 'iobench[safetensors]'"
     for find in (formats.type_of, formats.get, formats.parse):
-        with pytest.raises(MissingDependency, match=r"pip install 'iobench\[safetensors\]'"):
+        with pytest.raises(MissingDependency, check=kind("missing-dependency", hint=command)):
             find("safetensors")
     row = next(row for row in formats.describe() if row["name"] == "safetensors")
     assert row["summary"]
-    assert "pip install 'iobench[safetensors]'" in row["usable"]
+    assert command in row["usable"]
 
 
 @pytest.mark.parametrize("name", formats.names())
-def test_what_a_format_needs_beside_iobench_is_an_extra(name):
+def test_the_libraries_of_a_format_are_an_extra(name):
     form = formats.type_of(name)
     extras = tomllib.loads((FOLDER.parents[1] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"
@@ -147,10 +158,11 @@ def imported(file):
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.rglob("*.py")), ids=lambda file: file.stem)
-def test_formats_know_nothing_of_iobench(file):
+def test_formats_import_only_formats_and_base(file):
     names = set(imported(file))
     assert not {name.partition(".")[0] for name in names} & {"typer", "rich"}
-    assert all(name.startswith("iobench.formats") for name in names if name.startswith("iobench"))
+    ours = {name for name in names if name.startswith("iobench")}
+    assert all(name.startswith(("iobench.formats", "iobench.base")) for name in ours)
 
 
 def test_importing_formats_loads_no_library():
@@ -165,7 +177,7 @@ def test_a_format_loads_only_its_own_library():
     assert not set(done.stdout.split()) & LIBRARIES
 
 
-def test_descriptions_are_plain_data_in_the_words_that_one_types():
+def test_descriptions_are_plain_data_as_on_the_command_line():
     described = {row["name"]: row for row in formats.describe()}
     assert json.loads(json.dumps(described)) == described
     chunk_bytes, compression = described["hdf5"]["options"]

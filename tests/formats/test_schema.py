@@ -1,4 +1,4 @@
-"""What a dataset holds: fields that every format can hold, and bools that mean the same to all."""
+"""Fields that every format can hold, and bools as the bytes 0 and 1."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_a_field_without_elements_or_of_another_dtype_is_refused(shape, dtype):
         Field("x", shape, dtype)
 
 
-def test_bools_of_other_bytes_become_0_and_1_and_mean_the_same():
+def test_bools_of_other_bytes_become_0_and_1():
     odd = np.array([[0, 1, 2], [255, 0, 128]], np.uint8).view(bool)
     batch = {"mask": odd, "x": np.arange(2)}
     plain = plain_bools(batch)
@@ -31,7 +31,7 @@ def test_bools_of_other_bytes_become_0_and_1_and_mean_the_same():
     assert odd.tobytes() == bytes([0, 1, 2, 255, 0, 128])
 
 
-def test_plain_bools_and_batches_without_any_are_left_as_they_are():
+def test_plain_bools_and_batches_without_bools_are_returned_unchanged():
     for batch in (
         {"mask": np.array([True, False])},
         {"x": np.array([2], np.uint8)},
@@ -41,7 +41,7 @@ def test_plain_bools_and_batches_without_any_are_left_as_they_are():
 
 
 @pytest.mark.parametrize("name", [name for name in formats.names() if name != "images"])
-def test_every_format_of_any_samples_gives_back_what_was_made_plain(name, tmp_path):
+def test_every_format_of_any_samples_returns_plain_bools(name, tmp_path):
     odd = {"mask": np.array([[0, 7], [1, 0], [200, 2]], np.uint8).view(bool)}
     schema = Schema(3, (Field("mask", (2,), "bool"),))
     fmt = formats.get(name)

@@ -1,4 +1,4 @@
-"""Other packages as pip would have installed them, in a folder made for a test."""
+"""Other packages as pip would install them, in a temporary folder."""
 
 import configparser
 import shutil
@@ -8,7 +8,7 @@ PACKAGE = Path(__file__).parent / "package"
 
 
 def installed(folder):
-    """The folder, with the example package installed into it; to be put on sys.path."""
+    """Install the example package into a folder and return it; for sys.path."""
     project = configparser.ConfigParser()
     project.read(PACKAGE / "pyproject.toml")
     groups = {
@@ -22,7 +22,7 @@ def installed(folder):
 
 
 def made(folder, name, groups, **modules):
-    """The folder, with a package of that name: its entry points by group, its modules' source by name."""
+    """Make a package of that name in a folder and return it: entry points by group, sources by module."""
     information = folder / f"{name.replace('-', '_')}-0.1.0.dist-info"
     information.mkdir()
     (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1.0\n")

@@ -1,4 +1,4 @@
-"""The contract suite finds formats that break their promises: each of these breaks one."""
+"""The contract suite fails for formats that break it: each of these breaks one test."""
 
 import os
 import re
@@ -15,7 +15,8 @@ import pickle
 from dataclasses import dataclass
 import numpy as np
 from iobench_rawbin import RawBin, RawBinReader
-from iobench.formats import CorruptArtifact, Strided
+from iobench.base.errors import CorruptArtifact
+from iobench.formats import Strided
 from iobench.testing.formats import FormatContract
 
 
@@ -56,7 +57,7 @@ def made(reader):
 
 @dataclass(frozen=True)
 class Trusting(RawBin):
-    """Opens whatever is there."""
+    """Opens any file."""
     def open(self, path, schema, random=False):
         for file in path.iterdir():
             try:
@@ -72,7 +73,7 @@ class Chatty(RawBin):
         try:
             return super().open(path, schema)
         except CorruptArtifact as error:
-            raise CorruptArtifact(f"{error}\\nas was to be feared") from error
+            raise error.changed(problem=f"{error.problem}\\na second line") from error
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ FOUND_BY = {
 
 @pytest.fixture(scope="module")
 def failed(tmp_path_factory):
-    """The tests that failed, by class."""
+    """The failed tests, by class."""
     folder = tmp_path_factory.mktemp("broken")
     (folder / "test_broken.py").write_text(BROKEN)
     path = os.pathsep.join([str(PACKAGE), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
@@ -144,5 +145,5 @@ def failed(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", FOUND_BY)
-def test_a_broken_promise_is_found(failed, name):
+def test_a_broken_contract_is_detected(failed, name):
     assert (name, FOUND_BY[name]) in failed

@@ -13,9 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.formats import (
     Array,
     Batch,
@@ -24,21 +22,21 @@ from iobench.formats import (
     Reader,
     Schema,
     Strided,
+    identity,
     option,
     raw_bytes,
-    identity,
 )
 
 
 @dataclass(frozen=True)
 class RawBin(Format):
-    """`<field>.bin` for each field: its samples as they lie in memory; `fields.json` says what they are."""
+    """`<field>.bin` per field: its samples as in memory; `fields.json` describes them."""
 
     name: ClassVar[str] = "rawbin"
     summary: ClassVar[str] = "one raw binary file per field"
     library: ClassVar[str] = "numpy"
 
-    buffer_bytes: int = option(1 << 20, "written at a time", minimum=4096, unit="bytes")
+    buffer_bytes: int = option(1 << 20, "size of the write buffer", minimum=4096, unit="bytes")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write `fields.json`, and `<field>.bin` for every field."""
@@ -54,11 +52,11 @@ class RawBin(Format):
                     file.write(raw_bytes(batch[name]))
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> RawBinReader:
-        """A reader, after the description and the sizes of the files were checked."""
+        """Check the description and the sizes of the files, and return a reader."""
         described = path / "fields.json"
-        found = described.read_bytes() if described.is_file() else "no such file"
-        if found != _described(schema).encode():
-            raise corrupt(described, _described(schema), found[:200])
+        content = described.read_bytes() if described.is_file() else "no such file"
+        if content != _described(schema).encode():
+            raise corrupt(described, _described(schema), content[:200])
         places = {}
         for field in schema.fields:
             file = path / f"{field.name}.bin"
@@ -74,7 +72,7 @@ def _described(schema: Schema) -> str:
 
 
 class RawBinReader(Reader):
-    """Reads each row, or all rows of a slice, from its place in the file."""
+    """Reads each row, or all rows of a slice, from its location in the file."""
 
     def __init__(self, schema: Schema, places: dict[str, Strided]) -> None:
         super().__init__(schema)
@@ -82,11 +80,11 @@ class RawBinReader(Reader):
         self._files = {name: os.open(place.files[0], os.O_RDONLY) for name, place in places.items()}
 
     def placement(self) -> dict[str, Strided]:
-        """Each field's place in its own file."""
+        """Return each field's location in its own file."""
         return self._places
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample in fresh arrays."""
+        """Return one sample in new arrays."""
         return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def close(self) -> None:
@@ -112,5 +110,5 @@ class RawBinReader(Reader):
         while done < len(into):
             got = os.preadv(self._files[name], [into[done:]], row * place.stride + done)
             if not got:
-                raise corrupt(place.files[0], f"{self.schema.samples} samples", "the end of the file before")
+                raise corrupt(place.files[0], f"{self.schema.samples} samples", "the end of the file")
             done += got

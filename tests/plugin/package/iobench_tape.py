@@ -1,4 +1,4 @@
-"""Loaders from another package: with an order of its own, one that repeats samples, one that drops some."""
+"""Loaders from another package: one with its own order, one that repeats samples, one that drops some."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tape(Loader):
-    """Reads on in order, and shuffles within a buffer, as readers of streams do."""
+    """Reads in order and shuffles within a buffer, as stream readers do."""
 
     name: ClassVar[str] = "tape"
     summary: ClassVar[str] = "reads in order and shuffles within a buffer"
@@ -26,15 +26,15 @@ class Tape(Loader):
     own_order: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
 
-    buffer: int = option(8, "samples that are shuffled among each other", minimum=1)
+    buffer: int = option(8, "samples per shuffle buffer", minimum=1)
 
     def open(self, job: Job) -> Epochs:
-        """One reader."""
+        """Open one reader."""
         return TapeEpochs(self, job)
 
 
 class TapeEpochs(Epochs):
-    """Its own order, drawn from the number of the epoch."""
+    """Epochs in an order that is drawn from the epoch's number."""
 
     def __init__(self, loader: Tape, job: Job) -> None:
         super().__init__(loader, job)
@@ -62,19 +62,19 @@ class TapeEpochs(Epochs):
 
 @dataclass(frozen=True)
 class Loop(Tape):
-    """The same, with the first samples once more at the end, as loaders do that fill the last batch."""
+    """A `Tape` that repeats the first samples at the end to fill the last batch."""
 
     name: ClassVar[str] = "loop"
     summary: ClassVar[str] = "reads in order and fills its last batch with the first samples"
     repeats: ClassVar[bool] = True
 
     def open(self, job: Job) -> Epochs:
-        """One reader."""
+        """Open one reader."""
         return LoopEpochs(self, job)
 
 
 class LoopEpochs(TapeEpochs):
-    """Full batches only."""
+    """Epochs of full batches."""
 
     def _rows(self, rng: np.random.Generator) -> Any:
         rows = super()._rows(rng)
@@ -83,19 +83,19 @@ class LoopEpochs(TapeEpochs):
 
 @dataclass(frozen=True)
 class Clip(Tape):
-    """The same without the samples that fill no batch, as loaders do that keep batches equal."""
+    """A `Tape` that drops the samples of an incomplete last batch."""
 
     name: ClassVar[str] = "clip"
-    summary: ClassVar[str] = "reads in order and leaves out what does not fill a batch"
+    summary: ClassVar[str] = "reads in order and drops an incomplete last batch"
     drops: ClassVar[bool] = True
 
     def open(self, job: Job) -> Epochs:
-        """One reader."""
+        """Open one reader."""
         return ClipEpochs(self, job)
 
 
 class ClipEpochs(TapeEpochs):
-    """Full batches only."""
+    """Epochs of full batches."""
 
     def _rows(self, rng: np.random.Generator) -> Any:
         rows = super()._rows(rng)

@@ -1,4 +1,4 @@
-"""The package's own tests: what iobench expects of a format."""
+"""The package's own tests: iobench's contract suite for formats."""
 
 from iobench_rawbin import RawBin
 
@@ -6,6 +6,6 @@ from iobench.testing.formats import FormatContract
 
 
 class TestRawBin(FormatContract):
-    """With its default options."""
+    """The contract suite with default options."""
 
     format = RawBin()

@@ -1,4 +1,4 @@
-"""The package's own tests: what iobench expects of loaders."""
+"""The package's own tests: iobench's contract suite for loaders."""
 
 from iobench_tape import Clip, Loop, Tape
 
@@ -6,18 +6,18 @@ from iobench.testing.loaders import LoaderContract
 
 
 class TestTape(LoaderContract):
-    """Every sample once, in an order of its own."""
+    """Every sample once, in the loader's order."""
 
     loader, formats = Tape(buffer=5), ("npy", "lmdb", "zarr")
 
 
 class TestLoop(LoaderContract):
-    """Some samples twice."""
+    """Repeated samples."""
 
     loader, formats = Loop(), ("npy",)
 
 
 class TestClip(LoaderContract):
-    """Some samples not at all."""
+    """Dropped samples."""
 
     loader, formats = Clip(), ("npy",)
