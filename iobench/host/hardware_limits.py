@@ -29,6 +29,7 @@ from iobench.host.memory import PAGE, touched_array
 if TYPE_CHECKING:
     import torch
 
+HOST_TO_DEVICE, DEVICE_TO_HOST = "host to device", "device to host"  # names of limits
 SECONDS = 0.25  # per method
 PIECES = ((1 << 20, 8 << 20), (4 << 20, 64 << 20))  # bytes per read and bytes in flight
 IN_TURN_BYTES = 64 << 20  # minimum size of the ring of slots: a batch is used once and leaves the CPU caches
@@ -264,7 +265,7 @@ def _transfer(device: torch.device, slot_bytes: int, pinned: bool, to_device: bo
     ended = device_api.mark()
     device_api.synchronize()
     rate = chunks * chunk * slot_bytes / ended.seconds_since(started)
-    direction = "host to device" if to_device else "device to host"
+    direction = HOST_TO_DEVICE if to_device else DEVICE_TO_HOST
     return Limit(direction, f"slots of {bytes_text(slot_bytes)}, {'pinned' if pinned else 'pageable'}", rate)
 
 

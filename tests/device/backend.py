@@ -1,12 +1,12 @@
-"""The made-up devices as a back end of torch named `sim`, registered in Python.
+"""The simulated devices as a torch backend named `sim`, registered in Python.
 
-torch allows one such back end in a process, for good; there are devices behind it only while a
-machine is plugged in. Whatever torch does with tensors on it comes through `__torch_dispatch__`:
-shapes are found on meta tensors, and the work itself goes to the calling thread's stream.
+torch allows one such backend per process, permanently; it has devices only while a machine is plugged in.
+All operations on its tensors come through `__torch_dispatch__`: shapes are computed with meta tensors, and
+the work goes to the calling thread's stream.
 """
 
 import torch
-from machine import DEVICES, Machine
+from sim_machine import DEVICES, Machine
 from torch.utils._python_dispatch import return_and_correct_aliasing
 from torch.utils._pytree import tree_iter, tree_map
 
@@ -69,7 +69,7 @@ class _Guard(torch._C._acc.DeviceGuard):
 
 
 class SimStream(torch.Stream):
-    """A stream of the machine as torch passes streams around: by numbers."""
+    """A stream of the machine in torch's representation, by numbers."""
 
     def __new__(cls, stream):
         return super().__new__(
@@ -99,7 +99,7 @@ class SimStream(torch.Stream):
 
 
 class SimEvent:
-    """An event: what was recorded last."""
+    """An event, with its last recording."""
 
     def __init__(self, timed=False):
         self.timed, self.moment = timed, None
@@ -120,12 +120,12 @@ class SimEvent:
         assert self.timed
         assert later.timed
         if not (self.query() and later.query()):
-            raise RuntimeError("both events must be completed before their times are asked for")
+            raise RuntimeError("both events must be completed before their times are read")
         return (later.moment.at - self.moment.at) * 1e3
 
 
 class SimTensor(torch.Tensor):
-    """A tensor on a made-up device: shape and strides are the host's to know, its memory is not."""
+    """A tensor on a simulated device: the host knows shape and strides, but not the content."""
 
     @staticmethod
     def __new__(cls, meta, block, device):
@@ -145,7 +145,7 @@ class SimTensor(torch.Tensor):
         return f"SimTensor({tuple(self.shape)}, {self.dtype}, {self.device})"
 
     def memory(self):
-        """The tensor in the machine's own memory, for operations that run in a stream."""
+        """Return the tensor in the machine's own memory, for operations that run in a stream."""
         return _over(self.block.memory, self.meta)
 
     @classmethod
@@ -180,7 +180,7 @@ def _allocate(meta, device):
 
 
 def _copy(target, source, non_blocking=False):
-    """Between host and device: asked of the current stream; waited for where the host has to."""
+    """Copy between host and device in the current stream; wait where the host has to."""
     here, sim = machine(), target if isinstance(target, SimTensor) else source
     stream = here.stream_of(sim.device.index)
     if isinstance(target, SimTensor) and isinstance(source, SimTensor):
@@ -207,7 +207,7 @@ def _to_host(func, args, kwargs):
 
 
 def _compute(func, args, kwargs):
-    """An operation on tensors of one device."""
+    """Run an operation on tensors of one device."""
     sims = [one for one in tree_iter((args, kwargs)) if isinstance(one, SimTensor)]
     device = sims[0].device
     for one in tree_iter((args, kwargs)):
@@ -262,7 +262,7 @@ def _numbered(device):
 
 
 def pin(tensor, device=None):
-    """What Tensor.pin_memory does where the devices are plugged in."""
+    """Replace Tensor.pin_memory while the devices are plugged in."""
     here = machine()
     here.woken[here.device] += 1
     array = here.pinned.allocate(tensor.numel() * tensor.element_size(), by_torch=True)
@@ -270,7 +270,7 @@ def pin(tensor, device=None):
 
 
 REAL = torch.accelerator.current_accelerator(check_available=True)
-if REAL is None:  # torch has room for one accelerator: a made-up one would hide a real one
+if REAL is None:  # torch supports one accelerator: a simulated one would hide a real one
     torch.utils.rename_privateuse1_backend(NAME)
     torch._register_device_module(NAME, Module)
     torch._C._acc.register_python_privateuseone_hook(_Hooks())

@@ -1,6 +1,6 @@
-"""What the way to a device promises, as checks that a broken way must fail: see test_mutations.
+"""Guarantees of the transfer to a device, as checks that mutations must fail: see test_mutations.
 
-Each takes a function that plugs in the made-up devices by a schedule, and raises AssertionError.
+Each takes a function that plugs in the simulated devices with a schedule, and raises AssertionError.
 """
 
 from contextlib import closing
@@ -29,7 +29,7 @@ BATCH = 8
 
 
 def batches_of_stream(manifest, index, order, threads=2, transform=None):
-    """(batch, rows) of one epoch whose groups are one batch each, so that slots are used again soon."""
+    """Yield (batch, rows) of an epoch with groups of one batch each, so that slots are reused soon."""
     schema, epoch = manifest.schema, Order(order, BATCH)
     backend_ = select_backend(manifest.opener("npy"), schema, threads, False)
     rows = epoch.batches(schema.samples, 0)
@@ -43,7 +43,7 @@ def batches_of_stream(manifest, index, order, threads=2, transform=None):
 
 
 def held_batches_are_what_was_asked_for(plug_in, schedule, manifest, arrays, index=0, order="random"):
-    """Every batch, looked at when all have come."""
+    """Check every batch after all have arrived."""
     plug_in(schedule)
     held = list(batches_of_stream(manifest, index, order))
     device_of(device(index)).synchronize()
@@ -54,7 +54,7 @@ def held_batches_are_what_was_asked_for(plug_in, schedule, manifest, arrays, ind
 
 
 def dropped_batches_were_still_right(plug_in, schedule, manifest, arrays, index=0, order="random"):
-    """Sums of batches that are let go of at once, asked of a consumer's stream that may be late."""
+    """Check sums of batches dropped at once, computed in a consumer's stream that may be late."""
     plug_in(schedule)
     result = []
     for batch, rows in batches_of_stream(manifest, index, order):
@@ -66,7 +66,7 @@ def dropped_batches_were_still_right(plug_in, schedule, manifest, arrays, index=
 
 
 def memory_stays_flat(plug_in, schedule, manifest, index=0, epochs=50, batch_size=32):
-    """Device and pinned memory of a loader that somebody trains with, epoch after epoch."""
+    """Check device and pinned memory of a loader over many epochs of training."""
     machine = plug_in(schedule)
     where = f"{backend.NAME}:{index}"
     loader = StreamLoader(manifest.root, format="npy", batch_size=batch_size, device=where)
@@ -76,12 +76,12 @@ def memory_stays_flat(plug_in, schedule, manifest, index=0, epochs=50, batch_siz
             (batch["x"] + 1).sum()
         del batch
         seen.append((pool.reserved, pool.allocations, machine.pinned.bytes))
-    # how many groups are there at once is up to threads and schedule; what leaks grows by each epoch
+    # the number of groups at once depends on threads and schedule; a leak grows with each epoch
     assert all(last <= 3 * first for first, last in zip(seen[0], seen[-1], strict=True)), seen
 
 
 def the_consumer_is_never_far_behind(plug_in, schedule, manifest):
-    """However late its stream is, a few batches are before it and not the whole epoch."""
+    """Check that a late consumer's stream lags by a few batches and not by the whole epoch."""
     plug_in(schedule)
     device_api, steps, behind = device_of(device(0)), [], []
     for batch, _ in batches_of_stream(manifest, 0, "random"):
@@ -92,7 +92,7 @@ def the_consumer_is_never_far_behind(plug_in, schedule, manifest):
 
 
 def nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, manifest, loader, index=0):
-    """All copies and steps have ended where the epoch's time does."""
+    """Check that all copies and steps have ended when the epoch's time ends."""
     machine, left = plug_in(schedule), []
 
     class Meter(epoch.Meter):
@@ -109,14 +109,14 @@ def nothing_is_unfinished_when_the_clock_stops(plug_in, schedule, manifest, load
 
 
 def only_that_device_is_woken(plug_in, schedule, manifest, loader, index=1):
-    """Neither copies nor pinned memory are asked of a device that nobody named."""
+    """Check that neither copies nor pinned memory use another device."""
     machine = plug_in(schedule)
     measured(manifest, loader, index, lambda batch: None)
     assert set(machine.woken) == {index}, machine.woken
 
 
 def streamloader_wakes_only_its_device(plug_in, schedule, manifest, index=1):
-    """Whoever trains on a device that is not the process's current one pays for no other."""
+    """Check that training on a device other than the current one initializes no other device."""
     machine = plug_in(schedule)
     list(StreamLoader(manifest.root, format="npy", batch_size=32, device=f"{backend.NAME}:{index}"))
     assert set(machine.woken) == {index}, machine.woken
@@ -124,7 +124,7 @@ def streamloader_wakes_only_its_device(plug_in, schedule, manifest, index=1):
 
 
 def peaks_are_each_case_s_own(plug_in, schedule, manifest):
-    """A small case after a large one has the peak that it has by itself."""
+    """Check that a small case after a large one has the same peak as by itself."""
 
     def peak(*batch_sizes):
         plug_in(schedule)
@@ -140,7 +140,7 @@ def peaks_are_each_case_s_own(plug_in, schedule, manifest):
 
 
 def copies_are_booked_as_waiting(plug_in, schedule, copy_s=0.02, step_s=0.01, steps=5, strict=False):
-    """Copies of 20 ms in the consumer's stream and steps of 10 ms, by the device's own clock."""
+    """Check copies of 20 ms in the consumer's stream and steps of 10 ms, by the device's clock."""
     machine = plug_in(schedule, copy_bytes_per_s=1000 / copy_s)
     transfer = HostToDevice(device(0), non_blocking=True)
     clock = DeviceClock(transfer.device_api, strict)
@@ -154,7 +154,7 @@ def copies_are_booked_as_waiting(plug_in, schedule, copy_s=0.02, step_s=0.01, st
 
 
 def waiting_is_the_devices_own(plug_in, schedule, manifest, loader, index=0, variant="npy"):
-    """All that a record says about waiting is by the device's clock: copies of 20 ms a batch and no steps."""
+    """Check that waits in a record are by the device's clock: copies of 20 ms per batch and no steps."""
     rate = BATCH * manifest.schema.sample_bytes / 0.02
     plug_in(schedule, copy_bytes_per_s=rate)
     result = measured(manifest, loader, index, lambda batch: None, variant).timing
@@ -166,7 +166,7 @@ def waiting_is_the_devices_own(plug_in, schedule, manifest, loader, index=0, var
 
 
 def dropped_batches_of_an_epoch_were_right(plug_in, schedule, manifest, arrays, loader, index=0):
-    """Sums of batches that are let go of at once, of a loader that is told its rows."""
+    """Check sums of batches dropped at once, of a map-style loader."""
     plug_in(schedule)
     job, result = job_of(manifest, "random", index), []
     rows = job.order.batches(manifest.schema.samples, 0)
@@ -180,12 +180,12 @@ def dropped_batches_of_an_epoch_were_right(plug_in, schedule, manifest, arrays, 
 
 
 def job_of(manifest, order, index, variant="npy", batch_size=BATCH):
-    """What a loader is opened over for a made-up device."""
+    """Return the job of a loader for a simulated device."""
     return Job(manifest.opener(variant), Order(order, batch_size), f"{backend.NAME}:{index}")
 
 
 def measured(manifest, loader, index, consume, variant="npy", order=None, **chosen):
-    """One epoch of a case on a made-up device, pinned and without waiting."""
+    """Measure one epoch of a case on a simulated device, pinned and non-blocking."""
     kind, batch_size = loaders.type_of(loader), chosen.pop("batch_size", BATCH)
     options = {"fetch": "batch", **chosen}
     own = {spec.name for spec in declared(kind)}
@@ -197,7 +197,7 @@ def measured(manifest, loader, index, consume, variant="npy", order=None, **chos
 
 
 def proved(manifest, loader, index, variant="npy", **chosen):
-    """The checksum of what an epoch brought to the device, computed there."""
+    """Return the checksum of an epoch's content on the device, computed there."""
     check = Checksum(manifest.schema)
     measured(manifest, loader, index, check.add, variant, **chosen)
     return check.content

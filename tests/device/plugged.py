@@ -1,16 +1,16 @@
-"""The made-up devices, plugged in for one test at a time: `pytest_plugins = "plugged"`."""
+"""Fixtures that plug in the simulated devices for one test: `pytest_plugins = "plugged"`."""
 
 import backend
 import pytest
 import torch
-from machine import SCHEDULES, Machine
+from sim_machine import SCHEDULES, Machine
 from simulated import Simulated
 
 from iobench.host import device as devices
 
 
 def wire(patch):
-    """Have iobench and torch find the made-up devices, once a machine is plugged in."""
+    """Make iobench and torch find the simulated devices while a machine is plugged in."""
     patch.setitem(devices.KINDS, backend.NAME, Simulated)
     patch.setattr(torch.Tensor, "pin_memory", backend.pin)
     patch.setattr(torch.accelerator, "current_device_index", backend.Module.current_device)
@@ -19,7 +19,7 @@ def wire(patch):
 
 @pytest.fixture
 def plug_in(monkeypatch):
-    """Two devices that run by a schedule; out again after the test."""
+    """Plug in two devices with a schedule, until the end of the test."""
     if backend.REAL is not None:
         pytest.skip(f"there is a real {backend.REAL} here, and torch has room for one accelerator")
 
@@ -40,11 +40,11 @@ def plug_in(monkeypatch):
 
 @pytest.fixture(params=SCHEDULES)
 def machine(plug_in, request):
-    """The devices under each schedule in turn."""
+    """Plug in the devices with each schedule in turn."""
     return plug_in(request.param)
 
 
 @pytest.fixture
 def late(plug_in):
-    """The devices, doing nothing before somebody waits for it."""
+    """Plug in devices that do nothing before it is awaited."""
     return plug_in()

@@ -1,4 +1,4 @@
-"""The made-up devices as iobench's room for devices sees them."""
+"""The simulated devices behind iobench's device interface."""
 
 from contextlib import contextmanager
 
@@ -69,5 +69,5 @@ class Simulated(Accelerator):
 
 
 def device(index):
-    """The made-up device of that number, as torch names it."""
+    """Return the simulated device of that number as torch.device."""
     return torch.device(backend.NAME, index)

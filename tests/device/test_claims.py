@@ -1,4 +1,4 @@
-"""What the studies say of a GPU, on the made-up one: what is booked where; of speed it says nothing."""
+"""Claims of the studies about a GPU, on the simulated one: accounting, not speed."""
 
 import pytest
 from backend import NAME
@@ -18,7 +18,7 @@ WHERE = f"{NAME}:0"
 
 @pytest.fixture
 def measured(plug_in, monkeypatch, tmp_path):
-    """Measurements of the study of settings: rows of each kind, of little data and of much."""
+    """Return measurements of the study of settings: rows of each kind, for small and large data."""
     from iobench import Synthetic, prepare
 
     plug_in("everything late")
@@ -60,7 +60,7 @@ def test_the_table_s_last_row_has_all_data_on_the_device_before_the_first_batch(
 
 
 def test_forward_and_backward_are_each_timed_to_the_device_s_end(late, images, monkeypatch):
-    """And not to where the host has asked for them, which takes it no time."""
+    """Timing up to the host's submission would give no time at all."""
     ended = []
 
     class Meter(_epochs.Meter):
@@ -79,7 +79,7 @@ def test_forward_and_backward_are_each_timed_to_the_device_s_end(late, images, m
     assert ended[2:] == [1, 2]
 
 
-def test_of_a_gpu_whose_driver_tells_nothing_nobody_can_tell_how_busy_it_is(late, images):
+def test_without_a_driver_report_gpu_busy_is_unknown(late, images):
     contender = Combination().contender(images.opener("npy"), WHERE, 1)
     turn = contender()
     assert "gpu_busy" not in turn.noted

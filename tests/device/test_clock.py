@@ -1,4 +1,4 @@
-"""Device time is booked where it belongs: computing or waiting, by the device's clock."""
+"""Device time is accounted as computing or waiting, by the device's clock."""
 
 import time
 
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import SAMPLES
-from machine import SCHEDULES
+from sim_machine import SCHEDULES
 from simulated import device
 
 from iobench.bench.device_clock import DeviceClock
@@ -26,7 +26,7 @@ def test_copies_in_the_consumers_stream_are_waiting_and_not_computing(plug_in, s
 
 
 def clocked(machine, loop, strict=False):
-    """(first batch, waiting, computing) of a loop that is given a step to take per batch, in seconds."""
+    """Return the seconds of first batch, waiting and computing of a loop with a step per batch."""
     clock = DeviceClock(device_of(device(0)), strict)
     with clock:
         loop(clock.around(lambda seconds: machine.work(0, seconds)))
@@ -53,7 +53,7 @@ def test_a_host_that_is_faster_than_the_device_hides_behind_it(late):
 
 
 def test_copies_on_the_side_are_hidden_behind_steps(plug_in, images):
-    """The stream loader's copies run beside the steps; only what a step has to wait for is waiting."""
+    """The stream loader's copies overlap with steps; only the time that a step waits for them is waiting."""
     machine = plug_in("everything late")
     batch_bytes = checks.BATCH * images.schema.sample_bytes
     machine.copy_bytes_per_s = batch_bytes / 0.02
@@ -70,7 +70,7 @@ def test_copies_on_the_side_are_hidden_behind_steps(plug_in, images):
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("loader", LOADERS)
-def test_the_first_batch_is_there_when_it_was_copied_whatever_the_loader(plug_in, images, schedule, loader):
+def test_the_first_batch_is_complete_after_its_copy_for_every_loader(plug_in, images, schedule, loader):
     machine = plug_in(schedule)
     machine.copy_bytes_per_s = checks.BATCH * images.schema.sample_bytes / 0.02
     clock = DeviceClock(device_of(device(0)))
@@ -108,7 +108,7 @@ def test_on_the_cpu_it_is_the_hosts_clock(monkeypatch):
     )
 
 
-def test_an_error_in_a_step_is_what_is_raised(late):
+def test_an_error_in_a_step_is_raised(late):
     def refuse(batch):
         raise KeyError
 

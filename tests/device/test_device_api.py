@@ -1,4 +1,4 @@
-"""The one room for devices: names, identity, and that nobody goes past it."""
+"""The device package: names, identity, and that no other module uses backend-specific APIs."""
 
 import ast
 import subprocess
@@ -9,12 +9,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 from backend import NAME, REAL
+from kinds import kind
 from simulated import device
 
-from iobench.base.errors import (
-    DeviceUnavailable,
-    InvalidSettings,
-)
+from iobench.base.errors import DeviceUnavailable, InvalidSettings
 from iobench.host import device as devices
 from iobench.host.device import Cuda, Mps, device_of, pick_device
 from iobench.loading.host_to_device import HostToDevice
@@ -27,7 +25,7 @@ BACK_ENDS = {"torch.cuda", "torch.accelerator", "torch.mps", "torch.xpu"}
 
 
 def named_in(path):
-    """The back ends of torch that a file names, imports of them included."""
+    """Yield the names of torch backends in a file, in expressions and imports."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Attribute):
             yield ast.unparse(node)
@@ -38,7 +36,7 @@ def named_in(path):
             yield from (alias.name for alias in node.names)
 
 
-def test_no_other_file_of_the_product_asks_torch_about_devices():
+def test_no_other_file_uses_torchs_device_apis():
     product = [*ROOT.glob("iobench/**/*.py"), *ROOT.glob("scripts/*"), *ROOT.glob("scripts/**/*.py")]
     python = [
         path
@@ -46,22 +44,22 @@ def test_no_other_file_of_the_product_asks_torch_about_devices():
         if path.is_file() and path.read_text().startswith(('"""', "#!/usr/bin/env python"))
     ]
     result = {path.relative_to(ROOT) for path in python if BACK_ENDS & set(named_in(path))}
-    assert result, "the room itself names them"
+    assert result, "the device package itself names them"
     assert {path.parent.as_posix() for path in result} == {"iobench/host/device"}, result
 
 
-def test_it_loads_no_torch_before_it_is_asked():
+def test_it_imports_torch_only_on_use():
     code = "import sys, iobench.host.device as d; d.in_use(); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
 
 
 @pytest.fixture
 def built_for(monkeypatch):
-    """As if this torch were built for a kind of accelerator, and so many of them were here."""
+    """Make torch appear to be built for a kind of accelerator with `count` devices."""
 
     def built_for(kind, count, current=0):
         if kind == NAME and REAL is not None:
-            pytest.skip("the made-up devices are not there beside a real one")
+            pytest.skip("no simulated devices together with a real one")
         result = torch.device(kind) if kind else None
         monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: result)
         monkeypatch.setattr(torch.accelerator, "device_count", lambda: count)
@@ -95,28 +93,31 @@ def test_without_a_number_it_is_the_current_device_as_a_rank_has_set_it(built_fo
 @pytest.mark.parametrize(
     "name", ["", "tpu", "cpu:0", "auto:1", "cuda:", "cpu:", "cuda:x", "cuda:-1", "CUDA", "sim:"]
 )
-def test_a_name_that_is_no_device_is_refused_with_the_known_ones(built_for, name):
+def test_an_unknown_device_is_refused_with_the_known_ones(built_for, name):
     built_for("cuda", 1)
-    with pytest.raises(InvalidSettings, match=f"unknown device '{name}'; known: auto, cpu, cuda, cuda:0"):
+    with pytest.raises(InvalidSettings, check=kind("unknown-device")) as caught:
         pick_device(name)
+    assert repr(name) in caught.value.problem
+    assert "auto, cpu, cuda, cuda:0" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("count", "found"), [(0, "no CUDA device"), (1, "1 CUDA device"), (2, "2 CUDA devices")]
+    ("count", "available"), [(0, "no CUDA device"), (1, "1 CUDA device"), (2, "2 CUDA devices")]
 )
-def test_a_device_that_is_not_here_is_refused_with_what_is(built_for, count, found):
+def test_a_missing_device_is_refused_with_those_available(built_for, count, available):
     built_for("cuda", count)
-    with pytest.raises(DeviceUnavailable, match=f"--device cuda:2: this machine has {found}; use"):
+    with pytest.raises(DeviceUnavailable, check=kind("device-unavailable", found=available)) as caught:
         pick_device("cuda:2")
+    assert "--device cpu" in caught.value.hint
 
 
-@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
-def test_a_back_end_that_torch_was_not_built_for_is_not_here(built_for, kind):
+@pytest.mark.parametrize("name", ["cuda", "xpu", "mps"])
+def test_a_backend_that_torch_was_not_built_for_is_unavailable(built_for, name):
     built_for(None, 0)
     with pytest.raises(
-        DeviceUnavailable, match=f"--device {kind}: this machine has no {kind.upper()} device"
+        DeviceUnavailable, check=kind("device-unavailable", found=f"no {name.upper()} device")
     ):
-        pick_device(kind)
+        pick_device(name)
 
 
 def test_a_device_is_one_object_with_one_side_stream_for_the_life_of_the_process(late):
@@ -140,7 +141,7 @@ def test_the_host_has_nothing_to_wait_for():
 
 
 def test_cuda_s_events_sleep_and_are_not_the_generic_ones(monkeypatch):
-    """The generic event drops `blocking`: whoever waited for it would keep a core busy."""
+    """The generic event ignores `blocking`: a waiting thread would keep a core busy."""
     made = []
     monkeypatch.setattr(torch.cuda, "Event", lambda **options: made.append(options))
     cuda = Cuda(torch.device("cuda:0"))
@@ -154,7 +155,7 @@ def test_mps_goes_without_pinned_memory_and_side_streams(monkeypatch):
     assert (mps.pins, mps.side_streams, mps.peak_bytes(), mps.allocations()) == (False, False, None, None)
     mps.reset_peak()
     assert mps.memory(3).shape == (3,)
-    transfer = BlockingTransfer(Mps(torch.device("cpu")))  # copies in the way, wherever that is
+    transfer = BlockingTransfer(Mps(torch.device("cpu")))
     assert transfer.send([{"x": torch.ones(3)}])[0]["x"].tolist() == [1] * 3
     transfer.hand_over({})
 
@@ -171,7 +172,7 @@ def test_a_device_without_side_streams_is_fed_by_waiting(late, monkeypatch):
     HostToDevice(device(0), False).release_memory()
 
 
-def test_the_accelerator_in_use_is_told_from_one_that_is_only_here(late, built_for, monkeypatch):
+def test_the_accelerator_in_use_differs_from_one_that_is_only_available(late, built_for, monkeypatch):
     built_for(NAME, 2)
     assert devices.in_use() == "cpu"
     torch.empty(3, device=device(0))
@@ -180,8 +181,8 @@ def test_the_accelerator_in_use_is_told_from_one_that_is_only_here(late, built_f
     assert devices.in_use() == "cpu"
 
 
-def test_the_generic_room_asks_torch_accelerator(monkeypatch):
-    """What XPU and others get; the calls are torch's own, by name."""
+def test_the_generic_device_uses_torch_accelerator(monkeypatch):
+    """XPU and others use it; the calls are torch's own, by name."""
     requested = []
     for name in ("set_device_index", "synchronize", "reset_peak_memory_stats"):
         monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""scripts/gpu_check: what it says without a GPU, and its own questions asked of the made-up device."""
+"""scripts/gpu_check: its output without a GPU, and its questions on the simulated device."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ import pytest
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 sys.path.append(str(SCRIPTS))
-from _gpu_check import check as checking  # noqa: E402 - it is no package that is installed
+from _gpu_check import check as checking  # noqa: E402 - not an installed package
 from _gpu_check import commands, plan, questions, register  # noqa: E402
 
 pytest_plugins = "plugged"
@@ -24,12 +24,12 @@ def check(images, tmp_path):
     return made
 
 
-def test_without_a_gpu_it_says_so_in_one_line(tmp_path):
+def test_without_a_gpu_it_is_an_error_in_one_line(tmp_path):
     command = [sys.executable, str(SCRIPT), "--device", "cuda:77", "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("gpu_check: --device cuda:77: this machine has ")
+    assert done.stderr.startswith("gpu_check: --device cuda:77")
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -43,7 +43,7 @@ def test_the_plan_is_printed_without_a_gpu_and_takes_less_than_eight_minutes():
 
 
 @pytest.mark.parametrize("question", [questions.identity, questions.allocations, questions.late_consumer])
-def test_its_questions_hold_on_a_device_that_does_as_it_should(check, machine, question):
+def test_its_questions_hold_on_a_correct_device(check, machine, question):
     check.step("it", question)
     ((_, verdict, output),) = check.verdicts
     assert verdict == checking.HOLDS, output
@@ -55,44 +55,49 @@ def test_the_clock_s_question_holds_where_torch_runs_backward_passes(check, late
     assert check.verdicts[0][1] == checking.HOLDS, check.verdicts
 
 
-def test_a_question_is_asked_in_a_process_of_its_own(check, monkeypatch, tmp_path):
-    """An error of the device ends that one alone: here the devices are not there."""
+def test_a_question_runs_in_a_process_of_its_own(check, monkeypatch, tmp_path):
+    """A device error ends that question alone: here the device is missing."""
     check.step("clock", lambda check: check.apart("clock"))
     ((_, verdict, output),) = check.verdicts
     assert verdict == checking.FAILS
-    assert output.startswith("gpu_check: unknown device 'sim:1'")
+    assert output.startswith("gpu_check: ")
+    assert "'sim:1'" in output
 
 
 def test_a_step_that_takes_twice_its_estimate_is_ended(check):
     check.step(
         "one", lambda check: check.call("one.txt", "timeit", "-n", "1", "import time; time.sleep(60)"), 0.1
     )
-    assert check.verdicts == [("one", checking.UNKNOWN, "it took more than 0 s")]
+    ((name, verdict, output),) = check.verdicts
+    assert (name, verdict) == ("one", checking.UNKNOWN)
+    assert "0 s" in output
 
 
-def test_a_question_that_fails_is_answered_and_the_next_one_asked(check):
+def test_a_failed_question_has_a_verdict_and_the_next_one_runs(check):
     def refuse(check):
-        raise ValueError("first line\nsecond")
+        raise ValueError("first\nsecond")
 
     check.step("one", refuse)
     check.step("two", lambda check: (checking.HOLDS, "yes"))
     lines = (check.out / "verdicts.txt").read_text().splitlines()
-    assert lines == ["one: fails: ValueError: first line", "two: holds: yes"]
+    assert lines == ["one: fails: ValueError: first", "two: holds: yes"]
     result = json.loads((check.out / "verdicts.json").read_text())
     assert [one["verdict"] for one in result] == ["fails", "holds"]
 
 
-def test_where_time_is_up_it_says_so(check):
+def test_without_time_left_the_verdict_is_unknown(check):
     check.began -= checking.TOTAL_S + 1
-    check.step("one", lambda check: pytest.fail("it was asked"))
-    assert check.verdicts == [("one", checking.UNKNOWN, "no time was left for it")]
+    check.step("one", lambda check: pytest.fail("the question was asked"))
+    assert [one[:2] for one in check.verdicts] == [("one", checking.UNKNOWN)]
 
 
-def test_a_library_that_is_not_there_is_named_so(check, monkeypatch):
+def test_a_missing_library_is_named(check, monkeypatch):
     assert not commands.installed("no_such_library.dali")
     monkeypatch.setattr(commands, "installed", lambda module: False)
     for ask, extra in ((commands.kvikio, "gds"), (commands.dali, "dali")):
-        assert ask(check) == (checking.UNKNOWN, f"not installed: pip install 'iobench[{extra}]'")
+        verdict, output = ask(check)
+        assert verdict == checking.UNKNOWN
+        assert f"pip install 'iobench[{extra}]'" in output
 
 
 def test_a_mapped_file_that_is_registered_arrives_whole_or_the_trial_fails(check, machine, monkeypatch):

@@ -1,4 +1,4 @@
-"""The limit of the way to a device, and the pinned memory that slots are cut from."""
+"""Limit of the link to a device, and the pinned memory that slots are cut from."""
 
 from itertools import pairwise
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from machine import SCHEDULES
+from sim_machine import SCHEDULES
 from simulated import device
 
 from iobench.host import hardware_limits
@@ -22,9 +22,7 @@ RATE = 2e9
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("pinned", [True, False])
 @pytest.mark.parametrize("slot_bytes", [700, 1 << 14])
-def test_the_link_is_measured_by_the_devices_clock_whatever_the_host_does(
-    plug_in, monkeypatch, schedule, pinned, slot_bytes
-):
+def test_the_link_is_measured_by_the_devices_clock(plug_in, monkeypatch, schedule, pinned, slot_bytes):
     plug_in(schedule, copy_bytes_per_s=RATE)
     monkeypatch.setattr(hardware_limits, "WARM_UP_S", 0.001)
     monkeypatch.setattr(hardware_limits, "CHUNK_BYTES", 1 << 18)
@@ -43,9 +41,9 @@ def test_the_link_warms_up_before_it_is_timed_and_never_runs_dry(late, monkeypat
     never_idle = hardware_limits._never_idle
     monkeypatch.setattr(hardware_limits, "WARM_UP_S", 0.002)
 
-    def noting(ask, seconds):
+    def noting(submit, seconds):
         requested.append((seconds, late.now))
-        return never_idle(ask, seconds)
+        return never_idle(submit, seconds)
 
     monkeypatch.setattr(hardware_limits, "_never_idle", noting)
     monkeypatch.setattr(hardware_limits, "CHUNK_BYTES", 1 << 18)
@@ -54,18 +52,18 @@ def test_the_link_warms_up_before_it_is_timed_and_never_runs_dry(late, monkeypat
     assert requested[1][1] > requested[0][1]  # by the warm-up's copies
 
 
-def test_the_host_waits_for_the_oldest_only_so_that_two_are_always_under_way():
+def test_the_host_waits_for_the_oldest_so_that_two_are_always_pending():
     class Chunk:
         def __init__(self):
-            under_way.append(self)
-            most.append(len(under_way))
+            pending.append(self)
+            most.append(len(pending))
 
         def synchronize(self):
-            assert under_way[0] is self
-            assert len(under_way) == 3
-            under_way.pop(0)
+            assert pending[0] is self
+            assert len(pending) == 3
+            pending.pop(0)
 
-    under_way, most = [], []
+    pending, most = [], []
     requested = hardware_limits._never_idle(Chunk, 0.001)
     assert requested == len(most)
     assert max(most) == 3
@@ -85,7 +83,7 @@ def test_slots_are_cut_from_no_more_pinned_memory_than_each_would_take_alone(siz
     assert sum(block for block, _ in blocks) <= slots * (1 << (size - 1).bit_length())
 
 
-def test_slots_lie_apart_and_begin_with_a_page_and_go_back_when_nobody_holds_them(late):
+def test_slots_are_separate_page_aligned_and_returned_when_unreferenced(late):
     transfer = transfer_to(device(0))
     slots = transfer.allocate(5000, 7)
     starts = sorted(slot.ctypes.data for slot in slots)

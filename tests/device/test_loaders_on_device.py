@@ -1,4 +1,4 @@
-"""Every loader that there is, over both made-up devices: ours, other people's, and those that need a GPU."""
+"""Every loader on both simulated devices: built-in ones, third-party ones, and those that need a GPU."""
 
 import sys
 from pathlib import Path
@@ -13,9 +13,7 @@ from simulated import device
 
 import iobench
 from iobench import RunOptions
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.loading import loaders
 from iobench.loading.loaders import dali
 from iobench.loading.loaders.gds import GdsEpochs
@@ -42,7 +40,7 @@ indices = pytest.mark.parametrize("index", [0, 1])
 
 @pytest.fixture(scope="module")
 def in_formats(tmp_path_factory):
-    """The images, in a format each time that it is asked for."""
+    """Prepare the images in a format on demand."""
     made = {}
 
     def in_format(name):
@@ -55,7 +53,7 @@ def in_formats(tmp_path_factory):
 
 @pytest.fixture
 def usable(request):
-    """Skips where the loader's library is not installed."""
+    """Skip the test if the loader's library is not installed."""
     result = {one["name"]: one["usable"] for one in loaders.describe()}[request.getfixturevalue("loader")]
     if result != "yes":
         pytest.skip(result)
@@ -63,7 +61,7 @@ def usable(request):
 
 @indices
 @pytest.mark.parametrize("loader", OTHERS)
-def test_other_people_s_loaders_bring_the_right_content_to_that_device_alone(
+def test_third_party_loaders_bring_the_right_content_to_that_device_alone(
     usable, plug_in, in_formats, loader, index
 ):
     variant = FORMATS.get(loader, "npy")
@@ -76,7 +74,7 @@ def test_other_people_s_loaders_bring_the_right_content_to_that_device_alone(
 
 @indices
 @pytest.mark.parametrize("loader", OTHERS)
-def test_of_other_people_s_loaders_too_waiting_is_the_device_s(usable, plug_in, in_formats, loader, index):
+def test_waiting_for_third_party_loaders_is_by_the_devices_clock(usable, plug_in, in_formats, loader, index):
     variant = FORMATS.get(loader, "npy")
     checks.waiting_is_the_devices_own(plug_in, "everything late", in_formats(variant), loader, index, variant)
 
@@ -84,7 +82,7 @@ def test_of_other_people_s_loaders_too_waiting_is_the_device_s(usable, plug_in, 
 def test_cases_in_processes_of_their_own_are_proved_and_measured_on_both_devices(
     plug_in, images, monkeypatch, tmp_path
 ):
-    """As a run does it: each process has its own made-up devices."""
+    """Each process has its own simulated devices, as in a run."""
     if "spdl" not in {one["name"] for one in loaders.describe() if one["usable"] == "yes"}:
         pytest.skip("spdl is not installed")
     plug_in("everything late")
@@ -102,7 +100,7 @@ def test_cases_in_processes_of_their_own_are_proved_and_measured_on_both_devices
 
 @pytest.fixture
 def stand_in(request, monkeypatch):
-    """The stand-in for a library that loads only beside NVIDIA's driver."""
+    """Install the stand-in for a library that requires NVIDIA's driver."""
     name = request.getfixturevalue("loader")
     package = {"gds": "kvikio", "dali": "nvidia"}[name]
     held = {one: sys.modules.pop(one) for one in list(sys.modules) if one.partition(".")[0] == package}
@@ -131,7 +129,7 @@ def test_loaders_that_fill_the_device_themselves_bring_the_right_content(
 
 
 def no_wait_before_the_disk_writes(patch):
-    """KvikIO, which writes beside all streams, gets memory that the consumer may still read."""
+    """Give KvikIO, which writes outside of all streams, memory that the consumer may still read."""
     made = GdsEpochs.__init__
 
     def make(self, loader, job):
@@ -142,14 +140,14 @@ def no_wait_before_the_disk_writes(patch):
 
 
 def outputs_on_no_stream_of_ours(patch):
-    """A pipeline's outputs are read before it has copied them."""
+    """Read a pipeline's outputs before it has copied them."""
     patch.setattr("backend.SimStream.wait_event", lambda self, event: None)
 
 
 @pytest.mark.parametrize(
     ("mutation", "loader"), [(no_wait_before_the_disk_writes, "gds"), (outputs_on_no_stream_of_ours, "dali")]
 )
-def test_what_is_left_out_is_noticed(plug_in, stand_in, images, monkeypatch, mutation, loader):
+def test_a_mutation_is_detected(plug_in, stand_in, images, monkeypatch, mutation, loader):
     check = checks.dropped_batches_of_an_epoch_were_right
     check(plug_in, "everything late", images, image_arrays(), loader)
     mutation(monkeypatch)
@@ -166,13 +164,13 @@ def test_a_gpu_pipeline_s_batches_are_taken_over_on_the_consumer_s_stream(plug_i
     job = checks.job_of(images, "sequential", 1)
     epochs = one.open(job)
     batch = next(iter(epochs.epoch(job.order.batches(images.schema.samples, 0))))
-    assert machine.now == 0.0  # nobody has waited for anything
+    assert machine.now == 0.0  # nothing was awaited
     assert (batch["x"].cpu().numpy() == image_arrays()["x"][: checks.BATCH]).all()
 
 
-def test_what_a_gpu_pipeline_cannot_have_is_refused_in_one_line():
-    with pytest.raises(InvalidSettings, match="a GPU pipeline needs a CUDA device, not device cpu"):
+def test_invalid_options_of_a_gpu_pipeline_are_refused():
+    with pytest.raises(InvalidSettings, match="cpu"):
         dali.Dali(pipeline="gpu").on("cpu")
-    with pytest.raises(InvalidSettings, match="a GPU pipeline copies by itself"):
+    with pytest.raises(InvalidSettings, match="pin_memory"):
         dali.Dali(pin_memory=True).on("cuda:0")
     assert dali.Dali().on("cpu").options["pipeline"] == "cpu"

@@ -1,10 +1,10 @@
-"""Each thing that the way to a device must do, left out: the check that then fails, by name."""
+"""Mutations of the transfer to a device, each with the checks that must then fail."""
 
 import checks
 import pytest
 from backend import SimEvent, SimTensor
 from conftest import image_arrays
-from machine import SCHEDULES
+from sim_machine import SCHEDULES
 from simulated import Simulated
 
 from iobench.bench import epoch
@@ -60,64 +60,64 @@ def bounded(plug_in, schedule, images):
 
 
 def slots_used_again_at_once(patch):
-    """Host memory is let go of while copies still read it."""
+    """Release host memory while copies still read it."""
     patch.setattr(SideStreamCopier, "release", lambda self, most: self._reading.clear())
 
 
 def no_wait_for_the_copy(patch):
-    """The consumer's stream does not wait for the side stream."""
+    """Let the consumer's stream run without waiting for the side stream."""
     patch.setattr("backend.SimStream.wait_event", lambda self, event: None)
 
 
 def no_record_stream(patch):
-    """Nobody tells the allocator that the consumer's stream uses the memory."""
+    """Keep from the allocator that the consumer's stream uses the memory."""
     patch.setattr(SimTensor, "record_stream", lambda self, stream: None)
 
 
 def no_final_synchronise(patch):
-    """The epoch ends when everything was asked for."""
+    """End the epoch when everything was submitted."""
     patch.setattr(Simulated, "synchronize", lambda self: None)  # by transfer and clock alike
 
 
 def a_stream_per_epoch(patch):
-    """Each loader copies on a stream of its own, which it makes when it is opened."""
+    """Make a new side stream in each epoch."""
     patch.setattr(Accelerator, "side_stream", property(lambda self: self._new_stream()))
     patch.setattr("iobench.loading.stream.transfer.side_copier", SideStreamCopier)
 
 
 def wrong_device(patch):
-    """What does not name a device goes to the one that a thread begins with."""
+    """Leave the current device as it is in a new thread."""
     patch.setattr(Simulated, "use", lambda self: None)
 
 
 def wrong_device_in_threads(patch):
-    """Threads that read pin memory and copy with the device that they began with."""
+    """Let reading threads pin memory and copy with their initial device."""
     patch.setattr(Simulated, "current", lambda self: devices.nullcontext())
 
 
 def peak_not_reset(patch):
-    """A case begins with the peak of the one before."""
+    """Start a case with the peak of the previous one."""
     patch.setattr(Simulated, "reset_peak", lambda self: None)
 
 
 def caches_not_emptied(patch):
-    """A case begins with the memory that torch kept of the one before."""
+    """Start a case with the memory that torch has cached from the previous one."""
     patch.setattr(Simulated, "empty_caches", lambda self: None)
 
 
 def event_used_again(patch):
-    """One event for all marks: recorded anew before it was read."""
+    """Use one event for all marks, recorded again before it was read."""
     events = {}
     patch.setattr(Simulated, "_timing_event", lambda self: events.setdefault(self, SimEvent(timed=True)))
 
 
 def waits_by_the_host_s_clock(patch):
-    """A record says when the host got a batch, which it asked the device to copy."""
+    """Record the time at which the host submitted the copy of a batch."""
     patch.setattr(epoch, "_clock", lambda transfer, expected: None)
 
 
 def consumer_never_waits(patch):
-    """Batches are handed over however far the consumer's stream is behind."""
+    """Hand batches over without a limit on the lag of the consumer's stream."""
     patch.setattr(SideStreamTransfer, "_not_too_far", lambda self, stream: None)
 
 
@@ -142,13 +142,13 @@ MUTATIONS = {
     [(mutation, check) for mutation, caught_by in MUTATIONS.items() for check in caught_by],
     ids=lambda function: function.__name__,
 )
-def test_what_is_left_out_is_noticed(plug_in, images, monkeypatch, mutation, check):
+def test_a_mutation_is_detected(plug_in, images, monkeypatch, mutation, check):
     mutation(monkeypatch)
     assert any(fails(check, plug_in, schedule, images) for schedule in SCHEDULES)
 
 
 def fails(check, plug_in, schedule, images):
-    """Whether a check does not hold; an event that was never reached is a RuntimeError, as of torch."""
+    """Return True if a check fails; an event that was never reached is a RuntimeError, as in torch."""
     try:
         check(plug_in, schedule, images)
     except (AssertionError, RuntimeError):
@@ -157,6 +157,6 @@ def fails(check, plug_in, schedule, images):
 
 
 @pytest.mark.parametrize("check", [held, dropped, flat, finished, woken, peaks, booked, waits, bounded])
-def test_nothing_is_noticed_where_nothing_is_left_out(plug_in, images, check):
+def test_checks_hold_without_a_mutation(plug_in, images, check):
     for schedule in SCHEDULES:
         check(plug_in, schedule, images)

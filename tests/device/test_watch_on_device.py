@@ -1,11 +1,11 @@
-"""Diagnoses of a loop on a device: by the device's clock, whatever the host does."""
+"""Diagnoses of a loop on a device, by the device's clock and independent of the host's."""
 
 import threading
 
 import pytest
 import torch
 from backend import NAME
-from machine import SCHEDULES
+from sim_machine import SCHEDULES
 from simulated import device
 from torch.utils.data import DataLoader, Dataset
 
@@ -41,8 +41,8 @@ def looped(machine, read_s, step_s, synchronise=False):
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_device_that_is_never_idle_does_not_wait_whatever_its_host_does(plug_in, schedule):
-    """The host waits for the loader nearly all the time: it only asks for the steps."""
+def test_a_busy_device_does_not_wait_although_its_host_does(plug_in, schedule):
+    """The host waits for the loader nearly all the time: it only submits the steps."""
     stats = looped(plug_in(schedule), read_s=0.01, step_s=0.03)
     assert (stats.batches, stats.wait_s, stats.wait_max_s) == (BATCHES, 0.0, 0.0)
     assert stats.step_s == pytest.approx((BATCHES - 1) * 0.03)
@@ -65,7 +65,7 @@ def test_a_device_that_has_run_dry_waits(plug_in, schedule, synchronise):
 
 
 def test_by_the_host_s_clock_it_would_be_another_verdict(plug_in, monkeypatch):
-    """The mutation: where the loop's own clock is read, the test of a device that is never idle fails."""
+    """The mutation: with the host's clock the test of a device that is never idle fails."""
     machine = plug_in("everything late")
     monkeypatch.setattr(watched_loader, "device_of", lambda device: Device(torch.device("cpu")))
     assert looped(machine, read_s=0.01, step_s=0.03).step_s < 0.03
@@ -99,7 +99,7 @@ def test_a_loader_alone_gets_advice_on_pageable_memory_as_well(late):
     loader = DataLoader(torch.arange(4000.0), batch_size=4)
     result = session.diagnose(loader, seconds=0.5, batches=20, variants=False, device=f"{NAME}:0")
     assert "pageable-memory" in [one.kind for one in result.advice]
-    assert result.stats.device == f"{NAME}:0"
+    assert result.loop.device == f"{NAME}:0"
 
 
 def test_a_device_that_hangs_or_fails_does_not_hold_the_verdict_up(late, monkeypatch):

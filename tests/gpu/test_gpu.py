@@ -1,4 +1,4 @@
-"""What only a CUDA device can show; `pytest -m gpu` on a machine that has one."""
+"""Tests that need a CUDA device: `pytest -m gpu` on a machine that has one."""
 
 import math
 

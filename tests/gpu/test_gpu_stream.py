@@ -14,6 +14,7 @@ from iobench.dataset.checksum import Checksum
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.host.device import device_of, pick_device
+from iobench.host.hardware_limits import DEVICE_TO_HOST, HOST_TO_DEVICE
 from iobench.loading.host_to_device import HostToDevice
 
 pytestmark = [
@@ -43,7 +44,7 @@ def test_held_batches_never_change_while_others_are_copied_and_computed_on(float
     for batch in loader:
         held.append(batch["x"])
         sums.append(batch["x"].double().sum())
-        torch.cuda._sleep(1_000_000)  # work that is behind when the next batch is asked for
+        torch.cuda._sleep(1_000_000)  # unfinished when the next batch is requested
     torch.cuda.synchronize()
     for tensor, total in zip(held, sums, strict=True):
         assert float(tensor.double().sum()) == float(total)
@@ -61,7 +62,7 @@ def test_batches_dropped_at_once_are_not_overwritten_before_their_kernels_ran(fl
     assert result == pytest.approx(np.load(floats.files_of("npy")[0]).sum(dtype=np.float64))
 
 
-def test_device_memory_is_asked_for_once_and_not_in_each_epoch(floats):
+def test_device_memory_is_requested_once_and_not_in_each_epoch(floats):
     device_api, loader, seen = device_of(pick_device("cuda")), stream(floats, batch_size=512), []
     for _ in range(6):
         for batch in loader:
@@ -69,7 +70,7 @@ def test_device_memory_is_asked_for_once_and_not_in_each_epoch(floats):
         del batch
         device_api.synchronize()
         seen.append((device_api.allocations(), torch.cuda.memory_reserved()))
-    # how many groups are there at once is up to threads; a stream per epoch would make six times as many
+    # the number of groups at once depends on threads; a stream per epoch would need six times as many
     assert all(last <= 2 * first for first, last in zip(seen[1], seen[-1], strict=True)), seen
 
 
@@ -79,7 +80,7 @@ def test_a_transform_may_change_shapes_before_the_copy(images):
     assert all(batch["mean"].is_cuda for batch in batches)
 
 
-def test_every_batch_is_right_where_the_consumer_is_late_and_nobody_synchronises(floats):
+def test_every_batch_is_right_with_a_late_consumer_without_synchronisation(floats):
     transfer, proof = HostToDevice(pick_device("cuda"), True), Checksum(floats.schema)
     for batch in stream(floats, batch_size=512, order="random"):
         transfer.lag()
@@ -110,7 +111,7 @@ def test_a_gpu_that_is_never_idle_does_not_wait_though_its_host_does():
 
     loop = WatchedLoader(read(), "cuda", lambda stats: None)
     for _ in loop:
-        torch.cuda._sleep(60_000_000)  # tens of milliseconds, asked for in microseconds
+        torch.cuda._sleep(60_000_000)  # tens of milliseconds, submitted in microseconds
     assert loop.stats.batches == 20
     assert loop.stats.wait_share < 0.1
 
@@ -118,4 +119,4 @@ def test_a_gpu_that_is_never_idle_does_not_wait_though_its_host_does():
 def test_the_limits_of_the_way_to_the_device_are_measured(images):
     result = case_limits.survey(images, torch.device("cuda:0"), 32, 0.01)
     directions = [limit.name for limit in result.limits if "device" in limit.name]
-    assert directions == ["host to device"] * 2 + ["device to host"] * 2
+    assert directions == [HOST_TO_DEVICE] * 2 + [DEVICE_TO_HOST] * 2

