@@ -1,4 +1,4 @@
-"""Two cases that differ in one setting are two, wherever records are grouped."""
+"""Two cases that differ in one setting stay two, wherever records are grouped."""
 
 import csv
 import dataclasses
@@ -13,20 +13,20 @@ from iobench.loading.order import ORDERS
 from iobench.results import cases, history, record
 from iobench.results.compare import compare
 from iobench.results.summary import summarise
-from iobench.results.verdict import sentences
+from iobench.results.verdict import sentences, verdict
 from iobench.terminal.run_tables import run_tables
 
 FAST, SLOW = 900, 100  # MiB/s: a median over both would be neither
 
 
 def other_value(spec):
-    """Some value of an option that is not its default."""
+    """Return a value of an option other than its default."""
     if spec.choices is not None:
         return next(value for value in spec.choices if value != spec.default)
     return {bool: not spec.default, int: 7, float: 0.5, str: "other"}[spec.type]
 
 
-# options that go together with others alone
+# options that require others
 NEEDS = {
     **{
         name: {"num_workers": 2}
@@ -101,7 +101,7 @@ def pair(request):
     return records_of_pair(request.param)
 
 
-# options all go into a key by one way: of those that are no field of a case, one of each kind
+# all options enter the key in the same way: one of each kind suffices
 KINDS = ("dataloader:num_workers", "dataloader:fetch", "stream:direct", "tensorstore:cache_bytes")
 
 
@@ -123,7 +123,7 @@ def test_every_field_of_a_case_is_a_facet_of_its_key():
     assert len(keys) > len(PAIRS)
 
 
-def test_a_process_of_its_own_is_named_only_where_a_loader_is_measured_in_both_ways():
+def test_isolation_is_named_only_if_a_loader_is_measured_in_both_ways():
     def named(*made):
         return [str(label) for label in cases.labels({case.key: case.facets for case in made}).values()]
 
@@ -131,17 +131,18 @@ def test_a_process_of_its_own_is_named_only_where_a_loader_is_measured_in_both_w
         "npy · native",
         "hdf5 · webdataset",
     ]
-    both = named(a_case(), a_case(isolated=True))
-    assert both == ["npy · native, in iobench's process", "npy · native, in a process of its own"]
+    shared, own = named(a_case(), a_case(isolated=True))
+    texts = [cases.text_of("isolated", value) for value in (False, True)]
+    assert [shared, own] == [f"npy · native, {text}" for text in texts]
+    assert texts[0] != texts[1]
 
 
 def test_a_summary_has_two_with_labels_of_their_own_in_a_table_of_two_lines(pair):
     summary = summarise(pair)
-    found = summary.cases
-    assert len(found) == 2
-    assert {round(case.bytes_per_s.median / 2**20, -2) for case in found} == {FAST, SLOW}
-    assert len({str(case.label) for case in found}) == 2
-    assert not [warning for warning in summary.warnings if warning.kind in ("spread", "drift")]
+    assert len(summary.cases) == 2
+    assert {round(case.bytes_per_s.median / 2**20, -2) for case in summary.cases} == {FAST, SLOW}
+    assert len({str(case.label) for case in summary.cases}) == 2
+    assert not [warning for warning in summary.warnings if warning.kind in ("round-spread", "drift")]
     (table, *_) = run_tables(summary, 1000)
     assert table.row_count == 2
     names = [
@@ -150,12 +151,12 @@ def test_a_summary_has_two_with_labels_of_their_own_in_a_table_of_two_lines(pair
     assert names[0] != names[1]
 
 
-def test_a_comparison_with_itself_has_two_lines_without_a_difference(pair):
-    found = compare(pair, {"again": pair}, force=True)
-    assert len(found.lines) == 2
-    assert [line.comparison.ratio.median for line in found.lines] == [1.0, 1.0]
-    assert [line.settings + line.forced for line in found.lines] == [[], []]
-    assert len({line.case for line in found.lines}) == 2
+def test_a_comparison_with_itself_has_two_cases_without_a_difference(pair):
+    compared = compare(pair, {"again": pair}, force=True).cases
+    assert len(compared) == 2
+    assert [one.comparison.ratio.median for one in compared] == [1.0, 1.0]
+    assert [one.settings + one.mismatches for one in compared] == [[], []]
+    assert len({one.case for one in compared}) == 2
 
 
 def test_an_export_has_two_keys(some_pair, tmp_path):
@@ -192,18 +193,21 @@ def test_the_same_case_is_one():
     assert len(cases.by_case([*records_of(BASE, FAST), *again])) == 1
 
 
-def test_orders_of_the_test_are_all_there_are():
+def test_all_orders_are_covered():
     assert set(ORDERS) == {"sequential", "random", "block"}
 
 
-def test_contexts_of_one_case_each_are_told_in_one_sentence():
+def test_contexts_of_one_case_each_have_one_sentence():
     made = [one for size in (64, 256) for one in records_of(dataclasses.replace(BASE, batch_size=size), FAST)]
-    (said,) = sentences(summarise(made).contexts)
-    assert "nothing to compare" in said
-    alone = sentences(summarise(records_of(BASE, FAST)).contexts)
-    assert alone == ["npy · native is the only case: there is nothing to compare it with."]
+    summary = summarise(made)
+    assert len(summary.contexts) == 2
+    assert len(sentences(summary.contexts)) == 1
+    (context,) = summarise(records_of(BASE, FAST)).contexts
+    alone = verdict(context)
+    assert (alone.kind, alone.values) == ("single-case", {"fastest": "npy · native"})
+    assert len(sentences([context])) == 1
 
 
-def test_a_machine_that_does_not_say_how_many_cores_it_has_is_told_by_its_name():
+def test_a_machine_without_a_number_of_cores_is_named_by_its_processor():
     assert cases.text_of("processor", ["Z80", None]) == "Z80"
     assert cases.text_of("processor", ["Z80", 1]) == "Z80, 1 core"

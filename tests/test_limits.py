@@ -84,7 +84,7 @@ def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache
     assert 100_000 * len(rings[0]) > 1.9 * MIB
     assert len({slot.ctypes.data % PAGE for slot in rings[0]}) == 1
     assert len({slot.ctypes.data // PAGE for slot in rings[0]}) == len(rings[0])
-    assert "1.91 MiB in turn" in found.how
+    assert "1.91 MiB" in found.how
     hardware_limits.page_cache_read(file, 8 * MIB, 3, 1, SECONDS)
     assert len(rings[1]) == 3
 
@@ -357,7 +357,7 @@ def test_measuring_again_only_raises_limits_and_takes_longer(figures, images):
     assert lowest(known.remeasure(one)) == before  # of 1000
     assert figures.asked[-1][-1] > short
     figures.rates["disk"] = 30_000
-    assert known.remeasure(one).name == "host to device"
+    assert known.remeasure(one).name == case_limits.TO_DEVICE
     assert known.lowest_for(one).bytes_per_s == 20_000e6
 
 
@@ -365,7 +365,7 @@ def test_without_direct_reads_the_disk_has_no_limit(figures, images):
     figures.no_direct = True
     assert limit_of(images, cold()) is None
     assert sampled(images, cold()).remeasure(cold()) is None
-    assert limit_of(images, cold(device="cuda")).name == "host to device"
+    assert limit_of(images, cold(device="cuda")).name == case_limits.TO_DEVICE
     assert limit_of(images, warm()).name == "page cache"
 
 

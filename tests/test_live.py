@@ -1,4 +1,4 @@
-"""How a run is going, on a terminal and elsewhere."""
+"""Progress of a run, on a terminal and elsewhere."""
 
 import os
 import pty
@@ -11,7 +11,7 @@ from conftest import command
 from record_cases import a_case, a_record, rounds_of
 from rich.console import Console
 
-from iobench.bench.plan import RoundPlan
+from iobench.bench.round_plan import RoundPlan
 from iobench.results.cases import key_of, labels
 from iobench.terminal import live
 
@@ -36,14 +36,14 @@ def view():
     return planned(live.View(RoundPlan.parse(3)))
 
 
-def test_before_the_first_round_it_says_what_is_being_done(view):
-    view.status("checking npy · native")
+def test_before_the_first_round_it_shows_the_status(view):
+    view.status("busy")
     view.begins(NPY, 0)
-    assert "checking npy · native" in shown(view)
+    assert "busy" in shown(view)
     assert "round" not in shown(view)
 
 
-def test_an_epoch_under_way_has_its_speed_its_round_and_the_time_left(view, monkeypatch):
+def test_a_running_epoch_has_its_speed_its_round_and_the_time_left(view, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     view.begins(NPY, 0)
@@ -54,7 +54,8 @@ def test_an_epoch_under_way_has_its_speed_its_round_and_the_time_left(view, monk
     progress.batches = 300
     now[0] += 1
     text = shown(view)
-    assert "round 2 of 3  npy · native  300 MiB/s  about 15.0 s left" in text
+    for part in ("round 2 of 3", "npy · native", "300 MiB/s", "15.0 s left"):
+        assert part in text
 
 
 def test_with_auto_the_time_left_is_what_max_time_leaves(monkeypatch):
@@ -65,8 +66,9 @@ def test_with_auto_the_time_left_is_what_max_time_leaves(monkeypatch):
     view.recorded(NPY, a_record(1000))
     now[0] += 20
     view.begins(NPY, 2)
-    assert "round 2  npy · native" in shown(view)
-    assert "at most 40.0 s left" in shown(view)
+    assert "round 2 " in shown(view)
+    assert "round 2 of" not in shown(view)
+    assert "40.0 s left" in shown(view)
 
 
 def test_cases_are_listed_with_their_last_round_and_median_fastest_first(view):
@@ -83,9 +85,12 @@ def test_elsewhere_every_round_is_a_line(capfd):
         observer.status("checking")
         observer.begins(NPY, 1)
         observer.recorded(NPY, a_record(1000))
-    out, said = capfd.readouterr()
+    out, err = capfd.readouterr()
     assert out == ""
-    assert said.splitlines() == ["checking", "round 1/2  npy · native: 1,000 MiB/s, 1.00 k samples/s, 1.02 s"]
+    status, line = err.splitlines()
+    assert status == "checking"
+    for part in ("round 1/2", "npy · native", "1,000 MiB/s", "1.02 s"):
+        assert part in line
 
 
 def test_on_a_terminal_the_view_goes_and_the_table_stays(images, tmp_path):
@@ -99,14 +104,14 @@ def test_on_a_terminal_the_view_goes_and_the_table_stays(images, tmp_path):
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "100"},
     ) as process:
         os.close(terminal)
-        said = read_all(main)
+        seen = read_all(main)
         out = process.communicate(timeout=60)[0]
     assert process.returncode == 0
     assert "npy" in out
     assert "\x1b" not in out
-    assert "round 1/3" not in said, "lines are for where nobody sees the view"
-    assert re.search(r"npy · native", said)
-    assert "\x1b[" in said
+    assert "round 1/3" not in seen, "the view replaces the lines"
+    assert re.search(r"npy · native", seen)
+    assert "\x1b[" in seen
 
 
 def read_all(descriptor):

@@ -189,7 +189,9 @@ def test_an_error_of_one_rank_fails_the_case_and_no_other(images, tmp_path, monk
     monkeypatch.setattr(executor.InProcess, "measure", failing)
     found = run_over(images, tmp_path / "r.jsonl", ["a", "b"], loaders=["native", "stream"], rounds=3)
     assert [str(found.labels[key]) for key in found.failures] == ["npy · native"]
-    assert found.failures.popitem()[1].problem == "rank 1 on b: unplugged"
+    problem = found.failures.popitem()[1].problem
+    assert problem.startswith("rank 1 on b")
+    assert problem.endswith(": unplugged")
     assert [one.case["loader"] for one in found.records].count("stream") == 3
     assert [one.case["loader"] for one in found.records].count("native") == 1
 
@@ -287,7 +289,7 @@ def test_limits_are_those_of_all_hosts_together(images, tmp_path, monkeypatch):
     monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
     (one,) = run_over(images, tmp_path / "r.jsonl", ["a", "a", "b"], limits=True).records
     assert one.limit.bytes_per_s == 2e12
-    assert one.limit.how.endswith("2 hosts at once")
+    assert "2 hosts" in one.limit.how
     assert len(measured) == 2 * 2 * case_limits.FIRST_SAMPLES * len({1, len(os.sched_getaffinity(0))})
 
 
@@ -318,7 +320,8 @@ def test_each_rank_has_its_own_link_to_its_device():
     found = distributed_backend._lowest([[memory, link], [link], [link]])
     assert (found.name, found.bytes_per_s, found.now_bytes_per_s) == ("page cache", 25.0, 25.0)
     found = distributed_backend._lowest([[memory, link], [link]])
-    assert (found.name, found.bytes_per_s, found.how) == (case_limits.TO_DEVICE, 20.0, ", 2 devices at once")
+    assert (found.name, found.bytes_per_s) == (case_limits.TO_DEVICE, 20.0)
+    assert "2 devices" in found.how
     assert distributed_backend._lowest([[], []]) is None
 
 
@@ -329,7 +332,7 @@ def test_of_all_loaders_those_that_ranks_cannot_use_are_skipped(images):
     assert {(case.world_size, case.isolated) for case in cases} == {(2, False)}
     notes = [one for one in skip_notes(images, options, 2) if one.values["reason"] == "ranks"]
     assert {one.kind for one in notes} == {"skipped"}
-    assert any("spdl over 2 ranks" in one.message for one in notes)
+    assert any("spdl" in one.message and "2 ranks" in one.message for one in notes)
     more = cases_of(images, RunOptions(("npy",), ("all",), isolate=False), ["cpu"], world_size=2)
     assert "spdl" in {case.loader.name for case in more}
 
