@@ -183,6 +183,21 @@ def test_comments_beside_fields_are_their_meaning(pages):
     assert schema["$defs"]["CachePart"]["properties"]["mode"]["description"] == "warm or cold"
 
 
+def test_attributes_in_a_docstring_are_the_meaning_of_fields():
+    from iobench_reference import comments
+
+    docstring = (
+        "Say it.\n\nAttributes\n----------\na, b : int\n    Both, over\n    two lines.\nc\n    Alone.\n"
+        "\nNotes\n-----\nMore.\n"
+    )
+    assert comments.attributes(docstring) == {
+        "a": "Both, over two lines.",
+        "b": "Both, over two lines.",
+        "c": "Alone.",
+    }
+    assert comments.without_attributes(docstring) == "Say it.\n\nNotes\n-----\nMore.\n"
+
+
 def test_special_characters_are_shown_as_they_are():
     from iobench_reference.page import prose, table
 

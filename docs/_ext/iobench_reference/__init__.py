@@ -5,6 +5,7 @@ The pages are not committed, so that they cannot be out of date. Nothing here bu
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +38,18 @@ def write(folder: Path) -> None:
             file.unlink()
 
 
+def _without_attributes(
+    app: Sphinx, what: str, name: str, value: Any, options: Any, lines: list[str]
+) -> None:
+    """Leave out of a dataclass's docstring what the table of its fields shows."""
+    if what == "class" and dataclasses.is_dataclass(value):
+        from iobench_reference.comments import without_attributes
+
+        lines[:] = without_attributes("\n".join(lines)).splitlines()
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Write the reference before Sphinx looks for its sources."""
     app.connect("builder-inited", lambda app: write(Path(app.srcdir) / "reference"))
+    app.connect("autodoc-process-docstring", _without_attributes, priority=400)  # before napoleon's
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,21 +1,44 @@
-"""The comments beside a class's fields, which say what each field holds."""
+"""What each field of a class holds: the comment beside it, or its entry in the docstring's Attributes."""
 
 from __future__ import annotations
 
 import ast
 import inspect
 import io
+import re
 import textwrap
 import tokenize
 
+_SECTION = re.compile(r"(?:^|\n)Attributes\n-+\n(?P<entries>.*?)(?=\n\S[^\n]*\n-{3,}\n|\Z)", re.DOTALL)
+_ENTRY = re.compile(
+    r"^(?P<names>\S[^\n:]*?)(?: : [^\n]*)?\n(?P<text>(?:[ ]+[^\n]*(?:\n|\Z)|\n)+)", re.MULTILINE
+)
+
 
 def of_fields(cls: type) -> dict[str, str]:
-    """Return the comment of each field that a class declares itself or inherits."""
+    """Return what each field holds that a class declares itself or inherits, where that is written."""
     found: dict[str, str] = {}
     for owner in reversed(cls.__mro__[:-1]):
         if owner.__module__.startswith("iobench"):
+            found |= attributes(inspect.cleandoc(owner.__doc__ or ""))
             found |= _of_body(textwrap.dedent(inspect.getsource(owner)))
     return found
+
+
+def without_attributes(docstring: str) -> str:
+    """Return a docstring without its section Attributes, for where a table shows the same."""
+    return _SECTION.sub("", docstring)
+
+
+def attributes(docstring: str) -> dict[str, str]:
+    """Return the entries of a numpydoc section Attributes by name."""
+    section = _SECTION.search(docstring)
+    entries = _ENTRY.finditer(section["entries"]) if section else ()
+    return {
+        name.strip(): " ".join(entry["text"].split())
+        for entry in entries
+        for name in entry["names"].split(",")
+    }
 
 
 def _of_body(source: str) -> dict[str, str]:

@@ -83,9 +83,9 @@ def _calls(node: ast.AST, around: ast.AST) -> Iterator[tuple[ast.Call, ast.AST]]
 
 
 def _docstring(around: ast.AST) -> str:
-    """Return the docstring of a check, which says what happened; not of a function that returns something."""
+    """Return the docstring of a check, which says what happened; not one that says what it returns."""
     text = ast.get_docstring(around) if isinstance(around, _Function) else None
-    return "" if text is None or text.startswith("Return") else text
+    return "" if text is None or text.startswith(("Return", "Yield", "Raise")) else text
 
 
 def _literals(value: ast.expr | None, *scopes: ast.AST) -> list[str]:

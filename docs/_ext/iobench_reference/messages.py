@@ -55,8 +55,8 @@ def raised_kinds() -> dict[str, list[Use]]:
 def _warnings() -> str:
     return page(
         "Warnings",
-        "A warning is a reason not to believe a figure. It ends in its kind, in square brackets. The kind is "
-        "in JSON, too, and stays the same when the sentence changes.",
+        "A warning is a reason not to believe a figure. It is printed with its kind: `warning[KIND]: …`. The "
+        "kind is in JSON, too, and stays the same when the sentence changes.",
         *_sections("warning", warning_kinds()),
         label="reference-warnings",
     )
