@@ -1,4 +1,4 @@
-"""Work in a process of its own, which may hang or die without harm."""
+"""Work in a subprocess, which may hang or die without affecting its parent."""
 
 from __future__ import annotations
 
@@ -11,29 +11,35 @@ from typing import Any, Generic, TypeVar
 from iobench.host.process import START_S, KillableProcess
 
 T = TypeVar("T")
-Heartbeat = Callable[[], None]  # says that the work goes on
+Heartbeat = Callable[[], None]  # reports that the work makes progress
 
-SILENT = "gave no sign of life"
 POLL_S = 0.5
 
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """What became of the work: `value`, or in words why there is none."""
+    """Result of the work.
+
+    Attributes
+    ----------
+    value : object or None
+        Return value of the work; None if it failed.
+    failure : str or None
+        Cause of the failure.
+    hung : bool
+        Whether the process was killed because its heartbeat stopped.
+    """
 
     value: T | None
     failure: str | None = None
-
-    @property
-    def hung(self) -> bool:
-        """Whether it went on without an end, as far as anybody can tell."""
-        return self.failure is not None and self.failure.startswith(SILENT)
+    hung: bool = False
 
 
 def run_in_subprocess(work: Callable[..., T], *arguments: Any, limit_s: float) -> Outcome[T]:
-    """What a picklable function returns in a fresh process, given a way to say that it is alive.
+    """Call a picklable function in a new process.
 
-    The process is killed with its children once it has said nothing for `limit_s`.
+    Its first argument is a function that sends a heartbeat. The process is killed with its children after
+    `limit_s` seconds without one.
     """
     process = KillableProcess(serve)
     try:
@@ -46,14 +52,14 @@ def run_in_subprocess(work: Callable[..., T], *arguments: Any, limit_s: float) -
 
 
 def serve(connection: Connection) -> None:
-    """Do the work that the parent names, and tell it what became of that."""
+    """Do the work that the parent sends, and send the outcome back."""
     work, arguments = connection.recv()
     connection.send(None)
     try:
         outcome = Outcome(work(lambda: connection.send(None), *arguments))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the parent tells
-        said = str(error).strip().partition("\n")[0]
-        outcome = Outcome(None, f"raised {type(error).__name__}: {said}")
+    except Exception as error:  # noqa: BLE001 - the parent reports it
+        line = str(error).strip().partition("\n")[0]
+        outcome = Outcome(None, f"raised {type(error).__name__}: {line}")
     connection.send(outcome)
 
 
@@ -61,8 +67,8 @@ def _outcome(process: KillableProcess, limit_s: float) -> Outcome[Any]:
     allowed_s, heard = START_S, time.monotonic()
     while time.monotonic() < heard + allowed_s:
         if process.poll(POLL_S):
-            said = process.receive()
-            if said is not None:
-                return said  # type: ignore[no-any-return]
+            message = process.receive()
+            if message is not None:
+                return message  # type: ignore[no-any-return]
             allowed_s, heard = limit_s, time.monotonic()
-    return Outcome(None, f"{SILENT} for {allowed_s:g} s")
+    return Outcome(None, f"sent no heartbeat for {allowed_s:g} s", hung=True)

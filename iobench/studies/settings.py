@@ -13,8 +13,7 @@ from iobench.base.units import bytes_text, counted, seconds_text, three_digits
 from iobench.dataset.manifest import Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
-from iobench.host import cache
-from iobench.studies._apart import apart
+from iobench.host import page_cache
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions, cores
 from iobench.studies._claims import (
     all_of,
@@ -28,6 +27,7 @@ from iobench.studies._claims import (
 )
 from iobench.studies._combinations import BATCH, MANY, TABLE, train_unwatched, train_with_both
 from iobench.studies._references import MEMORY_SETTINGS
+from iobench.studies._subprocess import run_in_subprocess
 from iobench.studies._turns import Contender, Measurements, interleave
 
 SHARES = (10, 40, 70)  # per cent of the data
@@ -68,7 +68,7 @@ class SettingsStudy(Study):
             contenders |= _contenders(opener, options.device, share, count)
         found = interleave(contenders, turns, warmup=options.warmup, on_status=options.on_status)
         options.on_status(f"a background thread over {MANY} workers, {tried} epochs")
-        both = apart(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
+        both = run_in_subprocess(train_with_both, openers[SMALL], options.device, tried, limit_s=TOGETHER_LIMIT_S)
         figures = {
             "gpu": options.gpu,
             "epochs": count,
@@ -134,7 +134,7 @@ def _opener(options: StudyOptions, share: int) -> Opener:
     samples = _sizes(options)[0] * share // 100
     source = Synthetic(samples * COLUMNS, (COLUMNS,))
     manifest = prepare(source, ["npy"], data_dir=options.folder, name=f"settings-{samples}")[0]
-    cache.warm(manifest.files_of("npy"))
+    page_cache.warm(manifest.files_of("npy"))
     return manifest.opener("npy")
 
 

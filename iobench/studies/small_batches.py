@@ -8,7 +8,6 @@ from functools import partial
 
 from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.results import stats
-from iobench.studies._apart import apart
 from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions, cores, scratch
 from iobench.studies._claims import (
     against,
@@ -32,6 +31,7 @@ from iobench.studies._patches import (
     sizes_of,
 )
 from iobench.studies._references import IO_BOTTLENECK
+from iobench.studies._subprocess import run_in_subprocess
 from iobench.studies._turns import Measurements, interleave, together
 
 TWICE = 2.0  # "much better" begins here
@@ -64,7 +64,7 @@ class SmallBatchesStudy(Study):
             found = interleave(contenders, warmup=options.warmup, on_status=options.on_status)
         options.on_status("reading HDF5 in forked workers that share one handle")
         both = openers["hdf5"], openers["npy"]
-        forks = apart(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
+        forks = run_in_subprocess(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
         return together(
             [found],
             f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)} and {counted(cores(), 'core')}",

@@ -19,12 +19,12 @@ from iobench.base.units import GIB, bytes_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS, prepare
 from iobench.dataset.sources import Synthetic
-from iobench.host import cache
-from iobench.studies._apart import apart
+from iobench.host import page_cache
 from iobench.studies._base import HOLDS, UNKNOWN, Answer, Study, StudyOptions, scratch
 from iobench.studies._claims import EPOCH_S, all_of, claimed_equal, claimed_faster, if_large_enough
 from iobench.studies._limited import memory_group
 from iobench.studies._references import IO_EVALUATION
+from iobench.studies._subprocess import run_in_subprocess
 from iobench.studies._turns import Measurements, together
 from iobench.studies._volumes import LOADERS, HowLong, at, rounds, rounds_within
 
@@ -98,7 +98,7 @@ def _sizes(options: StudyOptions) -> tuple[int, ...]:
     if options.quick:
         return QUICK
     room = shutil.disk_usage(options.folder).free * DISK_SHARE / len(DEFAULT_FORMATS)
-    most = min(room, cache.free_memory() * MEMORY_SHARE) / ITEM_BYTES
+    most = min(room, page_cache.free_memory() * MEMORY_SHARE) / ITEM_BYTES
     return tuple(size for size in PUBLISHED if size <= max(most, PUBLISHED[0]))
 
 
@@ -138,9 +138,9 @@ def _limited(options: StudyOptions, group: Path, share: float) -> Measurements:
         _prepared(options, size, variants) as manifest,
     ):
         # or pages would stay that count elsewhere
-        cache.evict([file for variant in variants for file in manifest.files_of(variant)])
+        page_cache.evict([file for variant in variants for file in manifest.files_of(variant)])
         arguments = (group, rehearsal.root, manifest.root, options.device, _of_limit(share))
-        outcome = apart(rounds_within, *arguments, limit_s=LIMITED_S)
+        outcome = run_in_subprocess(rounds_within, *arguments, limit_s=LIMITED_S)
     if outcome.value is None:
         raise LoaderFailed(f"under a memory limit of {bytes_text(limit)} the process {outcome.failure}")
     return outcome.value

@@ -1,6 +1,6 @@
-"""Sources made to hurt, from a seed: what `iobench prepare --source` must refuse in one clear line, or read.
+"""Hostile sources, made from a seed: `iobench prepare --source` refuses each in one clear line, or reads it.
 
-`attack(seed, count)` makes and opens that many and returns how many it tried and what went wrong with which.
+`attack(seed, count)` makes and opens `count` sources, and returns their number and a line for each failure.
 """
 
 import io
@@ -28,18 +28,18 @@ from iobench.dataset.sources import checked, open_source
 
 NASTY = ["\x1b[31mred", "a\nb", "[bold]x[/]", "[/]", ":dog:", "\u202egnp.exe", "\r", "\x9b2J", "x" * 300, "ü"]
 MAX_LINE = 1500
-READ = "read"  # a maker says so where its source is odd, but sound
+READ = "read"  # verdict of makers whose source is unusual but valid
 
 
 def attack(seed, count, makers=None):
-    """(tried, bad): how many sources were opened and read, and a line for each that was not handled well."""
+    """Return the number of sources opened and read, and a line for each that was handled wrongly."""
     rng = random.Random(seed)
     chosen = list(MAKERS if makers is None else makers)
     bad = []
     for number in range(count):
         make = chosen[number % len(chosen)]
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of those that write what nobody should
+            warnings.simplefilter("ignore")  # of libraries that write invalid files here
             path, verdict = make(rng, Path(folder))
             if problem := judge(path, verdict, Path(folder)):
                 bad.append(f"seed {seed}, source {number} ({make.__name__}): {problem}")
@@ -47,21 +47,21 @@ def attack(seed, count, makers=None):
 
 
 def judge(path, verdict, folder):
-    """What is wrong with how a source is handled, or None. `verdict`: "refuse", "read", or "either"."""
+    """Return how a source is handled wrongly, or None. `verdict`: "refuse", "read", or "either"."""
     try:
         read_all(path)
     except SourceError as error:
         line = printable(str(error))
-        if not str(error).startswith("--source") or not 20 < len(line) < MAX_LINE:
+        if not error.path or "/proc/self/fd" in line or not 20 < len(line) < MAX_LINE:
             return f"refused with {line[:200]!r}"
-        found = "refuse"
-    except Exception as error:  # noqa: BLE001 - whatever comes out is what this looks for
+        result = "refuse"
+    except Exception as error:  # noqa: BLE001 - any other error is a failure
         return f"{type(error).__name__}: {printable(str(error))[:200]}"
     else:
-        found = READ
+        result = READ
     if (folder / "sprung").exists():
-        return "something in it was run"
-    return None if verdict in (found, "either") else f"expected to {verdict} it, found {found}"
+        return "code in it was executed"
+    return None if verdict in (result, "either") else f"expected {verdict}, found {result}"
 
 
 def read_all(path):
@@ -79,7 +79,7 @@ def read_all(path):
 
 
 class Trap:
-    """Makes a file when it is unpickled."""
+    """Creates a file when it is unpickled."""
 
     def __init__(self, path):
         self.path = path
@@ -89,7 +89,7 @@ class Trap:
 
 
 def mutated(rng, data):
-    """The bytes with some of them changed, cut, or moved."""
+    """Return the bytes with some of them changed, cut or moved."""
     data = bytearray(data)
     for _ in range(rng.choice([1, 1, 2, 4, 16])):
         at = rng.randrange(len(data))
@@ -105,7 +105,7 @@ def mutated(rng, data):
 
 
 def npy_bytes(header, data=b"", version=1):
-    """A .npy file with any text as its header."""
+    """Return a .npy file with any text as its header."""
     text = header if isinstance(header, bytes) else header.encode("latin1")
     size = struct.pack("<H" if version == 1 else "<I", len(text))
     return b"\x93NUMPY" + bytes([version, 0]) + size + text + data
@@ -168,7 +168,7 @@ def npy_mutated(rng, folder):
 
 
 def npy_long_header(rng, folder):
-    """A header of up to 4 GiB is announced, in a sparse file that has as much."""
+    """Announce a header of up to 4 GiB in a sparse file of that size."""
     with open(folder / "a.npy", "wb") as file:
         file.write(b"\x93NUMPY\x02\x00" + struct.pack("<I", rng.choice([1 << 20, 0xFFFF_FFFF])))
         file.truncate(5 << 30)
@@ -176,7 +176,7 @@ def npy_long_header(rng, folder):
 
 
 def npy_one_huge_sample(rng, folder):
-    """A sparse file as large as its header says, all of it one sample."""
+    """Write a sparse file of the size in its header, all of it one sample."""
     size = rng.choice([200 << 20, 8 << 30, 1 << 40])
     order = rng.choice(["True", "False"])
     head = npy_bytes(array_header("'|u1'", f"(1, {size})", order))
@@ -210,7 +210,7 @@ def npy_odd_bools(rng, folder):
 
 @lru_cache
 def deflated(head, zeros, window):
-    """Some bytes and very many zeros, packed."""
+    """Return some bytes and very many zeros, compressed."""
     packed = zlib.compressobj(1, zlib.DEFLATED, window)
     first = packed.compress(head) + packed.flush(zlib.Z_FULL_FLUSH)
     piece = packed.compress(bytes(1 << 24)) + packed.flush(
@@ -290,7 +290,7 @@ def npz_pickle(rng, folder):
 
 
 def npz_bomb(rng, folder):
-    """Zeros that unpack to a hundred times and more what is stored, behind forged sizes."""
+    """Write zeros that unpack to over a hundred times the stored size, behind forged sizes."""
     head = npy_bytes(array_header("'|u1'", "(1, 268435456)"))
     body = deflated(head, 1 << 28, -15)
     size = rng.choice([len(head) + (1 << 28), len(head) + (1 << 20), 0xFFFF_FF00])
@@ -460,7 +460,7 @@ def hdf5_group_in_itself(rng, folder):
 
 
 def hdf5_chunk_bomb(rng, folder):
-    """A chunk of a kilobyte whose deflate stream has no end to speak of."""
+    """Write a chunk of a kilobyte whose deflate stream is almost endless."""
     bomb = deflated(b"", 3 << 30, 15)
     with h5py.File(folder / "a.h5", "w") as file:
         dataset = file.create_dataset("x", (1024,), "u1", chunks=(1024,), compression="gzip")
@@ -505,7 +505,7 @@ def chunk(kind, data):
 
 
 def png(width, height, depth=1, colour=0):
-    """A PNG with this header, of nothing but zeros."""
+    """Return a PNG of zeros with this header."""
     packed = zlib.compressobj(9)
     row = bytes(1 + -(-width * depth * {0: 1, 2: 3, 6: 4}[colour] // 8))
     rows = min(height, (1 << 25) // len(row))
@@ -520,7 +520,7 @@ def image_bomb(rng, folder):
 
 
 def image_thin(rng, folder):
-    """Few pixels, that would be very many once the shorter side is as long as that of a sample."""
+    """Write few pixels that become very many once the shorter side is resized to a sample's."""
     return labelled(folder, "a.png", png(1, 30_000_000)), "refuse"
 
 
@@ -540,14 +540,14 @@ def image_of_another_kind(rng, folder):
 
 
 def image_scans(rng, folder):
-    """A progressive JPEG that starts thousands of scans."""
+    """Write a progressive JPEG with thousands of scans."""
     whole = picture(rng, "JPEG", progressive=True)
     at = whole.rindex(b"\xff\xda")
     return labelled(folder, "a.jpg", whole[:at] + whole[at:-2] * 3000 + whole[-2:]), "refuse"
 
 
 def image_tiles(rng, folder):
-    """A TIFF of 16 pixels in one tile of gigabytes."""
+    """Write a TIFF of 16 pixels in one tile of gigabytes."""
     entries = [(256, 4, 4), (257, 4, 4), (258, 3, 8), (259, 3, 8), (262, 3, 1), (277, 3, 1)]
     entries += [(322, 4, 60_000), (323, 4, 60_000), (324, 4, 200), (325, 4, 50)]
     table = b"".join(struct.pack("<2H2I", tag, kind, 1, value) for tag, kind, value in entries)
@@ -574,7 +574,7 @@ def image_places(rng, folder):
 
 
 def image_names(rng, folder):
-    """Sound pictures with names that are no text, and behind links."""
+    """Write valid images with names that are not text, and behind links."""
     path = labelled(folder, "a.png", picture(rng, "PNG"))
     with open(os.fsencode(path / "cat") + b"/\xff\x1b[31m\n.png", "wb") as file:
         file.write(picture(rng, "PNG"))
@@ -584,7 +584,7 @@ def image_names(rng, folder):
     return path, READ
 
 
-# Whatever has a name
+# Files of special types
 
 
 def special_file(rng, folder):
