@@ -194,7 +194,7 @@ def test_without_its_library_the_error_has_the_pip_command(package, images, monk
     monkeypatch.setattr(iobench_tape.Tape, "modules", ("numpy", "no_such_library"))
     with pytest.raises(MissingDependency, check=kind("missing-dependency")) as error:
         loaders.parse("tape")
-    assert error.value.hint == "pip install no_such_library"
+    assert error.value.hint.split() == ["pip", "install", "no_such_library"]
     assert {one["name"]: one["usable"] for one in loaders.describe()}["tape"] == str(error.value)
     monkeypatch.setattr(iobench_tape.Tape, "extra", "tapes")
     with pytest.raises(
@@ -226,7 +226,7 @@ def test_all_means_the_installed_loaders_that_read_the_formats(package, images, 
         note.values["reason"]: note.message for note in notes if re.search("clip|loop", note.message)
     }
     assert by_reason.keys() == {"missing-dependency", "reads-nothing"}
-    assert "pip install no_such_library" in by_reason["missing-dependency"]
+    assert by_reason["missing-dependency"].endswith(" no_such_library")
     assert "loop" in by_reason["reads-nothing"]
     assert not any("tape" in note.message for note in notes)
 

@@ -84,7 +84,7 @@ def test_a_built_in_name_is_refused_with_both_origins(add, tmp_path):
         formats.get("npy")
     assert str(error.value) == usable("npy")
     assert "iobench" in error.value.found
-    assert "other-formats (other_formats:Npy)" in error.value.found
+    assert "(other_formats:Npy)" in error.value.found
     assert formats.get("hdf5").name == "hdf5"
 
 
@@ -130,7 +130,7 @@ def test_a_broken_package_is_reported_with_the_reason_and_affects_no_other(add, 
     add("raw", "other_formats:Raw", other_formats=source)
     with pytest.raises(BrokenPlugin, check=kind(name)) as error:
         formats.get("raw")
-    assert "other-formats (other_formats:Raw)" in error.value.problem
+    assert "(other_formats:Raw)" in error.value.problem
     assert reason in f"{error.value.expected} {error.value.found}"
     assert "\n" not in str(error.value)
     assert usable("raw") == str(error.value)

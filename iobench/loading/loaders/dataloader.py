@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.dataset.manifest import Opener
 from iobench.formats import Convert, Reader, Rows, TimingWrapper, option
 from iobench.host import interrupts
@@ -163,7 +161,10 @@ class DataLoaderEpochs(Epochs):
         self._start_method = None if job.opener.format.forkable or not loader.num_workers else "spawn"
         if self._start_method and loader.start_method == "fork":
             raise InvalidSettings(
-                f"dataloader: start_method=fork: {job.opener.format.name} must not be forked; use spawn"
+                f"dataloader: format {job.opener.format.name} does not survive a fork",
+                kind="fork-unsafe",
+                found="start_method=fork",
+                hint="use start_method=spawn",
             )
         usual = SampleDataset if loader.fetch == "sample" else BatchDataset
         self._dataset = dataset or usual(job.opener)
