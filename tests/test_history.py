@@ -1,4 +1,4 @@
-"""Earlier runs: listed, shown, deleted, exported."""
+"""Past runs: listed, shown, deleted, exported."""
 
 import csv
 import dataclasses
@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from kinds import complaint_kind, kind
 from record_cases import a_record, profiled, rounds_of
 
-from iobench.base.errors import (
-    MissingDependency,
-    RecordError,
-)
+from iobench.base.errors import MissingDependency, RecordError
 from iobench.results import history, record
 
 STEADY = [1000, 1010, 990, 1005, 995]
@@ -34,34 +32,38 @@ def write(root, name, records):
 def test_runs_are_listed_the_newest_first(root):
     newer, older = history.past(root)
     assert (newer.name, newer.cases, newer.rounds, newer.dataset) == ("second", 2, 5, "d")
-    assert newer.verdict.startswith("Fastest: npy · native, 2.00 ×")
-    assert (newer.brief, older.brief) == ("fastest: npy · native", "npy · native alone")
+    assert (newer.outcome, older.outcome) == ("fastest", "single-case")
+    assert all("npy · native" in text for text in (newer.verdict, newer.brief, older.brief))
     assert (older.name, older.cases, older.device, older.cache) == ("first", 1, "cpu", "warm")
     assert history.newest(root).name == "second.jsonl"
 
 
 def test_a_folder_without_runs_has_none(tmp_path):
     assert history.past(tmp_path) == []
-    with pytest.raises(RecordError, match=r"no runs in .*make one with 'iobench run'"):
+    with pytest.raises(RecordError, check=kind("no-runs", path=tmp_path / "results")) as caught:
         history.newest(tmp_path)
+    assert "iobench run" in caught.value.hint
 
 
-def test_a_folder_that_cannot_be_looked_into_is_one_line():
-    with pytest.raises(RecordError, match="File name too long; name another --data-dir"):
+def test_a_folder_that_cannot_be_listed_is_an_error():
+    with pytest.raises(RecordError, check=kind("not-readable")) as caught:
         history.past(Path("x/" * 3000))
+    assert "--data-dir" in caught.value.hint
 
 
 def test_a_file_that_cannot_be_read_is_listed_with_its_problem(root):
     (root / "results" / "broken.jsonl").write_text("hello\n")
     broken = next(past for past in history.past(root) if past.problem)
-    assert (broken.name, broken.cases) == ("broken", 0)
+    assert (broken.name, broken.cases, broken.problem.kind) == ("broken", 0, "not-a-record")
 
 
 def test_a_run_is_found_by_name_by_file_name_and_by_path(root):
     path = root / "results" / "first.jsonl"
     assert {history.find(root, name) for name in ("first", "first.jsonl", str(path))} == {path}
-    with pytest.raises(RecordError, match=r"no run 'third'.*'iobench runs' lists them"):
+    with pytest.raises(RecordError, check=kind("unknown-run")) as caught:
         history.find(root, "third")
+    assert "third" in caught.value.problem
+    assert "iobench runs" in caught.value.hint
 
 
 def test_deleting_removes_records_and_traces_and_nothing_else(root):
@@ -77,10 +79,10 @@ def test_deleting_removes_records_and_traces_and_nothing_else(root):
     assert (results / "first-2.traces" / "npy.json").read_text() == "mine"
 
 
-def test_what_holds_no_records_is_not_deleted(root):
+def test_a_file_without_records_is_not_deleted(root):
     path = root / "results" / "notes.jsonl"
     path.write_text("mine\n")
-    with pytest.raises(RecordError):
+    with pytest.raises(RecordError, check=kind("not-a-record", path=path)):
         history.delete(path)
     assert path.read_text() == "mine\n"
 
@@ -102,43 +104,48 @@ def test_parquet_holds_the_same_as_csv(root, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet")
     records = [*record.read(root / "results" / "first.jsonl")[0], profiled(a_record(5), {"read": 1.0})]
     history.export(records, tmp_path / "t.parquet")
-    found = parquet.read_table(tmp_path / "t.parquet").to_pylist()
-    assert [row["bytes_per_s"] for row in found] == [one.bytes_per_s for one in records]
-    assert [row["timing_stages_read"] for row in found] == [None] * 5 + [1.0]
+    rows = parquet.read_table(tmp_path / "t.parquet").to_pylist()
+    assert [row["bytes_per_s"] for row in rows] == [one.bytes_per_s for one in records]
+    assert [row["timing_stages_read"] for row in rows] == [None] * 5 + [1.0]
 
 
 def test_a_table_overwrites_nothing(root, tmp_path):
     (tmp_path / "t.csv").write_text("mine")
-    with pytest.raises(RecordError, match="is there already"):
+    with pytest.raises(RecordError, check=kind("exists", path=tmp_path / "t.csv")):
         history.export(rounds_of(STEADY), tmp_path / "t.csv")
     assert (tmp_path / "t.csv").read_text() == "mine"
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("t.xlsx", r"\.csv or \.parquet"), ("no/t.csv", "cannot be written")]
-)
-def test_a_table_that_cannot_be_is_refused(tmp_path, name, said):
-    with pytest.raises(RecordError, match=said):
+@pytest.mark.parametrize(("name", "problem"), [("t.xlsx", "unknown-suffix"), ("no/t.csv", "not-writable")])
+def test_a_table_that_cannot_be_written_is_refused(tmp_path, name, problem):
+    with pytest.raises(RecordError, check=kind(problem, path=tmp_path / name)):
         history.export(rounds_of(STEADY), tmp_path / name)
 
 
 def test_a_missing_library_is_named_with_the_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'iobench\[parquet\]'"):
+    with pytest.raises(
+        MissingDependency, check=kind("missing-dependency", hint="pip install 'iobench[parquet]'")
+    ):
         history.export(rounds_of(STEADY), tmp_path / "t.parquet")
 
 
-def test_the_command_lists_and_names_what_it_cannot_read(root, inside):
+def test_the_command_lists_runs_and_names_unreadable_files(root, inside):
     (root / "results" / "broken.jsonl").write_text("hello\n")
     done = inside("runs", "--data-dir", root)
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines()[:3]] == ["name", "second", "first"]
-    assert "left out: " in done.stderr
+    assert str(root / "results" / "broken.jsonl") in done.stderr
     listed = json.loads(inside("runs", "--data-dir", root, "--json").stdout)
-    assert {past["name"] for past in listed} == {"first", "second", "broken"}
+    assert {past["name"]: past["outcome"] for past in listed} == {
+        "first": "single-case",
+        "second": "fastest",
+        "broken": "",
+    }
+    assert [past["problem"]["kind"] for past in listed if past["problem"]] == ["not-a-record"]
 
 
-def test_a_word_without_end_leaves_room_for_the_others(root, inside):
+def test_very_long_names_leave_room_for_the_others(root, inside):
     odd = a_record(100)
     odd = dataclasses.replace(odd, case={**odd.case, "cache": "x" * 4000})
     write(root, "odd", [dataclasses.replace(odd, dataset=dataclasses.replace(odd.dataset, name="y" * 4000))])
@@ -146,7 +153,7 @@ def test_a_word_without_end_leaves_room_for_the_others(root, inside):
     assert {"odd", "second", "first"} <= {line.split()[0] for line in lines}
 
 
-def test_no_runs_say_how_to_make_one(tmp_path, inside):
+def test_without_runs_the_command_to_measure_one_is_shown(tmp_path, inside):
     done = inside("runs", "--data-dir", tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     assert "iobench run" in done.stderr
@@ -154,16 +161,18 @@ def test_no_runs_say_how_to_make_one(tmp_path, inside):
 
 def test_a_run_is_shown_as_it_was_printed(root, inside):
     done = inside("runs", "show", "second", "--data-dir", root)
-    assert "Fastest: npy · native" in done.stdout
     assert "batch 256" in done.stdout
-    found = json.loads(inside("runs", "--data-dir", root, "show", "second", "--json").stdout)
-    assert [case["label"] for case in found["contexts"][0]["cases"]] == ["npy · native", "lmdb · native"]
+    (context,) = json.loads(inside("runs", "--data-dir", root, "show", "second", "--json").stdout)["contexts"]
+    assert [case["label"] for case in context["cases"]] == ["npy · native", "lmdb · native"]
+    finding = context["findings"][0]
+    assert (finding["kind"], finding["values"]["fastest"]) == ("fastest", "npy · native")
+    assert finding["message"] in done.stdout
 
 
-def test_deleting_asks_and_without_anybody_there_needs_yes(root, inside):
+def test_deleting_without_a_terminal_needs_yes(root, inside):
     refused = inside("runs", "--data-dir", root, "delete", "first")
-    assert refused.returncode == 2
-    assert "give --yes" in refused.stderr
+    assert complaint_kind(refused, 2) == "needs-confirmation"
+    assert "--yes" in refused.stderr
     assert (root / "results" / "first.jsonl").exists()
     assert inside("runs", "--data-dir", root, "delete", "first", "--yes").returncode == 0
     assert not (root / "results" / "first.jsonl").exists()

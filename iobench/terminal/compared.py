@@ -1,4 +1,4 @@
-"""A comparison of runs → terminal, and a page that understands Markdown."""
+"""Tables of a comparison of runs, plain and in Markdown."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from rich.table import Table
 
 from iobench.base.text import printable
 from iobench.base.units import MIB, three_digits
-from iobench.results.compare import Compared
-from iobench.results.machine import Machine
+from iobench.results.compare import CaseComparison, CompareResult
+from iobench.results.machine_change import MachineChange
 from iobench.results.stats import Estimate
-from iobench.results.warnings import RunWarning
 from iobench.terminal.tables import plain_table
 
 TITLES = [
@@ -27,67 +26,49 @@ TITLES = [
 ]
 
 
-def compared_table(found: Compared) -> Table:
-    """One line per case and newer run."""
+def compared_table(result: CompareResult) -> Table:
+    """Return one row per case and newer run."""
     table = plain_table(*TITLES, left=2)
     for column in table.columns[TITLES.index("verdict") :]:
         column.justify = "left"
-    for cells in _cells(found):
+    for cells in _cells(result):
         table.add_row(*cells)
     return table
 
 
-def compared_markdown(found: Compared) -> str:
-    """The same for a page that understands Markdown."""
-    lines = [TITLES, ["---"] * 2 + ["---:"] * 6 + ["---"] * 3, *_cells(found)]
+def compared_markdown(result: CompareResult) -> str:
+    """Return the same table in Markdown, with its explanation below."""
+    lines = [TITLES, ["---"] * 2 + ["---:"] * 6 + ["---"] * 3, *_cells(result)]
     escaped = [[printable(cell).replace("|", "\\|") for cell in cells] for cells in lines]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped) + f"\n\n{compared_line(found)}"
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in escaped) + f"\n\n{compared_line(result)}"
 
 
-def compared_line(found: Compared) -> str:
-    """What the verdicts of a comparison mean."""
-    corrected = f"; {found.correction}" if found.correction else ""
-    least = f"below {found.smallest:.0%} nothing is called a difference"
-    machine = "Machine: its own limit, its processors' speed, and the part of them that others used"
-    held = (
-        " * The case follows its processors round by round, and the ratio is of MiB/s at one speed of them."
-        if any(line.paced for line in found.lines)
+def compared_line(result: CompareResult) -> str:
+    """Return the explanation of a comparison's columns and intervals."""
+    corrected = f"; {result.correction}" if result.correction else ""
+    least = f"differences below {result.min_difference:.0%} do not count"
+    machine = "Machine: change of its own limit, of its CPU speed, and of the background CPU"
+    adjusted = (
+        " * Rounds follow the CPU speed: the ratio is one at equal CPU speed."
+        if any(one.cpu_adjusted for one in result.cases)
         else ""
     )
-    return f"Ratios are new over {found.base}; {least}{corrected}. {machine}. {found.rests_on}{held}"
+    return f"Ratios are new over {result.base}; {least}{corrected}. {machine}. {result.basis_note}{adjusted}"
 
 
-def cannot_tell_lines(found: Compared) -> list[str]:
-    """Of which cases nobody can tell, and why: a line for each reason and newer run."""
-    doubted: dict[tuple[str, str], list[str]] = {}
-    for line in found.lines:
-        if line.because:
-            doubted.setdefault((line.new, line.because), []).append(line.case)
-    told = [
-        RunWarning("cannot tell", f"cannot tell how {new} differs, since {why}", cases)
-        for (new, why), cases in doubted.items()
-    ]
-    return [one.sentence for one in told]
-
-
-def _machine(machine: Machine, paced: bool) -> str:
-    """How the machine differed between the runs: its limit, how fast processors ran, what others used.
-
-    A star says that the ratio is held against the processors' speed.
-    """
-    change, shares, told = machine.limit_change, machine.others, list[str]()
-    if change is not None:
-        told.append(f"{machine.limit} {change.median:.2f} ×")
-    if machine.redefined is not None:
-        told.append(f"{machine.redefined} measured in another way since")
-    if machine.pace_change is not None:
-        told.append(f"processors {machine.pace_change:.2f} ×{'*' if paced else ''}")
+def _machine(machine: MachineChange, cpu_adjusted: bool) -> str:
+    """Return how the machine changed between the runs; a star marks a ratio at equal CPU speed."""
+    ratio, shares, texts = machine.limit_ratio, machine.background_cpu, list[str]()
+    if ratio is not None:
+        texts.append(f"{machine.limit} {ratio.median:.2f} ×")
+    if machine.cpu_speed_ratio is not None:
+        texts.append(f"CPU speed {machine.cpu_speed_ratio:.2f} ×{'*' if cpu_adjusted else ''}")
     if None not in shares:
-        told.append(f"others {shares[0]:.0%} → {shares[1]:.0%}")
-    return ", ".join(told)
+        texts.append(f"background CPU {shares[0]:.0%} → {shares[1]:.0%}")
+    return ", ".join(texts)
 
 
-def _cells(found: Compared) -> list[list[str]]:
+def _cells(result: CompareResult) -> list[list[str]]:
     return [
         [
             line.case,
@@ -96,12 +77,17 @@ def _cells(found: Compared) -> list[list[str]]:
             *_estimate_cells(line.new_bytes_per_s),
             f"{line.comparison.ratio.median:.3f}",
             _ratio_interval(line.comparison.ratio),
-            line.comparison.outcome,
-            _machine(line.machine, line.paced),
-            "; ".join([*(f"forced: {text}" for text in line.forced), *line.settings]),
+            line.verdict,
+            _machine(line.machine, line.cpu_adjusted),
+            _differences(line),
         ]
-        for line in found.lines
+        for line in result.cases
     ]
+
+
+def _differences(line: CaseComparison) -> str:
+    forced = (f"forced: {one.sentence}" for one in line.mismatches)
+    return "; ".join([*forced, *(one.sentence for one in line.settings)])
 
 
 def _estimate_cells(estimate: Estimate) -> tuple[str, str]:

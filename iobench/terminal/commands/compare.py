@@ -10,78 +10,81 @@ import typer
 from iobench.base.errors import (
     InvalidSettings,
 )
-from iobench.results.stats import ENOUGH
+from iobench.results.stats import ENOUGH_ROUNDS
 from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, parse_percent, words_of
 from iobench.terminal.commands._records import records_of
 
 if TYPE_CHECKING:
-    from iobench.results.compare import Compared
+    from iobench.results.compare import CompareResult
     from iobench.results.record import Record
 
 
-MEASURE_AGAIN = "measure both again, one after the other, with nothing else at work"
-CANNOT_TELL_CODE = 3  # of a gate, where the machine is in the way
+INCONCLUSIVE_CODE = 3  # exit code of --fail-on if the machine changed between the runs
 
 
 def compare(
     base: Annotated[
-        str, typer.Argument(help="A file of records, or the name of an earlier run; or several, with commas.")
+        str, typer.Argument(help="Run to compare with: a name or a file of records; several with commas.")
     ],
-    new: Annotated[list[str], typer.Argument(help="Runs to compare with it, named likewise; one or more.")],
+    new: Annotated[list[str], typer.Argument(help="Newer runs, one or more.")],
     min_difference: MinDifference = "5%",
     fail_on: Annotated[
         str | None,
         typer.Option(
-            help="With slower:5%, exit 1 where a case is slower by that much, 3 where nobody can tell.",
+            help="slower:5% exits with 1 if a case is 5% slower, 3 if inconclusive.",
             show_default=False,
         ),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Compare although the runs were not measured alike.")
+        bool, typer.Option("--force", help="Compare runs that were measured differently.")
     ] = False,
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
 ) -> None:
-    """Compare runs with an earlier one, case by case."""
+    """Compare newer runs with an earlier one, case by case."""
     from iobench.results import compare as comparing
-    from iobench.results.warnings import OF_THE_MACHINE, warnings_of
+    from iobench.results.warnings import MACHINE_KINDS, warnings_of
     from iobench.terminal import compared, display
 
     allowed = _allowed(fail_on)
     if as_json and markdown:
-        raise InvalidSettings("--json and --markdown: choose one")
+        raise InvalidSettings("--json with --markdown", kind="conflicting-options", hint="give one of them")
     base_records, newer = _records(data_dir, base), {name: _records(data_dir, name) for name in new}
     names = {_stems(name): records for name, records in newer.items()}
     named = names if len(names) == len(newer) else newer
     smallest = parse_percent("--min-difference", min_difference)
-    found = comparing.compare(base_records, named, base_name=_stems(base), smallest=smallest, force=force)
+    result = comparing.compare(
+        base_records, named, base_name=_stems(base), min_difference=smallest, force=force
+    )
     if as_json:
-        display.as_json(found.as_dict())
+        display.as_json(result.as_dict())
     elif markdown:
-        display.result(*compared.compared_markdown(found).split("\n"))
+        display.result(*compared.compared_markdown(result).split("\n"))
     else:
-        display.result(compared.compared_table(found), "", compared.compared_line(found))
-    for sentence in found.missing if allowed is None else ():
-        display.note(sentence)
-    for name, records in {found.base: base_records, **named}.items():
+        display.result(compared.compared_table(result), "", compared.compared_line(result))
+    for one in result.unmatched if allowed is None else ():
+        display.note(one.sentence)
+    for name, records in {result.base: base_records, **named}.items():
         for warning in warnings_of(records):
-            if warning.kind in OF_THE_MACHINE:
-                display.note(f"warning: {name}: {warning.sentence}")
-    for sentence in compared.cannot_tell_lines(found):
-        display.note(f"warning: {sentence}; {MEASURE_AGAIN}")
-    if min(min(line.rounds) for line in found.lines) < ENOUGH:
+            if warning.kind in MACHINE_KINDS:
+                display.note(f"warning[{warning.kind}]: {name}: {warning.sentence}")
+    for warning in result.machine_warnings:
+        display.note(f"warning[{warning.kind}]: {warning.sentence}")
+    if min(min(one.rounds) for one in result.cases) < ENOUGH_ROUNDS:
         display.note(
-            f"warning: fewer than {ENOUGH} rounds make no sure interval; "
-            f"measure with --rounds {ENOUGH} or more"
+            f"warning[few-rounds]: intervals need {ENOUGH_ROUNDS} rounds or more; "
+            f"measure with --rounds {ENOUGH_ROUNDS}"
         )
     if allowed is not None:
-        judged = comparing.compare(base_records, named, base_name=found.base, smallest=allowed, force=True)
+        judged = comparing.compare(
+            base_records, named, base_name=result.base, min_difference=allowed, force=True
+        )
         _judge(judged, str(fail_on))
 
 
 def _records(data_dir: Path, name: str) -> list[Record]:
-    """The records of a side: of one file, or of several with commas."""
+    """Return the records of one side: one run, or several separated by commas."""
     from iobench.results import history
 
     names = [name] if Path(name).is_file() else words_of(name)
@@ -97,35 +100,16 @@ def _allowed(fail_on: str | None) -> float | None:
         return None
     word, _, size = fail_on.partition(":")
     if word != "slower":
-        raise InvalidSettings(f"--fail-on {fail_on!r}: write it like slower:5%")
+        raise InvalidSettings("--fail-on", kind="invalid-value", expected="slower:5%", found=repr(fail_on))
     return parse_percent("--fail-on", size)
 
 
-def _judge(judged: Compared, gate: str) -> None:
-    """Exit where a gate stays shut: 1 where a case got slower, 3 where the machine hides if one did."""
+def _judge(judged: CompareResult, gate: str) -> None:
+    """Exit with 1 if a case got slower, with 3 if the machine changed too much to say."""
     from iobench.terminal import display
-    from iobench.terminal.compared import cannot_tell_lines
 
-    for complaints, code in ((_complaints(judged), 1), (cannot_tell_lines(judged), CANNOT_TELL_CODE)):
+    for complaints, code in ((judged.complaints, 1), (judged.machine_warnings, INCONCLUSIVE_CODE)):
         for complaint in complaints:
-            display.note(f"iobench: --fail-on {gate}: {complaint}")
+            display.note(f"iobench: error[{complaint.kind}]: --fail-on {gate}: {complaint.sentence}")
         if complaints:
             raise typer.Exit(code)
-
-
-def _complaints(judged: Compared) -> list[str]:
-    """Cases that got slower, that too few rounds leave open, or that are gone."""
-    slower = [
-        f"{line.case} in {line.new} is slower, it takes {1 / line.comparison.ratio.median:.2f} × as long"
-        for line in judged.lines
-        if line.comparison.outcome == "slower"
-    ]
-    open_ = [
-        f"{line.case} in {line.new}: too few rounds to tell; measure with --rounds 5 or more"
-        for line in judged.lines
-        if min(line.rounds) < ENOUGH and line.comparison.outcome != "slower"
-    ]
-    gone = [
-        f"{sentence}: it is gone" for sentence in judged.missing if sentence.endswith(f"in {judged.base}")
-    ]
-    return slower + open_ + gone

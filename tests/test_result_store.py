@@ -1,11 +1,10 @@
 import os
 
 import pytest
+from kinds import kind
 
 from iobench import studies
-from iobench.base.errors import (
-    RecordError,
-)
+from iobench.base.errors import RecordError
 from iobench.recommendation import result as recommendations
 from iobench.studies import Measurements
 
@@ -13,16 +12,17 @@ RESULT = studies.Result("x", "s", "a", Measurements({}), [], {"cpu": "Z80"}, "20
 
 
 @pytest.mark.parametrize("past", [studies.past, recommendations.past])
-def test_results_that_cannot_be_listed_are_an_error_of_one_line(past, tmp_path):
+def test_results_that_cannot_be_listed_are_an_error(past, tmp_path):
     (tmp_path / "results").mkdir()
     for suffix in ("study", "recommendation"):
         loop = tmp_path / "results" / f"x.{suffix}.json"
         loop.symlink_to(loop)
-    with pytest.raises(RecordError, match="name another --data-dir"):
+    with pytest.raises(RecordError, check=kind("not-readable")) as caught:
         past(tmp_path)
+    assert "--data-dir" in caught.value.hint
 
 
-def test_an_answer_is_kept_whole_or_not_at_all(monkeypatch, tmp_path):
+def test_a_result_is_saved_atomically(monkeypatch, tmp_path):
     path = studies.save(RESULT, tmp_path)
     before = path.read_bytes()
 
@@ -30,7 +30,16 @@ def test_an_answer_is_kept_whole_or_not_at_all(monkeypatch, tmp_path):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(RecordError, match="cannot be written: No space left on device"):
+    with pytest.raises(RecordError, check=kind("not-writable", path=path)):
         studies.save(RESULT, tmp_path)
     assert [*path.parent.iterdir()] == [path]
     assert path.read_bytes() == before
+
+
+def test_a_file_that_holds_no_result_is_an_error_beside_the_others(tmp_path):
+    path = studies.save(RESULT, tmp_path)
+    broken = path.with_name("x-broken.study.json")
+    broken.write_text("{}")
+    results, (problem,) = studies.past(tmp_path)
+    assert [one.name for one in results] == ["x"]
+    assert (problem.kind, problem.path) == ("not-a-result", str(broken))

@@ -1,0 +1,228 @@
+"""Two runs of a case differ only where the machine does not explain the difference."""
+
+import dataclasses
+import math
+import random
+import statistics
+
+import pytest
+from record_cases import MIB, rounds_of
+
+from iobench.base import thresholds
+from iobench.results.cpu_covariate import fit_cpu_covariate
+from iobench.results.parts import BackgroundPart, LimitPart
+from iobench.results.run_comparison import MACHINE_CHANGED, compare_runs, ratio_of_runs
+
+STEADY = [1000, 1010, 990, 1005, 995] * 3
+QUIET, BUSY = BackgroundPart(processors=0.02), BackgroundPart(processors=0.5)
+
+
+def run(factor=1.0, limits=(10_000, 10_050, 9_950), background=None, speeds=STEADY):
+    """Return rounds at a multiple of the usual speed, with samples of the limit and background load."""
+    made = rounds_of([speed * factor for speed in speeds])
+    now = [limits[n * len(limits) // len(made)] * MIB for n in range(len(made))]
+    best = max(limits) * MIB
+    looks = [LimitPart(name="page cache", bytes_per_s=best, now_bytes_per_s=look) for look in now]
+    each = background or [QUIET] * len(made)
+    return [
+        dataclasses.replace(record, limit=look, background=part)
+        for record, look, part in zip(made, looks, each, strict=True)
+    ]
+
+
+def outcome(base, new):
+    return compare_runs(base, new, 0.05).comparison.outcome
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1, "equivalent"), (0.85, "slower"), (1.2, "faster")])
+def test_on_an_unchanged_machine_a_difference_counts(factor, expected):
+    assert outcome(run(), run(factor)) == expected
+
+
+def test_identical_commands_on_a_slower_machine_are_not_different():
+    base, new = run(), run(0.25, limits=(2500, 2600, 2450))
+    result = compare_runs(base, new, 0.05)
+    assert result.comparison.outcome == MACHINE_CHANGED
+    assert result.comparison.ratio.median == pytest.approx(0.25)
+    assert result.machine.limit_ratio.median == pytest.approx(0.25, rel=0.05)
+    assert result.doubt.kind == "limit-changed"
+    assert result.doubt.values == {"limit": "page cache", "limit_ratio": result.machine.limit_ratio.median}
+    assert outcome(new, base) == MACHINE_CHANGED
+
+
+def test_a_case_that_slows_down_more_than_its_machine_is_slower():
+    assert outcome(run(), run(0.3, limits=(8000, 8100, 7900))) == "slower"
+
+
+def test_an_unchanged_speed_on_a_changed_machine_is_not_equivalent():
+    assert outcome(run(), run(1, limits=(2500, 2600, 2450))) == MACHINE_CHANGED
+
+
+def test_scattered_limits_do_not_count_as_a_change():
+    assert outcome(run(limits=(9000, 12_000, 10_000)), run(0.85, limits=(8500, 11_500, 10_100))) == "slower"
+
+
+def test_background_load_in_most_rounds_leaves_no_verdict():
+    result = compare_runs(run(), run(0.7, background=[QUIET] * 3 + [BUSY] * 12), 0.05)
+    assert result.comparison.outcome == MACHINE_CHANGED
+    assert result.doubt.kind == "background-load"
+    assert result.doubt.values == {"quiet_rounds_base": 15, "quiet_rounds_new": 3}
+    assert result.machine.quiet_rounds == (15, 3)
+
+
+def test_background_load_from_the_middle_on_leaves_the_rounds_before():
+    speeds = [*STEADY[:8], *(speed * 0.5 for speed in STEADY[8:])]
+    disturbed = run(speeds=speeds, background=[QUIET] * 8 + [BUSY] * 7)
+    assert outcome(run(), disturbed) == "equivalent"
+    assert outcome(run(), [dataclasses.replace(r, background=None) for r in disturbed]) != "equivalent"
+    slower = run(0.85, speeds=speeds, background=[QUIET] * 8 + [BUSY] * 7)
+    assert outcome(run(), slower) == "slower"
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        {"steal": 2 * thresholds.STEAL},
+        {"disk_bytes_per_s": 2 * thresholds.BACKGROUND_DISK_BYTES_PER_S},
+        {"memory_stalled": 2 * thresholds.MEMORY_STALLED},
+    ],
+)
+def test_each_sign_of_background_load_counts(sign):
+    assert outcome(run(), run(0.7, background=[BackgroundPart(**sign)] * 15)) == MACHINE_CHANGED
+
+
+def at_pace(records, pace):
+    return [
+        dataclasses.replace(
+            r, processor=dataclasses.replace(r.processor, cpu_speed_per_s=pace * (1 + r.round / 2000))
+        )
+        for r in records
+    ]
+
+
+def test_slower_processors_may_explain_a_difference():
+    result = compare_runs(at_pace(run(), 5000), at_pace(run(0.7), 3500), 0.05)
+    assert result.comparison.outcome == MACHINE_CHANGED
+    assert result.doubt.kind == "cpu-speed-changed"
+    assert result.doubt.values["cpu_speed_ratio"] == pytest.approx(0.7)
+    assert outcome(at_pace(run(), 5000), at_pace(run(0.7), 5000)) == "slower"
+    assert outcome(at_pace(run(), 5000), at_pace(run(0.5), 3500)) == "slower"
+    assert outcome(at_pace(run(), 5000), run(0.7)) == "slower"  # not measured
+
+
+def following(paces, times=1.0):
+    """Return a run whose rounds follow these CPU speeds, apart from the scatter of STEADY."""
+    rounds = run(times, speeds=[speed * pace / 5000 for speed, pace in zip(STEADY, paces, strict=False)])
+    return [
+        dataclasses.replace(one, processor=dataclasses.replace(one.processor, cpu_speed_per_s=pace))
+        for one, pace in zip(rounds, paces, strict=True)
+    ]
+
+
+MOSTLY_FAST = [5000] * 10 + [2600] * 5
+MOSTLY_SLOW = [2600] * 9 + [5000] * 6
+FAST_TO_SLOW = [5000] * 7 + [3800] + [2600] * 7
+SLOW_TO_FAST = FAST_TO_SLOW[::-1]
+
+
+def test_rounds_that_follow_the_cpu_speed_are_adjusted_for_it():
+    same = compare_runs(following(FAST_TO_SLOW), following(SLOW_TO_FAST), 0.05)
+    assert same.cpu_adjusted
+    assert same.comparison.outcome == "equivalent"
+    assert outcome(following(FAST_TO_SLOW), following(SLOW_TO_FAST, 0.88)) == "slower"
+    assert outcome(following(SLOW_TO_FAST), following(FAST_TO_SLOW, 1.15)) == "faster"
+
+
+def test_a_cpu_speed_that_differs_between_the_runs_widens_the_interval():
+    """The uncertainty of the power counts as far as the CPU speeds differ."""
+    same = compare_runs(following(MOSTLY_FAST), following(MOSTLY_SLOW), 0.05)
+    assert same.cpu_adjusted
+    assert same.comparison.outcome == "inconclusive"
+    assert same.comparison.ratio.low < 0.9 < 0.99 < same.comparison.ratio.median < 1.01
+    assert outcome(following(MOSTLY_FAST), following(MOSTLY_SLOW, 0.88)) == "inconclusive"
+    assert outcome(following(MOSTLY_FAST), following(MOSTLY_SLOW, 0.6)) == "slower"
+    assert outcome(following(MOSTLY_SLOW), following(MOSTLY_FAST, 1.6)) == "faster"
+
+
+def test_rounds_may_follow_the_cpu_speed_by_another_power():
+    def at_power(paces, power):
+        return [
+            dataclasses.replace(r, timing=dataclasses.replace(r.timing, epochs_s=r.timing.epochs_s * factor))
+            for r, factor in zip(
+                following(paces), [(5000 / pace) ** (power - 1) for pace in paces], strict=True
+            )
+        ]
+
+    result = fit_cpu_covariate([at_power(FAST_TO_SLOW, 1.4), at_power(SLOW_TO_FAST, 1.4)])
+    assert result.power == pytest.approx(1.4, abs=0.05)
+    assert outcome(at_power(FAST_TO_SLOW, 1.4), at_power(SLOW_TO_FAST, 1.4)) == "equivalent"
+    assert fit_cpu_covariate([at_power(FAST_TO_SLOW, 0.0)]).power == 0
+    assert fit_cpu_covariate([following(FAST_TO_SLOW)[:4]]).power == 0  # too few
+    assert fit_cpu_covariate([run()]).power == 0  # not measured
+
+
+def test_rounds_that_do_not_follow_the_cpu_speed_are_not_adjusted():
+    base = at_pace(run(), 5000)
+    new = [
+        dataclasses.replace(one, processor=dataclasses.replace(one.processor, cpu_speed_per_s=pace))
+        for one, pace in zip(run(0.8), MOSTLY_SLOW, strict=True)
+    ]
+    assert not compare_runs(base, new, 0.05).cpu_adjusted
+
+
+def wandering(generator, rounds=15, alike=0.6, spread=0.05):
+    """Return autocorrelated rates."""
+    away, speeds = generator.gauss(0, 1), []
+    for _ in range(rounds):
+        speeds.append(1000 * (1 + spread * away))
+        away = alike * away + (1 - alike**2) ** 0.5 * generator.gauss(0, 1)
+    return speeds
+
+
+def test_autocorrelated_rounds_do_not_narrow_the_interval():
+    generator = random.Random(3)
+    pairs = [(run(speeds=wandering(generator)), run(speeds=wandering(generator))) for _ in range(60)]
+    ratios = [compare_runs(*pair, 0.05).comparison.ratio for pair in pairs]
+    assert statistics.fmean(ratio.low <= 1 <= ratio.high for ratio in ratios) > 0.83
+    shuffled = [
+        compare_runs(run(), run(speeds=random.Random(n).sample(STEADY, 15)), 0.05).comparison.ratio
+        for n in range(5)
+    ]
+    assert all(ratio.high - ratio.low < 0.03 for ratio in shuffled)
+
+
+def runs_of(medians):
+    """Return a run for each of these speeds, whose rounds hardly scatter."""
+    return [
+        dataclasses.replace(record, run=f"run {number}")
+        for number, median in enumerate(medians)
+        for record in run(speeds=[median * factor for factor in (0.999, 1.0, 1.001, 1.0, 1.0)])
+    ]
+
+
+def test_runs_that_differ_widen_the_interval():
+    """Within a run rounds differ by 0.1 %, between runs by 10 %: rounds alone would be significant."""
+    base, new = [1000, 900, 1100], [880, 800, 970]
+    result = compare_runs(runs_of(base), runs_of(new), 0.05)
+    assert result.runs == (3, 3)
+    assert result.comparison.outcome == "inconclusive"
+    alone = compare_runs(runs_of(base[:1]), runs_of(new[:1]), 0.05)
+    assert (alone.runs, alone.comparison.outcome) == ((1, 1), "slower")
+    sure = compare_runs(runs_of([1000, 1010, 990]), runs_of([800, 805, 795]), 0.05)
+    assert sure.comparison.outcome == "slower"
+    assert sure.comparison.ratio.median == pytest.approx(0.8, rel=1e-3)
+
+
+def test_one_run_is_compared_with_several():
+    result = compare_runs(runs_of([1000, 1010, 990, 1005]), runs_of([800]), 0.05)
+    assert (result.runs, result.comparison.outcome) == ((4, 1), "slower")
+
+
+@pytest.mark.parametrize("runs", [(2, 2), (3, 3), (1, 5)])
+def test_the_interval_of_runs_has_its_nominal_coverage(runs):
+    generator, held = random.Random(1), 0
+    for _ in range(400):
+        base, new = ([1000 * math.exp(generator.gauss(0, 0.05)) for _ in range(n)] for n in runs)
+        ratio = ratio_of_runs(base, new)
+        held += ratio.low <= 1 <= ratio.high
+    assert 0.92 <= held / 400 <= 0.98
