@@ -9,9 +9,7 @@ import pytest
 from conftest import require_disk
 from kinds import kind
 
-from iobench.base.errors import (
-    ColdCacheUnavailable,
-)
+from iobench.base.errors import ColdCacheUnavailable
 from iobench.host import page_cache
 
 MIB = 1 << 20
