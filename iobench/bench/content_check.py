@@ -35,12 +35,12 @@ class ContentCheck:
     """
 
     def __init__(
-        self, loader: Loader, job: Job, manifest: Manifest, asked: Asked, group: ProcessGroup | None = None
+        self, loader: Loader, job: Job, manifest: Manifest, request: Asked, group: ProcessGroup | None = None
     ) -> None:
         self._loader, self._job, self._manifest = loader, job, manifest
         self._group = group or SingleProcess()
         self._check = Checksum(manifest.schema)
-        rows: Sequence[Rows] = () if isinstance(asked, int) else asked
+        rows: Sequence[Rows] = () if isinstance(request, int) else request
         self._padding = loader.again(job.order, manifest.schema.samples) if rows else 0
         self._left = sum(map(row_count, rows)) - self._padding  # rows that only this rank delivers
         self._rows, self._batches = map(_index, rows), 0

@@ -89,12 +89,12 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
             done = samples = logical_bytes = 0
             whole_s = 0.0  # of the slowest rank
             while not done or (whole_s < spec.seconds and done < MOST_EPOCHS):
-                asked = asked_of(loader, job, spec.number * MOST_EPOCHS + done)
+                request = epoch_request(loader, job, spec.number * MOST_EPOCHS + done)
                 before_s = meter.elapsed_s
                 spec.group.barrier()
                 with meter, clock or nullcontext():
-                    came, came_bytes = _drain(epochs, asked, transfer, meter, consume)
-                _check_count(loader, came, _due(asked, schema.samples))
+                    came, came_bytes = _drain(epochs, request, transfer, meter, consume)
+                _check_count(loader, came, _due(request, schema.samples))
                 whole_s += max(spec.group.all_gather(meter.elapsed_s - before_s))
                 samples, logical_bytes, done = samples + came, logical_bytes + came_bytes, done + 1
                 spec.ended()
@@ -150,7 +150,7 @@ def opened(loader: Loader, job: Job) -> Epochs:
         raise failure(loader, opener, error) from error
 
 
-def asked_of(loader: Loader, job: Job, number: int) -> Asked:
+def epoch_request(loader: Loader, job: Job, number: int) -> Asked:
     """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style)."""
     return number if loader.own_order else loader.rows(job.order, job.opener.schema.samples, number)
 
@@ -222,9 +222,9 @@ def _split(profile: Profile | None, epochs: Epochs, opening: Meter, meter: Meter
     }
 
 
-def _due(asked: Asked, samples: int) -> int:
+def _due(request: Asked, samples: int) -> int:
     """Return the number of samples due in an epoch of this rank."""
-    return samples if isinstance(asked, int) else sum(map(row_count, asked))
+    return samples if isinstance(request, int) else sum(map(row_count, request))
 
 
 def _check_count(loader: Loader, came: int, samples: int) -> None:
@@ -241,13 +241,13 @@ def _check_count(loader: Loader, came: int, samples: int) -> None:
 
 
 def _drain(
-    epochs: Epochs, asked: Asked, transfer: HostToDevice, meter: Meter, consume: Consumer
+    epochs: Epochs, request: Asked, transfer: HostToDevice, meter: Meter, consume: Consumer
 ) -> tuple[int, int]:
     """Run one epoch and synchronise; return the samples delivered to the device and their bytes."""
     schema, samples, logical_bytes = epochs.opener.schema, 0, 0
     first, foreign = schema.fields[0].name, epochs.loader.foreign
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
-    with closing(epochs.epoch(asked)) as batches:
+    with closing(epochs.epoch(request)) as batches:
         for batch in meter.over(map(stages.timed("host_to_device", transfer.move), batches)):
             if foreign:
                 samples += samples_of(batch)

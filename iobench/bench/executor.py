@@ -11,7 +11,7 @@ from iobench.base import thresholds
 from iobench.bench import trace
 from iobench.bench.case import Case
 from iobench.bench.content_check import ContentCheck
-from iobench.bench.epoch import RoundSpec, asked_of, measure
+from iobench.bench.epoch import RoundSpec, epoch_request, measure
 from iobench.bench.observer import Progress
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.bench.training import SimulatedStep, Trainer
@@ -84,7 +84,9 @@ class InProcess:
         check = (
             UserLoaderCheck(case, self._manifest)
             if case.loader.foreign
-            else ContentCheck(case.loader, job, self._manifest, asked_of(case.loader, job, 0), self._group)
+            else ContentCheck(
+                case.loader, job, self._manifest, epoch_request(case.loader, job, 0), self._group
+            )
         )
         step = TrainingStep.of(case, self._manifest.schema)
 
@@ -168,7 +170,7 @@ class TrainingStep:
 
     @property
     def trains(self) -> bool:
-        """Whether there is a real or simulated training step."""
+        """True if there is a real or simulated training step."""
         return self._trainer is not None or self._busy is not None
 
     def __call__(self, batch: DeviceBatch) -> None:

@@ -56,7 +56,7 @@ class LocalBackend:
 
     @property
     def hosts(self) -> Hosts:
-        """This host."""
+        """The local host."""
         return self._hosts
 
     def close(self) -> None:

@@ -38,7 +38,7 @@ class Hosts(Protocol):
 
 
 class LocalHost:
-    """This host alone."""
+    """The local host, as the only one of a run."""
 
     def __init__(self, manifest: Manifest, cases: Sequence[Case], sudo: bool, limits: bool) -> None:
         self._manifest, self._sudo = manifest, sudo

@@ -241,12 +241,12 @@ def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[
         yield dict(zip(("device", *names, "step_s"), values, strict=True))
 
 
-def _variants(manifest: Manifest, wanted: Sequence[str]) -> list[str]:
+def _variants(manifest: Manifest, words: Sequence[str]) -> list[str]:
     every, missing = list(manifest.artifacts), missing_libraries(manifest)
-    if "all" in wanted and every and len(missing) == len(every):
+    if "all" in words and every and len(missing) == len(every):
         raise next(iter(missing.values()))
     usable = [variant for variant in every if variant not in missing]
-    named = usable if "all" in wanted else [formats.parse(word).variant for word in wanted]
+    named = usable if "all" in words else [formats.parse(word).variant for word in words]
     for variant in named:
         if variant not in every:
             manifest.opener(variant)  # raises the error for an artifact that is missing

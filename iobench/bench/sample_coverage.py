@@ -41,7 +41,7 @@ class SampleCoverage:
 
     @property
     def in_order(self) -> bool:
-        """Whether samples came in stored order, except dropped ones and repetitions at the end."""
+        """True if samples came in stored order, except dropped ones and repetitions at the end."""
         first = self._delivered[: len(self._stored)]
         if self.dropped:
             return bool(np.all(np.diff(self._rows(first)) > 0))

@@ -15,7 +15,7 @@ from iobench.base.errors import (
     RecordError,
 )
 from iobench.base.text import reason
-from iobench.bench.epoch import asked_of, opened
+from iobench.bench.epoch import epoch_request, opened
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice
 from iobench.loading.loaders import Job, Loader
 
@@ -30,12 +30,12 @@ def write(
 
     Raises RecordError if the file cannot be written.
     """
-    asked = asked_of(loader, job, 1)
-    asked = asked if isinstance(asked, int) else asked[:BATCHES]
+    request = epoch_request(loader, job, 1)
+    request = request if isinstance(request, int) else request[:BATCHES]
     with profile(activities=_activities(transfer.device)) as profiler:
         with record_function("open"):
             epochs = opened(loader, job)
-        with closing(epochs), closing(epochs.epoch(asked)) as batches:
+        with closing(epochs), closing(epochs.epoch(request)) as batches:
             for batch in _named("next", islice(batches, BATCHES)):
                 with record_function("move"):
                     moved = transfer.move(batch)

@@ -41,7 +41,7 @@ class DistributedBackend:
 
     @property
     def hosts(self) -> DistributedBackend:
-        """This object: the first rank of each host."""
+        """The first rank of each host: commands of this object."""
         return self
 
     def prove(self, case: Case, warmup: int, tick: Tick) -> ContentCheckPart | None:

@@ -44,7 +44,7 @@ class RankGroup(ABC):
 
     @property
     def alive(self) -> bool:
-        """Whether no rank is known to be gone."""
+        """True unless a rank is known to be gone."""
         return True
 
     @abstractmethod
@@ -94,7 +94,7 @@ class GlooGroup(RankGroup):
 
     @property
     def alive(self) -> bool:
-        """Whether no rank is known to be gone."""
+        """True unless a rank is known to be gone."""
         return self.monitor.verdict is None
 
     def report_progress(self, progress: Progress) -> None:

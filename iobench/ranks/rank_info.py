@@ -56,7 +56,7 @@ class RankInfo:
 
     @property
     def leads_host(self) -> bool:
-        """Whether this rank does the work that is done once per host."""
+        """True if this rank does the work that is done once per host."""
         return self.local_rank == 0
 
 
