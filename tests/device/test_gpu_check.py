@@ -29,7 +29,8 @@ def test_without_a_gpu_it_is_an_error_in_one_line(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith("gpu_check: --device cuda:77")
+    assert done.stderr.startswith("gpu_check: ")
+    assert "cuda:77" in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "out").exists()
 
@@ -80,7 +81,10 @@ def test_a_failed_question_has_a_verdict_and_the_next_one_runs(check):
     check.step("one", refuse)
     check.step("two", lambda check: (checking.HOLDS, "yes"))
     lines = (check.out / "verdicts.txt").read_text().splitlines()
-    assert lines == ["one: fails: ValueError: first", "two: holds: yes"]
+    assert [line.split(": ") for line in lines] == [
+        ["one", "fails", "ValueError", "first"],
+        ["two", "holds", "yes"],
+    ]
     result = json.loads((check.out / "verdicts.json").read_text())
     assert [one["verdict"] for one in result] == ["fails", "holds"]
 
@@ -97,7 +101,7 @@ def test_a_missing_library_is_named(check, monkeypatch):
     for ask, extra in ((commands.kvikio, "gds"), (commands.dali, "dali")):
         verdict, output = ask(check)
         assert verdict == checking.UNKNOWN
-        assert f"pip install 'iobench[{extra}]'" in output
+        assert f"'iobench[{extra}]'" in output
 
 
 def test_a_mapped_file_that_is_registered_arrives_whole_or_the_trial_fails(check, machine, monkeypatch):
