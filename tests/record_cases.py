@@ -1,4 +1,4 @@
-"""Records as a run would leave them, made up."""
+"""Synthetic records."""
 
 import random
 from dataclasses import replace
@@ -36,7 +36,7 @@ CONTENT = "0123456789abcdef"
 
 
 def a_case(variant="npy", loader="native", **chosen):
-    """A case over made-up data; `loader` is a word."""
+    """Return a case over synthetic data; `loader` is a loader with options, as typed."""
     device = chosen.pop("device", "cpu")
     return Case(
         dataset=chosen.pop("dataset", "d"),
@@ -53,7 +53,7 @@ PARTS = ("timing", "processor", "disk", "memory", "cache", "machine", "dataset")
 
 
 def a_record(mib_per_s, number=1, variant="npy", loader="native", chosen=None, **changes):
-    """One round at this speed over a dataset of 1 GiB.
+    """Return one round at this speed over a dataset of 1 GiB.
 
     `chosen` are facets of the case; a part's name with a dict changes that part; others are fields.
     """
@@ -95,14 +95,14 @@ def a_record(mib_per_s, number=1, variant="npy", loader="native", chosen=None, *
 
 
 def rounds_of(speeds, **common):
-    """One record per speed, in MiB/s."""
+    """Return one record per speed, in MiB/s."""
     return [a_record(speed, number, **common) for number, speed in enumerate(speeds, 1)]
 
 
 def profiled(record, seconds):
-    """The same record with its epoch split evenly over these stages."""
+    """Return the record with its epoch split over these stages, in seconds."""
     stages = {stage: seconds.get(stage, 0.0) for stage in STAGES}
-    timing = replace(record.timing, stages=stages, beside_s=0.5, spans_s=0.001)
+    timing = replace(record.timing, stages=stages, reader_threads_s=0.5, profiling_s=0.001)
     return replace(record, timing=timing, case={**record.case, "profile": True})
 
 
@@ -140,7 +140,7 @@ LOADERS = {
 
 
 def a_large_run(rounds=5):
-    """15 formats under 12 loaders, warm and cold."""
+    """Return records of 15 formats under 12 loaders, warm and cold."""
     made = []
     rng = random.Random(0)
     for cache in ("warm", "cold"):

@@ -8,7 +8,7 @@ from iobench.base.errors import RecordError
 from iobench.recommendation import result as recommendations
 from iobench.studies import Measurements
 
-RESULT = studies.Result("x", "s", "a", Measurements({}), [], {"cpu": "Z80"}, "2026-01-01T00:00:00+00:00")
+RESULT = studies.StudyResult("x", "s", "a", Measurements({}), [], {"cpu": "Z80"}, "2026-01-01T00:00:00+00:00")
 
 
 @pytest.mark.parametrize("past", [studies.past, recommendations.past])

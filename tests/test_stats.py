@@ -1,3 +1,5 @@
+"""Statistics over rounds."""
+
 import numpy as np
 import pytest
 
@@ -47,7 +49,7 @@ def test_the_interval_of_many_normal_values_is_the_known_one():
     assert (found.high - found.low) / 2 == pytest.approx(expected, rel=0.25)
 
 
-def test_an_interval_does_not_change_when_it_is_asked_for_again():
+def test_an_interval_is_reproducible():
     values = noisy(np.random.default_rng(3), 100)
     assert stats.estimate(values) == stats.estimate(values)
 
@@ -60,12 +62,15 @@ def test_an_interval_does_not_change_when_it_is_asked_for_again():
         ({"a": [100, 150, 300], "b": [90, 140, 310]}, "inconclusive"),
         ({"a": [104, 104, 104], "b": [97, 99, 101]}, "inconclusive"),  # its interval reaches below 1.05
         ({"a": [108] * 5, "b": [98, 99, 101, 102, 103]}, "faster"),
-        ({"a": [103] * 5, "b": [98, 99, 100, 101, 102]}, "inconclusive"),  # sure, but is it worth naming?
+        (
+            {"a": [103] * 5, "b": [98, 99, 100, 101, 102]},
+            "inconclusive",
+        ),  # below the minimum difference
         ({"a": [100, 101], "b": [50, 51]}, "inconclusive"),
         ({"a": [100, 101, 102]}, "single"),
     ],
 )
-def test_the_verdict_is_no_more_than_the_intervals_allow(rates, outcome):
+def test_the_verdict_is_no_stronger_than_the_intervals(rates, outcome):
     assert verdict(rates).outcome == outcome
 
 
@@ -84,17 +89,18 @@ def test_a_case_against_itself_is_called_faster_at_most_one_time_in_twenty(monke
     assert outcomes.count("faster") <= 10
 
 
-def moody(rng, rounds, speeds):
-    """Cases of these speeds, on a machine whose mood changes from round to round by up to a third."""
-    mood = np.exp(rng.choice([0.0, -0.35], rounds)) * np.exp(rng.normal(0, 0.02, rounds))
+def disturbed(rng, rounds, speeds):
+    """Return cases on a machine whose speed changes from round to round by up to a third."""
+    speed_of_round = np.exp(rng.choice([0.0, -0.35], rounds)) * np.exp(rng.normal(0, 0.02, rounds))
     return [
-        dict(enumerate((speed * mood * np.exp(rng.normal(0, 0.02, rounds))).tolist())) for speed in speeds
+        dict(enumerate((speed * speed_of_round * np.exp(rng.normal(0, 0.02, rounds))).tolist()))
+        for speed in speeds
     ]
 
 
-def test_cases_that_took_turns_share_the_machine_s_course():
+def test_interleaved_cases_share_the_disturbances_of_each_round():
     rng = np.random.default_rng(5)
-    pairs = [moody(rng, 21, (100, 90)) for _ in range(20)]
+    pairs = [disturbed(rng, 21, (100, 90)) for _ in range(20)]
     apart = [stats.compare_rates(list(a.values()), list(b.values())).outcome for a, b in pairs]
     together = [stats.compare_paired(a, b).outcome for a, b in pairs]
     assert together.count("faster") >= 19
@@ -111,7 +117,7 @@ def test_a_case_against_itself_is_called_different_at_most_one_time_in_twenty(mo
         assert outcomes.count("faster") + outcomes.count("slower") <= 13  # 5 % of 200, and luck
 
 
-def test_rounds_that_only_one_case_has_are_left_out():
+def test_rounds_that_only_one_case_has_are_excluded():
     one = {number: 100.0 + number % 3 for number in range(12)}
     other = {**{number: 50.0 + number % 3 / 2 for number in range(12)}, 12: 1e9}
     assert stats.compare_paired(one, other).ratio == Estimate(2, 2, 2)
@@ -130,13 +136,13 @@ def test_few_rounds_or_many_comparisons_are_compared_by_medians():
     assert stats.compare_paired(*few) == stats.compare_rates(*([*case.values()] for case in few))
 
 
-def test_the_interval_of_ratios_lies_between_two_of_them_and_is_the_exact_one():
+def test_the_interval_of_paired_ratios_is_the_exact_one():
     ratios = [1.0 + number / 100 for number in range(12)]
     found = stats.compare_paired(dict(enumerate(ratios)), dict.fromkeys(range(12), 1.0)).ratio
     assert (found.low, found.high) == (ratios[2], ratios[9])  # 3rd and 10th of 12: 96.1 %
 
 
-def test_few_rounds_have_to_clear_the_whole_band():
+def test_the_whole_interval_of_few_rounds_has_to_exceed_the_minimum_difference():
     assert verdict({"a": [106, 109, 110], "b": [100, 101, 102]}).outcome == "inconclusive"
     assert verdict({"a": [120, 121, 122], "b": [100, 101, 102]}).outcome == "faster"
 
@@ -145,19 +151,20 @@ def test_many_cases_are_many_comparisons():
     rng = np.random.default_rng(8)
     rates = {f"case {number}": noisy(rng, 100 - number, 6) for number in range(8)}
     found = verdict(rates)
-    assert found.correction == "Bonferroni over 7 comparisons"
+    assert found.correction == stats.correction(7)
+    assert "7" in found.correction
     assert set(found.against) == set(rates) - {found.fastest}
     alone = stats.compare_rates(rates[found.fastest], rates[found.runner_up]).ratio
     assert found.ratio.low <= alone.low <= alone.high <= found.ratio.high
 
 
-def test_rivals_are_whoever_the_fastest_cannot_be_told_from():
+def test_rivals_have_no_significant_difference_from_the_fastest():
     found = verdict({"a": [100.0] * 5, "b": [99.0] * 5, "c": [98.0] * 5, "slow": [50.0] * 5})
     assert (found.outcome, found.fastest, found.rivals) == ("equivalent", "a", ["b", "c"])
     assert found.against["slow"].outcome == "faster"
 
 
-def test_a_trend_is_what_rises_and_how_likely_that_is_chance():
+def test_a_trend_is_the_rise_and_its_p_value():
     change, chance = stats.trend([100, 110, 120, 130, 140])
     assert change == pytest.approx(40 / 120)
     assert chance < 0.05
@@ -167,7 +174,7 @@ def test_a_trend_is_what_rises_and_how_likely_that_is_chance():
     assert stats.trend(list(range(1, 5001)))[0] == pytest.approx(2, rel=0.05)
 
 
-def test_spread_is_the_standard_deviation_of_normal_values_and_passes_over_outliers():
+def test_spread_is_the_standard_deviation_of_normal_values_and_ignores_outliers():
     values = np.random.default_rng(9).normal(100, 5, 1000)
     assert stats.spread(values.tolist()) == pytest.approx(0.05, rel=0.1)
     assert stats.spread([100, 101, 99, 100, 1000]) < 0.02

@@ -1,13 +1,15 @@
-"""What speaks against figures is said; what does not, is not."""
+"""Warnings: each reason not to believe a figure alone, and none without a reason."""
 
 import dataclasses
+import json
 
 import pytest
 from record_cases import MIB, SAMPLES, rounds_of
 
 from iobench.base import thresholds
-from iobench.results.parts import LimitPart, OthersPart
-from iobench.results.warnings import RunWarning, warnings_of
+from iobench.results.parts import BackgroundPart, LimitPart
+from iobench.results.run_warning import MORE_ROUNDS, RunWarning
+from iobench.results.warnings import warnings_of
 
 STEADY = [1000, 1010, 990, 1005, 995]
 DATA = SAMPLES * MIB
@@ -23,7 +25,7 @@ def kinds(records):
 
 
 def changed(records, part, **changes):
-    """The records with some fields of a part of each changed."""
+    """Return the records with some fields of a part changed."""
     return [
         dataclasses.replace(record, **{part: dataclasses.replace(getattr(record, part), **changes)})
         for record in records
@@ -42,26 +44,26 @@ def with_limit(records, limit):
     return [dataclasses.replace(record, limit=limit) for record in records]
 
 
-def with_looks(mib_per_s):
-    """Rounds of a run during which the machine gave so much."""
+def with_limit_samples(mib_per_s):
+    """Return rounds of a run with these samples of the machine's limit."""
     return [
         dataclasses.replace(record, limit=dataclasses.replace(record.limit, now_bytes_per_s=now * MIB))
         for record, now in zip(rounds_of(STEADY), mib_per_s, strict=True)
     ]
 
 
-def with_paces(paces):
-    """Rounds beside which processors ran so fast."""
+def with_cpu_speeds(paces):
+    """Return rounds with these CPU speeds."""
     return [
-        dataclasses.replace(record, processor=dataclasses.replace(record.processor, pace_per_s=pace))
+        dataclasses.replace(record, processor=dataclasses.replace(record.processor, cpu_speed_per_s=pace))
         for record, pace in zip(rounds_of(STEADY), paces, strict=True)
     ]
 
 
-def with_others(shares, figure="processors"):
-    """Rounds during which others did so much."""
+def with_background(shares, figure="processors"):
+    """Return rounds under this background load."""
     return [
-        dataclasses.replace(record, others=OthersPart(**{figure: share}))
+        dataclasses.replace(record, background=BackgroundPart(**{figure: share}))
         for record, share in zip(rounds_of(STEADY), shares, strict=True)
     ]
 
@@ -79,96 +81,115 @@ UP = [700, 800, 900, 1000, 1100, 1200]
 @pytest.mark.parametrize(
     ("kind", "records"),
     [
-        ("rounds", rounds_of(STEADY[:4])),
-        ("rounds", rounds_of(STEADY[:1])),
-        ("short", changed(rounds_of(STEADY), "timing", epochs_s=0.15)),
-        ("spread", rounds_of([1000, 1300, 700, 1200, 850])),
+        ("few-rounds", rounds_of(STEADY[:4])),
+        ("few-rounds", rounds_of(STEADY[:1])),
+        ("short-rounds", changed(rounds_of(STEADY), "timing", epochs_s=0.15)),
+        ("round-spread", rounds_of([1000, 1300, 700, 1200, 850])),
         ("drift", rounds_of(UP)),
         ("drift", rounds_of(UP[::-1])),
         ("drift", cold(rounds_of(UP))),
-        ("throttled", cold(rounds_of(UP[::-1]))),
-        ("first round", rounds_of([500, *STEADY])),
-        ("first round", rounds_of([2000, *STEADY])),
-        ("below", cold(rounds_of(STEADY), below_s=[2e-4, 1e-4])),
-        ("backed", cold(rounds_of(STEADY), **BACKED)),
+        ("disk-throttling", cold(rounds_of(UP[::-1]))),
+        ("first-round", rounds_of([500, *STEADY])),
+        ("first-round", rounds_of([2000, *STEADY])),
+        ("lower-cache", cold(rounds_of(STEADY), lower_cache_p50_s=[2e-4, 1e-4])),
+        ("hypervisor-memory", cold(rounds_of(STEADY), **BACKED)),
         (
-            "eviction",
+            "mixed-eviction",
             changed(cold(rounds_of(STEADY)), "cache", method="drop_caches on a, posix_fadvise on b"),
         ),
-        ("residency", changed(rounds_of(STEADY), "cache", residency=0.8)),
-        ("unverified", changed(rounds_of(STEADY), "cache", residency=None)),
-        ("opening", cold(changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2))),
-        ("reclaimed", changed(rounds_of(STEADY), "disk", read_bytes=DATA // 2, device_read_bytes=DATA // 2)),
-        ("steal", changed(rounds_of(STEADY), "processor", steal_s=0.05)),
-        ("neighbours", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
-        ("limit", with_limit(rounds_of(STEADY), LIMIT)),
-        ("limits", with_looks([10_000, 9000, 3000, 2900, 9500])),
-        ("other work", with_others([0.0, 0.0, 0.0, 0.5, 0.5])),
-        ("processors", with_paces([3300, 3200, 1900, 1850, 3350])),
-        ("memory", with_others([0.5] * 5, "memory_stalled")),
-        ("profile", changed(rounds_of(STEADY), "timing", spans_s=0.05)),
-        ("device throttled", with_snapshots(rounds_of(STEADY), [{"gpu_throttled": ["power cap"]}])),
+        ("low-residency", changed(rounds_of(STEADY), "cache", residency=0.8)),
+        ("unknown-residency", changed(rounds_of(STEADY), "cache", residency=None)),
+        ("read-on-open", cold(changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2))),
+        (
+            "page-reclaim",
+            changed(rounds_of(STEADY), "disk", read_bytes=DATA // 2, device_read_bytes=DATA // 2),
+        ),
+        ("cpu-steal", changed(rounds_of(STEADY), "processor", steal_s=0.05)),
+        ("background-disk", changed(rounds_of(STEADY), "disk", device_read_bytes=DATA // 2)),
+        ("above-limit", with_limit(rounds_of(STEADY), LIMIT)),
+        ("unstable-limits", with_limit_samples([10_000, 9000, 3000, 2900, 9500])),
+        ("background-cpu", with_background([0.0, 0.0, 0.0, 0.5, 0.5])),
+        ("unstable-cpu-speed", with_cpu_speeds([3300, 3200, 1900, 1850, 3350])),
+        ("memory-pressure", with_background([0.5] * 5, "memory_stalled")),
+        ("profiling-cost", changed(rounds_of(STEADY), "timing", profiling_s=0.05)),
+        ("device-throttling", with_snapshots(rounds_of(STEADY), [{"gpu_throttled": ["power cap"]}])),
     ],
 )
-def test_each_reason_to_warning_is_said_alone_and_tells_what_helps(kind, records):
-    assert kinds(records) in ([kind], ["spread", kind])  # what drifts differs as well
-    said = warnings_of(records)[-1].sentence
-    assert "\n" not in said
-    assert any(mark in said for mark in (";", ":")), "what happened, and then what helps"
+def test_each_reason_is_a_warning_alone_with_hints_and_values(kind, records):
+    assert kinds(records) in ([kind], ["round-spread", kind])  # drifting rounds differ, too
+    warning = warnings_of(records)[-1]
+    assert "\n" not in warning.sentence
+    assert warning.hints
+    assert not any(hint in warning.message for hint in warning.hints)
+    assert all(hint in warning.sentence for hint in warning.hints)
+    assert warning.values or kind == "unknown-residency"
+    assert json.loads(json.dumps(warning.as_dict()))["kind"] == kind
 
 
 @pytest.mark.parametrize(
     "records",
     [
-        cold(rounds_of(STEADY), below_s=[1e-4, 1e-4]),
-        cold(rounds_of(STEADY), below_s=None),
+        cold(rounds_of(STEADY), lower_cache_p50_s=[1e-4, 1e-4]),
+        cold(rounds_of(STEADY), lower_cache_p50_s=None),
         cold(changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 10)),
-        changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2),  # a warm one, whatever it was for
+        changed(rounds_of(STEADY), "disk", opening_bytes=DATA // 2),  # a warm case
         cold(rounds_of(STEADY), prefault_bytes_per_s=9e9),
         changed(changed(rounds_of(STEADY), "processor", steal_s=None), "disk", read_bytes=None),
         cold(changed(rounds_of(STEADY), "disk", read_bytes=DATA, device_read_bytes=int(1.01 * DATA))),
         with_limit(rounds_of(STEADY), None),
-        with_looks([10_000, 9900, 9000, 9500, 9700]),
-        with_others([0.05] * 5),
-        with_paces([3300, 3200, 3350, 3310, 3250]),
-        with_paces([None, None, 3350, 100, None]),
-        with_others([0.0] * 5, "cpu_stalled"),
-        with_others([None] * 5),
+        with_limit_samples([10_000, 9900, 9000, 9500, 9700]),
+        with_background([0.05] * 5),
+        with_cpu_speeds([3300, 3200, 3350, 3310, 3250]),
+        with_cpu_speeds([None, None, 3350, 100, None]),
+        with_background([0.0] * 5, "cpu_stalled"),
+        with_background([None] * 5),
         with_snapshots(rounds_of(STEADY), [{"gpu_throttled": None}, {"gpu_throttled": []}, {}]),
     ],
 )
-def test_what_is_in_order_or_unknown_is_not_warned_of(records):
+def test_normal_or_unknown_figures_are_no_warning(records):
     assert kinds(records) == []
 
 
-def test_warnings_about_several_cases_are_one_that_names_some_of_them():
+def test_a_warning_about_several_cases_names_some_of_them():
     records = [
         record
         for variant in ("npy", "hdf5", "lmdb", "memmap")
         for record in changed(rounds_of(STEADY, variant=variant), "timing", epochs_s=0.15)
     ]
-    (found,) = warnings_of(records)
-    assert len(found.cases) == 4
-    assert found.sentence.startswith(
-        "npy · native; hdf5 · native; lmdb · native and 1 more: rounds as short as 150 ms"
-    )
+    (warning,) = warnings_of(records)
+    assert (warning.kind, len(warning.cases)) == ("short-rounds", 4)
+    assert warning.values["seconds"] == 0.15
+    assert [case in warning.sentence for case in warning.cases] == [True, True, True, False]
 
 
-def test_a_drift_of_the_machine_shows_through_cases_that_scatter():
+def test_a_drift_of_the_machine_is_found_in_scattered_cases():
     fast = rounds_of([1000, 950, 900, 850, 800, 760, 710])
     slow = rounds_of([103, 94, 91, 84, 81, 75, 72], variant="lmdb")
     assert next(warning for warning in warnings_of(fast + slow) if warning.kind == "drift").cases == []
 
 
-def test_a_warning_about_all_names_nobody():
-    assert RunWarning("k", "said").sentence == "said"
+def test_a_warning_about_all_cases_names_none():
+    assert RunWarning("k", "message").sentence == "message"
 
 
-def test_each_state_of_the_cache_has_a_course_of_its_own():
+def test_hints_are_alternatives_after_the_message():
+    warning = RunWarning("k", "message", ["case"], ("a", "b", "c"))
+    assert warning.sentence == "case: message; a, b or c"
+
+
+def test_a_command_replaces_the_hint_for_more_rounds():
+    records = rounds_of([1000, 1300, 700, 1200, 850])
+    (usual,), (other,) = warnings_of(records), warnings_of(records, more_rounds="give more time")
+    assert MORE_ROUNDS in usual.hints
+    assert other.hints == tuple("give more time" if h == MORE_ROUNDS else h for h in usual.hints)
+    assert (other.kind, other.message, other.values) == (usual.kind, usual.message, usual.values)
+
+
+def test_each_state_of_the_cache_has_its_own_drift():
     falling = [1200, 1100, 1000, 900, 800, 700]
     frozen = [dataclasses.replace(r, case={**r.case, "cache": "cold"}) for r in cold(rounds_of(falling))]
-    found = {warning.kind: warning.cases for warning in warnings_of([*frozen, *rounds_of(falling[::-1])])}
-    assert found["throttled"] == ["npy · native, cold cache"] or found["drift"]
+    by_kind = {one.kind: one.cases for one in warnings_of([*frozen, *rounds_of(falling[::-1])])}
+    assert by_kind["disk-throttling"] == ["npy · native, cold cache"] or by_kind["drift"]
 
 
 def test_rounds_of_several_versions_are_warned_of():
@@ -178,6 +199,5 @@ def test_rounds_of_several_versions_are_warned_of():
         )
         for r in rounds_of(STEADY)
     ]
-    (said,) = [w for w in warnings_of([*rounds_of(STEADY), *newer]) if w.kind == "versions"]
-    assert "different versions of" in said.sentence
-    assert "torch" in said.sentence
+    (warning,) = [w for w in warnings_of([*rounds_of(STEADY), *newer]) if w.kind == "mixed-versions"]
+    assert "torch" in warning.values["software"].split(", ")

@@ -18,21 +18,26 @@ from _faults.registry import Outcome, Trials, kind
 from _faults.typed import expect, typed
 from iobench import RunOptions
 
-VERSION_1 = Path(__file__).parents[3] / "tests" / "data" / "records-version-1.jsonl"
 LIMIT_BYTES = 2 << 30
-ANSWER = {"claim": "it is", "answer": "holds here", "because": "of that", "data": "1 MiB"}
+CLAIM = {
+    "claim": "it is",
+    "verdict": "reproduced",
+    "evidence": "the figures",
+    "data": "1 MiB",
+    "values": [{"faster": "a", "slower": "b", "ratio": 2.0}],
+}
 STUDY: dict[str, Any] = {
     "kind": "study",
     "name": "settings",
     "source": "somebody",
-    "about": "sizes",
-    "found": {
+    "setup": "sizes",
+    "measurements": {
         "seconds": {"a": [0.1, 0.2, 0.1, 0.3, 0.2], "b": [0.2, 0.2, 0.4]},
-        "noted": {"open_s": {"a": [0.1, 0.2], "b": [0.2]}},
+        "metrics": {"open_s": {"a": [0.1, 0.2], "b": [0.2]}},
         "figures": {"rate": 1.5},
         "data": "1 MiB",
     },
-    "answers": [ANSWER, ANSWER],
+    "claims": [CLAIM, CLAIM],
     "machine": {"cpu": "x", "disk": {"device": "y"}, "versions": {"torch": "2"}},
     "time": "2026-01-01T00:00:00+00:00",
     "quick": False,
@@ -41,11 +46,10 @@ STUDY: dict[str, Any] = {
 
 @kind("records-by-type")
 def by_type(trials: Trials) -> Iterator[Outcome]:
-    """Files of records, of both versions, in which some values, keys or items of a line are replaced."""
+    """Files of records, in which some values, keys or items of a line are replaced."""
     results, new = _results(trials.folder)
-    old = [json.loads(line) for line in VERSION_1.read_text().splitlines()]
     for number in trials.some(full=500, quick=8):
-        bodies = copy.deepcopy((new, old)[number % 2])[:3]
+        bodies = copy.deepcopy(new[:3])
         told = [mutated(bodies[0], trials.chance) for _ in range(trials.chance.choice((1, 1, 1, 2, 3)))]
         lines = [text_of(bodies[0]), *map(json.dumps, bodies[1:])]
         (results / "bad.jsonl").write_text("\n".join(lines) + "\n", errors="surrogatepass")
@@ -58,7 +62,7 @@ def by_type(trials: Trials) -> Iterator[Outcome]:
 def studies_by_type(trials: Trials) -> Iterator[Outcome]:
     """Studies' results in which some values, keys or items are replaced, beside one that is sound."""
     results, _ = _results(trials.folder)
-    (results / "sound-1.study.json").write_text(json.dumps({**STUDY, "name": "volume", "about": "sound"}))
+    (results / "sound-1.study.json").write_text(json.dumps({**STUDY, "name": "volume", "setup": "sound"}))
     for number in trials.some(full=200, quick=8):
         body = copy.deepcopy(STUDY)
         told = [mutated(body, trials.chance) for _ in range(trials.chance.choice((1, 1, 2)))]
