@@ -1,4 +1,4 @@
-"""The command line: its commands, and how they end. Results go to stdout, everything else to stderr."""
+"""The command line: its commands and exit codes. Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from iobench.base.errors import (
     UnknownFormat,
 )
 from iobench.base.text import printable, shortened
-from iobench.ranks.place import of_environment
+from iobench.ranks.rank_info import RankInfo
 from iobench.terminal.commands import (
     add,
     compare,
@@ -39,10 +39,11 @@ from iobench.terminal.ranked import run_as_rank
 
 app = typer.Typer(rich_markup_mode=None)
 
-LONGEST = 1500  # characters of an error: what was typed may be in it
-FRAGILE, AGAIN_S = ("torch", "tensordict", "triton"), 0.05
+LONGEST = 1500  # characters of an error, which may quote what was typed
+UNINTERRUPTIBLE = ("torch", "tensordict", "triton")  # imports that abort the process on an exception
+RETRY_S = 0.05
 USAGE_ERRORS = (InvalidSettings, InvalidOption, UnknownFormat)
-# typer exports BadParameter, but not the class that all complaints about usage share
+# typer exports BadParameter, but not the base class of all usage errors
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 COMMANDS = (
@@ -63,19 +64,19 @@ COMMANDS = (
 )
 
 
-class _Taken:
-    """Ctrl-C as Python has it, and whether it came: what an interrupted library raises may be anything.
+class _InterruptHandler:
+    """Python's handling of Ctrl-C, noting that it came: an interrupted library may raise anything.
 
-    While a library of FRAGILE is imported it waits: their C++ calls Python, and aborts where that raises.
+    During an import of UNINTERRUPTIBLE it waits: their C++ calls Python and aborts if that raises.
     """
 
-    came = False
+    interrupted = False
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
-        if any(map(_importing, FRAGILE)):
+        self.interrupted = True
+        if any(map(_importing, UNINTERRUPTIBLE)):
             signal.signal(signal.SIGALRM, self)
-            signal.setitimer(signal.ITIMER_REAL, AGAIN_S)
+            signal.setitimer(signal.ITIMER_REAL, RETRY_S)
         else:
             signal.default_int_handler(number, frame)
 
@@ -85,19 +86,19 @@ def _importing(module: str) -> bool:
 
 
 def main() -> None:
-    """Run the command line: exit 1 with one line on stderr where something is wrong, 2 for usage.
+    """Run the command line.
 
-    130 after Ctrl-C.
+    Exit with 1 after an error, 2 after a usage error, each with one line on stderr, and 130 after Ctrl-C.
     """
-    taken, before = _Taken(), signal.getsignal(signal.SIGINT)
+    handler, before = _InterruptHandler(), signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, taken)
+        signal.signal(signal.SIGINT, handler)
     try:
         _run()
     except KeyboardInterrupt:
         _fail("interrupted", INTERRUPTED)
     except Exception:
-        if taken.came:
+        if handler.interrupted:
             _fail("interrupted", INTERRUPTED)
         raise
     finally:
@@ -107,26 +108,26 @@ def main() -> None:
 
 def _run() -> None:
     try:
-        place = of_environment()
+        place = RankInfo.from_env()
         if place is None:
             code = app(standalone_mode=False)
         else:
-            run = lambda crew: app(standalone_mode=False, obj=crew)  # noqa: E731 - one line, used once
+            run = lambda backend: app(standalone_mode=False, obj=backend)  # noqa: E731 - one line, used once
             code = run_as_rank(place, run, _complain)
     except UsageError as error:
         _fail(f"{error.format_message()} (see --help)", 2, "usage")  # type: ignore[attr-defined]
     except USAGE_ERRORS as error:
         _fail(str(error), 2, error.kind)
-    except TargetError as error:  # in the user's own code, so its place is shown, too
+    except TargetError as error:  # in the user's own code: show where
         for line in error.traceback.splitlines():
             print(printable(line), file=sys.stderr)
         _fail(str(error), 1, error.kind)
     except IobenchError as error:
         _fail(str(error), 1, error.kind)
-    except BrokenPipeError:  # whoever read the results has gone; spare Python's own complaint at exit
+    except BrokenPipeError:  # the reader of the results has closed; suppress Python's own message at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    if code == INTERRUPTED:  # Ctrl-C, which typer turns into this
+    if code == INTERRUPTED:  # typer's exit code for Ctrl-C
         _fail("interrupted", INTERRUPTED)
     sys.exit(code)
 
@@ -146,7 +147,7 @@ def _iobench(
         print(context.get_help())
     elif context.obj is not None and context.invoked_subcommand != "run":
         name = context.invoked_subcommand
-        raise InvalidSettings(f"iobench {name} is not for several ranks: start it without torchrun")
+        raise InvalidSettings(f"iobench {name} under torchrun", kind="single-process", hint="omit torchrun")
 
 
 for command in COMMANDS:
@@ -160,6 +161,6 @@ def _fail(message: str, code: int, kind: str = "") -> NoReturn:
 
 
 def _complain(message: str, kind: str = "") -> None:
-    """Print one line on stderr, with the error's kind before it: `error[corrupt-artifact]: …`."""
+    """Print an error in one line on stderr, its kind first: `iobench: error[corrupt-artifact]: …`."""
     prefix = f"iobench: error[{kind}]: " if kind else "iobench: "
     print(prefix + shortened(printable(message), LONGEST), file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
 from iobench.terminal.diagnosed import profile_table, loop_table
 from iobench.terminal.tuned import candidates_table
-from iobench.tuning.candidate import compared
+from iobench.tuning.candidate import compare_to_baseline
 
 WIDE = 240  # columns for files and pipes
 
@@ -49,9 +49,9 @@ def note(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def warning(text: str) -> None:
-    """Print a warning to stderr."""
-    note(f"warning: {text}")
+def warning(kind: str, text: str) -> None:
+    """Print a warning to stderr, its kind first: `warning[few-rounds]: …`."""
+    note(f"warning[{kind}]: {text}")
 
 
 def result(*parts: RenderableType) -> None:
@@ -69,39 +69,39 @@ def as_json(value: Any) -> None:
     print(json.dumps(plain(value), indent=2))
 
 
-def diagnosis(found: Diagnosis) -> None:
+def diagnosis(diagnosed: Diagnosis) -> None:
     """Print the figures of a loader that ran alone, the verdict and the advice."""
-    result(loop_table(found.seen, alone=True))
-    if found.candidates:
-        result("", candidates_table(found.candidates, compared(found.candidates)))
-    for profile in found.profiles:
+    result(loop_table(diagnosed.loop, alone=True))
+    if diagnosed.candidates:
+        result("", candidates_table(diagnosed.candidates, compare_to_baseline(diagnosed.candidates)))
+    for profile in diagnosed.profiles:
         result("", profile_table(profile))
-    for one in found.warnings:
-        warning(one)
-    result("", found.verdict, *(f"- {one.said}" for one in found.advice))
-    if found.bottleneck is not False and not found.advice:
+    for one in diagnosed.warnings:
+        warning(one.kind, one.sentence)
+    result("", diagnosed.verdict.sentence, *(f"- {one.sentence}" for one in diagnosed.advice))
+    if diagnosed.bottleneck is not False and not diagnosed.advice:
         result("- No setting or habit stands out as the cause.")
 
 
-def run(found: Run, smallest: float, wide: bool = False) -> None:
+def run(outcome: Run, smallest: float, wide: bool = False) -> None:
     """Print the tables of a run, its notes and the answer."""
-    if not found.valid_records:
+    if not outcome.valid_records:
         return
-    measured = {key_of(record.case) for record in found.valid_records}
-    if missing := [str(label) for key, label in found.labels.items() if key not in measured]:
+    measured = {key_of(record.case) for record in outcome.valid_records}
+    if missing := [str(label) for key, label in outcome.labels.items() if key not in measured]:
         note(f"not measured: {'; '.join(missing)}")
-    for remark in found.remarks:
-        note(remark)
-    records(found.valid_records, smallest, wide)
-    for path in found.traces:
+    for one in outcome.notes:
+        note(str(one))
+    records(outcome.valid_records, smallest, wide)
+    for path in outcome.traces:
         note(f"trace: {path}")
-    note(f"records: {found.path}")
+    note(f"records: {outcome.path}")
 
 
-def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING, wide: bool = False) -> None:
+def records(chosen: Sequence[Record], smallest: float = stats.MIN_DIFFERENCE, wide: bool = False) -> None:
     """Print the tables of some records, their warnings and the answer for each context."""
-    described = summary.summarise(found, smallest)
-    result(*run_tables.run_lines(found), "")
+    described = summary.summarise(chosen, smallest)
+    result(*run_tables.run_lines(chosen), "")
     width = _console().width
     for table in run_tables.run_tables(described, width, wide):
         result(table, "")
@@ -113,7 +113,7 @@ def records(found: Sequence[Record], smallest: float = stats.WORTH_NAMING, wide:
     for table in run_tables.stages_tables(described):
         result(table, "")
     for one in described.warnings:
-        warning(one.sentence)
+        warning(one.kind, one.sentence)
     result(*sentences(described.contexts))
 
 

@@ -1,4 +1,4 @@
-"""How a run is going, on stderr: a view that renews itself on a terminal, a line per round elsewhere."""
+"""Progress of a run on stderr: a live view on a terminal, one line per round elsewhere."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rich.text import Text
 from iobench.base.text import printable
 from iobench.base.units import MIB, seconds_text, three_digits
 from iobench.bench.observer import Observer, Progress
-from iobench.bench.plan import RoundPlan
+from iobench.bench.round_plan import RoundPlan
 from iobench.results.cases import Label, key_of
 from iobench.results.record import Record
 from iobench.terminal import run_tables
 from iobench.terminal.display import note
 
-PER_S = 1  # renewing the view takes some milliseconds of a core
+PER_S = 1  # refreshes: each takes some milliseconds of a core
 
 
 class Lines(Observer):
-    """Prints a line for whatever happens, and for each round where these are wanted."""
+    """Prints a line for each status, and for each round if `each_round`."""
 
     def __init__(self, rounds: RoundPlan, each_round: bool) -> None:
         self._rounds, self._labels, self._each_round = rounds.count, dict[str, Label](), each_round
@@ -34,17 +34,17 @@ class Lines(Observer):
         self._labels.update(labels)
 
     def status(self, text: str) -> None:
-        """Print it."""
+        """Print the status."""
         note(text)
 
     def recorded(self, key: str, record: Record) -> None:
-        """Print the round."""
+        """Print the round, if rounds are printed."""
         if self._each_round:
             note(run_tables.round_line(record, self._labels[key], self._rounds))
 
 
 class View(Observer):
-    """Each case's MiB/s so far, the round under way and the time that is left."""
+    """MiB/s of each case so far, the current round and the remaining time."""
 
     def __init__(self, rounds: RoundPlan) -> None:
         self._rounds = rounds
@@ -56,22 +56,22 @@ class View(Observer):
         self._before = 0
 
     def planned(self, labels: Mapping[str, Label], batch_bytes: Mapping[str, int]) -> None:
-        """Keep what they are called."""
+        """Keep the labels and the bytes per batch."""
         self._labels.update(labels)
         self._batch_bytes.update(batch_bytes)
 
-    def went_before(self, records: Sequence[Record]) -> None:
+    def resumed(self, records: Sequence[Record]) -> None:
         """Show them, and do not count them as made in this while."""
         for record in records:
             self.recorded(key_of(record.case), record)
         self._before = len(records)
 
     def status(self, text: str) -> None:
-        """Show it."""
+        """Show the status."""
         self._doing = text
 
     def begins(self, key: str, number: int) -> Progress:
-        """Show the case, and its speed as it goes."""
+        """Show the case and its current speed."""
         self._progress, self._began, self._number = Progress(), time.monotonic(), number
         self._bytes = self._batch_bytes[key]
         if number:
@@ -80,11 +80,11 @@ class View(Observer):
         return self._progress
 
     def recorded(self, key: str, record: Record) -> None:
-        """Add the round to its case."""
+        """Add the round to its case's figures."""
         self._rates.setdefault(key, []).append(record.bytes_per_s / MIB)
 
     def render(self) -> RenderableType:
-        """The view as it is now."""
+        """Return the current view."""
         line = Text(self._line(), style="bold")
         return Group(run_tables.live_table(self._rates, self._labels), line) if self._rates else line
 
@@ -110,12 +110,15 @@ class View(Observer):
 
 @contextmanager
 def view(rounds: RoundPlan, each_round: bool = True) -> Iterator[Observer]:
-    """Whoever shows how a run goes: live on a terminal, else line by line."""
+    """Yield the observer that shows progress: live on a terminal, else line by line."""
     if not sys.stderr.isatty():
         yield Lines(rounds, each_round)
         return
-    seen = View(rounds)
+    live_view = View(rounds)
     with Live(
-        get_renderable=seen.render, console=Console(stderr=True), refresh_per_second=PER_S, transient=True
+        get_renderable=live_view.render,
+        console=Console(stderr=True),
+        refresh_per_second=PER_S,
+        transient=True,
     ):
-        yield seen
+        yield live_view

@@ -1,4 +1,4 @@
-"""What many ranks would get → terminal."""
+"""Output of `iobench plan`: the capacity that many ranks would get."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from iobench.base.units import MIB, counted, three_digits
-from iobench.results.on_paper import ALL, NODE, RANK, Outlook, Use
+from iobench.results.capacity import ALL, NODE, RANK, CapacityPlan, ResourceUse
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
 
 EACH = {RANK: "each rank", NODE: "each node", ALL: "all ranks"}
 
 
-def parts(found: Outlook) -> Iterator[RenderableType]:
-    """What is planned, each resource, which is exhausted first, and what all of it assumes."""
-    cluster = found.cluster
+def parts(plan: CapacityPlan) -> Iterator[RenderableType]:
+    """Yield the plan, a table of resources, the bottleneck, and the assumptions."""
+    cluster = plan.cluster
     on = f"{counted(cluster.ranks, 'rank')} on {counted(cluster.nodes, 'node')}"
-    asked = _ends(found.asked_bytes_per_s, lambda value: three_digits(value / MIB))
-    yield f"{on}, on paper: {found.case}, each rank asks for {asked} MiB/s"
+    demand = _ends(plan.demand_bytes_per_s, lambda value: three_digits(value / MIB))
+    yield f"{on}, on paper: {plan.case}, each rank asks for {demand} MiB/s"
     yield ""
-    yield _table(found)
+    yield _table(plan)
     yield ""
-    yield found.sentence
+    yield plan.sentence
     yield "It assumes that"
-    yield from (f"- {one}" for one in found.assumptions)
+    yield from (f"- {one}" for one in plan.assumptions)
 
 
-def _table(found: Outlook) -> Table:
+def _table(plan: CapacityPlan) -> Table:
     table = plain_table("resource", "for", "MiB/s", "used", "enough for ranks", "known from", left=2)
-    for use in found.uses:
+    for use in plan.uses:
         table.add_row(
             use.resource.name,
             EACH[use.resource.per],
             _ends(use.resource.bytes_per_s, lambda value: three_digits(value / MIB)),
-            _ends(use.used, lambda value: f"{value:.0%}"),
+            _ends(use.utilisation, lambda value: f"{value:.0%}"),
             _until(use),
             use.resource.source,
         )
@@ -44,10 +44,10 @@ def _table(found: Outlook) -> Table:
     return table
 
 
-def _until(use: Use) -> str:
-    if use.until is None:
-        return "any" if use.used.median <= 1 else "none"
-    return _ends(use.until, lambda value: f"{int(value * (1 + 1e-9)):,}")
+def _until(use: ResourceUse) -> str:
+    if use.max_ranks is None:
+        return "any" if use.utilisation.median <= 1 else "none"
+    return _ends(use.max_ranks, lambda value: f"{int(value * (1 + 1e-9)):,}")
 
 
 def _ends(estimate: Estimate, text: Callable[[float], str]) -> str:

@@ -11,26 +11,26 @@ from iobench.recommendation.result import Recommendation
 from iobench.terminal.tables import plain_table
 
 
-def parts(found: Recommendation) -> Iterator[RenderableType]:
+def parts(recommendation: Recommendation) -> Iterator[RenderableType]:
     """Yield the table of finalists, the answer with its reasons and alternatives, and the code to paste."""
-    yield _table(found)
+    yield _table(recommendation)
     yield ""
-    yield from found.sentences
-    for sentence in found.else_:
+    yield from recommendation.sentences
+    for sentence in recommendation.else_:
         yield f"- {sentence}"
-    if found.not_tried:
+    if recommendation.not_tried:
         yield ""
         yield "Not tried:"
-        yield from (f"- {sentence}" for sentence in found.not_tried)
-    if found.prepare:
-        yield from ("", "To write all of it:", "", found.prepare)
-    yield from ("", "To load it:", "", *found.code.splitlines())
+        yield from (f"- {sentence}" for sentence in recommendation.not_tried)
+    if recommendation.prepare:
+        yield from ("", "To write all of it:", "", recommendation.prepare)
+    yield from ("", "To load it:", "", *recommendation.code.splitlines())
 
 
-def _table(found: Recommendation) -> Table:
-    titles = [title for title, _ in found.columns]
+def _table(recommendation: Recommendation) -> Table:
+    titles = [title for title, _ in recommendation.columns]
     table = plain_table(*titles, left=1)
     table.columns[-1].justify = "left"
-    for cells in zip(*(cells for _, cells in found.columns), strict=True):
+    for cells in zip(*(cells for _, cells in recommendation.columns), strict=True):
         table.add_row(*(cell or "" for cell in cells))
     return table

@@ -1,4 +1,4 @@
-"""Records of runs → terminal."""
+"""Tables of the records of a run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iobench.base.units import MIB, bytes_text, counted, rate_text, seconds_text
 from iobench.results import columns
 from iobench.results.cases import FACETS, Label
 from iobench.results.columns import Columns
-from iobench.results.ranks import where
+from iobench.results.rank_stats import rank_layout
 from iobench.results.record import Record
 from iobench.results.summary import CaseSummary, Context, Summary
 from iobench.terminal.tables import plain_table
@@ -24,11 +24,11 @@ COMMON = (
     "batch_size",
     "model",
     "step_s",
-)  # said once where all cases have them alike
+)  # facets shown once above the table if all cases share them
 
 
 def round_line(record: Record, label: Label, rounds: int | None) -> str:
-    """One round in one line."""
+    """Describe one round in one line."""
     speed = f"{three_digits(record.bytes_per_s / MIB)} MiB/s, {rate_text(record.samples_per_s)} samples/s"
     number = f"{record.round}/{rounds}" if rounds else record.round
     epochs = f" × {counted(record.timing.epochs, 'epoch')}" if record.timing.epochs > 1 else ""
@@ -36,26 +36,26 @@ def round_line(record: Record, label: Label, rounds: int | None) -> str:
 
 
 def live_table(rates: Mapping[str, Sequence[float]], labels: Mapping[str, Label]) -> Table:
-    """The cases of a run that goes on, the fastest first: MiB/s of the last round, and the median."""
+    """Return the cases of a run in progress, fastest first: MiB/s of the last round, and the median."""
     table = plain_table("case", "rounds", "last MiB/s", "median", left=1)
     for key in sorted(rates, key=lambda key: statistics.median(rates[key]), reverse=True):
-        last, middle = rates[key][-1], statistics.median(rates[key])
-        table.add_row(str(labels[key]), str(len(rates[key])), three_digits(last), three_digits(middle))
+        last, median = rates[key][-1], statistics.median(rates[key])
+        table.add_row(str(labels[key]), str(len(rates[key])), three_digits(last), three_digits(median))
     return table
 
 
 def run_lines(records: Sequence[Record]) -> list[str]:
-    """What all cases of some records have in common, in two lines."""
+    """Describe in two lines what all cases share: settings, then machine and disk."""
     machine, rounds = records[0].machine, max(record.round for record in records)
     gpu, disk = f", {machine.gpu.name}" if machine.gpu else "", machine.disk
     drive = f"{disk.file_system} on {disk.model or disk.device}"
-    alike = [
+    shared = [
         FACETS[name].text(values.pop())
         for name in COMMON
         if len(values := {record.case.get(name) for record in records}) == 1 and None not in values
     ]
     return [
-        ", ".join([*alike, *_ranks(records), counted(rounds, "round")]),
+        ", ".join([*shared, *_ranks(records), counted(rounds, "round")]),
         f"{FACETS['processor'].text([machine.cpu, machine.usable_cores or 0])}, "
         f"{bytes_text(machine.memory_bytes)}{gpu}; "
         f"{drive}, read-ahead {disk.read_ahead_kib} KiB",
@@ -63,39 +63,38 @@ def run_lines(records: Sequence[Record]) -> list[str]:
 
 
 def _ranks(records: Sequence[Record]) -> list[str]:
-    """How many ranks on how many hosts, where all records have as many."""
-    found = {where(record) for record in records}
-    said = found.pop()
-    return [said] if not found and said else []
+    """Return the numbers of ranks and hosts, if all records have the same."""
+    first, *others = {rank_layout(record) for record in records}
+    return [first] if first and not others else []
 
 
 def run_tables(summary: Summary, width: int, wide: bool = False) -> list[Table]:
-    """One line per case, context by context, fastest first, in as many tables as the width asks for.
+    """Return one row per case, by context, fastest first, in as many tables as the width requires.
 
-    Of a context with many cases the fastest of each format and each loader, unless it is to be `wide`.
+    A context with many cases shows the fastest of each format and of each loader, unless `wide`.
     """
     cases = summary.cases if wide else [case for context in summary.contexts for case in context.shown]
-    return _within(columns.heads(cases), columns.figures(cases, wide), width)
+    return _within(columns.identity_columns(cases), columns.metric_columns(cases, wide), width)
 
 
 def grid_tables(context: Context, width: int) -> list[Table]:
-    """How many times as long each format takes under each loader; none where the table has all cases."""
+    """Return the relative time of each format under each loader; empty if the main table has all cases."""
     if context.shown is context.cases:
         return []
     formats = list(dict.fromkeys(case.label.format for case in context.cases))
     by_place = {(case.label.format, case.label.loader): case for case in context.cases}
-    found: Columns = [
+    relative: Columns = [
         (loader, [_times(by_place.get((name, loader))) for name in formats])
         for loader in dict.fromkeys(case.label.loader for case in context.cases)
     ]
-    return _within([("times as long", list(formats))], found, width)
+    return _within([("relative time", list(formats))], relative, width)
 
 
 def folded_line(context: Context) -> str | None:
-    """How many cases of a context its table leaves out; None where it has all."""
+    """Say how many cases of a context its table omits; None if it has all."""
     more = len(context.cases) - len(context.shown)
     title = f"{context.title}: " if context.title else ""
-    return f"{title}… and {counted(more, 'more case')}: --wide shows them all" if more else None
+    return f"{title}{counted(more, 'more case')}: show all with --wide" if more else None
 
 
 def _times(case: CaseSummary | None) -> str | None:
@@ -103,7 +102,7 @@ def _times(case: CaseSummary | None) -> str | None:
 
 
 def _within(heads: Columns, rest: Columns, width: int) -> list[Table]:
-    """The columns in as many tables as the width asks for, each with the heads."""
+    """Split columns into as many tables as the width requires, each with the heads."""
     tables = []
     while rest:
         count = len(rest)
@@ -115,17 +114,19 @@ def _within(heads: Columns, rest: Columns, width: int) -> list[Table]:
 
 
 def stages_tables(summary: Summary) -> list[Table]:
-    """Where the time went, one line per case, stages as parts of opening and epochs together; or none."""
+    """Return the stages of each profiled case as fractions of opening and epochs together; or none."""
     cases = [case for case in summary.cases if case.stages]
     if not cases:
         return []
-    used = list(dict.fromkeys(name for case in cases for name, s in (case.stages or {}).items() if s))
-    table = plain_table("case", *(name.replace("_", " ") for name in used), "threads read", left=1)
+    stage_names = list(dict.fromkeys(name for case in cases for name, s in (case.stages or {}).items() if s))
+    table = plain_table("case", *(name.replace("_", " ") for name in stage_names), "reader threads", left=1)
     for case in cases:
         stages = case.stages or {}
         whole = sum(stages.values())
-        parts = [f"{stages[name] / whole:.0%}" if stages.get(name) else "" for name in used]
-        table.add_row(str(case.label), *parts, seconds_text(case.beside_s) if case.beside_s else "")
+        parts = [f"{stages[name] / whole:.0%}" if stages.get(name) else "" for name in stage_names]
+        table.add_row(
+            str(case.label), *parts, seconds_text(case.reader_threads_s) if case.reader_threads_s else ""
+        )
     return [table]
 
 

@@ -1,4 +1,4 @@
-"""`iobench run --ranks 1,2,4`: the same run over several numbers of ranks, and the curve."""
+"""`iobench run --ranks 1,2,4`: the same run over several numbers of ranks, and the scaling curve."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from iobench.results.record import Record
 from iobench.results.scaling import Curve, curves
 from iobench.results.stats import Estimate
 from iobench.results.summary import summarise
+from iobench.results.verdict import as_json as summary_as_json
 from iobench.terminal import display
 from iobench.terminal.tables import plain_table
 
@@ -34,32 +35,39 @@ WITHOUT = ("--json", "--wide")
 
 @dataclass(frozen=True)
 class Over:
-    """The numbers of ranks that a run is to be made over: here, or on each host of a Ray cluster."""
+    """The numbers of ranks to run over: on this host, or on each host of a Ray cluster."""
 
     numbers: list[int]
     address: str | None = None
 
     @classmethod
     def parse(cls, ranks: str | None, ray: str | None, ranks_per_host: str | None) -> Over:
-        """By the options of that name, of which one is given at least; InvalidSettings where they clash."""
+        """Parse the three options, at least one of them given; InvalidSettings if they exclude each other."""
         if ray is None and ranks_per_host is not None:
-            raise InvalidSettings("--ranks-per-host is for several hosts: name their cluster by --ray")
+            raise InvalidSettings(
+                "--ranks-per-host without --ray", kind="conflicting-options", hint="add --ray ADDRESS"
+            )
         if ray is not None and ranks is not None:
-            raise InvalidSettings("--ranks is for this host alone: with --ray give --ranks-per-host")
+            raise InvalidSettings(
+                "--ranks with --ray",
+                kind="conflicting-options",
+                hint="use --ranks-per-host instead of --ranks",
+            )
         if ray is None:
             return cls(numbers_of(ranks or "1"))
         return cls(numbers_of(ranks_per_host or "1", "--ranks-per-host"), ray)
 
 
 def numbers_of(text: str, option: str = "--ranks") -> list[int]:
-    """The numbers of ranks in a list; InvalidSettings where it is none."""
+    """Parse a list of numbers of ranks; InvalidSettings names the option."""
     try:
-        found = sorted({int(part) for part in text.split(",")})
+        numbers = sorted({int(part) for part in text.split(",")})
     except ValueError:
-        found = []
-    if not found or found[0] < 1 or found[-1] > MOST_RANKS:
-        raise InvalidSettings(f"{option} {text!r} is no list of numbers from 1 to {MOST_RANKS}, as in 1,2,4")
-    return found
+        numbers = []
+    if not numbers or numbers[0] < 1 or numbers[-1] > MOST_RANKS:
+        expected = f"numbers from 1 to {MOST_RANKS}, like 1,2,4"
+        raise InvalidSettings(option, kind="out-of-range", expected=expected, found=repr(text))
+    return numbers
 
 
 def run_over(
@@ -70,9 +78,9 @@ def run_over(
     out: Path | None,
     showing: tuple[float, bool, bool],
 ) -> int:
-    """Run what was typed over each number of ranks, as `over_ranks` does; exit code.
+    """Run the typed command over each number of ranks and return the exit code.
 
-    What so many ranks cannot have is refused before any of them starts.
+    Settings that some number of ranks cannot have are refused before any of them starts.
     """
     from iobench.bench.run import cases_here, new_path
 
@@ -81,7 +89,7 @@ def run_over(
         for number in over.numbers:
             cases_here(manifest, options, number)
         return over_ranks(over.numbers, arguments, file, *showing)
-    from iobench.ranks.over_ray import launcher
+    from iobench.ranks.ray_launcher import launcher
 
     arguments += ["--data-dir", str(manifest.root.parent.absolute())]
     with launcher(over.address) as (hosts, launch):
@@ -92,7 +100,7 @@ def run_over(
 
 
 def passed_on(arguments: Sequence[str]) -> list[str]:
-    """What was typed, without the options that are not for the ranks."""
+    """Return the typed arguments without the options that are not for the ranks."""
     left, rest = list[str](), iter(arguments)
     for word in rest:
         if word in WITH_VALUES:
@@ -111,11 +119,9 @@ def over_ranks(
     wide: bool,
     launch: Launch = torchrun,
 ) -> int:
-    """Run over each number of ranks, append the records to a file, and print tables and curves; exit code.
+    """Run over each number of ranks, append records to `out`, print tables and curves; return the exit code.
 
-    `launch` starts them, by default on this host.
-
-    What a run complains of is printed, and the other numbers go on.
+    `launch` starts the ranks, by default on this host. An error of one number is printed; the others run.
     """
     before = len(record.read(out)[0]) if out.exists() else 0
     failed = False
@@ -130,41 +136,41 @@ def over_ranks(
 
 
 def _note(line: str) -> None:
-    """Print what rank 0 says, without what is said of all the numbers together at the end."""
+    """Print a line of rank 0, except those that are printed once for all numbers of ranks."""
     if not line.startswith(("warning: ", "records: ")):
         display.note(line)
 
 
 def _show(records: Sequence[Record], smallest: float, as_json: bool, wide: bool) -> None:
-    found = curves(records)
+    scaling = curves(records)
     if as_json:
-        summary = summarise(records, smallest).as_dict()
-        display.as_json({"curves": [curve.as_dict() for curve in found], **summary})
+        summary = summary_as_json(summarise(records, smallest))
+        display.as_json({"curves": [curve.as_dict() for curve in scaling], **summary})
         return
     display.records(records, smallest, wide)
-    if any(len(curve.points) > 1 for curve in found):
-        display.result("", scaling_table(found), "", *(curve.sentence for curve in found))
+    if any(len(curve.points) > 1 for curve in scaling):
+        display.result("", scaling_table(scaling), "", *(curve.sentence for curve in scaling))
 
 
-def scaling_table(found: Sequence[Curve]) -> Table:
-    """One line per case and number of ranks."""
+def scaling_table(measured: Sequence[Curve]) -> Table:
+    """Return one row per case and number of ranks."""
     titles = ["case", "ranks", "MiB/s together", "95 %", "MiB/s each", "efficiency", "95 %", "limit MiB/s"]
-    waits = any(curve.trains for curve in found)
+    waits = any(curve.trains for curve in measured)
     table = plain_table(*titles, *(["devices wait"] if waits else []), left=1)
-    for curve in found:
+    for curve in measured:
         for point in curve.points:
             limit = point.limit_bytes_per_s
             cells = [
                 curve.case,
                 str(point.ranks),
-                _mib(point.together.median),
-                _interval(point.together, _mib),
+                _mib(point.total.median),
+                _interval(point.total, _mib),
                 _mib(point.each),
                 f"{point.efficiency.median:.0%}",
                 _interval(point.efficiency, "{:.0%}".format),
                 "" if limit is None else _mib(limit),
             ]
-            table.add_row(*cells, *([f"{point.waiting:.0%}"] if waits else []))
+            table.add_row(*cells, *([f"{point.wait_share:.0%}"] if waits else []))
     return table
 
 
@@ -172,7 +178,7 @@ def _mib(value: float) -> str:
     return three_digits(value / MIB)
 
 
-def _interval(found: Estimate, text: Callable[[float], str]) -> str:
-    if found.low is None or found.high is None:
+def _interval(estimate: Estimate, text: Callable[[float], str]) -> str:
+    if estimate.low is None or estimate.high is None:
         return "–"
-    return f"{text(found.low)} – {text(found.high)}"
+    return f"{text(estimate.low)} – {text(estimate.high)}"

@@ -1,4 +1,4 @@
-"""The loaders' own options as options of a command: declared once, by the loaders."""
+"""Options of the default loaders as options of a command, generated from their declarations."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from iobench.loading.loaders import DEFAULT_LOADERS
 
 
 def declared_options() -> dict[str, dict[str, Option]]:
-    """Every option of the loaders that are measured by default, by name, as each of these declares it.
+    """Return the options of the default loaders: option name → loader name → declaration.
 
-    A loader that shares such an option takes it, too; what only others have is set in their own word.
+    Other loaders that declare the same option take it as well; options that only they have are set in
+    the loader's word, like `spdl:sink=3`.
     """
-    found: dict[str, dict[str, Option]] = {}
+    options: dict[str, dict[str, Option]] = {}
     for name in DEFAULT_LOADERS:
         for spec in declared(loaders.class_of(name)):
-            found.setdefault(spec.name, {})[name] = spec
-    return found
+            options.setdefault(spec.name, {})[name] = spec
+    return options
 
 
 def with_loader_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The command with an option for each that a default loader has, in place of its `loader_options`.
+    """Replace a command's parameter `loader_options` by one option for each that a default loader has.
 
-    Numbers and words take lists, `--num-workers 0,2,4`; what is yes or no is a pair of flags.
+    Numbers and words take lists, `--num-workers 0,2,4`; booleans become a pair of flags.
     """
     own = inspect.signature(command)
-    # a loader's option that is called as one of the run's own can be set in the loader's word alone
+    # a loader's option with the name of one of the run's own can only be set in the loader's word
     known = {name: specs for name, specs in declared_options().items() if name not in own.parameters}
 
     def run(**values: Any) -> Any:
@@ -65,10 +66,11 @@ def _parameter(name: str, specs: dict[str, Option]) -> inspect.Parameter:
 
 
 def _values(name: str, specs: dict[str, Option], text: str | bool) -> tuple[Any, ...]:
-    """The values that were typed; InvalidSettings where no loader takes one of them."""
+    """Parse the values of an option; InvalidSettings for one that no loader takes."""
     spec = next(iter(specs.values()))
     values = (text,) if isinstance(text, bool) else tuple(spec.read(part) for part in text.split(","))
     for value in values:
         if not any(one.takes(value) for one in specs.values()):
-            raise InvalidSettings(f"--{name.replace('_', '-')} {value}: it must be {spec.allowed}")
+            flag = f"--{name.replace('_', '-')}"
+            raise InvalidSettings(flag, kind="invalid-value", expected=spec.allowed, found=repr(value))
     return values

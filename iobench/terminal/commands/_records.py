@@ -1,4 +1,4 @@
-"""Records that a command was told to use."""
+"""Records named on the command line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ if TYPE_CHECKING:
 
 
 def records_of(paths: Iterable[Path]) -> list[Record]:
-    """The records of these files; each line that is none is named on stderr."""
+    """Read the records of these files; report each unreadable line on stderr."""
     from iobench.results import record
     from iobench.terminal import display
 
     records = []
     for path in paths:
-        found, left_out = record.read(path)
-        records += found
-        for sentence in left_out:
-            display.note(f"left out: {sentence}")
+        readable, skipped = record.read(path)
+        records += readable
+        for sentence in skipped:
+            display.note(f"skipped: {sentence}")
     return records

@@ -39,7 +39,7 @@ def diagnose(
     from iobench.tuning.tune import resolve_target
 
     check_above_zero(batches=batches, seconds=seconds, timeout=timeout)
-    found = session.diagnose(
+    diagnosis = session.diagnose(
         resolve_target(target)[0],
         batches=batches,
         seconds=seconds,
@@ -49,6 +49,6 @@ def diagnose(
         on_status=display.note,
     )
     if as_json:
-        display.as_json(found.as_dict())
+        display.as_json(diagnosis.as_dict())
     else:
-        display.diagnosis(found)
+        display.diagnosis(diagnosis)

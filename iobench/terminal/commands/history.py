@@ -1,4 +1,4 @@
-"""`iobench runs`: what was measured before."""
+"""`iobench runs`: past runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from iobench.base.errors import (
 )
 from iobench.base.text import printable
 from iobench.base.units import counted
-from iobench.results.trend import FEWEST_RUNS
+from iobench.results.trend import MIN_RUNS
 from iobench.terminal.commands._command import Command
 from iobench.terminal.commands._options import AsJson, DataDir
 from iobench.terminal.commands._records import records_of
@@ -24,34 +24,34 @@ app = typer.Typer(
     help="List, show, compare over time, delete and export past runs.",
 )
 
-Here = Annotated[Path | None, typer.Option("--data-dir", help="The folder that holds datasets and results.")]
-RunName = Annotated[str, typer.Argument(help="A name from the list, or a file of records.")]
+Here = Annotated[Path | None, typer.Option("--data-dir", help="Folder of datasets and results.")]
+RunName = Annotated[str, typer.Argument(help="Run: a name or a file of records.")]
 
 
 @app.callback(invoke_without_command=True)
 def runs(context: typer.Context, data_dir: DataDir = Path("data"), as_json: AsJson = False) -> None:
-    """List past runs, the newest first; or show, delete or export some."""
+    """List past runs, the newest first."""
     from iobench.results import history
     from iobench.terminal import display, tables
 
     context.obj = data_dir
     if context.invoked_subcommand is not None:
         return
-    found = history.past(data_dir)
+    past_runs = history.past(data_dir)
     if as_json:
-        display.as_json([past.as_dict() for past in found])
+        display.as_json([past.as_dict() for past in past_runs])
         return
-    for past in found:
+    for past in past_runs:
         if past.problem:
-            display.note(f"left out: {past.problem}")
-    readable = [past for past in found if not past.problem]
+            display.note(f"skipped: {past.problem}")
+    readable = [past for past in past_runs if not past.problem]
     if readable:
         display.result(tables.past_table(readable))
         for trend in history.trends(readable):
             if trend.step is not None:
                 display.result("", f"{trend.sentence}.")
     else:
-        display.note(f"no runs in {data_dir / 'results'}; make one with 'iobench run'")
+        display.note(f"no runs in {data_dir / 'results'}; start one with 'iobench run'")
 
 
 @app.command(cls=Command)
@@ -62,33 +62,34 @@ def show(
     wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the tables of a past run again."""
+    """Print the tables of a past run."""
     from iobench.results import history
     from iobench.results.summary import summarise
+    from iobench.results.verdict import as_json as summary_as_json
     from iobench.terminal import display
 
     records = records_of([history.find(data_dir or context.obj, name)])
     if as_json:
-        display.as_json(summarise(records).as_dict())
+        display.as_json(summary_as_json(summarise(records)))
     else:
         display.records(records, wide=wide)
 
 
 @app.command(cls=Command)
 def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False) -> None:
-    """Show each case from run to run, and the steps in it."""
+    """Show each case over several runs, and its steps."""
     from iobench.results import history
     from iobench.terminal import display, tables
 
     folder = data_dir or context.obj
-    found = history.trends([past for past in history.past(folder) if not past.problem])
+    case_trends = history.trends([past for past in history.past(folder) if not past.problem])
     if as_json:
-        display.as_json([one.as_dict() for one in found])
+        display.as_json([one.as_dict() for one in case_trends])
         return
-    if not found:
-        display.note(f"no case in {folder / 'results'} was measured by {FEWEST_RUNS} runs")
+    if not case_trends:
+        display.note(f"no case in {folder / 'results'} has {MIN_RUNS} runs")
         return
-    display.result(tables.trends_table(found), "", *(f"{one.sentence}." for one in found))
+    display.result(tables.trends_table(case_trends), "", *(f"{one.sentence}." for one in case_trends))
 
 
 @app.command(cls=Command)
@@ -98,7 +99,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data_dir: Here = None,
 ) -> None:
-    """Delete a past run: its records and traces."""
+    """Delete the records and traces of a past run."""
     from iobench.results import history
     from iobench.terminal import display
 
@@ -106,7 +107,7 @@ def delete(
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidSettings(
-                f"without a terminal nobody can be asked whether to delete {path}: give --yes"
+                "runs delete without a terminal", kind="needs-confirmation", path=path, hint="add --yes"
             )
         typer.confirm(printable(f"delete {path}?"), abort=True, err=True)
     for gone in history.delete(path):
@@ -116,13 +117,13 @@ def delete(
 @app.command(cls=Command)
 def export(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--out", "-o", help="A new .csv or .parquet file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="New .csv or .parquet file.")],
     names: Annotated[
         list[str] | None, typer.Argument(help="Runs. [default: all]", show_default=False)
     ] = None,
     data_dir: Here = None,
 ) -> None:
-    """Write past runs as one table, a row per round."""
+    """Write past runs as one table, one row per round."""
     from iobench.base.errors import (
         RecordError,
     )
@@ -133,7 +134,7 @@ def export(
     paths = [history.find(folder, name) for name in names or []]
     paths = paths or [past.path for past in history.past(folder) if not past.problem]
     if not paths:
-        raise RecordError(f"no runs in {folder / 'results'}; make one with 'iobench run'")
+        raise RecordError("no runs", kind="no-runs", path=folder / "results", hint="start one: iobench run")
     records = records_of(paths)
     history.export(records, out)
     display.note(f"{counted(len(records), 'round')} in {out}")

@@ -12,35 +12,35 @@ from iobench.terminal.commands._records import records_of
 
 
 def plan(
-    ranks: Annotated[int, typer.Option(min=1, help="Devices that train together.")],
-    nodes: Annotated[int, typer.Option(min=1, help="Machines that hold these devices.")],
+    ranks: Annotated[int, typer.Option(min=1, help="Number of devices that train together.")],
+    nodes: Annotated[int, typer.Option(min=1, help="Number of machines that hold them.")],
     run: Annotated[
         str | None,
-        typer.Argument(help="A file of records, or a run's name. [default: the newest]", show_default=False),
+        typer.Argument(help="Run: a name or a file of records. [default: the newest]", show_default=False),
     ] = None,
     network: Annotated[
-        str | None, typer.Option(help="Bandwidth of each node's network, like 100Gbit/s.", show_default=False)
+        str | None, typer.Option(help="Network bandwidth of each node, like 100Gbit/s.", show_default=False)
     ] = None,
     storage: Annotated[
-        str | None, typer.Option(help="Bandwidth of the storage, for all nodes together.", show_default=False)
+        str | None, typer.Option(help="Bandwidth of the storage for all nodes together.", show_default=False)
     ] = None,
     shard_size: Annotated[
         str | None,
-        typer.Option(help="Size of the files that hold the data, like 256MiB.", show_default=False),
+        typer.Option(help="Size of the data files, like 256MiB.", show_default=False),
     ] = None,
-    real_size: Annotated[
+    full_size: Annotated[
         str | None,
         typer.Option(
             help="How large the real data are, like 2TiB. [default: as measured]", show_default=False
         ),
     ] = None,
-    step_ms: Annotated[float, typer.Option(help="Milliseconds that a training step takes.")] = 0.0,
+    step_ms: Annotated[float, typer.Option(help="Milliseconds of a training step.")] = 0.0,
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
 ) -> None:
-    """Work out on paper what many ranks would get."""
+    """Estimate the bandwidth that many ranks would get, from a measured run."""
     from iobench.results import history
-    from iobench.results.on_paper import Cluster, outlook
+    from iobench.results.capacity import Cluster, plan_capacity
     from iobench.terminal import display, planned
 
     cluster = Cluster(
@@ -49,14 +49,14 @@ def plan(
         network_bytes_per_s=parse_rate("--network", network) if network else None,
         storage_bytes_per_s=parse_rate("--storage", storage) if storage else None,
         shard_bytes=parse_bytes("--shard-size", shard_size) if shard_size else None,
-        data_bytes=parse_bytes("--real-size", real_size) if real_size else None,
+        data_bytes=parse_bytes("--full-size", full_size) if full_size else None,
         step_s=step_ms / 1000,
     )
     path = history.find(data_dir, run) if run else history.newest(data_dir)
-    found = outlook(records_of([path]), cluster)
+    result = plan_capacity(records_of([path]), cluster)
     if as_json:
-        display.as_json(found.as_dict())
+        display.as_json(result.as_dict())
     else:
-        display.result(*planned.parts(found))
-    for warning in found.warnings:
+        display.result(*planned.parts(result))
+    for warning in result.warnings:
         display.note(f"warning: {warning}")

@@ -133,17 +133,17 @@ def recommend(
     )
     of, words = _data(name, source, add, sample_shape, data_dir)
     with live.view(RoundPlan(None, max_time), each_round=False) as observer:
-        found = search(of, requirements, data_dir=data_dir, source_words=words, observer=observer)
-    kept = save(found, data_dir)
+        recommendation = search(of, requirements, data_dir=data_dir, source_words=words, observer=observer)
+    saved = save(recommendation, data_dir)
     if as_json:
-        display.as_json(found.as_dict())
+        display.as_json(recommendation.as_dict())
         return
-    for warning in found.warnings:
+    for warning in recommendation.warnings:
         display.note(f"warning: {warning}")
-    display.result(*recommended.parts(found))
-    for path in found.records:
+    display.result(*recommended.parts(recommendation))
+    for path in recommendation.records:
         display.note(f"records: {path}")
-    display.note(f"the recommendation is kept in {kept}, which 'iobench report' shows from now on")
+    display.note(f"the recommendation is kept in {saved}, which 'iobench report' shows from now on")
 
 
 def _data(

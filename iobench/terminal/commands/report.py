@@ -14,16 +14,16 @@ from iobench.terminal.commands._records import records_of
 def report(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Files of records or names of runs. [default: the newest]", show_default=False),
+        typer.Argument(help="Runs: names or files of records. [default: the newest]", show_default=False),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.")] = Path("report.html"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="Page to write.")] = Path("report.html"),
     png: Annotated[
         Path | None,
-        typer.Option(help="Also write each chart to this folder, as PNG and SVG.", show_default=False),
+        typer.Option(help="Folder for each chart as PNG and SVG.", show_default=False),
     ] = None,
     data_dir: DataDir = Path("data"),
 ) -> None:
-    """Write an HTML page of what was measured and what it means."""
+    """Write an HTML page with the results and their meaning."""
     from iobench import report as reporting
     from iobench import studies
     from iobench.base.units import counted
@@ -34,7 +34,7 @@ def report(
     answered, problems = studies.past(data_dir)
     advice, unread = recommendations.past(data_dir)
     for sentence in [*problems, *unread]:
-        display.note(f"left out: {sentence}")
+        display.note(f"skipped: {sentence}")
     runs_there = [past for past in history.past(data_dir) if not past.problem]
     paths = [history.find(data_dir, name) for name in runs or []]
     if not paths and (runs_there or not (answered or advice)):

@@ -15,7 +15,7 @@ from iobench.base.errors import (
     InvalidSettings,
 )
 from iobench.bench.options import MODELS, TIMEOUT_S
-from iobench.bench.plan import DEFAULT_ROUNDS, MAX_TIME_S
+from iobench.bench.round_plan import DEFAULT_ROUNDS, MAX_TIME_S
 from iobench.host import interrupts
 from iobench.loading.loaders import DEFAULT_LOADERS
 from iobench.loading.order import ORDERS
@@ -38,9 +38,10 @@ if TYPE_CHECKING:
     from iobench.results.record import Record
     from iobench.terminal import scaling
 
-SHOWING = ("data_dir", "as_json", "wide", "min_difference")
-BESIDE_A_PLAN = ("plan", "save_plan", "name", "out", "ranks", "ray", "ranks_per_host", *SHOWING)
-BESIDE_A_RUN = ("resume", *SHOWING)
+# options that may be combined with --plan and with --resume, which set all the others
+OUTPUT = ("data_dir", "as_json", "wide", "min_difference")
+WITH_PLAN = ("plan", "save_plan", "name", "out", "ranks", "ray", "ranks_per_host", *OUTPUT)
+WITH_RESUME = ("resume", *OUTPUT)
 
 
 @with_loader_options
@@ -49,108 +50,106 @@ def run(
     format: Annotated[
         list[str] | None,
         typer.Option(
-            help="A prepared format or variant, or all; repeatable. [default: all]", show_default=False
+            help="Format or variant of the dataset, or all; repeatable. [default: all]", show_default=False
         ),
     ] = None,
     loader: Annotated[
         list[str] | None,
         typer.Option(
-            help="A loader, with options as in dataloader:num_workers=4,fetch=batch, or all; repeatable. "
+            help="Loader with its options, like dataloader:num_workers=4,fetch=batch, or all; repeatable. "
             "'iobench loaders' lists them. [default: dataloader, native, stream]",
             show_default=False,
         ),
     ] = None,
-    tuned: Annotated[
+    recommended_options: Annotated[
         bool,
-        typer.Option("--tuned", help="Each loader with the options that its documentation advises, too."),
+        typer.Option(
+            "--recommended-options",
+            help="Add each loader with the options that its documentation recommends.",
+        ),
     ] = False,
-    device: Annotated[
-        str, typer.Option(help="Where batches go: auto, cpu, cuda, cuda:1, …; a list.")
-    ] = "auto",
-    cache: Annotated[str, typer.Option(help="State of the page cache: warm, cold, or a list.")] = "warm",
-    sudo: Annotated[bool, typer.Option("--sudo", help="Drop the page cache through sudo -n.")] = False,
-    batch_size: Annotated[str, typer.Option(help="Samples in a batch, or a list.")] = "256",
-    order: Annotated[str, typer.Option(help=f"Order of samples: {', '.join(ORDERS)}, or a list.")] = "random",
-    block_size: Annotated[str, typer.Option(help="Bytes in a block of block order, or a list.")] = "1MiB",
+    device: Annotated[str, typer.Option(help="Target devices: auto, cpu, cuda, cuda:1, …; a list.")] = "auto",
+    cache: Annotated[str, typer.Option(help="Page cache: warm, cold, or both as warm,cold.")] = "warm",
+    sudo: Annotated[bool, typer.Option("--sudo", help="Drop the page cache with sudo -n.")] = False,
+    batch_size: Annotated[str, typer.Option(help="Samples per batch; a list.")] = "256",
+    order: Annotated[str, typer.Option(help=f"Order of samples: {', '.join(ORDERS)}; a list.")] = "random",
+    block_size: Annotated[str, typer.Option(help="Block order: bytes per block; a list.")] = "1MiB",
     window_size: Annotated[
-        str, typer.Option(help="Bytes that block order shuffles at a time, or a list.")
+        str, typer.Option(help="Block order: bytes of the shuffle window; a list.")
     ] = "64MiB",
     model: Annotated[
-        str, typer.Option(help=f"Train on each batch: {', '.join(MODELS)}, or a list.")
+        str, typer.Option(help=f"Training step on each batch: {', '.join(MODELS)}; a list.")
     ] = "none",
     step_ms: Annotated[
         str,
-        typer.Option(help="Milliseconds that each batch keeps the device busy, as a training step would."),
+        typer.Option(help="Milliseconds of a simulated training step on each batch; a list."),
     ] = "0",
-    rounds: Annotated[str, typer.Option(help="Timed rounds of each case, or auto.")] = str(DEFAULT_ROUNDS),
+    rounds: Annotated[str, typer.Option(help="Timed rounds per case, or auto.")] = str(DEFAULT_ROUNDS),
     max_time: Annotated[
         float | None,
         typer.Option(
-            help="Seconds after which no round begins but the first, before which each case is proved. "
-            f"[default: {MAX_TIME_S:g} with --rounds auto]",
+            help="Start no further round after this many seconds; verification and the first round of each "
+            f"case always run. [default: {MAX_TIME_S:g} with --rounds auto]",
             show_default=False,
         ),
     ] = None,
-    warmup: Annotated[
-        int, typer.Option(help="Untimed epochs of each case; the first proves its content.")
-    ] = 1,
+    warmup: Annotated[int, typer.Option(help="Untimed epochs per case; the first verifies the content.")] = 1,
     isolate: Annotated[
         bool | None,
         typer.Option(
             "--isolate/--no-isolate",
-            help="Measure each case in a process of its own. [default: if a loader of the run asks for it]",
+            help="Run each case in its own process. [default: if a loader of the run needs it]",
             show_default=False,
         ),
     ] = None,
     timeout: Annotated[
-        float, typer.Option(help="Seconds without a batch after which a case's own process is ended.")
+        float, typer.Option(help="Kill the process of a case after this many seconds without a batch.")
     ] = TIMEOUT_S,
     limits: Annotated[
-        bool, typer.Option("--limits/--no-limits", help="Measure what the hardware can do beside each case.")
+        bool, typer.Option("--limits/--no-limits", help="Measure the hardware limits of each case.")
     ] = True,
     headroom: Annotated[
         bool,
-        typer.Option("--headroom", help="Measure the loop over batches that are on the device already, too."),
+        typer.Option("--headroom", help="Also time the loop over batches that are already on the device."),
     ] = False,
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Wait for the device after each training step, as no training does."),
+        typer.Option("--strict", help="Synchronise the device after each training step."),
     ] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Split epochs into stages, and watch the machine.")
+        bool, typer.Option("--profile", help="Split epochs into stages and sample the machine.")
     ] = False,
     trace: Annotated[
-        bool, typer.Option("--trace", help="Write a Chrome trace of each case's first batches.")
+        bool, typer.Option("--trace", help="Write a Chrome trace of the first batches of each case.")
     ] = False,
     ranks: Annotated[
         str | None,
         typer.Option(
-            help="Measure over so many ranks of this host, started by torchrun: 1,2,4.", show_default=False
+            help="Numbers of ranks on this host, started by torchrun, like 1,2,4.", show_default=False
         ),
     ] = None,
     ray: Annotated[
         str | None,
-        typer.Option(help="Measure over the hosts of the Ray cluster at this address.", show_default=False),
+        typer.Option(help="Address of a Ray cluster: run on all of its hosts.", show_default=False),
     ] = None,
     ranks_per_host: Annotated[
         str | None,
-        typer.Option(help="With --ray: ranks of each host, or a list. [default: 1]", show_default=False),
+        typer.Option(help="With --ray: ranks per host; a list. [default: 1]", show_default=False),
     ] = None,
     min_difference: MinDifference = "5%",
-    seed: Annotated[
-        int, typer.Option(help="Seed of the random order, of the order of cases and of the model.")
-    ] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sample order, the case order and the model.")] = 0,
     data_dir: DataDir = Path("data"),
     name: Name = None,
     plan: Annotated[
-        Path | None, typer.Option(help="Read the whole run from this TOML file.", show_default=False)
+        Path | None,
+        typer.Option(help="Read the run's settings from this TOML file.", show_default=False),
     ] = None,
     save_plan: Annotated[
-        Path | None, typer.Option(help="Write the whole run to this TOML file.", show_default=False)
+        Path | None, typer.Option(help="Write the run's settings to this TOML file.", show_default=False)
     ] = None,
     resume: Annotated[
         str | None,
-        typer.Option(help="Go on with this run, which was cut short: a name or a file.", show_default=False),
+        typer.Option(help="Resume an interrupted run, given by name or file.", show_default=False),
     ] = None,
     wide: Annotated[bool, typer.Option("--wide", help="Show every metric.")] = False,
     as_json: AsJson = False,
@@ -163,10 +162,10 @@ def run(
     *,
     loader_options: Mapping[str, tuple[Any, ...]],
 ) -> None:
-    """Measure how fast each format is under each loader."""
+    """Measure how fast each loader reads each format."""
     from iobench.bench import plan_file
     from iobench.bench.options import RunOptions
-    from iobench.bench.resume import earlier
+    from iobench.bench.resume import interrupted_run
     from iobench.bench.run import run as measure
     from iobench.dataset.manifest import find_dataset
     from iobench.results import history
@@ -176,9 +175,9 @@ def run(
     over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
     if resume is not None:
-        _check_alone(context, f"the run {resume}", "measure anew", BESIDE_A_RUN)
+        _check_alone(context, f"the run {resume}", "start a new run", WITH_RESUME)
         out = history.find(data_dir, resume)
-        planned, rounds_before = earlier(out)
+        planned, rounds_before = interrupted_run(out)
         options, manifest = planned.run, find_dataset(data_dir, planned.dataset)
     elif plan is None:
         options = RunOptions(
@@ -202,14 +201,14 @@ def run(
             sudo=sudo,
             limits=limits,
             headroom=headroom,
-            tuned=tuned,
+            recommended_options=recommended_options,
             strict=strict,
             profile=profile,
             trace=trace,
         )
         manifest = find_dataset(data_dir, name)
     else:
-        _check_alone(context, f"the plan {plan}", "change it there, or leave --plan out", BESIDE_A_PLAN)
+        _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", WITH_PLAN)
         planned = plan_file.load(plan)
         options, manifest = planned.run, find_dataset(data_dir, name or planned.dataset)
         _check_content(plan, planned.content, manifest)
@@ -222,51 +221,59 @@ def run(
         tables.dataset_line(manifest) + ("" if name or plan or resume else f" (the newest in {data_dir})")
     )
     with live.view(options.plan) as observer:
-        found = measure(
-            manifest, options, out=out, observer=observer, went_before=rounds_before, crew=context.obj
+        outcome = measure(
+            manifest, options, out=out, observer=observer, earlier_records=rounds_before, backend=context.obj
         )
     try:
-        with interrupts.deferred() as check:  # what was measured is shown before anything else
-            _show(found, smallest, as_json, wide)
+        with interrupts.deferred() as check:  # show the results before handling Ctrl-C
+            _show(outcome, smallest, as_json, wide)
             check()
     except KeyboardInterrupt:
-        found.interrupted = True
-    if found.interrupted:
-        display.note(f"iobench: interrupted; {_kept(context, found, data_dir)}")
+        outcome.interrupted = True
+    if outcome.interrupted:
+        display.note(f"iobench: interrupted; {_saved(context, outcome, data_dir)}")
         sys.exit(INTERRUPTED)
-    raise typer.Exit(1 if found.failures or found.stopped else 0)
+    raise typer.Exit(1 if outcome.failures or outcome.stopped else 0)
 
 
 def _over(
     context: typer.Context, ranks: str | None, ray: str | None, ranks_per_host: str | None
 ) -> scaling.Over | None:
-    """Over which numbers of ranks, here or on the hosts of a cluster; None where it is this process alone."""
+    """Return the numbers of ranks to run over, here or on a cluster; None for this process alone."""
     from iobench.terminal import scaling
 
     if ranks is None and ray is None and ranks_per_host is None:
         return None
     over = scaling.Over.parse(ranks, ray, ranks_per_host)
     if context.obj is not None:
-        raise InvalidSettings("--ranks and --ray start ranks by themselves: leave out torchrun")
+        raise InvalidSettings(
+            "--ranks or --ray under torchrun",
+            kind="conflicting-options",
+            hint="start iobench without torchrun",
+        )
     if context.params["resume"] is not None:
-        raise InvalidSettings("--resume: a run over several numbers of ranks cannot be gone on with")
+        raise InvalidSettings(
+            "--resume with --ranks or --ray",
+            kind="conflicting-options",
+            hint="runs over several numbers of ranks cannot be resumed; start a new one",
+        )
     return over
 
 
-def _kept(context: typer.Context, found: Run, data_dir: Path) -> str:
-    """What is left of an interrupted run, and what to type to go on with it."""
-    if not found.records:
-        return "nothing had been measured yet"
+def _saved(context: typer.Context, outcome: Run, data_dir: Path) -> str:
+    """Say what was saved of an interrupted run, and the command that resumes it."""
+    if not outcome.records:
+        return "nothing was measured yet"
     where = [] if data_dir == Path("data") else ["--data-dir", str(data_dir)]
-    named = found.path.parent.resolve() == (data_dir / "results").resolve()
-    name = found.path.stem if named else str(found.path)
+    named = outcome.path.parent.resolve() == (data_dir / "results").resolve()
+    name = outcome.path.stem if named else str(outcome.path)
     starts = "iobench" if context.obj is None else "torchrun … -m iobench"
     command = shlex.join(["run", *where, "--resume", name])
-    return f"what had been measured is kept; go on with: {starts} {command}"
+    return f"the rounds measured so far are saved; resume with: {starts} {command}"
 
 
 def _check_alone(context: typer.Context, what: str, advice: str, beside: Collection[str]) -> None:
-    """InvalidSettings where an option was typed beside what says all of them."""
+    """Raise InvalidSettings for an option typed together with one that sets all of them."""
     typed = [
         name
         for name in context.params
@@ -276,30 +283,35 @@ def _check_alone(context: typer.Context, what: str, advice: str, beside: Collect
     ]
     if typed:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in typed)
-        raise InvalidSettings(f"{flags}: {what} says that; {advice}")
+        raise InvalidSettings(f"{flags}: already set by {what}", kind="conflicting-options", hint=advice)
 
 
 def _check_content(plan: Path, content: str | None, manifest: Manifest) -> None:
     if content is not None and content != f"{manifest.content or 0:016x}":
         raise InvalidSettings(
-            f"--plan {plan} was written for data {content}, dataset {manifest.name} holds "
-            f"{manifest.content or 0:016x}; prepare it as it was, or remove 'content' from the plan"
+            f"--plan over dataset {manifest.name}",
+            kind="other-content",
+            path=plan,
+            expected=f"data {content}",
+            found=f"data {manifest.content or 0:016x}",
+            hint="prepare the same data again, or remove 'content' from the plan",
         )
 
 
-def _show(found: Run, smallest: float, as_json: bool, wide: bool) -> None:
+def _show(outcome: Run, smallest: float, as_json: bool, wide: bool) -> None:
     from iobench.results.summary import summarise
+    from iobench.results.verdict import as_json as summary_as_json
     from iobench.terminal import display
 
     if as_json:
-        display.as_json({**found.as_dict(), **summarise(found.sound, smallest).as_dict()})
+        display.as_json({**outcome.as_dict(), **summary_as_json(summarise(outcome.valid_records, smallest))})
     else:
-        display.run(found, smallest, wide)
-    labels = found.labels
-    by_reason: dict[str, list[str]] = {}
-    for key, reason in found.failures.items():
-        by_reason.setdefault(reason, []).append(str(labels[key]))
-    for reason, cases in by_reason.items():
-        display.note(f"iobench: {'; '.join(cases)}: {reason}")
-    if found.stopped:
-        display.note(f"iobench: {found.stopped}")
+        display.run(outcome, smallest, wide)
+    labels = outcome.labels
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for key, error in outcome.failures.items():
+        by_reason.setdefault((error.kind, str(error)), []).append(str(labels[key]))
+    for (kind, reason), cases in by_reason.items():
+        display.note(f"iobench: error[{kind}]: {'; '.join(cases)}: {reason}")
+    if outcome.stopped:
+        display.note(f"iobench: error[{outcome.stopped.kind}]: {outcome.stopped}")

@@ -11,13 +11,13 @@ from iobench.terminal.commands._options import AsJson, DataDir, Device
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="The study's name; list shows them all.")],
-    quick: Annotated[bool, typer.Option("--quick", help="Small sizes: under a minute.")] = False,
+    name: Annotated[str, typer.Argument(help="Name of the study; list shows them all.")],
+    quick: Annotated[bool, typer.Option("--quick", help="Small sizes, under a minute.")] = False,
     device: Device = "auto",
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
 ) -> None:
-    """Do a published experiment here, and answer each of its claims."""
+    """Repeat a published experiment and check each of its claims."""
     from iobench import studies
     from iobench.host.device import pick_device
     from iobench.terminal import display, tables
@@ -36,9 +36,9 @@ def study(
     if as_json:
         display.as_json(result.as_dict())
     else:
-        display.result(result.source, result.about, "", tables.contenders_table(result), "")
-        for answer in result.answers:
-            display.result(answer.sentence, f"    {answer.because}")
+        display.result(result.source, result.setup, "", tables.contenders_table(result), "")
+        for claim in result.claims:
+            display.result(claim.sentence, f"    {claim.evidence}")
     for warning in result.warnings:
         display.note(f"warning: {warning}")
-    display.note(f"the answers are kept in {path}, which 'iobench report' shows from now on")
+    display.note(f"answers saved to {path}; 'iobench report' includes them")

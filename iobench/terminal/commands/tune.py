@@ -50,7 +50,7 @@ def tune(
     from iobench.terminal import display, tuned
     from iobench.tuning.tune import tune as search
 
-    found = search(
+    result = search(
         target,
         device=device,
         step_ms=step_ms,
@@ -66,9 +66,9 @@ def tune(
         on_status=display.note,
     )
     if as_json:
-        display.as_json(found.as_dict())
+        display.as_json(result.as_dict())
         return
-    for warning in found.warnings:
+    for warning in result.warnings:
         display.note(f"warning: {warning}")
-    display.result(*tuned.parts(found))
-    display.note(f"records: {found.records}")
+    display.result(*tuned.parts(result))
+    display.note(f"records: {result.records}")
