@@ -11,7 +11,7 @@ import iobench
 from iobench.base.errors import RecordError
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.loading import loaders as known_loaders
-from iobench.loading.stages import STAGES, TRIAL, UNTIMED, Profile, nothing
+from iobench.loading.stages import STAGES, TRIAL, UNTIMED, StageProfile, nothing
 from iobench.results.record import Record
 from iobench.results.summary import summarise
 
@@ -35,7 +35,7 @@ def taking(clock, seconds, result=None):
 
 def test_every_call_counts_for_its_stage_and_returns_its_result():
     clock = Clock()
-    profile = Profile(clock)
+    profile = StageProfile(clock)
     read = profile.timed("read", taking(clock, 2, "rows"))
     assert [read(), read()] == ["rows", "rows"]
     profile.timed("compute", taking(clock, 3))()
@@ -45,7 +45,7 @@ def test_every_call_counts_for_its_stage_and_returns_its_result():
 
 def test_decoding_is_taken_off_the_read_that_it_is_part_of():
     clock = Clock()
-    profile = Profile(clock)
+    profile = StageProfile(clock)
     decode = profile.timed("decode", taking(clock, 2))
     profile.timed("read", lambda: (decode(), taking(clock, 1)()))()
     result = profile.seconds(0, 3, 3, ahead=False)
@@ -55,14 +55,14 @@ def test_decoding_is_taken_off_the_read_that_it_is_part_of():
 @pytest.mark.parametrize(("ahead", "stage"), [(True, "wait"), (False, "other")])
 def test_unaccounted_time_in_next_is_wait_only_with_readahead(ahead, stage):
     clock = Clock()
-    profile = Profile(clock)
+    profile = StageProfile(clock)
     profile.timed("read", taking(clock, 2))()
     assert profile.seconds(0, 5, 5, ahead)[stage] == 3
 
 
 def test_the_stages_of_an_epoch_add_up_to_it():
     clock = Clock()
-    profile = Profile(clock)
+    profile = StageProfile(clock)
     for stage in ("read", "collate", "host_to_device", "compute"):
         profile.timed(stage, taking(clock, 1))()
     result = profile.seconds(open_s=5, epoch_s=10, wait_s=4.5, ahead=True)
@@ -71,7 +71,7 @@ def test_the_stages_of_an_epoch_add_up_to_it():
 
 def test_background_reads_are_counted_separately():
     clock = Clock()
-    profile = Profile(clock)
+    profile = StageProfile(clock)
     profile.timed_in_background(taking(clock, 2))()
     assert profile.background_s == 2
     assert profile.seconds(0, 3, 0, False)["read"] == 0
@@ -79,7 +79,7 @@ def test_background_reads_are_counted_separately():
 
 def test_spans_say_how_much_they_cost(monkeypatch):
     """As many trials of an empty span, less as many of nothing, on a clock of their own."""
-    profile, trials = Profile(), []
+    profile, trials = StageProfile(), []
 
     def repeat(function, number, repeat):
         trials.append((number, repeat))

@@ -24,9 +24,9 @@ from iobench.host.bus_errors import guarded
 from iobench.host.counters import Counters, Counts
 from iobench.host.cpu_speed import CpuSpeedProbe
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice, device_errors
-from iobench.loading.loaders import Asked, Epochs, Job, Loader, failure, samples_of
+from iobench.loading.loaders import EpochRequest, Epochs, Job, Loader, failure, samples_of
 from iobench.loading.order import row_count
-from iobench.loading.stages import UNTIMED, Profile
+from iobench.loading.stages import UNTIMED, StageProfile
 from iobench.results.parts import BackgroundPart, DiskPart, Measured, MemoryPart, ProcessorPart, TimingPart
 
 Consumer = Callable[[DeviceBatch], None]
@@ -46,7 +46,7 @@ class RoundSpec:
         Called with each batch on the device.
     seconds : float
         Least duration; 0 for a single epoch.
-    profile : Profile or None
+    profile : StageProfile or None
         Collects the time of stages.
     strict : bool
         Synchronise the device after each batch.
@@ -59,7 +59,7 @@ class RoundSpec:
     number: int
     consume: Consumer
     seconds: float
-    profile: Profile | None = None
+    profile: StageProfile | None = None
     strict: bool = False
     ended: Callable[[], None] = lambda: None
     group: ProcessGroup = field(default_factory=SingleProcess)
@@ -150,9 +150,9 @@ def opened(loader: Loader, job: Job) -> Epochs:
         raise failure(loader, opener, error) from error
 
 
-def epoch_request(loader: Loader, job: Job, number: int) -> Asked:
+def epoch_request(loader: Loader, job: Job, number: int) -> EpochRequest:
     """Return the request for an epoch: the rows of its batches (map-style) or its number (iterable-style)."""
-    return number if loader.own_order else loader.rows(job.order, job.opener.schema.samples, number)
+    return number if loader.iterable_style else loader.rows(job.order, job.opener.schema.samples, number)
 
 
 @contextmanager
@@ -212,23 +212,23 @@ def measured_of(timing: TimingPart, counts: Counts, cpu_speed: CpuSpeedProbe) ->
     )
 
 
-def _split(profile: Profile | None, epochs: Epochs, opening: Meter, meter: Meter) -> dict[str, Any]:
+def _split(profile: StageProfile | None, epochs: Epochs, opening: Meter, meter: Meter) -> dict[str, Any]:
     if profile is None:
         return {}
     return {
-        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.waits.total_s, epochs.ahead),
+        "stages": profile.seconds(opening.elapsed_s, meter.elapsed_s, meter.waits.total_s, epochs.prefetches),
         "reader_threads_s": profile.background_s,
         "profiling_s": profile.cost_s,
     }
 
 
-def _due(request: Asked, samples: int) -> int:
+def _due(request: EpochRequest, samples: int) -> int:
     """Return the number of samples due in an epoch of this rank."""
     return samples if isinstance(request, int) else sum(map(row_count, request))
 
 
 def _check_count(loader: Loader, came: int, samples: int) -> None:
-    if came == samples or loader.foreign or (loader.repeats and came > samples):
+    if came == samples or loader.user_defined or (loader.repeats and came > samples):
         return
     if loader.drops and 0 < came < samples:
         return
@@ -241,11 +241,11 @@ def _check_count(loader: Loader, came: int, samples: int) -> None:
 
 
 def _drain(
-    epochs: Epochs, request: Asked, transfer: HostToDevice, meter: Meter, consume: Consumer
+    epochs: Epochs, request: EpochRequest, transfer: HostToDevice, meter: Meter, consume: Consumer
 ) -> tuple[int, int]:
     """Run one epoch and synchronise; return the samples delivered to the device and their bytes."""
     schema, samples, logical_bytes = epochs.opener.schema, 0, 0
-    first, foreign = schema.fields[0].name, epochs.loader.foreign
+    first, foreign = schema.fields[0].name, epochs.loader.user_defined
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves
     with closing(epochs.epoch(request)) as batches:
         for batch in meter.over(map(stages.timed("host_to_device", transfer.move), batches)):

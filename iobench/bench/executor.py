@@ -21,7 +21,7 @@ from iobench.dataset.verify import verify_artifact
 from iobench.formats import Schema
 from iobench.host.device import pick_device
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice
-from iobench.loading.stages import Profile
+from iobench.loading.stages import StageProfile
 from iobench.results.parts import ContentCheckPart, Measured
 
 
@@ -83,7 +83,7 @@ class InProcess:
         job = case.job(self._manifest, rank=self._group.rank)
         check = (
             UserLoaderCheck(case, self._manifest)
-            if case.loader.foreign
+            if case.loader.user_defined
             else ContentCheck(
                 case.loader, job, self._manifest, epoch_request(case.loader, job, 0), self._group
             )
@@ -109,7 +109,7 @@ class InProcess:
 
     def measure(self, case: Case, number: int, tick: Tick) -> list[Measured]:
         """Time as many epochs as fill a round, or one with a cold cache."""
-        profile = Profile() if case.profile else None
+        profile = StageProfile() if case.profile else None
         seconds = 0.0 if case.cache == "cold" else thresholds.ROUND_S
         return [self._run(case, RoundSpec(number, lambda batch: None, seconds, profile), tick)]
 

@@ -134,21 +134,21 @@ class ReadQueue:
             while submitted < count or in_flight or arrived:
                 if submitted < count and (len(free) >= together or not in_flight):
                     numbers = range(submitted, min(submitted + len(free), count))
-                    places = [
+                    buffers = [
                         (self._slots[free[-1 - i]] if into is None else into[n])[: lengths[n]]
                         for i, n in enumerate(numbers)
                     ]
                     slots = free[: -1 - len(numbers) : -1]
-                    taken = self._engine.submit(descriptors[submitted:], slots, places, offsets[submitted:])
-                    for number, place in zip(numbers[:taken], places, strict=False):
-                        in_flight[free.pop()] = (number, place)
+                    taken = self._engine.submit(descriptors[submitted:], slots, buffers, offsets[submitted:])
+                    for number, buffer in zip(numbers[:taken], buffers, strict=False):
+                        in_flight[free.pop()] = (number, buffer)
                     submitted += taken
                 if not arrived:
                     arrived.extend(self._collected(in_flight, together))
-                slot, number, place, result = arrived.popleft()
+                slot, number, buffer, result = arrived.popleft()
                 if result < 0:
                     raise ReadFailed(-result, number)
-                yield number, place[:result]
+                yield number, buffer[:result]
                 free.append(slot)
         finally:
             while in_flight:  # the kernel still writes to their memory

@@ -94,14 +94,14 @@ def page_cache_read(file: Path, slot_bytes: int, slots: int, threads: int, secon
         for start in range(0, size, page_cache.PIECE_BYTES):
             os.preadv(descriptor, [bytearray(min(page_cache.PIECE_BYTES, size - start))], start)
 
-        def copy(turn: int) -> None:
-            start, slot = starts[turn % len(starts)], ring[turn % len(ring)]
+        def copy(number: int) -> None:
+            start, slot = starts[number % len(starts)], ring[number % len(ring)]
             for low in range(0, step, page_cache.PIECE_BYTES):
                 high = min(low + page_cache.PIECE_BYTES, step)
                 slot[low:high] = mapped[start + low : start + high]
 
-        def read(turn: int) -> None:
-            os.preadv(descriptor, [ring[turn % len(ring)][:step].data], starts[turn % len(starts)])
+        def read(number: int) -> None:
+            os.preadv(descriptor, [ring[number % len(ring)][:step].data], starts[number % len(starts)])
 
         rates = [_calls_per_s(way, threads, seconds) * step for way in (copy, read)]
     how = f"{_into(slot_bytes, threads)}, {bytes_text(len(ring) * slot_bytes)} in turn"
@@ -119,8 +119,8 @@ def memory_copy(slot_bytes: int, slots: int, threads: int, seconds: float = SECO
     """Measure copies from one ring of slots into another by `threads` threads."""
     source, target = ([touched_array(slot_bytes) for _ in range(max(slots, threads))] for _ in range(2))
 
-    def copy(turn: int) -> None:
-        target[turn % len(target)][:] = source[turn % len(source)]
+    def copy(number: int) -> None:
+        target[number % len(target)][:] = source[number % len(source)]
 
     return Limit("memory copy", _into(slot_bytes, threads), _calls_per_s(copy, threads, seconds) * slot_bytes)
 

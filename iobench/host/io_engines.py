@@ -57,7 +57,7 @@ class LibaioEngine:
         slots = np.arange(MAX_IODEPTH)
         self._requests = np.zeros(MAX_IODEPTH, _REQUEST)
         self._requests["data"] = slots
-        self._places = (self._requests.ctypes.data + _REQUEST.itemsize * slots).astype("u8")
+        self._pointers = (self._requests.ctypes.data + _REQUEST.itemsize * slots).astype("u8")
         self._events = np.zeros(MAX_IODEPTH, _EVENT)
 
     @classmethod
@@ -72,7 +72,7 @@ class LibaioEngine:
                     return engine
         return cls()
 
-    def submit(self, descriptors: Index, slots: list[int], places: list[Bytes], offsets: Index) -> int:
+    def submit(self, descriptors: Index, slots: list[int], buffers: list[Bytes], offsets: Index) -> int:
         """Submit reads; return how many of them, from the first on, were accepted.
 
         Raises OSError if not even one was.
@@ -82,9 +82,9 @@ class LibaioEngine:
         requests = self._requests
         requests["descriptor"][slots] = descriptors[: len(slots)]
         requests["offset"][slots] = offsets[: len(slots)]
-        requests["length"][slots] = [len(place) for place in places]
-        requests["address"][slots] = [address_of(place) for place in places]
-        pointers = self._places[slots]
+        requests["length"][slots] = [len(buffer) for buffer in buffers]
+        requests["address"][slots] = [address_of(buffer) for buffer in buffers]
+        pointers = self._pointers[slots]
         taken = _call(3, self._context, ctypes.c_long(len(slots)), ctypes.c_void_p(pointers.ctypes.data))
         self._in_flight += taken
         return taken
@@ -92,8 +92,8 @@ class LibaioEngine:
     def collect(self, least: int) -> list[tuple[int, int]]:
         """Wait for at least `least` reads; return slot and result of each. A negative result is an errno."""
         events = self._events
-        most, place = ctypes.c_long(len(events)), ctypes.c_void_p(events.ctypes.data)
-        count = _call(2, self._context, ctypes.c_long(least), most, place, None)
+        most, buffer = ctypes.c_long(len(events)), ctypes.c_void_p(events.ctypes.data)
+        count = _call(2, self._context, ctypes.c_long(least), most, buffer, None)
         self._in_flight -= count
         return list(zip(events["data"][:count].tolist(), events["result"][:count].tolist(), strict=True))
 
@@ -132,11 +132,11 @@ class ThreadPoolEngine:
         self._pool = ThreadPoolExecutor(min(THREADS, depth), "iobench-direct")
         self._futures: dict[Future[int], int] = {}
 
-    def submit(self, descriptors: Index, slots: list[int], places: list[Bytes], offsets: Index) -> int:
+    def submit(self, descriptors: Index, slots: list[int], buffers: list[Bytes], offsets: Index) -> int:
         """Submit all reads; return how many."""
         of_each = (array[: len(slots)].tolist() for array in (descriptors, offsets))
-        for slot, place, descriptor, offset in zip(slots, places, *of_each, strict=True):
-            self._futures[self._pool.submit(os.preadv, descriptor, [place.data], offset)] = slot
+        for slot, buffer, descriptor, offset in zip(slots, buffers, *of_each, strict=True):
+            self._futures[self._pool.submit(os.preadv, descriptor, [buffer.data], offset)] = slot
         return len(slots)
 
     def collect(self, least: int) -> list[tuple[int, int]]:

@@ -18,9 +18,7 @@ from typing import Any
 
 import psutil
 
-from iobench.base.errors import (
-    ColdCacheUnavailable,
-)
+from iobench.base.errors import ColdCacheUnavailable
 from iobench.base.thresholds import BACKED_BYTES_PER_S, COLD_LIMIT, WARM_LIMIT
 from iobench.host.memory import PAGE, touched_map
 

@@ -79,7 +79,7 @@ def batches(
     opener = manifest.opener(format)
     drawn = Batching(order, batch_size, seed, block_bytes, window_bytes).row_order(opener.schema)
     transfer = HostToDevice(torch.device(chosen), used.copies_without_blocking)
-    requested = epoch if used.own_order else drawn.batches(opener.schema.samples, epoch)
+    requested = epoch if used.iterable_style else drawn.batches(opener.schema.samples, epoch)
     job = Job(opener, drawn, chosen)
     with (
         manifest.location_of(format).hinting(),

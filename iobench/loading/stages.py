@@ -30,7 +30,7 @@ class Stages:
 UNTIMED = Stages()
 
 
-class Profile(Stages):
+class StageProfile(Stages):
     """Sums the time of functions by stage. `read` includes `decode` until `seconds` subtracts it."""
 
     def __init__(self, clock: Clock = time.perf_counter_ns) -> None:
@@ -89,7 +89,7 @@ class Profile(Stages):
         spans = sum(map(len, self._ns.values())) + len(self._background_ns)
         timed, bare = (
             min(repeat(trial, number=TRIAL, repeat=3)) / TRIAL
-            for trial in (Profile(self._clock).timed("other", nothing), nothing)
+            for trial in (StageProfile(self._clock).timed("other", nothing), nothing)
         )
         return max(0.0, timed - bare) * spans
 

@@ -7,9 +7,9 @@ from simulated import device
 from iobench.bench.training import Trainer
 from iobench.loading.host_to_device import HostToDevice
 from iobench.studies import _combinations, _epochs, settings
-from iobench.studies._base import FAILS, HOLDS
+from iobench.studies._base import NOT_REPRODUCED, REPRODUCED
 from iobench.studies._combinations import Combination, Resident
-from iobench.studies._turns import Measurements, interleave
+from iobench.studies._rounds import Measurements, interleave
 
 pytest_plugins = "plugged"
 
@@ -38,18 +38,18 @@ def measured(plug_in, monkeypatch, tmp_path):
         result = interleave(contenders, rounds=1)
         sizes = {str(share): opener.schema.logical_bytes for share, opener in openers.items()}
         monkeypatch.setattr(settings, "TABLE", {n: rows.get(n, rows[2]) for n in settings.TABLE})
-        return Measurements(result.seconds, result.noted, {"gpu": True, "data_bytes": sizes})
+        return Measurements(result.seconds, result.metrics, {"gpu": True, "data_bytes": sizes})
 
     return measure
 
 
 def test_gpu_memory_is_each_contender_s_own_and_grows_only_where_all_the_data_are_there(measured):
-    assert settings._of_gpu_memory("c", measured()).answer == HOLDS
+    assert settings._of_gpu_memory("c", measured()).verdict == REPRODUCED
 
 
 def test_where_the_data_do_not_stay_there_the_claim_fails(measured, monkeypatch):
     monkeypatch.setitem(settings.TABLE, 11, Combination())
-    assert settings._of_gpu_memory("c", measured()).answer == FAILS
+    assert settings._of_gpu_memory("c", measured()).verdict == NOT_REPRODUCED
 
 
 def test_the_table_s_last_row_has_all_data_on_the_device_before_the_first_batch(late, images):
@@ -82,5 +82,5 @@ def test_forward_and_backward_are_each_timed_to_the_device_s_end(late, images, m
 def test_without_a_driver_report_gpu_busy_is_unknown(late, images):
     contender = Combination().contender(images.opener("npy"), WHERE, 1)
     turn = contender()
-    assert "gpu_busy" not in turn.noted
-    assert turn.noted["gpu_allocated_bytes"] > 0
+    assert "gpu_busy" not in turn.metrics
+    assert turn.metrics["gpu_allocated_bytes"] > 0

@@ -457,7 +457,7 @@ def test_rows_listed_at_whole_widths_are_taken_as_elements_of_an_array(tmp_path)
     expected = np.array([20, 0, 7, 7, 3])
     for place, over in ((even, 8), (odd, None)):
         reader = CachedReader(schema, {"x": place}, cold=False)
-        assert reader._places.common_remainder("x") == over
+        assert reader._addresses.common_remainder("x") == over
         assert (reader.batch(expected)["x"][1:] == rows[expected][1:]).all()
         assert (reader.batch(expected)["x"][0] == rows[20]).all() == (over is not None)
         reader.close()
@@ -478,6 +478,6 @@ def test_rows_in_chunks_are_taken_as_elements_wherever_the_chunks_lie(tmp_path, 
     every = np.arange(26)
     assert place.of_rows(place.first, every).tolist() == [max(f for f in first if f <= row) for row in every]
     with CachedReader(schema, {"x": place}, cold=False) as reader:
-        assert reader._places.common_remainder("x") == 40
+        assert reader._addresses.common_remainder("x") == 40
         expected = np.array([25, 0, 4, 3, 8, 9, 20, 0])
         np.testing.assert_array_equal(reader.batch(expected)["x"], rows[expected])

@@ -5,10 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from iobench.base.errors import (
-    DeviceUnavailable,
-    InvalidSettings,
-)
+from iobench.base.errors import DeviceUnavailable, InvalidSettings
 from iobench.base.units import counted
 
 if TYPE_CHECKING:

@@ -66,7 +66,7 @@ class StreamEpochs(Epochs):
         self._pipeline = Pipeline(backend, schema, job.order, transfer, stages=job.stages)
 
     @property
-    def ahead(self) -> bool:
+    def prefetches(self) -> bool:
         """True: its threads read ahead."""
         return True
 

@@ -63,21 +63,21 @@ def select_backend(opener: Opener, schema: Schema, threads: int | None, direct: 
         with ExitStack() as ends:
             guard = FolderMapGuard(opener.path)  # a reader accesses its maps to locate rows
             ends.callback(guard.release)
-            reader, places, blocks = _inspected(opener, schema, guard)
+            reader, placements, blocks = _inspected(opener, schema, guard)
             ends.callback(reader.close)
             if direct:
-                check_placements(places, schema, opener.format.variant)
+                check_placements(placements, schema, opener.format.variant)
             encoded = {name for table in blocks for name in table.fields}
-            if {field.name for field in schema.fields} - places.keys() - encoded:
+            if {field.name for field in schema.fields} - placements.keys() - encoded:
                 ends.pop_all()
                 return Backend(opener.path, reader, threads or 1, unchanged, [guard])
         cores = len(os.sched_getaffinity(0))
         if encoded:
             threads = threads or cores
             return CachedBackend(
-                opener.path, _decoding_reader(schema, places, blocks, cold, threads), threads, unchanged
+                opener.path, _decoding_reader(schema, placements, blocks, cold, threads), threads, unchanged
             )
-        placed = _placed_reader(schema, places, direct, cold)
+        placed = _placed_reader(schema, placements, direct, cold)
         if isinstance(placed, CachedReader):
             return CachedBackend(opener.path, placed, threads or min(MAX_THREADS, cores), unchanged)
         return DirectBackend(opener.path, placed, threads or DIRECT_THREADS, unchanged)
@@ -90,7 +90,7 @@ def _inspected(
     try:
         reader = opener()
         try:
-            places, blocks = reader.placement(), _large_blocks(reader, schema)
+            placements, blocks = reader.placement(), _large_blocks(reader, schema)
             guard.check()
         except BaseException:
             reader.close()
@@ -98,12 +98,12 @@ def _inspected(
     except IobenchError:
         guard.check()  # its error names the cause
         raise
-    return reader, places, blocks
+    return reader, placements, blocks
 
 
-def check_placements(places: Mapping[str, Placement], schema: Schema, variant: str) -> None:
+def check_placements(placements: Mapping[str, Placement], schema: Schema, variant: str) -> None:
     """Raise InvalidSettings if a field is not stored as it is in memory but has to be decoded."""
-    if {field.name for field in schema.fields} - places.keys():
+    if {field.name for field in schema.fields} - placements.keys():
         raise InvalidSettings(
             f"{variant} cannot be read past the page cache: samples are not stored as they are in memory",
             kind="no-direct-reads",
@@ -124,27 +124,27 @@ def _large_blocks(reader: Reader, schema: Schema) -> list[Blocks]:
 
 
 def _decoding_reader(
-    schema: Schema, places: Mapping[str, Placement], blocks: Sequence[Blocks], cold: bool, threads: int
+    schema: Schema, placements: Mapping[str, Placement], blocks: Sequence[Blocks], cold: bool, threads: int
 ) -> BlockReader | CompositeReader:
-    plain = tuple(field for field in schema.fields if field.name in places)
-    others = tuple(field for field in schema.fields if field.name not in places)
+    plain = tuple(field for field in schema.fields if field.name in placements)
+    others = tuple(field for field in schema.fields if field.name not in placements)
     decoding = BlockReader(replace(schema, fields=others), blocks, cold, threads)
     if not plain:
         return decoding
-    return CompositeReader(schema, (CachedReader(replace(schema, fields=plain), places, cold), decoding))
+    return CompositeReader(schema, (CachedReader(replace(schema, fields=plain), placements, cold), decoding))
 
 
 def _placed_reader(
-    schema: Schema, places: Mapping[str, Placement], direct: bool | None, cold: bool
+    schema: Schema, placements: Mapping[str, Placement], direct: bool | None, cold: bool
 ) -> CachedReader | DirectReader:
-    files = sorted({file for field in schema.fields for file in places[field.name].files})
+    files = sorted({file for field in schema.fields for file in placements[field.name].files})
     if direct or (direct is None and cold and not _fits(files)):
         try:
-            return DirectReader(schema, places)
+            return DirectReader(schema, placements)
         except DirectUnavailable as error:
             if direct:
                 raise InvalidSettings(str(error), kind="no-direct-reads", hint="leave direct out") from error
-    return CachedReader(schema, places, cold)
+    return CachedReader(schema, placements, cold)
 
 
 def _residency(files: Sequence[Path]) -> float:

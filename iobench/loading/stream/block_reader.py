@@ -76,10 +76,10 @@ class BlockReader(ReadaheadReader):
     def __init__(self, schema: Schema, tables: Sequence[Blocks], cold: bool, threads: int) -> None:
         self._tables = tuple(tables)
         self._counts = [np.diff(table.first, append=schema.samples) for table in tables]
-        self._places = BlockAddresses(schema, tables)
-        self._begins = [self._places.low(table, np.arange(len(table.first))) for table in tables]
-        super().__init__(schema, self._places, cold)
-        mapped = GuardedMap(self._places.files, self._places.sizes)
+        self._addresses = BlockAddresses(schema, tables)
+        self._begins = [self._addresses.low(table, np.arange(len(table.first))) for table in tables]
+        super().__init__(schema, self._addresses, cold)
+        mapped = GuardedMap(self._addresses.files, self._addresses.sizes)
         self._guard, self._memory = mapped.guard, mapped.bytes
         self._decoded = [
             self._room_for(table, counts, threads)
@@ -98,7 +98,7 @@ class BlockReader(ReadaheadReader):
         self._tables = ()
         self._memory = self._memory[:0].copy()
         self._decoded.clear()
-        self._places.close()
+        self._addresses.close()
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         if self._ahead is not None:

@@ -34,16 +34,16 @@ class CachedReader(ReadaheadReader):
     """
 
     def __init__(self, schema: Schema, placements: Mapping[str, Placement], cold: bool) -> None:
-        self._places = RowAddresses(schema, placements)
-        super().__init__(schema, self._places, cold)
-        mapped = GuardedMap(self._places.files, self._places.sizes)
+        self._addresses = RowAddresses(schema, placements)
+        super().__init__(schema, self._addresses, cold)
+        mapped = GuardedMap(self._addresses.files, self._addresses.sizes)
         self._guard = mapped.guard  # kept by an error's traceback, which must not keep the map
         self._gathers: dict[str, Gather] = {
-            f.name: gather_for(self._places, f.name, mapped.bytes) for f in schema.fields
+            f.name: gather_for(self._addresses, f.name, mapped.bytes) for f in schema.fields
         }
         if cold:  # `read_ahead` reads ahead: page faults must not start a readahead of their own
             mapped.advise_random()
-        self._files = DescriptorPool(self._places.files, partial(_opened, cold))
+        self._files = DescriptorPool(self._addresses.files, partial(_opened, cold))
         self._offsets = OffsetPrefetch({}, [])
 
     def read_ahead(self, batches: Sequence[Rows]) -> None:
@@ -62,14 +62,14 @@ class CachedReader(ReadaheadReader):
         self.stop()
         self._files.close()
         self._gathers.clear()
-        self._places.close()
+        self._addresses.close()
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         """Read adjacent rows with plain reads, which are as fast as copies from the map."""
         if self._ahead is not None:
             self._ahead.wait_for(stop)
         for name, target in out.items():
-            runs, done = self._places.runs(name, start, stop), 0
+            runs, done = self._addresses.runs(name, start, stop), 0
             if runs is None or (len(runs) * READ_BYTES > target.nbytes and SIGBUS_HANDLED and len(runs) > 1):
                 self._read_each(name, np.arange(start, stop), target)
                 continue
@@ -96,14 +96,14 @@ class CachedReader(ReadaheadReader):
         if SIGBUS_HANDLED:
             self._gather(name, rows, target)
             return
-        for slot, position in enumerate(self._places.positions(name, rows).tolist()):
+        for slot, position in enumerate(self._addresses.positions(name, rows).tolist()):
             self._read_from(position, target[slot : slot + 1])
 
     def _read_from(self, position: int, target: Array) -> None:
         """Fill an array with the bytes from a position on."""
-        number, offset = self._places.within(position)
+        number, offset = self._addresses.within(position)
         with self._files.descriptor(number) as file:
-            read_into(file, self._places.files[number], offset, np.frombuffer(raw_bytes(target), np.uint8))
+            read_into(file, self._addresses.files[number], offset, np.frombuffer(raw_bytes(target), np.uint8))
 
 
 def _opened(cold: bool, path: Path) -> int:

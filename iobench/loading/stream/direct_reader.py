@@ -43,20 +43,20 @@ class DirectReader(Reader):
 
     def __init__(self, schema: Schema, placements: Mapping[str, Placement]) -> None:
         super().__init__(schema)
-        self._places = RowAddresses(schema, placements)
-        self._files = DescriptorPool(self._places.files, open_direct)
+        self._addresses = RowAddresses(schema, placements)
+        self._files = DescriptorPool(self._addresses.files, open_direct)
         self._small: dict[str, Array] = {}
         self._queues: list[ReadQueue] = []
         self._own = threading.local()
         try:
             for field in schema.fields:
                 place = placements[field.name]
-                if field.sample_bytes * schema.samples <= SMALL_BYTES and self._places.is_contiguous(
+                if field.sample_bytes * schema.samples <= SMALL_BYTES and self._addresses.is_contiguous(
                     field.name
                 ):
                     self._small[field.name] = self._whole(field.name)
                 else:
-                    with self._files.descriptor(self._places.files.index(place.files[0])):
+                    with self._files.descriptor(self._addresses.files.index(place.files[0])):
                         pass  # raises if it cannot be opened
         except BaseException:
             self.close()
@@ -70,13 +70,13 @@ class DirectReader(Reader):
         """Close the files and the queues."""
         self._files.close()  # first: closing a queue takes a while, in which Ctrl-C may come
         self._small.clear()
-        self._places.close()
+        self._addresses.close()
         while self._queues:
             self._queues.pop().close()
 
     def page_offset(self, name: str, row: int) -> int:
         """Return the offset in its page of a row: memory with the same offset needs no extra copy."""
-        first, width = self._places.start_if_contiguous(name), self._places.widths[name]
+        first, width = self._addresses.start_if_contiguous(name), self._addresses.widths[name]
         if first is None or name in self._small:
             return 0
         start = (first + row * width) % PAGE
@@ -86,14 +86,14 @@ class DirectReader(Reader):
         shape, dtype = self._specs[name]
         array = np.empty((self.schema.samples, *shape), dtype)
         rows = np.frombuffer(raw_bytes(array), np.uint8).reshape(len(array), -1)
-        starts, width = self._places.positions(name, np.arange(len(array))), rows.shape[1]
+        starts, width = self._addresses.positions(name, np.arange(len(array))), rows.shape[1]
         first = np.flatnonzero(np.diff(starts, prepend=starts[0] - width - 1) != width).tolist()
-        plain = DescriptorPool(self._places.files, open_plain)
+        plain = DescriptorPool(self._addresses.files, open_plain)
         try:
             for low, high in zip(first, [*first[1:], len(rows)], strict=True):
-                number, offset = self._places.within(int(starts[low]))
+                number, offset = self._addresses.within(int(starts[low]))
                 with plain.descriptor(number) as file:
-                    read_into(file, self._places.files[number], offset, rows[low:high].reshape(-1))
+                    read_into(file, self._addresses.files[number], offset, rows[low:high].reshape(-1))
         finally:
             plain.close()
         return array
@@ -101,11 +101,11 @@ class DirectReader(Reader):
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         scattered = {}
         for name, target in out.items():
-            first = self._places.start_if_contiguous(name)
+            first = self._addresses.start_if_contiguous(name)
             if name in self._small:
                 target[:] = self._small[name][start:stop]
             elif first is not None:
-                self._copy(first + start * self._places.widths[name], raw_bytes(target))
+                self._copy(first + start * self._addresses.widths[name], raw_bytes(target))
             else:
                 scattered[name] = target
         self._read_scattered(np.arange(start, stop), scattered)
@@ -119,15 +119,15 @@ class DirectReader(Reader):
         """Read rows at any positions: large ones one by one, small ones together with their neighbours."""
         together = {}
         for name, target in out.items():
-            if self._places.widths[name] < PIECE_BYTES:
+            if self._addresses.widths[name] < PIECE_BYTES:
                 together[name] = target
                 continue
-            for slot, position in enumerate(self._places.positions(name, rows).tolist()):
+            for slot, position in enumerate(self._addresses.positions(name, rows).tolist()):
                 self._copy(position, raw_bytes(target[slot]))
         if together:
-            plan = ScatterPlan.of(self._places, rows, together)
+            plan = ScatterPlan.of(self._addresses, rows, together)
             # not more files at a time than may be open
-            files = np.searchsorted(self._places.starts, plan.starts, side="right")
+            files = np.searchsorted(self._addresses.starts, plan.starts, side="right")
             steps = np.flatnonzero(np.diff(files, prepend=-1))[:: MAX_OPEN // 2]
             for low, high in zip(steps.tolist(), [*steps[1:].tolist(), len(files)], strict=True):
                 self._gather(plan.part(low, high))
@@ -186,8 +186,8 @@ class DirectReader(Reader):
         self, positions: Index, lengths: Index, into: Sequence[Bytes] | None = None
     ) -> Iterator[tuple[int, Bytes]]:
         """Read at positions, each within one file; yield index and bytes of each in order of completion."""
-        numbers = np.searchsorted(self._places.starts, positions, side="right") - 1
-        offsets = positions - self._places.starts[numbers]
+        numbers = np.searchsorted(self._addresses.starts, positions, side="right") - 1
+        offsets = positions - self._addresses.starts[numbers]
         files, which = np.unique(numbers, return_inverse=True)
         with ExitStack() as stack:
             opened = [stack.enter_context(self._files.descriptor(number)) for number in files.tolist()]
@@ -195,7 +195,7 @@ class DirectReader(Reader):
             try:
                 yield from queue.read(np.array(opened)[which], offsets, lengths, into)
             except ReadFailed as error:
-                with naming(self._places.files[int(numbers[error.number])]):
+                with naming(self._addresses.files[int(numbers[error.number])]):
                     raise
 
     def _queue(self, most: int) -> ReadQueue:
@@ -215,9 +215,9 @@ class DirectReader(Reader):
     def _check(self, expected: int, end: int) -> None:
         """Raise CorruptArtifact if a file ends at position `end`, before the expected one."""
         if end < expected:
-            number, offset = self._places.within(end)
+            number, offset = self._addresses.within(end)
             needed = f"at least {offset + expected - end} bytes"
-            raise corrupt(self._places.files[number], needed, f"{offset} bytes", kind="truncated")
+            raise corrupt(self._addresses.files[number], needed, f"{offset} bytes", kind="truncated")
 
 
 def _pieces(low: Index, high: Index) -> Index:

@@ -40,7 +40,7 @@ class Gather:
         self.copy(rows, out)
 
 
-def gather_for(places: RowAddresses, name: str, memory: Bytes) -> Gather:
+def gather_for(addresses: RowAddresses, name: str, memory: Bytes) -> Gather:
     """Return the fastest gather of a field's rows from memory in which its files lie side by side.
 
     If all positions are multiples of the width, up to one common offset, NumPy's take copies rows as elements
@@ -52,14 +52,14 @@ def gather_for(places: RowAddresses, name: str, memory: Bytes) -> Gather:
     (torch.cat of views gave epochs of 150 KB rows 0.86 to 0.95 of the speed); the kernel's asynchronous reads
     of a hundred rows per call, as fast as index_select and slower than take.
     """
-    width, first = places.widths[name], places.start_if_contiguous(name)
+    width, first = addresses.widths[name], addresses.start_if_contiguous(name)
     if first is not None:
-        return Gather(None, Elements(memory[first:][: places.samples * width].reshape(-1, width)))
-    over = places.common_remainder(name)
+        return Gather(None, Elements(memory[first:][: addresses.samples * width].reshape(-1, width)))
+    over = addresses.common_remainder(name)
     if over is not None:
         take = Elements(memory[over:][: (len(memory) - over) // width * width].reshape(-1, width))
-        return Gather(places.elements(name, over), take)
-    return Gather(partial(places.positions, name), _Overlapping(memory, width))
+        return Gather(addresses.elements(name, over), take)
+    return Gather(partial(addresses.positions, name), _Overlapping(memory, width))
 
 
 class Elements:

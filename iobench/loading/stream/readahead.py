@@ -41,29 +41,31 @@ class Readahead:
     fields are read in stored order, which brings small rows up to 50 times sooner.
     """
 
-    def __init__(self, places: AddressSpace, batches: Sequence[Rows]) -> None:
-        self._places = places
+    def __init__(self, addresses: AddressSpace, batches: Sequence[Rows]) -> None:
+        self._addresses = addresses
         first, last = batches[0], batches[-1]
-        self._turn: ReadaheadWindow | None = None
+        self._window: ReadaheadWindow | None = None
         if isinstance(first, slice) and isinstance(last, slice):
             self._rows = slice(first.start, last.stop)
         else:
-            self._turn = ReadaheadWindow(places, [rows for rows in batches if not isinstance(rows, slice)])
-            self._rows = slice(0, places.samples)
-        requested = self._turn.fields if self._turn else []
-        self._stored = [name for name in places.widths if name not in requested]
+            self._window = ReadaheadWindow(
+                addresses, [rows for rows in batches if not isinstance(rows, slice)]
+            )
+            self._rows = slice(0, addresses.samples)
+        requested = self._window.fields if self._window else []
+        self._stored = [name for name in addresses.widths if name not in requested]
         self._reached, self._all_read = self._rows.start, not self._stored
         self._requested = self._taken = 0  # rows of the epoch
         self._error: Exception | None = None
         self._scratch: SimpleQueue[Bytes] = SimpleQueue()  # buffers whose content is discarded
         self._process = os.getpid()
         self._begun = threading.Event()
-        if self._turn is None:
+        if self._window is None:
             self.begin()
         self._stopping = self.finished = False
         self._changed = threading.Condition()
-        self._request_bytes = max(REQUEST_BYTES, (read_ahead_kib(Path(places.files[0])) or 0) << 10)
-        self._files = DescriptorPool(places.files, open_plain)
+        self._request_bytes = max(REQUEST_BYTES, (read_ahead_kib(Path(addresses.files[0])) or 0) << 10)
+        self._files = DescriptorPool(addresses.files, open_plain)
         self._thread = threading.Thread(target=self._work, name="iobench-ahead", daemon=True)
         self._thread.start()
 
@@ -73,7 +75,7 @@ class Readahead:
 
     def wait_for(self, row: int) -> None:
         """Wait until the rows before this one were read; raises the thread's error."""
-        if self._turn is None:
+        if self._window is None:
             self._wait(lambda: self._reached >= row)
 
     def fetch(self, rows: Index, names: Sequence[str]) -> None:
@@ -81,7 +83,7 @@ class Readahead:
 
         The epoch's first rows are requested here, and so are rows that are not in the epoch.
         """
-        first = self._turn is not None and self._turn.begins(rows)
+        first = self._window is not None and self._window.begins(rows)
         if not first:
             self.begin()
         if self._error is not None:
@@ -96,9 +98,9 @@ class Readahead:
         if any(name in self._stored for name in names):
             self._wait(lambda: self._all_read)
         requested = [name for name in names if name not in self._stored]
-        if self._turn is None or not requested:
+        if self._window is None or not requested:
             return
-        end = self._turn.end_of(rows)
+        end = self._window.end_of(rows)
         if end is None:
             self._request(rows, requested)
             return
@@ -130,8 +132,8 @@ class Readahead:
         self._begun.wait()
         try:
             self._read_stored()
-            if self._turn is not None and self._turn.fields:
-                self._request_in_order(self._turn)
+            if self._window is not None and self._window.fields:
+                self._request_in_order(self._window)
         except CancelledError:
             pass
         except Exception as error:  # noqa: BLE001 - raised again in the thread that waits for rows
@@ -144,7 +146,7 @@ class Readahead:
         """Read whole fields in stored order; the first piece has the disk to itself."""
         if not self._stored:
             return
-        step = max(1, PIECE_BYTES // max(self._places.widths[name] for name in self._stored))
+        step = max(1, PIECE_BYTES // max(self._addresses.widths[name] for name in self._stored))
         pending = deque[tuple[int, Pending[None]]]()
         readers = WorkerPool(self._read, READERS, "iobench-ahead")
         for _ in range(READERS):
@@ -175,30 +177,30 @@ class Readahead:
     def _read(self, rows: slice) -> None:
         scratch = self._scratch.get()
         try:
-            result = self._places.ranges(rows.start, rows.stop, self._stored)
+            result = self._addresses.ranges(rows.start, rows.stop, self._stored)
             for low, high in zip(*(ends.tolist() for ends in result), strict=True):
-                number, offset = self._places.within(low)
+                number, offset = self._addresses.within(low)
                 with self._files.descriptor(number) as file:
                     for done in range(0, high - low, len(scratch)):
                         into = scratch[: high - low - done]
-                        read_into(file, self._places.files[number], offset + done, into)
+                        read_into(file, self._addresses.files[number], offset + done, into)
         finally:
             self._scratch.put(scratch)
 
-    def _request_in_order(self, turn: ReadaheadWindow) -> None:
+    def _request_in_order(self, window: ReadaheadWindow) -> None:
         """Request the epoch's rows after the first batch, a bounded number ahead of the rows taken."""
-        ahead = REQUESTED_BYTES // sum(self._places.widths.values())
-        for rows in turn.pieces():
+        ahead = REQUESTED_BYTES // sum(self._addresses.widths.values())
+        for rows in window.pieces():
             self._wait(lambda: self._requested - self._taken <= ahead)
-            self._request(rows, turn.fields)
+            self._request(rows, window.fields)
             with self._changed:
-                self._requested = turn.end_of(rows) or self._requested
+                self._requested = window.end_of(rows) or self._requested
                 self._changed.notify_all()
 
     def _request(self, rows: Index, names: Sequence[str]) -> None:
         """Request the pages of these rows from the kernel, all at once and without waiting."""
-        for low, high in zip(*(ends.tolist() for ends in self._places.pages(rows, names)), strict=True):
-            number, offset = self._places.within(low)
+        for low, high in zip(*(ends.tolist() for ends in self._addresses.pages(rows, names)), strict=True):
+            number, offset = self._addresses.within(low)
             end = offset + high - low
             with self._files.descriptor(number) as file:
                 for begin in range(offset, end, self._request_bytes):

@@ -28,9 +28,9 @@ class ReadaheadWindow:
         stored order, and so is every field if the epoch is not larger than one piece.
     """
 
-    def __init__(self, places: AddressSpace, batches: Sequence[Index]) -> None:
-        self._places, self._batches = places, batches
-        self._rows = max(1, PIECE_BYTES // sum(places.widths.values()))
+    def __init__(self, addresses: AddressSpace, batches: Sequence[Index]) -> None:
+        self._addresses, self._batches = addresses, batches
+        self._rows = max(1, PIECE_BYTES // sum(addresses.widths.values()))
         first = next(self._pieces(0))
         self.fields = self._long(first) if len(first) < sum(map(len, batches)) else []
         ends = accumulate(map(len, batches))
@@ -62,13 +62,17 @@ class ReadaheadWindow:
 
     def _long(self, rows: Index) -> list[str]:
         """Return the fields whose rows can be read in long ranges, and the fields that lie between them."""
-        long = [name for name in self._places.widths if self._is_long(rows, name)]
-        for name in self._places.widths.keys() - long if long else ():
-            if len(self._places.pages(rows, [*long, name])[0]) <= len(self._places.pages(rows, long)[0]):
+        long = [name for name in self._addresses.widths if self._is_long(rows, name)]
+        for name in self._addresses.widths.keys() - long if long else ():
+            if len(self._addresses.pages(rows, [*long, name])[0]) <= len(
+                self._addresses.pages(rows, long)[0]
+            ):
                 long.append(name)
         return long
 
     def _is_long(self, rows: Index, name: str) -> bool:
-        low, high = self._places.pages(rows, [name])
+        low, high = self._addresses.pages(rows, [name])
         count, size = len(low), int((high - low).sum())
-        return size >= count * LONG_BYTES and size <= MAX_READ_RATIO * len(rows) * self._places.widths[name]
+        return (
+            size >= count * LONG_BYTES and size <= MAX_READ_RATIO * len(rows) * self._addresses.widths[name]
+        )

@@ -40,11 +40,11 @@ class ScatterPlan:
     targets: list[Array]
 
     @classmethod
-    def of(cls, places: RowAddresses, rows: Index, out: Mapping[str, Array]) -> ScatterPlan:
+    def of(cls, addresses: RowAddresses, rows: Index, out: Mapping[str, Array]) -> ScatterPlan:
         """Plan these rows of all fields of `out`."""
-        positions = [places.positions(name, rows) for name in out]
+        positions = [addresses.positions(name, rows) for name in out]
         starts = np.concatenate(positions) if len(positions) > 1 else positions[0]
-        widths = [places.widths[name] for name in out]
+        widths = [addresses.widths[name] for name in out]
         order = sorted_by(starts)
         fields, slots = np.divmod(order, len(rows))
         starts = starts[order]
