@@ -15,6 +15,7 @@ from iobench.results.capacity import Cluster, plan_capacity
 from iobench.results.parts import LimitPart
 
 STEADY = [1000.0] * 5  # MiB/s of one rank over samples of 1 MiB, batches of 256
+PAGE_CACHE = "node page cache"
 STEP_S = 0.512  # a demand of 500 MiB/s
 
 
@@ -50,7 +51,7 @@ def test_a_case_solved_by_hand():
             "storage": 4.0,
             "node network": 0.5,
             "loader": 0.5,
-            "node page cache": 0.4,
+            PAGE_CACHE: 0.4,
             "node CPU": 4000 / 32768,
         }
     )
@@ -86,8 +87,8 @@ def test_nothing_is_exhausted():
 def test_without_a_step_the_demand_is_the_rate_of_the_loader():
     plan = planned(step_s=0.0)
     assert plan.demand_bytes_per_s.median == 1000 * MIB
-    assert plan.uses[0].resource.name == "node page cache"  # 8 × 1,000 of 10,000
-    assert utilisation(plan)["node page cache"] == pytest.approx(0.8)
+    assert plan.uses[0].resource.name == PAGE_CACHE  # 8 × 1,000 of 10,000
+    assert utilisation(plan)[PAGE_CACHE] == pytest.approx(0.8)
 
 
 def test_fewer_shards_than_ranks_feed_as_many_ranks():

@@ -100,7 +100,8 @@ def test_two_cases_of_one_loader_need_no_second_line():
 def test_options_of_a_loader_make_loaders_of_their_own():
     speeds = {(f, f"dataloader:fetch={how}"): 1 + (how == "batch") for f in ("npy", "lmdb") for how in HOW}
     loaders = per_loader(summarise(grid(speeds)).contexts[0])
-    assert [one.loader for one in loaders] == ["dataloader, fetch batch", "dataloader, fetch sample"]
+    expected = [f"dataloader, fetch {how}" for how in ("batch", "sample")]
+    assert [one.loader for one in loaders] == expected
 
 
 HOW = ("sample", "batch")
@@ -171,10 +172,8 @@ def test_of_many_contexts_each_has_one_line_about_formats():
     records = [one for size in (1, 2, 3) for one in grid(MIXED, chosen={"batch_size": size})]
     lines = lines_of(records)
     assert len(lines) == 6
-    assert re.findall(r"(\w+): hdf5 up to ([\d.]+) ×", lines[1]) == [
-        ("native", "3.00"),
-        ("dataloader", "2.70"),
-    ]
+    ratios = re.findall(r"(\w+): hdf5 [a-z ]+ ([\d.]+) ×", lines[1])
+    assert ratios == [("native", "3.00"), ("dataloader", "2.70")]
 
 
 def test_of_many_loaders_and_formats_a_few_lines_are_shown():

@@ -174,14 +174,15 @@ def test_a_warning_about_all_cases_names_none():
 
 def test_hints_are_alternatives_after_the_message():
     warning = RunWarning("k", "message", ["case"], ("a", "b", "c"))
-    assert warning.sentence == "case: message; a, b or c"
+    assert warning.sentence.endswith("; a, b or c")
 
 
 def test_a_command_replaces_the_hint_for_more_rounds():
     records = rounds_of([1000, 1300, 700, 1200, 850])
-    (usual,), (other,) = warnings_of(records), warnings_of(records, more_rounds="give more time")
+    longer = "give a longer --max-time"
+    (usual,), (other,) = warnings_of(records), warnings_of(records, more_rounds=longer)
     assert MORE_ROUNDS in usual.hints
-    assert other.hints == tuple("give more time" if h == MORE_ROUNDS else h for h in usual.hints)
+    assert other.hints == tuple(longer if h == MORE_ROUNDS else h for h in usual.hints)
     assert (other.kind, other.message, other.values) == (usual.kind, usual.message, usual.values)
 
 
@@ -189,7 +190,8 @@ def test_each_state_of_the_cache_has_its_own_drift():
     falling = [1200, 1100, 1000, 900, 800, 700]
     frozen = [dataclasses.replace(r, case={**r.case, "cache": "cold"}) for r in cold(rounds_of(falling))]
     by_kind = {one.kind: one.cases for one in warnings_of([*frozen, *rounds_of(falling[::-1])])}
-    assert by_kind["disk-throttling"] == ["npy · native, cold cache"] or by_kind["drift"]
+    frozen_case = "npy · native, cold cache"
+    assert by_kind["disk-throttling"] == [frozen_case] or by_kind["drift"]
 
 
 def test_rounds_of_several_versions_are_warned_of():

@@ -22,7 +22,8 @@ class NotebookRecommendation(NotebookResult, Recommendation):
         return self.columns
 
     def _sentences(self) -> list[str]:
-        return [*self.sentences, *self.else_, *(f"Warning: {one}." for one in self.warnings)]
+        statements = (f"{one.sentence}." for one in (*self.findings, *self.alternatives))
+        return [*statements, *(f"Warning: {one.sentence}." for one in self.warnings)]
 
     def _code(self) -> str:
         return "\n\n".join(part for part in (self.prepare, self.code) if part)
@@ -38,7 +39,7 @@ class NotebookRecommendation(NotebookResult, Recommendation):
                 "relative to default": one.against_default.ratio.median if one.against_default else None,
                 "use": one.key == self.use.key,
             }
-            for one in self.candidates
+            for one in self.finalists
         ]
 
     def _figures(self) -> list[Figure]:

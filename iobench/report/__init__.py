@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from iobench.recommendation.result import Recommendation
     from iobench.report.figure import Figure
     from iobench.results.trend import Trend
-    from iobench.studies import Result
+    from iobench.studies import StudyResult
 
 SCALE = 2  # pixels of an image per pixel of the page
 
@@ -26,7 +26,7 @@ def write(
     records: Sequence[Record],
     path: Path,
     pictures: Path | None = None,
-    studies: Sequence[Result] = (),
+    studies: Sequence[StudyResult] = (),
     trends: Sequence[Trend] = (),
     recommended: Sequence[Recommendation] = (),
 ) -> list[Path]:

@@ -12,10 +12,10 @@ import vl_convert
 
 from iobench.report.figure import cell, heading
 from iobench.report.page import Page
-from iobench.studies import Result
+from iobench.studies import StudyResult
 
 
-def render(page: Page, studies: Sequence[Result]) -> str:
+def render(page: Page, studies: Sequence[StudyResult]) -> str:
     """Return the whole page: styles, charts and the script that draws them."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),

@@ -68,7 +68,7 @@ def page(
     """
     recommended = [recommendations.section(one, number) for number, one in enumerate(advice, 1)]
     if not records:
-        title = str(advice[0].sentences[0]) if advice else "Published claims, reproduced here"
+        title = f"{advice[0].findings[0].sentence}." if advice else "Published claims, reproduced here"
         return Page(title, recommended=recommended)
     summary = summarise(records)
     contexts, machines = _in_order(summary.contexts), machine_facts.described(records)

@@ -30,14 +30,14 @@ def section(recommendation: Recommendation, number: int) -> RecommendationSectio
 
 def figures(recommendation: Recommendation, prefix: str = "") -> list[Figure]:
     """Return the finalists' speeds, and formats by size and speed where there are several."""
-    speeds = [_row(one, place) for place, one in enumerate(recommendation.candidates)]
-    notes = {one.key: ", ".join(one.roles) for one in recommendation.candidates}
+    speeds = [_row(one, place) for place, one in enumerate(recommendation.finalists)]
+    notes = {one.key: ", ".join(one.roles) for one in recommendation.finalists}
     title, caption = "Speed of the finalists", "Medians of the final rounds with 95 % intervals, "
-    if any(one.trained_per_s for one in recommendation.candidates):
+    if any(one.trained_per_s for one in recommendation.finalists):
         title, caption = f"{title} with the training step", f"{caption}with the training step."
     else:
         caption += "and the lowest limit of each."
-    if any(one.tied for one in recommendation.candidates):
+    if any(one.tied for one in recommendation.finalists):
         caption += (
             " Significance is judged by the ratio round by round, corrected for all comparisons: intervals "
             "of medians may not overlap although there is no significant difference."
@@ -73,7 +73,7 @@ def _row(one: Finalist, place: int) -> Row:
 def _size(one: RacedFormat) -> Row:
     return {
         "format": one.format,
-        "stored_bytes": one.stored_bytes,
+        "stored_bytes": one.disk_bytes,
         "bytes_per_s": one.bytes_per_s,
         "case": one.label,
         "frontier": "yes" if one.pareto else "no",

@@ -38,7 +38,7 @@ def report(
     runs_there = [past for past in history.past(data_dir) if not past.problem]
     paths = [history.find(data_dir, name) for name in runs or []]
     if not paths and (runs_there or not (answered or advice)):
-        paths = [recommendations.fresh(advice, history.newest(data_dir))]
+        paths = [recommendations.final_run(advice, history.newest(data_dir))]
     trends = history.trends(runs_there)
     page, *pictures = reporting.write(records_of(paths), out, png, answered, trends, advice)
     display.result(str(page))
