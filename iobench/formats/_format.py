@@ -61,17 +61,17 @@ class Format(Options, ABC):
                     found=field.dtype,
                 )
 
-    def _refuse_large(self, schema: Schema, sample_bytes: int, most: int, because: str) -> None:
+    def _refuse_large(self, schema: Schema, sample_bytes: int, most: int, container: str) -> None:
         """Raise UnsupportedSchema, naming the largest field, if a sample takes more than `most` bytes.
 
-        `because` says what sets the limit, such as "a 32-bit offset".
+        `container` is the part of a file that sets the limit, such as "a page".
         """
         if sample_bytes > most:
             largest = max(schema.fields, key=lambda field: field.sample_bytes)
             raise UnsupportedSchema(
                 f"format {self.name} cannot hold samples of {sample_bytes} bytes",
                 kind="sample-too-large",
-                expected=f"at most {most} bytes ({because})",
+                expected=f"at most {most} bytes, the limit of {container}",
                 found=f"{largest.sample_bytes} bytes in field {largest.name} alone",
             )
 

@@ -61,7 +61,7 @@ class Ffcv(Format):
                     f"format {self.name} cannot hold field {field.name}: a name has at most {MOST_NAME} "
                     f"characters and an array at most {MOST_AXES} axes there"
                 )
-        self._refuse_large(schema, schema.sample_bytes, MOST_PAGE_BYTES, "a page has")
+        self._refuse_large(schema, schema.sample_bytes, MOST_PAGE_BYTES, "a page")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the arrays, then what stands before and after them."""

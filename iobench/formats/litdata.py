@@ -59,7 +59,7 @@ class LitData(Format):
     def check_schema(self, schema: Schema) -> None:
         """As any format, and refuse samples that are too large for a chunk."""
         super().check_schema(schema)
-        self._refuse_large(schema, schema.sample_bytes, MOST_SAMPLE_BYTES, "a chunk has")
+        self._refuse_large(schema, schema.sample_bytes, MOST_SAMPLE_BYTES, "a chunk")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the chunks, then the index."""

@@ -51,7 +51,7 @@ class Mds(Format):
     def check_schema(self, schema: Schema) -> None:
         """As any format, and refuse samples that are too large for a shard."""
         super().check_schema(schema)
-        self._refuse_large(schema, schema.sample_bytes, MOST_SAMPLE_BYTES, "a shard has")
+        self._refuse_large(schema, schema.sample_bytes, MOST_SAMPLE_BYTES, "a shard")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the shards, then the index."""

@@ -58,7 +58,7 @@ class RecordIO(Format):
     def check_schema(self, schema: Schema) -> None:
         """As any format, and refuse samples that are too large for a record."""
         super().check_schema(schema)
-        self._refuse_large(schema, IR_HEADER.size + schema.sample_bytes, MOST_BYTES, "a record has")
+        self._refuse_large(schema, IR_HEADER.size + schema.sample_bytes, MOST_BYTES, "a record")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the records, the index and the schema."""

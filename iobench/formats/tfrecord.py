@@ -56,7 +56,7 @@ class TfRecord(Format):
         size = sum(
             len(p) if isinstance(p, bytes) else p.sample_bytes for p in _example.encoded(schema.fields)
         )
-        self._refuse_large(schema, size, MOST_BYTES, "a protocol buffer has")
+        self._refuse_large(schema, size, MOST_BYTES, "a protocol buffer")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
         """Write the files and the schema."""

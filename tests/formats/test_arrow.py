@@ -114,7 +114,7 @@ def test_a_folder_that_datasets_saved_is_read_where_it_lies(tmp_path):
 @pytest.mark.parametrize(
     ("column", "complaint"),
     [
-        ([[1, 2], [3]], "column x is lists of 1 to 2, and samples must be of one shape: pad the samples"),
+        ([[1, 2], [3]], "column x: .* lists of 1 to 2"),
         (["a", "b"], "numbers in column x .* string"),
         ([b"a", b"b"], "numbers in column x .* binary"),
         ([1, None], "nulls"),

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conftest import enlarge
+from kinds import kind
 
 import iobench
 from iobench import formats
@@ -32,7 +33,9 @@ def smooth(samples=7):
 def test_another_library_reads_what_was_written(tmp_path, fmt):
     artifact = store(fmt, tmp_path / "a", SCHEMA)
     files = sorted((artifact.path / "image").rglob("*.*"))
-    assert [file.name for file in files] == [f"{row:09}.{'png' if fmt.keeps else 'jpg'}" for row in range(7)]
+    assert [file.name for file in files] == [
+        f"{row:09}.{'png' if fmt.lossless else 'jpg'}" for row in range(7)
+    ]
     assert np.array_equal([np.asarray(Image.open(file)) for file in files], artifact.source["image"])
     assert np.array_equal(np.load(artifact.path / "label.npy"), artifact.source["label"])
 
@@ -42,7 +45,7 @@ def test_channels_may_come_first_as_torch_has_them(tmp_path, fmt):
     first = Schema(7, (Field("image", (3, 9, 6), "uint8"), Field("label", (), "int64")))
     batch = random_batch(first)
     artifact = store(fmt, tmp_path / "a", first)
-    file = artifact.path / "image/000" / f"{4:09}.{'png' if fmt.keeps else 'jpg'}"
+    file = artifact.path / "image/000" / f"{4:09}.{'png' if fmt.lossless else 'jpg'}"
     kept = fmt.roundtrip(batch)["image"]
     assert np.array_equal(np.asarray(Image.open(file)), kept[4].transpose(1, 2, 0))
     with fmt.open(artifact.path, first) as reader:
@@ -112,7 +115,7 @@ def test_a_folder_of_other_peoples_images_is_read_where_it_lies(tmp_path):
 
 def test_images_of_several_sizes_are_refused_by_name(tmp_path):
     people(tmp_path / "train", "jpg", ((6, 4), (6, 5)))
-    with pytest.raises(CorruptArtifact, match=r"jpg is \(6, 4, 3\) and .* crop them to a fixed one"):
+    with pytest.raises(CorruptArtifact, match=r"jpg is \(6, 4, 3\)"):
         IMAGES.infer_schema(tmp_path / "train")
 
 
@@ -187,6 +190,6 @@ def test_another_image_in_a_lossy_artifact_is_found(both, tmp_path):
     content = [(folder / f"{row:09}.jpg").read_bytes() for row in range(2)]
     for row, other in enumerate(reversed(content)):
         (folder / f"{row:09}.jpg").write_bytes(other)
-    problems = iobench.verify(manifest)
-    assert "other content" in problems["images:lossy=jpeg"]
-    assert problems["images"] is None
+    damage = iobench.verify(manifest)
+    assert kind("other-content")(damage["images:lossy=jpeg"])
+    assert damage["images"] is None

@@ -47,7 +47,7 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path):
 @pytest.mark.parametrize(
     ("column", "complaint"),
     [
-        ([[1, 2], [3]], "column x is lists of 1 to 2, and samples must be of one shape: pad the samples"),
+        ([[1, 2], [3]], "column x: .* lists of 1 to 2"),
         (["a", "b"], "numbers in column x .* string"),
     ],
     ids=range(2),

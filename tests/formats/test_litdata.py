@@ -145,8 +145,8 @@ def spec(text):
 
 
 LIES = {
-    "above": (lambda i, c, _: c.update(filename="../chunk-0-0.bin"), "no file inside"),
-    "absolute": (lambda i, c, _: c.update(filename="/etc/passwd"), "no file inside"),
+    "above": (lambda i, c, _: c.update(filename="../chunk-0-0.bin"), "outside the folder"),
+    "absolute": (lambda i, c, _: c.update(filename="/etc/passwd"), "outside the folder"),
     "missing": (lambda i, c, _: c.update(filename="chunk-9-9.bin"), "no such file"),
     "more": (lambda i, c, _: c.update(chunk_size=c["chunk_size"] + 1), "samples"),
     "negative": (lambda i, c, _: c.update(chunk_size=-1), "samples and bytes"),

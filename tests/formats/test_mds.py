@@ -7,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+from kinds import kind
 from own_library import loaded, run
 
 from iobench import formats
@@ -151,9 +152,7 @@ def test_columns_that_are_no_arrays_of_one_shape_are_refused_by_name(tmp_path, e
 
 def test_bytes_of_several_lengths_are_refused(tmp_path):
     path = encode(tmp_path / "a", ["bytes"], [struct.pack("<I", n) + bytes(n) for n in (4, 4, 8)])
-    with pytest.raises(
-        CorruptArtifact, match=r"c0 has 8 bytes in sample 2 of the shard, not 4 as float32 \(\); pad"
-    ):
+    with pytest.raises(CorruptArtifact, match="c0", check=kind("unequal-shapes", found="8 bytes")):
         MDS.infer_schema(path, (Field("c0", (), "float32"),))
 
 
@@ -164,9 +163,9 @@ def altered(path, change):
 
 
 LIES = {
-    "above": (lambda i, s: s["raw_data"].update(basename="../shard.00000.mds"), "no file inside"),
-    "absolute": (lambda i, s: s["raw_data"].update(basename="/etc/passwd"), "no file inside"),
-    "no name": (lambda i, s: s["raw_data"].update(basename=None), "no file inside"),
+    "above": (lambda i, s: s["raw_data"].update(basename="../shard.00000.mds"), "outside the folder"),
+    "absolute": (lambda i, s: s["raw_data"].update(basename="/etc/passwd"), "outside the folder"),
+    "no name": (lambda i, s: s["raw_data"].update(basename=None), "outside the folder"),
     "missing": (lambda i, s: s["raw_data"].update(basename="shard.9.mds"), "no such file"),
     "more samples": (lambda i, s: s.update(samples=s["samples"] + 1), "samples"),
     "negative": (lambda i, s: s.update(samples=-1), "samples and bytes"),
@@ -203,5 +202,5 @@ def test_offsets_that_lie_are_corrupt(artifact, edge, value):
 
 
 def test_samples_too_large_for_its_offsets_are_refused():
-    with pytest.raises(UnsupportedSchema, match="field video has 4294967296 of them"):
+    with pytest.raises(UnsupportedSchema, match=r"4294967296.* video", check=kind("sample-too-large")):
         MDS.check_schema(Schema(2, (Field("video", (1 << 32,), "uint8"),)))

@@ -7,6 +7,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from kinds import kind as has_kind
 from own_library import loaded, run
 
 from iobench import formats
@@ -179,7 +180,7 @@ def test_members_that_are_no_plain_files_inside_are_refused(tmp_path, change, co
 OTHER_SAMPLES = {
     "another shape": ({"009.x.npy": npy(np.zeros(4, np.int16))}, r"int16 \(4,\)"),
     "another dtype": ({"009.x.npy": npy(np.zeros(3, np.int32))}, r"int32 \(3,\)"),
-    "objects": ({"009.x.npy": npy(np.array([{}, {}, {}]))}, "of dtype .O"),
+    "objects": ({"009.x.npy": npy(np.array([{}, {}, {}]))}, "dtype .O"),
     "big-endian": ({"009.x.npy": npy(np.zeros(3, ">i2"))}, "little-endian"),
     "nothing": ({"009.x.npy": b""}, r"as a \.npy file"),
     "missing": ({"009.y.npy": npy(np.zeros(3))}, "same files each"),
@@ -224,7 +225,7 @@ def test_images_are_decoded_as_they_are_read(tmp_path, kind, mode):
 @pytest.mark.parametrize(
     ("sizes", "mode", "complaint"),
     [
-        (((5, 4), (6, 4)), "RGB", r"jpg of sample 1 is \(4, 6, 3\), not \(4, 5, 3\), .* to a fixed one"),
+        (((5, 4), (6, 4)), "RGB", r"jpg of sample 1 is \(4, 6, 3\), not \(4, 5, 3\)"),
         (((5, 4),), "CMYK", r"\.jpg of sample 0 as a PNG or JPEG image: its pixels are CMYK"),
     ],
     ids=["sizes", "pixels"],
@@ -309,7 +310,7 @@ def test_compressed_shards_are_named(tmp_path):
 
 def test_two_suffixes_of_one_field_are_refused(tmp_path):
     files = {f"{row}.{name}.npy": npy(np.zeros(2)) for row in range(3) for name in ("a-b", "a_b")}
-    with pytest.raises(CorruptArtifact, match="would both be the field a_b"):
+    with pytest.raises(CorruptArtifact, match="a_b", check=has_kind("name-clash")):
         WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
 
 
