@@ -1,1 +1,1 @@
-"""So what should I use: a race over formats, loaders and settings, whose winners are measured again."""
+"""Recommendation of a format, a loader and settings: a race, then final rounds of the finalists."""

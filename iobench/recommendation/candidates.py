@@ -1,4 +1,4 @@
-"""Who takes part in the race, and why others do not."""
+"""Cases that take part in the race, and the reasons why others do not."""
 
 from __future__ import annotations
 
@@ -7,158 +7,195 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from iobench import formats
-from iobench.base.errors import (
-    InvalidSettings,
-    IobenchError,
-    MissingDependency,
-)
+from iobench.base.errors import InvalidSettings, IobenchError, MissingDependency
 from iobench.base.units import bytes_text
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions, cases_of
 from iobench.dataset.manifest import Manifest
 from iobench.formats import Schema
 from iobench.loading import loaders
-from iobench.loading.order import shuffledness
+from iobench.loading.order import shuffle_quality
 from iobench.recommendation.requirements import CORE, Requirements
+from iobench.results.finding import Finding
 
-DEFAULT_LOADER, USUAL = "dataloader", "npy"
-OURS = ("stream", "native", DEFAULT_LOADER)  # without a process of their own, so they are asked first
-MOST_REASONS = 4  # of why nothing fits, in one line
-SHUFFLE_BATCHES = 50  # that an order's randomness is judged by
+DEFAULT_LOADER, DEFAULT_FORMAT = "dataloader", "npy"
+BUILT_IN = ("stream", "native", DEFAULT_LOADER)  # without a process per case, so they come first
+MAX_REASONS = 4  # in the error for an empty set
+SHUFFLE_BATCHES = 50  # that an order's shuffle quality is computed from
 CORE_PACKAGES = {"torch", "tensordict", "numpy", "h5py", "lmdb"}  # installed with iobench
+MARGIN = 1.05  # of the disk limit, for estimates
 
 
 @dataclass
 class CandidateSet:
-    """The cases that take part, and a sentence about each choice that does not."""
+    """The cases that take part, and why others were skipped."""
 
     cases: list[Case]
-    not_tried: list[str]
+    skipped: list[Finding]
 
 
 def loader_words(requirements: Requirements) -> list[str]:
-    """Every loader with the settings that people try: as it is, as it is advised, a worker for each core.
+    """Return the loaders with their common settings: defaults, recommended options, one worker per core.
 
-    What is quick to prove comes first: with little time that is all that can be raced.
+    Loaders whose content is verified quickly come first: with little time only these can be raced.
     """
     if "all" not in requirements.loaders:
-        return sorted(requirements.loaders, key=lambda word: word.partition(":")[0] not in OURS[:2])
+        return sorted(requirements.loaders, key=lambda word: word.partition(":")[0] not in BUILT_IN[:2])
     cores = len(os.sched_getaffinity(0))
-    tuned = ["fetch=batch", f"num_workers={cores}", f"num_workers={cores},fetch=batch"]
-    ours = [*OURS, *(f"{DEFAULT_LOADER}:{options}" for options in tuned)]
+    common = ["fetch=batch", f"num_workers={cores}", f"num_workers={cores},fetch=batch"]
+    built_in = [*BUILT_IN, *(f"{DEFAULT_LOADER}:{options}" for options in common)]
     if requirements.only == CORE:
-        return ours
-    others = [name for name in loaders.names() if name not in OURS]
-    return [*ours, *others, *filter(None, map(_advised, others))]
+        return built_in
+    others = [name for name in loaders.names() if name not in BUILT_IN]
+    return [*built_in, *others, *filter(None, map(_with_recommended_options, others))]
 
 
-def _advised(name: str) -> str | None:
-    """The word of a loader with what its documentation advises, if it advises anything but its defaults."""
+def _with_recommended_options(name: str) -> str | None:
+    """Return a loader with the options its documentation recommends; None where these are the defaults."""
     try:
-        return loaders.class_of(name).tuned()
+        return loaders.class_of(name).recommended_variant()
     except IobenchError:
-        return None  # a broken package, which is told of where the loader itself is tried
+        return None  # a broken package: the loader itself is reported as skipped
 
 
-def storable_variants(schema: Schema, requirements: Requirements) -> tuple[list[str], list[str]]:
-    """The variants that could hold such samples on the disk there is, and why others could not."""
-    found, left_out = [], []
+def storable_variants(schema: Schema, requirements: Requirements) -> tuple[list[str], list[Finding]]:
+    """Return the format variants that can hold such samples on the disk, and why others cannot."""
+    variants, skipped = [], list[Finding]()
     for word in formats.names() if "all" in requirements.formats else requirements.formats:
         try:
             format = formats.parse(word)
-            bound = format.size_bound(schema) * ((requirements.full_bytes or 0) / schema.logical_bytes or 1)
+            scale = (requirements.full_bytes or 0) / schema.logical_bytes or 1
+            bound = format.size_bound(schema) * scale
         except IobenchError as error:
             if "all" not in requirements.formats:
                 raise
-            left_out.append(str(error))
+            skipped.append(skipped_by(error, format=word))
             continue
-        if requirements.max_disk_bytes is not None and bound > 1.05 * requirements.max_disk_bytes:
-            left_out.append(
-                f"{format.variant}: up to {bytes_text(bound)} on disk, more than "
-                f"{bytes_text(requirements.max_disk_bytes)}"
-            )
+        limit = requirements.max_disk_bytes
+        if limit is not None and bound > MARGIN * limit:
+            skipped.append(_disk_limit(format.variant, bound, limit, "up to "))
             continue
         if requirements.only != CORE or formats.type_of(format.name).library in CORE_PACKAGES:
-            found.append(format.variant)  # of others candidate_set says why
-    return found, left_out
+            variants.append(format.variant)  # candidate_set says why the others are skipped
+    return variants, skipped
 
 
-def candidate_set(manifest: Manifest, requirements: Requirements, device: str, cache: str, added: Sequence[str] = ()) -> CandidateSet:
-    """Every case that fits what is needed, the default first, then ours; InvalidSettings where none does.
+def candidate_set(
+    manifest: Manifest, requirements: Requirements, device: str, cache: str, added: Sequence[str] = ()
+) -> CandidateSet:
+    """Return every case that fits the requirements, the default first, then built-in loaders.
 
-    `added` are variants that somebody has already: they take part, and the first is what the default reads.
+    Parameters
+    ----------
+    manifest : Manifest
+        The measured dataset.
+    requirements : Requirements
+        What has to fit.
+    device, cache : str
+        Device, and state of the page cache.
+    added : sequence of str
+        Variants in which the user's own files are stored. They take part, and the first is the default's.
+
+    Raises
+    ------
+    InvalidSettings
+        No case fits (``nothing-fits``).
     """
-    words = requirements.formats if "all" in requirements.formats else tuple(dict.fromkeys([*requirements.formats, *added]))
+    words = requirements.formats
+    if "all" not in words:
+        words = tuple(dict.fromkeys([*words, *added]))
     for word in requirements.formats:
         if word != "all":
-            formats.parse(word)  # what is no format at all is said once, not for each loader
+            formats.parse(word)  # an unknown format is reported once, not for each loader
     too_large = _too_large(manifest, requirements)
-    not_tried = list(too_large.values())
-    wanted = RunOptions(
+    options = RunOptions(
         format=words,
         order=requirements.orders,
         batch_size=requirements.batch_sizes,
         cache=(cache,),
         seed=requirements.seed,
     )
-    cases, reasons = _cases_by_loader(manifest, requirements, wanted, device)
-    cases, not_tried = [case for case in cases if case.variant not in too_large], [*not_tried, *reasons]
+    cases, reasons = _cases_by_loader(manifest, requirements, options, device)
+    cases, skipped = (
+        [case for case in cases if case.variant not in too_large],
+        [*too_large.values(), *reasons],
+    )
     if requirements.only == CORE:
         cases = [case for case in cases if not packages_of(case)]
-        not_tried.insert(0, "what needs packages that iobench does not bring: --only core leaves it out")
-    least = f"--min-shuffle {requirements.least_shuffle:g}"
-    unshuffled = [order for order in requirements.orders if shuffle_of(manifest, requirements, order) < requirements.least_shuffle]
-    for order in unshuffled:
-        not_tried.insert(0, f"{order} order: its batches are less random than {least}")
-        cases = [case for case in cases if case.order != order]
+        skipped.insert(0, Finding("not-core", "formats and loaders that need other packages: --only core"))
+    required = requirements.required_shuffle
+    for order in requirements.orders:
+        if (quality := shuffle_of(manifest, requirements, order)) < required:
+            skipped.insert(0, _low_shuffle(order, quality, required))
+            cases = [case for case in cases if case.order != order]
     if not cases:
-        shown = "; ".join(not_tried[:MOST_REASONS]) or "no format is prepared"
-        more = len(not_tried) - MOST_REASONS
-        raise InvalidSettings(f"nothing fits: {shown}" + (f"; and {more} more" if more > 0 else ""))
-    first = default_case(cases, *added[:1])  # what all others are held against
+        raise _nothing_fits(skipped)
+    first = default_case(cases, *added[:1])  # the others are compared with it
     ordered = [*([first] if first else []), *cases]
-    return CandidateSet(list({case.key: case for case in ordered}.values()), not_tried)
+    return CandidateSet(list({case.key: case for case in ordered}.values()), skipped)
+
+
+def skipped_by(error: IobenchError, prefix: str = "", **values: str) -> Finding:
+    """Return the finding for a format or loader that an error excludes."""
+    return Finding(error.kind, prefix + str(error.changed(hint=None)), error.hint, dict(values))
+
+
+def _low_shuffle(order: str, quality: float, required: float) -> Finding:
+    return Finding(
+        "low-shuffle-quality",
+        f"{order} order: shuffle quality {quality:.2f}, less than --min-shuffle {required:g}",
+        values={"order": order, "shuffle_quality": quality, "required": required},
+    )
+
+
+def _nothing_fits(skipped: Sequence[Finding]) -> InvalidSettings:
+    reasons = "; ".join(one.sentence for one in skipped[:MAX_REASONS]) or "no format is prepared"
+    more = len(skipped) - MAX_REASONS
+    return InvalidSettings(
+        f"nothing fits the requirements: {reasons}" + (f"; and {more} more" if more > 0 else ""),
+        kind="nothing-fits",
+    )
 
 
 def _cases_by_loader(
-    manifest: Manifest, requirements: Requirements, wanted: RunOptions, device: str
-) -> tuple[list[Case], list[str]]:
-    """The cases of every loader that takes part, and why others do not, once for each."""
-    cases, reasons = list[Case](), dict[str, str]()
+    manifest: Manifest, requirements: Requirements, options: RunOptions, device: str
+) -> tuple[list[Case], list[Finding]]:
+    """Return the cases of every loader that takes part, and why others do not, once for each loader."""
+    cases, reasons = list[Case](), dict[str, Finding]()
     for word in loader_words(requirements):
         try:
-            cases += cases_of(manifest, replace(wanted, loader=(word,)), [device])
+            cases += cases_of(manifest, replace(options, loader=(word,)), [device])
         except IobenchError as error:
             if "all" not in requirements.loaders:
                 raise
-            missing = isinstance(error, MissingDependency)
-            reasons.setdefault(word.partition(":")[0], str(error) if missing else f"loader {word}: {error}")
+            prefix = "" if isinstance(error, MissingDependency) else f"loader {word}: "
+            reasons.setdefault(word.partition(":")[0], skipped_by(error, prefix, loader=word))
     return cases, list(reasons.values())
 
 
 def shuffle_of(manifest: Manifest, requirements: Requirements, order: str) -> float:
-    """How random the least random batches of an order are: see `iobench.loading.order.shuffledness`."""
+    """Return the lowest shuffle quality of an order's batches: see `iobench.loading.order`."""
     if order == "random":
         return 1.0
     return min(_shuffle_of(manifest, order, batch_size) for batch_size in requirements.batch_sizes)
 
 
 def _shuffle_of(manifest: Manifest, order: str, batch_size: int) -> float:
-    drawn = Case("", "", "", loaders.get(DEFAULT_LOADER), order=order, batch_size=batch_size)
-    dealt = drawn.row_order(manifest.schema)
-    batches = dealt.batches(manifest.schema.samples, 0)[:SHUFFLE_BATCHES]
-    return shuffledness(batches, dealt.block_rows, manifest.schema.samples)
+    case = Case("", "", "", loaders.get(DEFAULT_LOADER), order=order, batch_size=batch_size)
+    rows = case.row_order(manifest.schema)
+    batches = rows.batches(manifest.schema.samples, 0)[:SHUFFLE_BATCHES]
+    return shuffle_quality(batches, rows.block_rows, manifest.schema.samples)
 
 
 def packages_of(case: Case) -> set[str]:
-    """The packages that a case needs beside those that iobench brings."""
+    """Return the packages that a case needs in addition to those installed with iobench."""
     needed = {formats.type_of(formats.parse(case.variant).name).library, type(case.loader).library}
     return needed - CORE_PACKAGES
 
 
 def loader_word(case: Case) -> str:
-    """The loader of a case as it is typed: without what follows from the device."""
-    if case.loader.foreign:
+    """Return the loader of a case as it is typed, without options that follow from the device."""
+    if case.loader.user_defined:
         return case.loader.variant
     plain = type(case.loader)()
     free, decided = plain.options, plain.on(case.device).options
@@ -166,21 +203,29 @@ def loader_word(case: Case) -> str:
     return replace(case.loader, **same).variant
 
 
-def default_case(cases: Sequence[Case], usual: str = USUAL) -> Case | None:
-    """What people use by default: DataLoader, sample by sample, over what is usual or what there is first."""
+def default_case(cases: Sequence[Case], format: str = DEFAULT_FORMAT) -> Case | None:
+    """Return the default: DataLoader sample by sample over the default format, or over the first one."""
     plain = [case for case in cases if loader_word(case) == DEFAULT_LOADER and case.order != "block"]
-    return next((case for case in plain if case.variant == usual), plain[0] if plain else None)
+    return next((case for case in plain if case.variant == format), plain[0] if plain else None)
 
 
-def _too_large(manifest: Manifest, requirements: Requirements) -> dict[str, str]:
-    """Variants that would take more of the disk than there is, each with a sentence."""
-    if requirements.max_disk_bytes is None:
+def _too_large(manifest: Manifest, requirements: Requirements) -> dict[str, Finding]:
+    """Return a finding for each variant whose full data would exceed the disk limit."""
+    limit = requirements.max_disk_bytes
+    if limit is None:
         return {}
     scale = (requirements.full_bytes or 0) / manifest.schema.logical_bytes or 1
-    needed = {variant: made.stored_bytes * scale for variant, made in manifest.artifacts.items()}
-    most = bytes_text(requirements.max_disk_bytes)
+    needed = {variant: one.stored_bytes * scale for variant, one in manifest.artifacts.items()}
     return {
-        variant: f"{variant}: {bytes_text(stored)} on disk, more than {most}"
-        for variant, stored in needed.items()
-        if stored > requirements.max_disk_bytes
+        variant: _disk_limit(variant, disk_bytes, limit)
+        for variant, disk_bytes in needed.items()
+        if disk_bytes > limit
     }
+
+
+def _disk_limit(variant: str, disk_bytes: float, limit: int, bound: str = "") -> Finding:
+    return Finding(
+        "disk-limit",
+        f"{variant}: {bound}{bytes_text(disk_bytes)} on disk, more than {bytes_text(limit)}",
+        values={"format": variant, "disk_bytes": disk_bytes, "limit_bytes": limit},
+    )

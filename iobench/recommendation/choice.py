@@ -1,4 +1,4 @@
-"""Which of the finalists to use: decided here, and nowhere else."""
+"""Choice among the finalists; nothing else decides which one to use."""
 
 from __future__ import annotations
 
@@ -7,16 +7,26 @@ from dataclasses import dataclass, field
 
 from iobench.recommendation.finalists import WORTH_IT
 from iobench.recommendation.result import Finalist
-from iobench.recommendation.search import DEFAULT, Found, cost_of
+from iobench.recommendation.search import DEFAULT, SearchResult, cost_of
 from iobench.results import stats
+
+DECIDED, TIED, NOT_BOTTLENECK = "decided", "tied", "not-bottleneck"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The case to use, and how sure that is: `outcome` is as in `Recommendation`.
+    """The finalist to use.
 
-    `tied` are the others that count as being as fast. Where it was taken because it is surely faster than
-    the default, `instead_of` is what it was taken in the place of, which is not.
+    Attributes
+    ----------
+    outcome : str
+        As in `Recommendation`.
+    use : Finalist
+        The finalist to use.
+    tied : list of Finalist
+        Others that count as equally fast.
+    instead_of : Finalist or None
+        A finalist with a higher median that is not significantly faster than the default, while `use` is.
     """
 
     outcome: str
@@ -25,47 +35,49 @@ class Choice:
     instead_of: Finalist | None = None
 
 
-def choose(found: Found, candidates: Sequence[Finalist]) -> Choice:
-    """What to use of the candidates, the first of which is the fastest."""
-    default = next((one for one in candidates if DEFAULT in one.roles), None)
-    alike = len({case.batch_size for case in found.finalists}) == 1  # or a larger batch trains faster yet
-    if alike and default is not None and _fed(default):
-        return Choice("fed", default)
-    feeding = [one for one in candidates if _fed(one)]
-    if alike and feeding:
-        return Choice("decided", _cheapest(found, feeding))
-    fastest, *others = candidates
+def choose(result: SearchResult, finalists: Sequence[Finalist]) -> Choice:
+    """Return the choice among the finalists, the first of which is the fastest."""
+    default = next((one for one in finalists if DEFAULT in one.roles), None)
+    # with several batch sizes, a larger one may train faster even if this one never waits
+    one_size = len({case.batch_size for case in result.finalists}) == 1
+    if one_size and default is not None and _keeps_busy(default):
+        return Choice(NOT_BOTTLENECK, default)
+    busy = [one for one in finalists if _keeps_busy(one)]
+    if one_size and busy:
+        return Choice(DECIDED, _cheapest(result, busy))
+    fastest, *others = finalists
     tied = [other for other in others if other.tied]
-    return _among(found, [fastest, *tied]) if tied else Choice("decided", fastest)
+    return _among(result, [fastest, *tied]) if tied else Choice(DECIDED, fastest)
 
 
-def _among(found: Found, alike: Sequence[Finalist]) -> Choice:
-    """What to use of several that are not told apart from the first, the fastest by median.
+def _among(result: SearchResult, tied: Sequence[Finalist]) -> Choice:
+    """Choose among ties, the first of which has the highest median.
 
-    A sure gain over the default is worth more than a higher median that may be no gain at all.
+    Prefer a finalist that is significantly faster than the default over one with a higher but uncertain
+    median.
     """
-    first, sure = _best(found, alike), [one for one in alike if one.surely_better]
-    use = first if first in sure or not sure else _best(found, sure)
-    passed_over = None if use is first else (first if alike[0] in sure else alike[0])
-    return Choice("tied", use, [one for one in alike if one is not use], passed_over)
+    first, significant = _best(result, tied), [one for one in tied if one.significantly_better]
+    use = first if first in significant or not significant else _best(result, significant)
+    passed_over = None if use is first else (first if tied[0] in significant else tied[0])
+    return Choice(TIED, use, [one for one in tied if one is not use], passed_over)
 
 
-def _best(found: Found, alike: Sequence[Finalist]) -> Finalist:
-    """The cheapest of those near the first; the first, while there are too few rounds to say so."""
-    few = min(one.decisive_rounds for one in alike) < stats.ENOUGH
-    return alike[0] if few else _cheapest(found, [one for one in alike if _as_fast(alike[0], one)])
+def _best(result: SearchResult, tied: Sequence[Finalist]) -> Finalist:
+    """Return the cheapest of those near the first; the first while there are too few rounds to tell."""
+    few = min(one.decisive_rounds for one in tied) < stats.ENOUGH_ROUNDS
+    return tied[0] if few else _cheapest(result, [one for one in tied if _near(tied[0], one)])
 
 
-def _fed(one: Finalist) -> bool:
-    """Whether the device is kept busy by it, as was measured."""
-    return one.waits is not None and one.waits < WORTH_IT
+def _keeps_busy(one: Finalist) -> bool:
+    """Return True if the device was measured to wait for less than 5 % of the time."""
+    return one.wait_share is not None and one.wait_share < WORTH_IT
 
 
-def _as_fast(fastest: Finalist, other: Finalist) -> bool:
-    """Whether it is as fast by what is known best: rounds that scatter much tell hardly anyone apart."""
+def _near(fastest: Finalist, other: Finalist) -> bool:
+    """Return True if the median is within 5 %: intervals of noisy rounds exclude hardly anything."""
     return other.decisive_per_s.median * (1 + WORTH_IT) >= fastest.decisive_per_s.median
 
 
-def _cheapest(found: Found, among: Sequence[Finalist]) -> Finalist:
-    cases = {case.key: case for case in found.finalists}
-    return min(among, key=lambda one: cost_of(cases[one.key], found.data.manifest))
+def _cheapest(result: SearchResult, among: Sequence[Finalist]) -> Finalist:
+    cases = {case.key: case for case in result.finalists}
+    return min(among, key=lambda one: cost_of(cases[one.key], result.data.manifest))

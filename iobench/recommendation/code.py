@@ -1,4 +1,4 @@
-"""The code to paste: how the data are prepared, and a loader that runs as it stands."""
+"""Code to paste: the command that prepares the data, and a script that loads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shlex
 from iobench.bench.case import Case
 from iobench.formats import NUMPY_DTYPES
 from iobench.recommendation.candidates import loader_word
-from iobench.recommendation.measured_data import Data
+from iobench.recommendation.measured_data import MeasuredData
 
 STREAM = """\
 from iobench import StreamLoader
@@ -31,7 +31,7 @@ warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # co
 
 
 class Samples(Dataset):
-    """Opens the data where it is first asked, so that each worker has a reader of its own."""
+    """Opens the data on first use, so that each worker has a reader of its own."""
 
     def __init__(self):
         self.opener, self.reader = Manifest.load(Path({root!r})).opener({variant!r}), None
@@ -72,8 +72,8 @@ if __name__ == "__main__":
 """
 
 
-def prepare_code(data: Data, case: Case) -> str:
-    """The command that prepares all of the data for a case; empty where they lie there already."""
+def prepare_code(data: MeasuredData, case: Case) -> str:
+    """Return the command that prepares the full data for a case; empty where they are stored already."""
     if data.source is None or case.variant in data.added:
         return ""
     words = ["iobench", "prepare", *data.source_words, "--name", name_of(data), "--format", case.variant]
@@ -83,30 +83,30 @@ def prepare_code(data: Data, case: Case) -> str:
     return shlex.join(words)
 
 
-def name_of(data: Data) -> str:
-    """What the dataset of all the data is called."""
+def name_of(data: MeasuredData) -> str:
+    """Return the name of the dataset of the full data."""
     return data.manifest.name if data.source is None else data.source.name
 
 
-def loader_code(data: Data, case: Case, epochs: int) -> str:
-    """A script that loops over the data as the case did, so often; it runs once they are prepared."""
-    if case.loader.foreign:
-        return f"# your own loader is as good as any: keep {case.loader.variant}\n"
+def loader_code(data: MeasuredData, case: Case, epochs: int) -> str:
+    """Return a script that loops over the data as the case did; it runs once they are prepared."""
+    if case.loader.user_defined:
+        return f"# keep your own loader: {case.loader.variant}\n"
     root = str(data.manifest.root.parent / name_of(data))
     fields = ", ".join(f.name for f in data.manifest.schema.fields)
-    about = {"fields": fields, "device": case.device, "epochs": str(epochs)}
+    values = {"fields": fields, "device": case.device, "epochs": str(epochs)}
     options = {name: value for name, value in case.loader.options.items() if value is not None}
     if case.loader.name == "stream":
         settings = {"format": case.variant, **_batching(case), "device": case.device, **options}
-        return STREAM.format(settings=_call(root, settings), **about)
+        return STREAM.format(settings=_call(root, settings), **values)
     plain = all(field.dtype in NUMPY_DTYPES for field in data.manifest.schema.fields)
     if case.loader.name == "dataloader" and case.order != "block" and plain:
-        return _torch(root, case, options, about)
+        return _torch(root, case, options, values)
     words = {"format": case.variant, "loader": loader_word(case), **_batching(case), "device": case.device}
-    return ANY.format(settings=_call(root, words, ",\n            "), **about)
+    return ANY.format(settings=_call(root, words, ",\n            "), **values)
 
 
-def _torch(root: str, case: Case, options: dict[str, object], about: dict[str, str]) -> str:
+def _torch(root: str, case: Case, options: dict[str, object], values: dict[str, str]) -> str:
     method = BATCH if options.pop("fetch") == "batch" else SAMPLE
     options.pop("non_blocking", None)
     start = options.pop("start_method", None)
@@ -116,10 +116,10 @@ def _torch(root: str, case: Case, options: dict[str, object], about: dict[str, s
         **({"multiprocessing_context": start} if start else {}),
         **{name: value for name, value in options.items() if value},
     }
-    said = ", ".join(f"{name}={value!r}" for name, value in settings.items())
+    text = ", ".join(f"{name}={value!r}" for name, value in settings.items())
     if method is BATCH:
-        said += ", collate_fn=dict"
-    return TORCH.format(root=root, variant=case.variant, method=method, settings=said, **about)
+        text += ", collate_fn=dict"
+    return TORCH.format(root=root, variant=case.variant, method=method, settings=text, **values)
 
 
 def _batching(case: Case) -> dict[str, object]:

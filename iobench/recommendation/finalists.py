@@ -1,4 +1,4 @@
-"""The finalists with the figures of their fresh rounds: what the race had guessed of them is measured now."""
+"""Finalists with the figures of their final rounds; those of the race are estimates."""
 
 from __future__ import annotations
 
@@ -11,75 +11,83 @@ from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.recommendation.alternatives import case_labels
 from iobench.recommendation.result import Finalist
-from iobench.recommendation.search import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, Found
+from iobench.recommendation.search import (
+    CHEAPEST,
+    DEFAULT,
+    FASTEST,
+    OTHER_LOADER,
+    RUNNER_UP,
+    SearchResult,
+)
 from iobench.results import stats
 from iobench.results.cases import key_of
 from iobench.results.record import Record
 
 ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key and the round's number
 
-WORTH_IT = 0.05  # a loader that brings less than this part of a training's time is not worth changing
+WORTH_IT = 0.05  # of a training's time: a loader that saves less is not worth changing to
 
 
-def measured(found: Found) -> list[Finalist]:
-    """The finalists by their fresh rounds, with the training step if there is one: the fastest first."""
-    plain = {case.key: rounds_of(found.final, case.key) for case in found.finalists}
-    stepped = _with_step(found)
+def finalists_of(result: SearchResult) -> list[Finalist]:
+    """Return the finalists by their final rounds, with the training step if there is one, fastest first."""
+    plain = {case.key: rounds_of(result.final, case.key) for case in result.finalists}
+    stepped = _rates_with_step(result)
     rounds = stepped if any(stepped.values()) else plain
-    named = case_labels(found.finalists)
-    default = next((key for key, roles in found.roles.items() if DEFAULT in roles and rounds.get(key)), None)
-    waits = _waits(found)
-    made = [
-        _candidate(found, case, named[case.key], (plain, rounds), default, waits.get(case.key))
-        for case in found.finalists
+    labels = case_labels(result.finalists)
+    default = next((key for key, roles in result.roles.items() if DEFAULT in roles and rounds.get(key)), None)
+    wait_shares = _wait_shares(result)
+    measured = [
+        _finalist(result, case, labels[case.key], (plain, rounds), default, wait_shares.get(case.key))
+        for case in result.finalists
         if plain[case.key] and rounds.get(case.key)
     ]
-    fastest, *others = sorted(made, key=lambda one: one.decisive_per_s.median, reverse=True)
+    fastest, *others = sorted(measured, key=lambda one: one.decisive_per_s.median, reverse=True)
 
-    def told_apart(other: Finalist) -> bool:
-        held = stats.compare_paired(rounds[fastest.key], rounds[other.key], comparisons=len(others))
-        return held.outcome == "faster"
+    def slower(other: Finalist) -> bool:
+        comparison = stats.compare_paired(rounds[fastest.key], rounds[other.key], comparisons=len(others))
+        return comparison.outcome == "faster"
 
     return [
-        replace(fastest, roles=of_fresh_rounds(fastest.roles, FASTEST)),
+        replace(fastest, roles=final_roles(fastest.roles, FASTEST)),
         *(
-            replace(other, roles=of_fresh_rounds(other.roles, RUNNER_UP), tied=not told_apart(other))
+            replace(other, roles=final_roles(other.roles, RUNNER_UP), tied=not slower(other))
             for other in others
         ),
     ]
 
 
-def of_fresh_rounds(roles: Sequence[str], place: str) -> list[str]:
-    """The roles of a finalist whose place in the race is now another one."""
-    raced = {FASTEST, RUNNER_UP}
-    held = place == FASTEST or not raced.isdisjoint(roles)
-    gone = raced | ({OTHER_LOADER} if place == FASTEST else set())  # the fastest of all is that of its loader
-    return [*([place] if held else []), *(role for role in roles if role not in gone)]
+def final_roles(roles: Sequence[str], place: str) -> list[str]:
+    """Return the roles of a finalist whose place in the final rounds is `place`."""
+    race_places = {FASTEST, RUNNER_UP}
+    placed = place == FASTEST or not race_places.isdisjoint(roles)
+    # the fastest of all is the fastest of its loader as well
+    dropped = race_places | ({OTHER_LOADER} if place == FASTEST else set())
+    return [*([place] if placed else []), *(role for role in roles if role not in dropped)]
 
 
-def _candidate(
-    found: Found,
+def _finalist(
+    result: SearchResult,
     case: Case,
     label: str,
-    known: tuple[ByRound, ByRound],
+    rates: tuple[ByRound, ByRound],
     default: str | None,
-    waits: float | None,
+    wait_share: float | None,
 ) -> Finalist:
-    """One finalist; `known` are all rounds without the step, and those that decide."""
-    plain, rounds = known
-    own = [made for made in found.final.valid_records if key_of(made.case) == case.key]
-    artifact, scale = found.data.manifest.artifacts[case.variant], found.data.scale
-    limit = max((made.limit for made in own if made.limit), key=lambda one: one.bytes_per_s, default=None)
-    speed = statistics.median(made.bytes_per_s for made in own)
+    """Return one finalist; `rates` are those of all rounds without the step, and of those that decide."""
+    plain, rounds = rates
+    own = [one for one in result.final.valid_records if key_of(one.case) == case.key]
+    artifact, scale = result.data.manifest.artifacts[case.variant], result.data.scale
+    limit = max((one.limit for one in own if one.limit), key=lambda one: one.bytes_per_s, default=None)
+    speed = statistics.median(one.bytes_per_s for one in own)
     against = None
     if default is not None and default != case.key:
-        others = sum(map(bool, rounds.values())) - 1  # as where the fastest is held against each
+        others = sum(map(bool, rounds.values())) - 1  # as many as the fastest is compared with
         against = stats.compare_paired(rounds[case.key], rounds[default], comparisons=others)
     return Finalist(
         key=case.key,
         label=label,
         format=case.variant,
-        roles=[role for role in found.roles[case.key] if role != CHEAPEST or _feeds(waits)],
+        roles=[role for role in result.roles[case.key] if role != CHEAPEST or _feeds(wait_share)],
         samples_per_s=stats.estimate(list(plain[case.key].values())),
         bytes_per_s=speed,
         rounds=len(plain[case.key]),
@@ -87,60 +95,60 @@ def _candidate(
         tied=False,
         limit=limit.name if limit else None,
         limit_bytes_per_s=limit.bytes_per_s if limit else None,
-        waits=waits,
-        memory_bytes=max((made.memory.peak_bytes for made in own if made.memory.peak_bytes), default=None),
-        stored_bytes=artifact.stored_bytes * scale,
+        wait_share=wait_share,
+        memory_bytes=max((one.memory.peak_bytes for one in own if one.memory.peak_bytes), default=None),
+        disk_bytes=artifact.stored_bytes * scale,
         write_s=artifact.write_s * scale,
         trained_per_s=None if rounds is plain else stats.estimate(list(rounds[case.key].values())),
         trained_rounds=0 if rounds is plain else len(rounds[case.key]),
-        decoding=_busy(own) if _decodes(found, case) else None,
+        decoding_cores=_busy_cores(own) if decodes(result, case) else None,
     )
 
 
-def _busy(rounds: Sequence[Record]) -> float:
-    """How many processors were at work for a case."""
-    return statistics.median(made.processor.cpu_s / made.timing.epochs_s for made in rounds)
+def _busy_cores(records: Sequence[Record]) -> float:
+    """Return the median number of cores at work for a case."""
+    return statistics.median(one.processor.cpu_s / one.timing.epochs_s for one in records)
 
 
-def _decodes(found: Found, case: Case) -> bool:
-    """Whether most of its bytes are stored alternatives than they are in memory, as far as its reader knows."""
-    if case.loader.foreign:
+def decodes(result: SearchResult, case: Case) -> bool:
+    """Return True if most bytes of a sample are stored encoded; False for a user's own loader."""
+    if case.loader.user_defined:
         return False
-    with found.data.manifest.opener(case.variant)() as reader:
+    with result.data.manifest.opener(case.variant)() as reader:
         as_stored = reader.placement().keys()
         encoded = sum(field.sample_bytes for field in reader.schema.fields if field.name not in as_stored)
         return encoded > reader.schema.sample_bytes / 2
 
 
-def _feeds(waits: float | None) -> bool:
-    """Whether a case keeps the device busy, as far as that was measured: the race had only guessed it."""
-    return waits is None or waits < WORTH_IT
+def _feeds(wait_share: float | None) -> bool:
+    """Return False if a case was measured not to keep the device busy, which the race only estimated."""
+    return wait_share is None or wait_share < WORTH_IT
 
 
 def rounds_of(run: Run, key: str) -> dict[int, float]:
-    """The samples/s of a case's rounds, by their number."""
-    return {made.round: made.samples_per_s for made in run.valid_records if key_of(made.case) == key}
+    """Return the samples/s of a case by round."""
+    return {one.round: one.samples_per_s for one in run.valid_records if key_of(one.case) == key}
 
 
-def _with_step(found: Found) -> ByRound:
-    """The samples/s of the rounds with the training step, by the key of the case without."""
-    if found.stepped is None:
+def _rates_with_step(result: SearchResult) -> ByRound:
+    """Return the samples/s with the training step, by the key of the case without it."""
+    if result.with_step is None:
         return {}
-    return {_plain(case): rounds_of(found.stepped, case.key) for case in found.stepped.cases}
+    return {_plain_key(case): rounds_of(result.with_step, case.key) for case in result.with_step.cases}
 
 
-def _plain(stepping: Case) -> str:
-    """The key of a case without its training step."""
+def _plain_key(stepping: Case) -> str:
+    """Return the key of a case without its training step."""
     return replace(stepping, step_s=0.0, model="none").key
 
 
-def _waits(found: Found) -> dict[str, float]:
-    """The part of the time that the device waits with the training step, by the key of the case without."""
-    if found.stepped is None:
+def _wait_shares(result: SearchResult) -> dict[str, float]:
+    """Return the share of time that the device waits with the step, by the key of the case without it."""
+    if result.with_step is None:
         return {}
-    keys = {case.key: _plain(case) for case in found.stepped.cases}
+    keys = {case.key: _plain_key(case) for case in result.with_step.cases}
     shares: dict[str, list[float]] = {}
-    for made in found.stepped.valid_records:
-        key = keys[key_of(made.case)]
-        shares.setdefault(key, []).append(made.timing.wait_s / made.timing.epochs_s)
+    for one in result.with_step.valid_records:
+        key = keys[key_of(one.case)]
+        shares.setdefault(key, []).append(one.timing.wait_s / one.timing.epochs_s)
     return {key: statistics.median(values) for key, values in shares.items()}

@@ -1,4 +1,4 @@
-"""From what was measured to what to use: the choice, why, what it costs and when it has paid."""
+"""Findings of a recommendation: the choice, its reasons, its cost and its break-even point."""
 
 from __future__ import annotations
 
@@ -11,228 +11,294 @@ from iobench.dataset.manifest import Manifest
 from iobench.recommendation.alternatives import (
     alternatives,
     case_labels,
-    failed_later,
-    raced,
+    failed_in_final,
+    missing_default,
+    raced_formats,
+    skipped_cases,
     time_limited,
-    untried,
-    without_default,
 )
-from iobench.recommendation.choice import Choice, choose
+from iobench.recommendation.choice import NOT_BOTTLENECK, Choice, choose
 from iobench.recommendation.code import loader_code, prepare_code
-from iobench.recommendation.finalists import WORTH_IT, measured, rounds_of
-from iobench.recommendation.measured_data import Data, other_samples
+from iobench.recommendation.finalists import WORTH_IT, finalists_of, rounds_of
+from iobench.recommendation.measured_data import MeasuredData, other_samples
 from iobench.recommendation.requirements import Requirements
 from iobench.recommendation.result import Finalist, Recommendation, now
-from iobench.recommendation.search import DEFAULT, FASTEST, Found
+from iobench.recommendation.search import DEFAULT, FASTEST, SearchResult
 from iobench.results import stats
-from iobench.results.stats import Comparison, Estimate
+from iobench.results.finding import Finding
+from iobench.results.run_warning import RunWarning
 from iobench.results.verdict import ratio_text
-from iobench.results.warnings import OF_THE_MACHINE, warnings_of
+from iobench.results.warnings import MACHINE_KINDS, warnings_of
 
-SPEAKS_AGAINST = (*OF_THE_MACHINE, "residency", "reclaimed", "opening")  # rounds are few: the answer says so
-LONGER = "give a longer --max-time"  # which has rounds for as long as that
-BUSY, LITTLE = 0.8, 0.5  # processors, and how much of a limit: so decoding is what a case waits for
+# kinds of warnings that matter here: few rounds are reported by the answer itself
+RELEVANT = (*MACHINE_KINDS, "low-residency", "page-reclaim", "read-on-open")
+LONGER = "give a longer --max-time"
+BUSY, LITTLE = 0.8, 0.5  # cores, and share of a limit: a case with more and less is bound by decoding
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
+LARGER = 1.05  # ratio of the full data to the sample, from which on figures are extrapolated
+
+Values = dict[str, float | int | str]
 
 
-def answer(found: Found, requirements: Requirements) -> Recommendation:
-    """The recommendation that the finalists' fresh rounds support."""
-    candidates = measured(found)
-    choice = choose(found, candidates)
+def recommendation_of(result: SearchResult, requirements: Requirements) -> Recommendation:
+    """Return the recommendation that the final rounds support."""
+    finalists = finalists_of(result)
+    choice = choose(result, finalists)
     use = choice.use
-    case = next(case for case in found.finalists if case.key == use.key)
-    default = next((one for one in candidates if DEFAULT in one.roles), None)
-    sentences = [
-        _headline(choice, default, len(candidates) == 1, bool(found.data.added)),
-        *([] if default else without_default(found)),
-        *time_limited(found.race, requirements.max_time_s),
-        *found.remarks,
-        *_why(use),
-        *_feeding(found, use, default, requirements, case.batch_size),
-        *_costs(found, use, default, requirements),
-        *_rests_on(found),
+    case = next(case for case in result.finalists if case.key == use.key)
+    default = next((one for one in finalists if DEFAULT in one.roles), None)
+    findings = [
+        headline(choice, default, len(finalists) == 1, bool(result.data.added)),
+        *_certainty(choice),
+        *([] if default else missing_default(result)),
+        *time_limited(result.race, requirements.max_time_s),
+        *result.notes,
+        *limit_share(use),
+        *_waiting(result, use, default, requirements, case.batch_size),
+        *_costs(result, use, default, requirements),
+        *_basis(result),
     ]
-    records = [str(run.path) for run in (found.race, found.final, found.stepped, found.halved) if run]
+    runs = (result.race, result.final, result.with_step, result.half_size)
     return Recommendation(
         choice.outcome,
         use,
-        candidates,
-        sentences,
-        list(alternatives(found, use)),
-        [*found.not_tried, *untried(found.race, requirements.max_time_s), *failed_later(found)],
-        prepare_code(found.data, case),
-        loader_code(found.data, case, requirements.epochs),
-        records,
-        found.data.manifest.name,
-        raced(found),
+        finalists,
+        findings,
+        list(alternatives(result, use)),
+        [*result.skipped, *skipped_cases(result.race, requirements.max_time_s), *failed_in_final(result)],
+        prepare_code(result.data, case),
+        loader_code(result.data, case, requirements.epochs),
+        [str(run.path) for run in runs if run],
+        result.data.manifest.name,
+        raced_formats(result),
         now(),
-        list(_warnings(found)),
+        relevant_warnings(result),
     )
 
 
-def _warnings(found: Found) -> Iterator[str]:
-    """What speaks against the fresh rounds: other work on the machine, and caches in another state."""
-    records = [made for run in (found.final, found.stepped) if run for made in run.valid_records]
-    for warning in warnings_of(records, more_rounds=LONGER):
-        if warning.kind in SPEAKS_AGAINST:
-            yield warning.sentence
+def relevant_warnings(result: SearchResult) -> list[RunWarning]:
+    """Return the warnings about the final rounds that concern the machine and the page cache."""
+    records = [one for run in (result.final, result.with_step) if run for one in run.valid_records]
+    return [one for one in warnings_of(records, more_rounds=LONGER) if one.kind in RELEVANT]
 
 
-def _headline(choice: Choice, default: Finalist | None, alone: bool, anew: bool) -> str:
-    """What to use, by how much, and how sure that is; `anew` where the default read no file of the user's."""
+def headline(choice: Choice, default: Finalist | None, alone: bool, rewritten: bool) -> Finding:
+    """Return what to use and its gain; `rewritten` if the default read a sample, not the user's files."""
     use = choice.use
-    if choice.outcome == "fed":
-        return (
-            f"Loading is not your problem: with {use.label}, which people use by default, the device waits "
-            f"{use.waits:.1%} of the time, and no loader can bring more than that."
+    values: Values = {"use": use.label, "outcome": choice.outcome}
+    if choice.outcome == NOT_BOTTLENECK:
+        wait_share = use.wait_share or 0.0
+        return Finding(
+            NOT_BOTTLENECK,
+            f"Loading is not the bottleneck: with {use.label}, the default, the device waits "
+            f"{wait_share:.1%} of the time; no loader can gain more",
+            values={**values, "wait_share": wait_share},
         )
     if alone:
-        return f"Nothing but {use.label} could be measured, so there is nothing to choose from."
-    told = ""
-    if use.against_default is not None and default is not None:
-        what = "with it training is " if use.trained_per_s else ""
-        told = f": {what}{ratio_text(use.against_default.ratio)} as fast as {default.label}, the default"
-        told += ", over a sample written anew" if anew else ""
-        if use.decisive_rounds >= stats.ENOUGH and use.against_default.outcome not in ("faster", "slower"):
-            told += ", which may be no difference at all"
-    return f"Use {use.label}{told}.{_how_sure(choice)}"
+        return Finding("single-case", f"Use {use.label}: no other case could be measured", values=values)
+    if use.against_default is None or default is None:
+        return Finding(choice.outcome, f"Use {use.label}", values=values)
+    ratio = use.against_default.ratio
+    what = "training is " if use.trained_per_s else ""
+    message = f"Use {use.label}: {what}{ratio_text(ratio)} as fast as with {default.label}, the default"
+    message += ", over a rewritten sample" if rewritten else ""
+    undecided = use.against_default.outcome not in ("faster", "slower")
+    if undecided and use.decisive_rounds >= stats.ENOUGH_ROUNDS:
+        message += " (no significant difference)"
+    comparison: Values = {
+        "default": default.label,
+        "gain": ratio.median,
+        "comparison": use.against_default.outcome,
+        "rewritten": int(rewritten),
+    }
+    return Finding(choice.outcome, message, values={**values, **comparison})
 
 
-def _how_sure(choice: Choice) -> str:
-    """What else might be as fast, and why this one was taken; nothing where it is surely the fastest."""
+def _certainty(choice: Choice) -> Iterator[Finding]:
+    """Yield what else may be as fast, and why it was not chosen; nothing where the choice is significant."""
     use, others = choice.use, ", ".join(one.label for one in choice.tied)
+    values: Values = {"tied": others, "count": len(choice.tied)}
     if choice.instead_of is not None:
-        return (
-            f" It is surely faster than the default, which cannot be said of {choice.instead_of.label} "
-            f"({three_digits(choice.instead_of.decisive_per_s.median / use.decisive_per_s.median)} times its "
-            f"median samples/s): that varied too much. Not told from the fastest: {others}."
+        other = choice.instead_of
+        ratio = other.decisive_per_s.median / use.decisive_per_s.median
+        yield Finding(
+            "significant-gain",
+            f"Chosen over {other.label} (median {three_digits(ratio)} × as high) because only its gain over "
+            f"the default is significant. Tied with the fastest: {others}",
+            values={**values, "instead_of": other.label, "ratio": ratio},
         )
-    if choice.tied and use.decisive_rounds < stats.ENOUGH:
-        return (
-            f" That rests on {counted(use.decisive_rounds, 'round')}, too few to be sure, so it counts as "
-            f"tied with {others}: {LONGER}."
+    elif choice.tied and use.decisive_rounds < stats.ENOUGH_ROUNDS:
+        yield Finding(
+            "few-rounds",
+            f"Tied with {others}: {counted(use.decisive_rounds, 'round')} are too few for a decision",
+            hint=LONGER,
+            values={**values, "rounds": use.decisive_rounds},
         )
-    if choice.tied:
-        return (
-            f" Its speed cannot be told from that of {others}; of what came within {WORTH_IT:.0%} of the "
-            "fastest it costs least."
+    elif choice.tied:
+        yield Finding(
+            "tied",
+            f"Tied with {others}; it costs least of those within {WORTH_IT:.0%} of the fastest",
+            values=values,
         )
-    return ""
 
 
-def _why(use: Finalist) -> Iterator[str]:
-    if use.reached is None:
+def limit_share(use: Finalist) -> Iterator[Finding]:
+    """Yield the share of the lowest hardware limit that the case reaches."""
+    if use.limit_share is None or use.limit is None:
         return
-    speed, share = f"Why: it delivers {three_digits(use.bytes_per_s / MIB)} MiB/s", percent_text(use.reached)
-    if use.decoding is not None and use.decoding >= BUSY and use.reached < LITTLE:
-        yield (
-            f"{speed}: decoding takes the processors, {use.decoding:.1f} of which it kept busy. The lowest "
-            f"limit of this machine on its way ({use.limit}) is far off: that is {share} of it."
-        )
+    speed = f"It delivers {three_digits(use.bytes_per_s / MIB)} MiB/s"
+    share = f"{percent_text(use.limit_share)} of the limit of this machine ({use.limit})"
+    values: Values = {"bytes_per_s": use.bytes_per_s, "limit_share": use.limit_share, "limit": use.limit}
+    cores = use.decoding_cores
+    if cores is not None and cores >= BUSY and use.limit_share < LITTLE:
+        message = f"{speed}, bound by decoding, which keeps {cores:.1f} cores busy; {share}"
+        yield Finding("decoding-bound", message, values={**values, "cores": cores})
     else:
-        yield f"{speed}, {share} of what this machine can do here (limit: {use.limit})."
+        yield Finding("limit-share", f"{speed}, {share}", values=values)
 
 
-def _feeding(
-    found: Found, use: Finalist, default: Finalist | None, requirements: Requirements, batch_size: int
-) -> Iterator[str]:
-    if use.waits is None:
+def _waiting(
+    result: SearchResult,
+    use: Finalist,
+    default: Finalist | None,
+    requirements: Requirements,
+    batch_size: int,
+) -> Iterator[Finding]:
+    if use.wait_share is None:
         return
     step_ms, first = 1000 * requirements.step_s(batch_size), requirements.batch_sizes[0]
     scaled = batch_size != first and not requirements.measured_ms
-    like = f" (in proportion: {requirements.step_ms:.3g} ms over {first} samples)" if scaled else ""
-    said = f"With a step of {step_ms:.3g} ms{like} the device waits for data {use.waits:.1%} of the time"
-    if default is not None and default is not use and default.waits is not None:
-        said += f" ({default.waits:.1%} with {default.label})"
-    yield said + ("." if use.waits < WORTH_IT else ": nothing that was tried keeps it busy.")
-    batches = math.ceil(found.data.manifest.schema.samples / batch_size)
+    origin = f" (scaled from {requirements.step_ms:.3g} ms over {first} samples)" if scaled else ""
+    message = f"With a step of {step_ms:.3g} ms{origin} the device waits {use.wait_share:.1%} of the time"
+    values: Values = {"step_ms": step_ms, "wait_share": use.wait_share}
+    if default is not None and default is not use and default.wait_share is not None:
+        message += f" ({default.wait_share:.1%} with {default.label})"
+        values["default_wait_share"] = default.wait_share
+    kept_busy = use.wait_share < WORTH_IT
+    message += "" if kept_busy else "; no measured case keeps it busy"
+    yield Finding("step-fed" if kept_busy else "step-starved", message, values=values)
+    batches = math.ceil(result.data.manifest.schema.samples / batch_size)
     if batches < FEW_BATCHES:
-        yield (
-            f"An epoch has only {counted(batches, 'batch', 'batches')} here, so that its first wait counts "
-            "for much: with more data a smaller part of the time is waited."
+        yield Finding(
+            "short-epoch",
+            f"An epoch has only {counted(batches, 'batch', 'batches')} here: with more data the share of the "
+            "first wait is smaller",
+            values={"batches": batches},
         )
 
 
-def _costs(found: Found, use: Finalist, default: Finalist | None, requirements: Requirements) -> Iterator[str]:
+def _costs(
+    result: SearchResult, use: Finalist, default: Finalist | None, requirements: Requirements
+) -> Iterator[Finding]:
     memory = f"{bytes_text(use.memory_bytes)} of memory" if use.memory_bytes else ""
-    if found.data.lies_there(use.format):
-        yield "Your data lie in that format already: nothing is written anew" + (
-            f", and it takes {memory}." if memory else "."
-        )
+    if result.data.stored_already(use.format):
+        message = "Your data are in that format already: nothing has to be written"
+        yield Finding("stored-already", message + (f"; it uses {memory}" if memory else ""))
         return
-    yield (
-        f"It costs {seconds_text(use.write_s)} to write all {bytes_text(found.data.full_bytes)} in that "
-        f"format, {bytes_text(use.stored_bytes)} on disk" + (f", {memory}." if memory else ".")
+    yield Finding(
+        "cost",
+        f"Writing all {bytes_text(result.data.full_bytes)} takes {seconds_text(use.write_s)} and "
+        f"{bytes_text(use.disk_bytes)} on disk" + (f"; reading uses {memory}" if memory else ""),
+        values={"write_s": use.write_s, "disk_bytes": use.disk_bytes, "memory_bytes": use.memory_bytes or 0},
     )
     if use.against_default is not None and default is not None:
         if use.format == default.format:
-            yield "The default reads the same format: only the loader changes, and nothing is written anew."
+            message = "The default reads the same format: only the loader changes"
+            yield Finding("same-format", message, values={"format": use.format})
         else:
-            yield _break_even(found, use, default, requirements)
+            yield break_even(result, use, default, requirements)
 
 
-def _break_even(found: Found, use: Finalist, default: Finalist, requirements: Requirements) -> str:
-    """After how many epochs writing the data anew has paid, from both ends of the interval."""
-    samples = found.data.manifest.schema.samples * found.data.scale
-    ratio = (use.against_default or Comparison(Estimate(1, None, None), "")).ratio
+def break_even(result: SearchResult, use: Finalist, default: Finalist, requirements: Requirements) -> Finding:
+    """Return the epochs after which writing the data pays off, from the interval of the gain."""
+    samples = result.data.manifest.schema.samples * result.data.scale
+    low, high = (
+        (use.against_default.ratio.low, use.against_default.ratio.high)
+        if use.against_default is not None
+        else (None, None)
+    )
     before_s = samples / default.decisive_per_s.median
-    if ratio.low is None or ratio.high is None:
-        return "After how many epochs that has paid cannot be told: too few rounds."
-    saved = [before_s * (1 - 1 / ratio.low), before_s * (1 - 1 / ratio.high)]
-    if min(saved) <= 0:
-        return "Whether writing the data anew ever pays cannot be told: the interval includes no gain at all."
-    epochs = sorted(use.write_s / one for one in saved)
-    said = f"Writing has paid after {epochs[0]:.1f} to {epochs[1]:.1f} epochs of training"
-    late = f", longer than the {counted(requirements.epochs, 'epoch')} of yours" if epochs[0] > requirements.epochs else ""
-    return f"{said}{late}."
+    if low is None or high is None:
+        return Finding("break-even-unknown", "The break-even point is unknown: too few rounds", hint=LONGER)
+    saved_s = [before_s * (1 - 1 / low), before_s * (1 - 1 / high)]
+    if min(saved_s) <= 0:
+        return Finding(
+            "break-even-unknown",
+            "The break-even point is unknown: the interval of the gain includes no gain at all",
+        )
+    epochs = sorted(use.write_s / one for one in saved_s)
+    message = f"Writing the data pays off after {epochs[0]:.1f} to {epochs[1]:.1f} epochs"
+    planned = requirements.epochs
+    late = f", more than the {counted(planned, 'epoch')} of the training" if epochs[0] > planned else ""
+    return Finding(
+        "break-even",
+        message + late,
+        values={"epochs_low": epochs[0], "epochs_high": epochs[1], "planned_epochs": planned},
+    )
 
 
-def _rests_on(found: Found) -> Iterator[str]:
-    """How far what was measured stands for the real data."""
-    schema, data = found.data.manifest.schema, found.data
+def _basis(result: SearchResult) -> Iterator[Finding]:
+    """Yield how well the measurements represent the full data."""
+    schema, data = result.data.manifest.schema, result.data
     if data.added:
         name, own = data.source.name if data.source else "", enumerated(data.added)
-        yield (
-            f"Your own files were not timed: a sample of them was written anew, in {own} too, and yours may "
-            f"be laid out alternatives. 'iobench run --name {name}' measures them as they are."
+        yield Finding(
+            "rewritten-sample",
+            f"Your own files were not timed: a sample of them was written, also as {own}; their layout may "
+            "differ",
+            hint=f"'iobench run --name {name}' measures your files",
+            values={"formats": own, "dataset": name},
         )
     if data.source is not None and data.source.description.get("kind") == "images":
         shape = "x".join(map(str, schema.fields[0].shape))
-        yield f"Each image was scaled and cropped to {shape}, which --sample-shape changes."
-    if data.scale >= 1.05:
-        yield (
-            f"All this was measured on {bytes_text(schema.logical_bytes)}, on the same disk with a "
-            f"{data.cache} cache; what is said of all {bytes_text(data.full_bytes)} is "
-            f"{three_digits(data.scale)} times as much."
+        message = f"Each image was scaled and cropped to {shape}"
+        yield Finding("image-shape", message, "--sample-shape changes that", {"shape": shape})
+    if data.scale >= LARGER:
+        yield Finding(
+            "extrapolated",
+            f"Measured on {bytes_text(schema.logical_bytes)} on the same disk with a {data.cache} cache; "
+            f"costs of all {bytes_text(data.full_bytes)} are scaled by {three_digits(data.scale)}",
+            values={"measured_bytes": schema.logical_bytes, "scale": data.scale},
         )
     if data.source is not None:
-        yield _disk_notice(data)
-    key = next(key for key, roles in found.roles.items() if FASTEST in roles)
-    rates = [made.samples_per_s for made in found.halved.valid_records] if found.halved is not None else []
-    whole = list(rounds_of(found.final, key).values())
-    if rates and whole:
-        ratio = stats.ratio(rates, whole)
+        yield disk_notice(data)
+    yield from _size_dependence(result)
+
+
+def _size_dependence(result: SearchResult) -> Iterator[Finding]:
+    """Yield whether the speed depends on the number of samples, from rounds over half of them."""
+    key = next(key for key, roles in result.roles.items() if FASTEST in roles)
+    half = [one.samples_per_s for one in result.half_size.valid_records] if result.half_size else []
+    whole = list(rounds_of(result.final, key).values())
+    if half and whole:
+        ratio = stats.ratio(half, whole)
         same = ratio.low is not None and ratio.high is not None and ratio.low > 0.9 and ratio.high < 1.1
         verdict = (
-            "so its speed does not depend on how much data there is"
+            "its speed does not depend on the amount of data"
             if same
-            else "so more data may be read at another speed"
+            else "its speed may depend on the amount of data"
         )
-        label = case_labels(found.finalists)[key]
-        yield f"On half as many samples {label} is {ratio_text(ratio)} as fast, {verdict}."
+        label = case_labels(result.finalists)[key]
+        yield Finding(
+            "size-independent" if same else "size-dependent",
+            f"On half as many samples {label} is {ratio_text(ratio)} as fast: {verdict}",
+            values={"case": label, "ratio": ratio.median},
+        )
 
 
-def _disk_notice(data: Data) -> str:
-    """What the sample takes and where, and what others of the same name lie beside it."""
-    stored, root = _stored(data.manifest), data.manifest.root
-    said = (
-        f"The sample takes {bytes_text(stored)} in {counted(len(data.manifest.artifacts), 'format')} and "
-        f"stays in {root} for the next time: delete that folder when you need it no longer."
+def disk_notice(data: MeasuredData) -> Finding:
+    """Return the size and the place of the sample, and other samples of the same source."""
+    stored, root = _stored_bytes(data.manifest), data.manifest.root
+    message = (
+        f"The sample stays in {root} for the next time: {bytes_text(stored)} in "
+        f"{counted(len(data.manifest.artifacts), 'format')}"
     )
-    if left := [f"{one.root} ({bytes_text(_stored(one))})" for one in other_samples(data)]:
-        said += f" Other samples of it, which iobench wrote, lie in {enumerated(left)}: delete them likewise."
-    return said
+    values: Values = {"folder": str(root), "bytes": stored}
+    if others := [f"{one.root} ({bytes_text(_stored_bytes(one))})" for one in other_samples(data)]:
+        message += f". Other samples of it: {enumerated(others)}"
+        values["other_samples"] = len(others)
+    return Finding("sample-on-disk", message, "delete the folder when you no longer need it", values)
 
 
-def _stored(manifest: Manifest) -> int:
+def _stored_bytes(manifest: Manifest) -> int:
     return sum(one.stored_bytes for one in manifest.artifacts.values() if not one.added)

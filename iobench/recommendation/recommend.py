@@ -1,4 +1,4 @@
-"""One call for all of it."""
+"""Recommendation in one call."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from iobench.dataset.sources import Source
 from iobench.host.device import pick_device
 from iobench.loading import loaders
 from iobench.recommendation import measured_data
-from iobench.recommendation.findings import answer
+from iobench.recommendation.findings import recommendation_of
 from iobench.recommendation.requirements import Requirements
 from iobench.recommendation.result import Recommendation
 from iobench.recommendation.search import search
-from iobench.recommendation.step import timed
+from iobench.recommendation.step import time_step
 
 
 def recommend(
@@ -28,26 +28,45 @@ def recommend(
     source_words: Sequence[str] = (),
     observer: Observer | None = None,
 ) -> Recommendation:
-    """What to use for a dataset, or for a source of which a sample is written into every format.
+    """Recommend a format, a loader and settings for a dataset or a source.
 
-    Measures for `requirements.max_time_s` at most, but for what has begun. `source_words` are those that
-    `iobench prepare` is told the source by, for the code that is printed.
-    InvalidSettings where nothing fits what is needed, or there is no time; KeyboardInterrupt after Ctrl-C,
-    all records being kept; TargetError where the callable that is `requirements.step` raises.
+    Parameters
+    ----------
+    of : Manifest or Source
+        A prepared dataset; or a source, of which a sample is written in every format.
+    requirements : Requirements, optional
+        The training that it is for. No new measurement starts after its `max_time_s`.
+    data_dir : Path
+        Data folder.
+    source_words : sequence of str
+        Command-line arguments that name the source, for the printed `iobench prepare` command.
+    observer : Observer, optional
+        Is notified of progress.
+
+    Raises
+    ------
+    InvalidSettings
+        Nothing fits the requirements.
+    LoaderFailed
+        No case could be measured (``no-case-measured``), or there was no time (``out-of-time``).
+    TargetError
+        The user's step raises.
+    KeyboardInterrupt
+        After Ctrl-C; all records are stored.
     """
     requirements, observer, began = requirements or Requirements(), observer or Observer(), time.monotonic()
     pick_device(requirements.device)
     _check(of, requirements)
-    requirements = timed(of, requirements, observer)
+    requirements = time_step(of, requirements, observer)
     if isinstance(of, Manifest):
-        data = measured_data.prepared(of, requirements)
+        data = measured_data.from_dataset(of, requirements)
     else:
-        data = measured_data.sampled(of, source_words, requirements, data_dir, observer.status)
-    return answer(search(data, requirements, observer, began), requirements)
+        data = measured_data.from_source(of, source_words, requirements, data_dir, observer.status)
+    return recommendation_of(search(data, requirements, observer, began), requirements)
 
 
 def _check(of: Manifest | Source, requirements: Requirements) -> None:
-    """Complain about formats and loaders before anything is timed or written."""
+    """Raise for unknown formats and loaders before anything is timed or written."""
     for word in requirements.loaders:
         if word != "all":
             loaders.parse(word)

@@ -1,4 +1,4 @@
-"""A recommendation as data: kept beside the records that it rests on, where reports find it."""
+"""Recommendation as data, stored beside the records it rests on, where reports find it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from iobench.base.errors import RecordError
 from iobench.base.units import MIB, bytes_text, rate_text, three_digits
 from iobench.results.columns import Columns
-from iobench.results.documents import Documents
+from iobench.results.finding import Finding
+from iobench.results.result_store import ResultStore
+from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Comparison, Estimate
 
 DEFAULT_ROLE = "default"
@@ -18,17 +21,41 @@ DEFAULT_ROLE = "default"
 
 @dataclass(frozen=True)
 class Finalist:
-    """A finalist, with the figures of its fresh rounds.
+    """A case with the figures of its final rounds.
 
-    `against_default` is how many times as fast it is as the default, and `tied` says that it is not told
-    apart from the fastest: both with the training step where there is one, as `trained_per_s` is (samples/s
-    in `trained_rounds`). `waits` is the part of the time that the device waits with the step.
-    `stored_bytes` and `write_s` are those of the real data.
+    Attributes
+    ----------
+    key, label, format : str
+        Key and label of the case, and the format's variant.
+    roles : list of str
+        Why it is a finalist, such as ``fastest`` or ``default``.
+    samples_per_s : Estimate
+        Without the training step.
+    bytes_per_s : float
+        Median logical bytes per second.
+    rounds : int
+        Final rounds without the step.
+    against_default : Comparison or None
+        Compared with the default, with the training step if there is one.
+    tied : bool
+        Not significantly slower than the fastest.
+    limit, limit_bytes_per_s
+        Lowest hardware limit of its data path, and its bandwidth; None if not measured.
+    wait_share : float or None
+        Share of the time that the device waits, with the training step.
+    memory_bytes : int or None
+        Peak memory of all its processes.
+    disk_bytes, write_s : float
+        Disk space of the full data, and seconds to write them.
+    trained_per_s, trained_rounds
+        Samples/s with the training step, and the rounds behind it.
+    decoding_cores : float or None
+        Cores that it keeps busy, where its data are decoded.
     """
 
     key: str
     label: str
-    format: str  # the variant
+    format: str
     roles: list[str]
     samples_per_s: Estimate
     bytes_per_s: float
@@ -37,136 +64,163 @@ class Finalist:
     tied: bool
     limit: str | None
     limit_bytes_per_s: float | None
-    waits: float | None
+    wait_share: float | None
     memory_bytes: int | None
-    stored_bytes: float
+    disk_bytes: float
     write_s: float
     trained_per_s: Estimate | None = None
     trained_rounds: int = 0
-    decoding: float | None = None  # processors that it kept busy; None where nothing has to be decoded
+    decoding_cores: float | None = None
 
     @property
     def decisive_per_s(self) -> Estimate:
-        """Samples/s with the training step, or without it where there is none: what it is chosen by."""
+        """Samples/s with the training step, or without where there is none: the basis of the choice."""
         return self.trained_per_s or self.samples_per_s
 
     @property
     def decisive_rounds(self) -> int:
-        """The rounds behind that."""
+        """Rounds behind `decisive_per_s`."""
         return self.trained_rounds if self.trained_per_s else self.rounds
 
     @property
-    def surely_better(self) -> bool:
-        """Whether it is surely faster than the default."""
+    def significantly_better(self) -> bool:
+        """Whether it is significantly faster than the default."""
         return self.against_default is not None and self.against_default.outcome == "faster"
 
     @property
-    def reached(self) -> float | None:
-        """How much of the lowest limit on its way it reaches; None where none was measured."""
+    def limit_share(self) -> float | None:
+        """Share of the lowest hardware limit that it reaches; None if none was measured."""
         return self.bytes_per_s / self.limit_bytes_per_s if self.limit_bytes_per_s else None
 
 
 @dataclass(frozen=True)
 class RacedFormat:
-    """A format as the race left it: its fastest case, and the bytes that the real data take on disk.
+    """A format by its fastest case in the race.
 
-    `pareto` where no other format is both as small and as fast, and better in one of the two.
+    `disk_bytes` are those of the full data. `pareto` is True if no other format is at least as small and as
+    fast, and better in one of the two.
     """
 
     format: str
     label: str
     bytes_per_s: float
-    stored_bytes: float
+    disk_bytes: float
     pareto: bool
 
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to use, and everything that it rests on.
+    """A format, a loader and settings to use, and the measurements behind them.
 
-    `outcome`: `decided`; `tied` where others are as fast within 5 %, or may be; `fed` where the default
-    keeps the device busy already, so that loading is not the problem.
+    Attributes
+    ----------
+    outcome : str
+        ``decided``; ``tied``: others are equally fast within 5 %, or may be; ``not-bottleneck``: the
+        default keeps the device busy already.
+    use : Finalist
+        The case to use.
+    finalists : list of Finalist
+        The cases of the final rounds, the fastest first.
+    findings : list of Finding
+        The answer, its reasons and its cost, most important first.
+    alternatives : list of Finding
+        Cases to use if something else matters more than speed.
+    skipped : list of Finding
+        Cases that were not measured or failed, and why.
+    prepare, code : str
+        Command that prepares the data, and Python code that loads them.
+    records : list of str
+        Record files of the race, of the final rounds, and of others.
+    dataset : str
+        Name of the measured dataset.
+    raced : list of RacedFormat
+        Formats of the race, the fastest first.
+    time : str
+        ISO 8601, UTC.
+    warnings : list of RunWarning
+        Reasons not to believe the figures.
     """
 
     outcome: str
     use: Finalist
-    candidates: list[Finalist]  # the fastest first
-    sentences: list[str]
-    else_: list[str] = field(default_factory=list)  # what to use if something else matters more
-    not_tried: list[str] = field(default_factory=list)
+    finalists: list[Finalist]
+    findings: list[Finding]
+    alternatives: list[Finding] = field(default_factory=list)
+    skipped: list[Finding] = field(default_factory=list)
     prepare: str = ""
     code: str = ""
-    records: list[str] = field(default_factory=list)  # of the race, then of the fresh rounds, then others
+    records: list[str] = field(default_factory=list)
     dataset: str = ""
-    raced: list[RacedFormat] = field(default_factory=list)  # the fastest first
-    time: str = ""  # ISO 8601, UTC
-    warnings: list[str] = field(default_factory=list)  # what speaks against the figures, a sentence each
+    raced: list[RacedFormat] = field(default_factory=list)
+    time: str = ""
+    warnings: list[RunWarning] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return all fields, for JSON."""
         return asdict(self)
 
     @property
     def columns(self) -> Columns:
-        """The finalists as the columns of a table."""
-        found, marks = self.candidates, {self.use.key: " ←"}
+        """The finalists as columns of a table."""
+        marks = {self.use.key: " ←"}
         texts: dict[str, Callable[[Finalist], str | None]] = {
             "case": lambda one: one.label + marks.get(one.key, ""),
             "MiB/s": lambda one: three_digits(one.bytes_per_s / MIB),
             "samples/s": lambda one: rate_text(one.samples_per_s.median),
-            "with the step": lambda one: rate_text(one.trained_per_s.median) if one.trained_per_s else None,
-            "times the default": _times,
-            "waiting": lambda one: None if one.waits is None else f"{one.waits:.1%}",
-            "on disk": lambda one: bytes_text(one.stored_bytes),
-            "what it is": lambda one: ", ".join(one.roles),
+            "with step": lambda one: rate_text(one.trained_per_s.median) if one.trained_per_s else None,
+            "× default": _times,
+            "wait": lambda one: None if one.wait_share is None else f"{one.wait_share:.1%}",
+            "on disk": lambda one: bytes_text(one.disk_bytes),
+            "role": lambda one: ", ".join(one.roles),
         }
-        columns: Columns = [(title, [text(one) for one in found]) for title, text in texts.items()]
+        columns: Columns = [(title, [text(one) for one in self.finalists]) for title, text in texts.items()]
         return [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
 
 
 def now() -> str:
-    """The time as a recommendation has it."""
+    """Return the current time in the format of a recommendation."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
-def save(found: Recommendation, data_dir: Path) -> Path:
-    """Write it beside the records of runs, where reports find it; RecordError where that fails."""
-    return _KEPT.save(found.as_dict(), found.dataset, found.time, data_dir)
+def save(recommendation: Recommendation, data_dir: Path) -> Path:
+    """Store a recommendation beside the records of runs; RecordError if it cannot be written."""
+    return _STORE.save(recommendation.as_dict(), recommendation.dataset, recommendation.time, data_dir)
 
 
-def past(data_dir: Path) -> tuple[list[Recommendation], list[str]]:
-    """The newest recommendation for each dataset, the newest first; a sentence for each file without one.
+def past(data_dir: Path) -> tuple[list[Recommendation], list[RecordError]]:
+    """Return the newest recommendation of each dataset, the newest first, and an error for each bad file.
 
-    RecordError where the results cannot be listed.
+    RecordError if the results cannot be listed.
     """
-    every, problems = _KEPT.past(data_dir)
-    found: dict[str, Recommendation] = {}
+    every, problems = _STORE.load(data_dir)
+    newest: dict[str, Recommendation] = {}
     for one in reversed(every):
-        found.setdefault(one.dataset, one)
-    return list(found.values()), problems
+        newest.setdefault(one.dataset, one)
+    return list(newest.values()), problems
 
 
-def fresh(found: Sequence[Recommendation], run: Path) -> Path:
-    """Of a recommendation's runs the one with the fresh rounds of its finalists; any other run as it is."""
-    for one in found:
+def final_run(recommendations: Sequence[Recommendation], run: Path) -> Path:
+    """Return the final rounds of the recommendation that a run belongs to; any other run unchanged."""
+    for one in recommendations:
         names = [Path(name).name for name in one.records]
         if run.name in names[:1] + names[2:] and (run.parent / names[1]).is_file():
             return run.parent / names[1]
     return run
 
 
-def _check(found: Recommendation) -> None:
-    """ValueError where what a report relies on is not there."""
-    speeds = [one.samples_per_s.median for one in found.candidates]
-    speeds += [one.bytes_per_s for one in found.candidates] + [one.bytes_per_s for one in found.raced]
-    speeds += [one.decisive_per_s.median for one in found.candidates]
-    if not found.sentences or not found.candidates or min(speeds) <= 0:
-        raise ValueError("it has no sentence, no finalist, or one without a speed")
-    if len(found.records) < 2:
-        raise ValueError("it does not name its records")
+def _check(recommendation: Recommendation) -> None:
+    """Raise ValueError if something is missing that reports rely on."""
+    finalists = recommendation.finalists
+    speeds = [one.samples_per_s.median for one in finalists]
+    speeds += [one.bytes_per_s for one in finalists] + [one.bytes_per_s for one in recommendation.raced]
+    speeds += [one.decisive_per_s.median for one in finalists]
+    if not recommendation.findings or not finalists or min(speeds) <= 0:
+        raise ValueError("it has no finding, no finalist, or one without a speed")
+    if len(recommendation.records) < 2:
+        raise ValueError("it names no records")
 
 
-_KEPT = Documents(Recommendation, ".recommendation.json", "a recommendation", _check)
+_STORE = ResultStore(Recommendation, ".recommendation.json", "a recommendation", _check)
 
 
 def _times(one: Finalist) -> str | None:

@@ -1,42 +1,52 @@
-"""What is said of cases that there was no time for, and where nothing could be measured at all."""
+"""Errors and findings for cases that there was no time for, or that could not be measured at all."""
 
 from __future__ import annotations
 
-from iobench.base.errors import (
-    LoaderFailed,
-)
+from collections.abc import Iterator
+
+from iobench.base.errors import LoaderFailed
 from iobench.base.units import counted
 from iobench.bench.outcome import Run
 from iobench.recommendation.requirements import Requirements
+from iobench.results.finding import Finding
 
 
-def nothing(run: Run, requirements: Requirements) -> LoaderFailed:
-    """That no case gave a figure, why, and how many had no time to."""
-    reasons = list(dict.fromkeys(run.failures.values()))
+def nothing_measured(run: Run, requirements: Requirements) -> LoaderFailed:
+    """Return the error for a run in which no case could be measured."""
+    reasons = "; ".join(dict.fromkeys(map(str, run.failures.values())))
+    hint = None
     if run.skipped:
         tried = len(run.cases) - len(run.skipped)
-        reasons.append(
-            f"{tried} of {counted(len(run.cases), 'case')} were tried in --max-time {requirements.max_time_s:g}, "
-            "give a longer one for the others"
+        hint = (
+            f"{tried} of {counted(len(run.cases), 'case')} were tried in "
+            f"--max-time {requirements.max_time_s:g}: give a longer one for the others"
         )
-    return LoaderFailed(f"no case could be measured: {'; '.join(reasons)} (records: {run.path})")
-
-
-def too_late(raced: Run, requirements: Requirements) -> LoaderFailed:
-    """That all the time went before anything could be measured again, on which an answer rests."""
-    tried = len(raced.cases) - len(raced.skipped)
     return LoaderFailed(
-        f"--max-time {requirements.max_time_s:g} was over when {tried} of {counted(len(raced.cases), 'case')} had "
-        f"been tried, and none of them measured again; give at least --max-time {2 * requirements.max_time_s:g} "
-        f"(records: {raced.path})"
+        f"no case could be measured{f': {reasons}' if reasons else ''} (records: {run.path})",
+        kind="no-case-measured",
+        hint=hint,
     )
 
 
-def left_out(again: Run, how: str, requirements: Requirements) -> list[str]:
-    """Which finalists there was no time for, in a sentence; none where there was for all."""
-    if not again.skipped:
-        return []
-    named = again.labels
-    called = "; ".join(str(named[key]) for key in again.skipped)
-    longer = f"give a longer --max-time than {requirements.max_time_s:g}"
-    return [f"There was no time to measure {called} {how}, and nothing is said of it: {longer}."]
+def out_of_time(race: Run, requirements: Requirements) -> LoaderFailed:
+    """Return the error for a race that took all the time, so that there are no final rounds."""
+    tried = len(race.cases) - len(race.skipped)
+    return LoaderFailed(
+        f"--max-time {requirements.max_time_s:g} ended before the final rounds: {tried} of "
+        f"{counted(len(race.cases), 'case')} were tried (records: {race.path})",
+        kind="out-of-time",
+        hint=f"give at least --max-time {2 * requirements.max_time_s:g}",
+    )
+
+
+def skipped_finalists(run: Run, rounds: str, requirements: Requirements) -> Iterator[Finding]:
+    """Yield the finding for finalists that there was no time for; `rounds` names the rounds."""
+    if run.skipped:
+        labels = run.labels
+        names = "; ".join(str(labels[key]) for key in run.skipped)
+        yield Finding(
+            "finalists-skipped",
+            f"There was no time for the {rounds} of {names}",
+            hint=f"give a longer --max-time than {requirements.max_time_s:g}",
+            values={"cases": names, "skipped": len(run.skipped), "rounds": rounds},
+        )

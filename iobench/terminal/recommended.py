@@ -15,16 +15,16 @@ def parts(recommendation: Recommendation) -> Iterator[RenderableType]:
     """Yield the table of finalists, the answer with its reasons and alternatives, and the code to paste."""
     yield _table(recommendation)
     yield ""
-    yield from recommendation.sentences
-    for sentence in recommendation.else_:
-        yield f"- {sentence}"
-    if recommendation.not_tried:
-        yield ""
-        yield "Not tried:"
-        yield from (f"- {sentence}" for sentence in recommendation.not_tried)
+    yield from (one.sentence for one in recommendation.findings)
+    if recommendation.alternatives:
+        yield from ("", "Alternatives:")
+        yield from (f"- {one.sentence}" for one in recommendation.alternatives)
+    if recommendation.skipped:
+        yield from ("", "Skipped or failed:")
+        yield from (f"- {one.sentence}" for one in recommendation.skipped)
     if recommendation.prepare:
-        yield from ("", "To write all of it:", "", recommendation.prepare)
-    yield from ("", "To load it:", "", *recommendation.code.splitlines())
+        yield from ("", "Write the full data:", "", recommendation.prepare)
+    yield from ("", "Load them:", "", *recommendation.code.splitlines())
 
 
 def _table(recommendation: Recommendation) -> Table:

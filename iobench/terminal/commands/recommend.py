@@ -33,30 +33,28 @@ def recommend(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="Your own data, of which a sample is written into every format; as for 'iobench prepare'.",
+            help="Your own data, as for 'iobench prepare'; a sample is written in every format.",
             show_default=False,
         ),
     ] = None,
     add: Annotated[
         Path | None,
         typer.Option(
-            help="Data that are registered where they lie, as by 'iobench add', and asked about.",
+            help="Your own files in a known format, registered in place as by 'iobench add'.",
             show_default=False,
         ),
     ] = None,
     sample_shape: Annotated[
-        str | None, typer.Option(help="The shape that images are cropped to, as for 'iobench prepare'.")
+        str | None, typer.Option(help="Shape that images are cropped to, as for 'iobench prepare'.")
     ] = None,
     format: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A format or variant that takes part; repeatable. [default: all]", show_default=False
-        ),
+        typer.Option(help="Format or variant to consider; repeatable. [default: all]", show_default=False),
     ] = None,
     loader: Annotated[
         list[str] | None,
         typer.Option(
-            help="A loader with its options that takes part; repeatable. [default: all that are installed]",
+            help="Loader with its options to consider; repeatable. [default: all installed]",
             show_default=False,
         ),
     ] = None,
@@ -65,52 +63,50 @@ def recommend(
     min_shuffle: Annotated[
         float | None,
         typer.Option(
-            help="How random batches have to be, 0 to 1; below 1 block order takes part. [default: 1, with "
-            "--order block anything]",
+            help="Least shuffle quality, 0 to 1; below 1, block order takes part. [default: 1; 0 with "
+            "--order block]",
             show_default=False,
         ),
     ] = None,
     batch_size: Annotated[
-        str, typer.Option(help="Samples in a batch; of a list with commas, the size that is fastest.")
+        str, typer.Option(help="Samples in a batch; of a list like 64,256 the fastest size.")
     ] = "256",
     full_size: Annotated[
         str | None,
-        typer.Option(help="How large the real data are, like 2TiB. [default: as given]", show_default=False),
+        typer.Option(help="Size of the full data, like 2TiB. [default: as given]", show_default=False),
     ] = None,
     step_ms: Annotated[
-        float, typer.Option(help="Milliseconds of a training step, over a batch of the first size.")
+        float, typer.Option(help="Milliseconds of a training step over a batch of the first size.")
     ] = 0.0,
     model: Annotated[
-        str, typer.Option(help=f"A training step that is measured and done: {', '.join(MODELS)}.")
+        str, typer.Option(help=f"Model whose training step is measured and run: {', '.join(MODELS)}.")
     ] = "none",
     step: Annotated[
         str,
         typer.Option(
-            help="Your own training step, which is measured: a callable like train.py:step that is given a "
-            "batch, tensors by their names.",
+            help="Your own training step to measure: a function like train.py:step that takes a batch, a "
+            "dict of tensors.",
             show_default=False,
         ),
     ] = "",
-    epochs: Annotated[int, typer.Option(help="Epochs that you will train for.")] = EPOCHS,
+    epochs: Annotated[int, typer.Option(help="Epochs of the training.")] = EPOCHS,
     max_disk: Annotated[
         str | None,
-        typer.Option(help="Disk space that all of the data may take, like 500GiB.", show_default=False),
+        typer.Option(help="Disk space for the full data, like 500GiB.", show_default=False),
     ] = None,
     only: Annotated[
         str,
-        typer.Option(
-            help="What may be installed: installed (what is now), or core (what iobench brings itself)."
-        ),
+        typer.Option(help="Packages to consider: installed, or core (only those installed with iobench)."),
     ] = "installed",
-    max_time: Annotated[float, typer.Option(help="Seconds that the search may take.")] = MAX_TIME_S,
+    max_time: Annotated[float, typer.Option(help="Seconds for the search.")] = MAX_TIME_S,
     seed: Annotated[int, typer.Option(help="Seed of the random order.")] = 0,
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
 ) -> None:
-    """Say which format, loader and settings to use, with the code."""
+    """Recommend a format, a loader and settings, with code to paste."""
     from iobench.bench.round_plan import RoundPlan
-    from iobench.recommendation.requirements import Requirements
     from iobench.recommendation.recommend import recommend as search
+    from iobench.recommendation.requirements import Requirements
     from iobench.recommendation.result import save
     from iobench.terminal import display, live, recommended
 
@@ -139,22 +135,24 @@ def recommend(
         display.as_json(recommendation.as_dict())
         return
     for warning in recommendation.warnings:
-        display.note(f"warning: {warning}")
+        display.warning(warning.kind, warning.sentence)
     display.result(*recommended.parts(recommendation))
     for path in recommendation.records:
         display.note(f"records: {path}")
-    display.note(f"the recommendation is kept in {saved}, which 'iobench report' shows from now on")
+    display.note(f"recommendation: {saved} ('iobench report' shows it)")
 
 
 def _data(
     name: str | None, source: Path | None, added: Path | None, sample_shape: str | None, data_dir: Path
 ) -> tuple[Manifest | Source, list[str]]:
-    """The dataset or the source, and the words that `iobench prepare` is told the source by."""
+    """Return the dataset or the source, and the `iobench prepare` arguments that name the source."""
     if source is None and sample_shape is not None:
-        raise InvalidSettings("--sample-shape goes with --source only")
+        raise InvalidSettings(
+            "--sample-shape without --source", kind="missing-option", hint="use it with --source"
+        )
     if source is not None and (name is not None or added is not None):
         other = "--name" if name is not None else "--add"
-        raise InvalidSettings(f"{other} and --source: give the one or the other")
+        raise InvalidSettings(f"{other} with --source", kind="conflicting-options", hint="give one of them")
     if added is not None:
         return _added(added, name, data_dir), []
     if source is None:
@@ -169,10 +167,16 @@ def _data(
 
 
 def _added(path: Path, name: str | None, data_dir: Path) -> Source:
-    """Data of somebody's own, listed where they lie, as the source of which a sample is written."""
+    """Return the user's own files, registered in place, as the source of a sample."""
     from iobench.dataset.add import AddedSource, add
     from iobench.terminal import display
 
     with display.progress() as progress:
-        manifest, _ = add(path, name=name, data_dir=data_dir, progress=progress, warn=display.warning)
+        manifest, _ = add(
+            path,
+            name=name,
+            data_dir=data_dir,
+            progress=progress,
+            warn=lambda note: display.warning("data-note", note),
+        )
     return AddedSource(manifest)

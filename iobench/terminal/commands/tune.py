@@ -69,6 +69,6 @@ def tune(
         display.as_json(result.as_dict())
         return
     for warning in result.warnings:
-        display.note(f"warning: {warning}")
+        display.warning(warning.kind, warning.sentence)
     display.result(*tuned.parts(result))
     display.note(f"records: {result.records}")
