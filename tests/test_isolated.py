@@ -137,10 +137,10 @@ def test_a_process_lives_through_all_rounds_and_ends_with_the_run(images, execut
 
 
 def test_records_of_isolated_cases_are_marked(images, tmp_path):
-    found = iobench.run(images, options("native", "stream"), out=tmp_path / "r.jsonl")
-    assert not found.failures
-    assert len(found.records) == 4
-    assert all(one.case["isolated"] for one in found.records)
+    result = iobench.run(images, options("native", "stream"), out=tmp_path / "r.jsonl")
+    assert not result.failures
+    assert len(result.records) == 4
+    assert all(one.case["isolated"] for one in result.records)
     assert not children()
 
 
@@ -172,13 +172,13 @@ def test_a_process_that_is_killed_is_a_failure_of_its_case_and_of_no_other(
 
     monkeypatch.setattr(isolated.CaseProcess, "__init__", note)
     asked = options("native", "stream", rounds="3")
-    found = iobench.run(images, asked, out=tmp_path / "r.jsonl", observer=Killing())
-    ((key, error),) = found.failures.items()
-    assert str(found.labels[key]) == "npy · native"
+    result = iobench.run(images, asked, out=tmp_path / "r.jsonl", observer=Killing())
+    ((key, error),) = result.failures.items()
+    assert str(result.labels[key]) == "npy · native"
     assert error.kind == "process-ended"
     assert number.name in error.problem
     assert "\n" not in str(error)
-    assert [one.case["loader"] for one in found.records].count("stream") == 3
+    assert [one.case["loader"] for one in result.records].count("stream") == 3
     assert not children()
 
 

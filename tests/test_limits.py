@@ -80,18 +80,18 @@ def test_the_slots_of_the_page_cache_are_many_enough_to_leave_a_processors_cache
         return rings[-1]
 
     monkeypatch.setattr(hardware_limits, "_ring", noting)
-    found = hardware_limits.page_cache_read(file, 100_000, 3, 1, SECONDS)
+    result = hardware_limits.page_cache_read(file, 100_000, 3, 1, SECONDS)
     assert 100_000 * len(rings[0]) > 1.9 * MIB
     assert len({slot.ctypes.data % PAGE for slot in rings[0]}) == 1
     assert len({slot.ctypes.data // PAGE for slot in rings[0]}) == len(rings[0])
-    assert "1.91 MiB" in found.how
+    assert "1.91 MiB" in result.how
     hardware_limits.page_cache_read(file, 8 * MIB, 3, 1, SECONDS)
     assert len(rings[1]) == 3
 
 
 def test_of_random_reads_only_the_bytes_asked_for_count(file):
-    found = hardware_limits.random_read(file, 700, SECONDS)
-    assert found.bytes_per_s == pytest.approx(700 * found.reads_per_s)
+    result = hardware_limits.random_read(file, 700, SECONDS)
+    assert result.bytes_per_s == pytest.approx(700 * result.reads_per_s)
 
 
 @pytest.mark.parametrize(("size", "pages"), [(700, 1), (PAGE, 1), (PAGE + 1, 2)])
@@ -135,9 +135,9 @@ def test_single_reads_are_timed_twice_over_the_same_places(file, monkeypatch):
         return preadv(descriptor, buffers, offset)
 
     monkeypatch.setattr(os, "preadv", noting)
-    found = hardware_limits.probe_lower_cache(file, reads=50)
-    assert found.first_s > 0
-    assert found.second_s > 0
+    result = hardware_limits.probe_lower_cache(file, reads=50)
+    assert result.first_s > 0
+    assert result.second_s > 0
     assert len(set(places)) > 25
     assert places[-100:-50] == places[-50:]
 
@@ -192,8 +192,8 @@ def cold(variant="npy", loader="native", device="cpu", **chosen):
     return a_case(variant, loader, device=device, cache="cold", **chosen)
 
 
-def lowest(found):
-    return found.name, found.bytes_per_s / 1e6
+def lowest(result):
+    return result.name, result.bytes_per_s / 1e6
 
 
 def sampled(manifest, *cases):
@@ -316,8 +316,8 @@ def test_random_reads_limit_only_what_does_not_fit_into_memory(
     figures, images, monkeypatch, order, free, expected
 ):
     monkeypatch.setattr(page_cache, "free_memory", lambda: free)
-    found = limit_of(images, cold(order=order))
-    assert (found.name, set(figures.names())) == (expected, {expected})
+    result = limit_of(images, cold(order=order))
+    assert (result.name, set(figures.names())) == (expected, {expected})
     if expected == "disk, random":
         assert figures.asked[0][2] == images.schema.sample_bytes
 
@@ -325,8 +325,8 @@ def test_random_reads_limit_only_what_does_not_fit_into_memory(
 @pytest.mark.parametrize(("rate", "expected"), [(100, "host to device"), (20_000, "page cache")])
 def test_on_cuda_the_link_to_the_device_is_a_limit_too(figures, images, rate, expected):
     figures.rates["host to device"] = rate
-    found = limit_of(images, warm(device="cuda"))
-    assert lowest(found) == (expected, figures.rates[expected])
+    result = limit_of(images, warm(device="cuda"))
+    assert lowest(result) == (expected, figures.rates[expected])
 
 
 @pytest.mark.parametrize(
@@ -395,10 +395,10 @@ def measure(tmp_path):
 
 def test_each_record_has_the_limit_of_its_case(figures, images, measure):
     figures.rates["page cache"] = 10**9
-    found = measure(images, LOADERS, rounds=2)
+    result = measure(images, LOADERS, rounds=2)
     expected = LimitPart(name="page cache", how="fake", bytes_per_s=1e15, now_bytes_per_s=1e15)
-    assert [one.limit for one in found.records] == [expected] * 2 * len(LOADERS)
-    assert record.read(found.path)[0] == found.records
+    assert [one.limit for one in result.records] == [expected] * 2 * len(LOADERS)
+    assert record.read(result.path)[0] == result.records
 
 
 def test_without_limits_nothing_is_measured_and_records_have_none(figures, by_file, images, measure):
@@ -415,11 +415,11 @@ def test_a_limit_that_was_exceeded_is_measured_again(figures, images, measure, m
 
     figures.rates["page cache"] = 1e-3
     monkeypatch.setattr(CaseLimits, "remeasure", better)
-    found = measure(images, rounds=2)
-    assert [one.limit.bytes_per_s for one in found.records] == [1e15] * 2
-    (case,) = summary.summarise(found.records).cases
+    result = measure(images, rounds=2)
+    assert [one.limit.bytes_per_s for one in result.records] == [1e15] * 2
+    (case,) = summary.summarise(result.records).cases
     assert 0 < case.limit_share < 1
-    assert "above-limit" not in [warning.kind for warning in warnings_of(found.records)]
+    assert "above-limit" not in [warning.kind for warning in warnings_of(result.records)]
 
 
 def test_a_limit_that_was_not_reached_is_not_measured_again(figures, images, measure, monkeypatch):
@@ -430,20 +430,20 @@ def test_a_limit_that_was_not_reached_is_not_measured_again(figures, images, mea
 
 def test_a_case_that_stays_above_its_limit_has_a_warning(figures, images, measure):
     figures.rates["page cache"] = 1e-3
-    found = measure(images, rounds=2)
-    (case,) = summary.summarise(found.records).cases
+    result = measure(images, rounds=2)
+    (case,) = summary.summarise(result.records).cases
     assert (case.limit, case.value("limit_bytes_per_s")) == ("page cache", 1e3)
     assert case.limit_share == pytest.approx(case.bytes_per_s.median / 1e3)
-    (warning,) = [warning for warning in warnings_of(found.records) if warning.kind == "above-limit"]
+    (warning,) = [warning for warning in warnings_of(result.records) if warning.kind == "above-limit"]
     assert warning.cases == ["npy · native"]
 
 
 def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
-    found = measure(images, rounds=3)
+    result = measure(images, rounds=3)
     rates = [1e9, 9e15, 2e9]
     records = [
         replace(one, limit=replace(one.limit, bytes_per_s=rate))
-        for one, rate in zip(found.records, rates, strict=True)
+        for one, rate in zip(result.records, rates, strict=True)
     ]
     (case,) = summary.summarise(records).cases
     assert case.value("limit_bytes_per_s") == 9e15
@@ -453,11 +453,11 @@ def test_of_all_rounds_the_highest_limit_counts(figures, images, measure):
 
 def test_a_cold_run_notes_a_lower_cache(figures, by_file, images, measure, monkeypatch):
     monkeypatch.setattr(hardware_limits, "probe_lower_cache", lambda file: LowerCacheProbe(2e-4, 1e-4))
-    found = measure(images, cache="cold")
-    (note,) = found.notes
+    result = measure(images, cache="cold")
+    (note,) = result.notes
     assert (note.kind, note.values) == ("lower-cache", {"first_s": 2e-4, "second_s": 1e-4})
-    assert found.records[0].cache.lower_cache_p50_s == [2e-4, 1e-4]
-    assert "lower-cache" in [warning.kind for warning in warnings_of(found.records)]
+    assert result.records[0].cache.lower_cache_p50_s == [2e-4, 1e-4]
+    assert "lower-cache" in [warning.kind for warning in warnings_of(result.records)]
     assert measure(images, cache="warm").notes == []
 
 
@@ -532,12 +532,12 @@ def test_limits_are_a_table_of_all_measurements(images, inside):
 def test_limits_as_json_are_alone_on_stdout(images, inside):
     require_disk(images.root)
     done = show_limits(inside, images, "--device", "cpu", "--name", images.name, "--json")
-    found = json.loads(done.stdout, parse_constant=pytest.fail)
-    assert set(found) == {"limits", "notes"}
-    assert {one["name"] for one in found["limits"]} == {"disk", "disk, random", "page cache", "memory copy"}
-    assert all(one["bytes_per_s"] > 0 for one in found["limits"])
-    assert len([one for one in found["limits"] if one["reads_per_s"]]) == 2
-    (note,) = found["notes"]
+    result = json.loads(done.stdout, parse_constant=pytest.fail)
+    assert set(result) == {"limits", "notes"}
+    assert {one["name"] for one in result["limits"]} == {"disk", "disk, random", "page cache", "memory copy"}
+    assert all(one["bytes_per_s"] > 0 for one in result["limits"])
+    assert len([one for one in result["limits"] if one["reads_per_s"]]) == 2
+    (note,) = result["notes"]
     assert note["kind"] == "lower-cache"
     assert set(note["values"]) == {"first_s", "second_s"}
     assert str(images.root.parent) not in done.stderr
@@ -550,9 +550,9 @@ def test_limits_without_direct_reads_have_a_note(images, inside, monkeypatch):
     monkeypatch.setattr(hardware_limits, "open_direct", refuse)
     done = show_limits(inside, images, "--device", "cpu", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert {one["name"] for one in found["limits"]} == {"page cache", "memory copy"}
-    (note,) = found["notes"]
+    result = json.loads(done.stdout)
+    assert {one["name"] for one in result["limits"]} == {"page cache", "memory copy"}
+    (note,) = result["notes"]
     assert note["kind"] == "no-disk-limits"
     assert note["message"].endswith("no O_DIRECT")
 
@@ -632,5 +632,5 @@ def test_limits_of_a_disk_that_fails_are_an_error(images, inside, monkeypatch):
 
 def test_a_limit_that_cannot_be_measured_does_not_end_a_run(by_file, images, measure, monkeypatch):
     monkeypatch.setattr(hardware_limits, "sequential_read", broken)
-    found = measure(images, rounds=2, cache="cold")
-    assert len(found.records) == 2 or found.failures
+    result = measure(images, rounds=2, cache="cold")
+    assert len(result.records) == 2 or result.failures

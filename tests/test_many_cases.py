@@ -69,25 +69,25 @@ page = pytest.importorskip("iobench.report.page")
 
 
 @pytest.fixture(scope="module")
-def found(records):
+def result(records):
     return page.page(records)
 
 
-def test_the_page_folds_all_but_the_best_of_each_format(found):
-    assert [name.split(" · ")[0] for name, _ in found.matrix.rows] != sorted(FORMATS)
-    assert {name.split(" · ")[0] for name, _ in found.matrix.rows} == set(FORMATS)
-    assert len(found.matrix.rows) + len(found.matrix.folded) == len(FORMATS) * len(LOADERS)
+def test_the_page_folds_all_but_the_best_of_each_format(result):
+    assert [name.split(" · ")[0] for name, _ in result.matrix.rows] != sorted(FORMATS)
+    assert {name.split(" · ")[0] for name, _ in result.matrix.rows} == set(FORMATS)
+    assert len(result.matrix.rows) + len(result.matrix.folded) == len(FORMATS) * len(LOADERS)
 
 
-def test_every_format_is_shown_under_every_loader(found):
-    for section in found.sections:
+def test_every_format_is_shown_under_every_loader(result):
+    for section in result.sections:
         assert set(section.grid.columns) == set(LOADERS)
         assert {name for name, _ in section.grid.rows} == set(FORMATS)
         assert all(cell is not None for _, cells in section.grid.rows for cell in cells)
 
 
-def test_charts_show_some_and_their_tables_all(found):
-    for figure in found.figures:
+def test_charts_show_some_and_their_tables_all(result):
+    for figure in result.figures:
         if figure.name in ("1-speed", "1-cpu", "1-memory"):
             keys = {row["key"] for row in figure.rows}
             assert len(keys) == len(FORMATS) * len(LOADERS)
@@ -97,8 +97,8 @@ def test_charts_show_some_and_their_tables_all(found):
             assert "180 cases" in figure.caption
 
 
-def test_the_frontier_holds_the_cases_that_are_not_beaten_in_size_and_speed(found):
-    (sizes,) = (figure for figure in found.figures if figure.name == "1-size")
+def test_the_frontier_holds_the_cases_that_are_not_beaten_in_size_and_speed(result):
+    (sizes,) = (figure for figure in result.figures if figure.name == "1-size")
     frontier = {row["format"]: row for row in sizes.rows if row["frontier"] == "yes"}
     for row in sizes.rows:
         beaten = [
@@ -111,8 +111,8 @@ def test_the_frontier_holds_the_cases_that_are_not_beaten_in_size_and_speed(foun
     assert "beton" not in frontier
 
 
-def test_conversions_into_the_fastest_formats_are_drawn(found):
-    (pays,) = (figure for figure in found.figures if figure.name == "1-break-even")
+def test_conversions_into_the_fastest_formats_are_drawn(result):
+    (pays,) = (figure for figure in result.figures if figure.name == "1-break-even")
     assert len({row["to"] for row in pays.rows}) == len(FORMATS)
     drawn = json.dumps(pays.spec)
     assert sum(f'"to": "{name}"' in drawn for name in FORMATS) == 6

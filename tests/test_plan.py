@@ -98,13 +98,13 @@ def test_a_run_with_auto_notes_how_it_ended(images, tmp_path):
     options = iobench.RunOptions(
         format=("npy",), loader=("native",), device=("cpu",), rounds="auto", max_time=2.0, limits=False
     )
-    found = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=seen)
-    assert 1 <= len(found.records) == len(seen.records)
-    note = found.notes[-1]
-    assert note.values["rounds"] == len(found.records)
-    rates = {"it": [record.samples_per_s for record in found.records]}
+    result = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=seen)
+    assert 1 <= len(result.records) == len(seen.records)
+    note = result.notes[-1]
+    assert note.values["rounds"] == len(result.records)
+    rates = {"it": [record.samples_per_s for record in result.records]}
     reach = worst(rates)[1]
-    enough = len(found.records) >= stats.ENOUGH_ROUNDS
+    enough = len(result.records) >= stats.ENOUGH_ROUNDS
     if not enough:
         assert note.kind == "auto-few-rounds"
         return
@@ -122,10 +122,10 @@ def test_a_run_estimates_its_duration_before_the_rounds(images, tmp_path):
     options = iobench.RunOptions(
         format=("npy",), loader=("native",), device=("cpu",), rounds="500", max_time=1.0, limits=False
     )
-    found = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=Listening())
+    result = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=Listening())
     assert lines[-2].startswith("1 case × 500 rounds: ")
     assert lines[-2].endswith(" 1.00 s")  # of --max-time
     assert "1 of 500" in lines[-1]
-    (note,) = found.notes
+    (note,) = result.notes
     assert note.kind == "max-time-reached"
-    assert (note.values["rounds"], note.values["planned"]) == (len(found.records), 500)
+    assert (note.values["rounds"], note.values["planned"]) == (len(result.records), 500)

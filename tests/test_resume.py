@@ -82,9 +82,9 @@ def test_a_truncated_line_stays_separate_from_the_next(images, cut):
     with open(cut, "a") as file:
         file.write('{"run": "half a rec')
     resume(images, cut)
-    found, left_out = record.read(cut)
-    assert len(found) == 2 * ROUNDS
-    assert len(left_out) == 1
+    records, errors = record.read(cut)
+    assert len(records) == 2 * ROUNDS
+    assert len(errors) == 1
 
 
 def test_the_last_run_of_a_file_is_resumed(images, cut):

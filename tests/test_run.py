@@ -65,20 +65,20 @@ def measure(tmp_path):
     return call
 
 
-def labels(found):
+def labels(result):
     """Format and loader of each record, in the order of measurement."""
-    return [f"{one.case['format']} · {one.case['loader']}" for one in found.records]
+    return [f"{one.case['format']} · {one.case['loader']}" for one in result.records]
 
 
 def test_every_case_has_a_record_per_round_and_nothing_is_printed(images, measure, capfd):
-    found = measure(images, ["all"], LOADERS, rounds=2)
-    assert len(found.cases) == len(DEFAULT_FORMATS) * len(LOADERS)
-    cycles = [labels(found)[: len(found.cases)], labels(found)[len(found.cases) :]]
+    result = measure(images, ["all"], LOADERS, rounds=2)
+    assert len(result.cases) == len(DEFAULT_FORMATS) * len(LOADERS)
+    cycles = [labels(result)[: len(result.cases)], labels(result)[len(result.cases) :]]
     for cycle in cycles:  # interleaved: each case once before any comes again
-        assert sorted(cycle) == sorted(map(str, found.labels.values()))
+        assert sorted(cycle) == sorted(map(str, result.labels.values()))
     assert cycles[0] != cycles[1]
-    assert [one.round for one in found.records] == [1] * len(found.cases) + [2] * len(found.cases)
-    assert not found.failures
+    assert [one.round for one in result.records] == [1] * len(result.cases) + [2] * len(result.cases)
+    assert not result.failures
     assert capfd.readouterr() == ("", "")
 
 
@@ -102,9 +102,9 @@ def test_records_hold_what_was_measured(images, measure, monkeypatch):
 
 
 def test_all_records_of_a_run_share_its_id(images, measure):
-    found = measure(images, rounds=2)
-    assert len({one.run for one in found.records}) == 1
-    assert {one.run for one in found.records} != {one.run for one in measure(images).records}
+    result = measure(images, rounds=2)
+    assert len({one.run for one in result.records}) == 1
+    assert {one.run for one in result.records} != {one.run for one in measure(images).records}
 
 
 def test_records_are_in_the_file_as_each_round_ends(images, measure, tmp_path):
@@ -113,41 +113,41 @@ def test_records_are_in_the_file_as_each_round_ends(images, measure, tmp_path):
     def count(made):
         lines.append(len((tmp_path / "records.jsonl").read_text().splitlines()))
 
-    found = measure(images, rounds=3, on_record=count)
+    result = measure(images, rounds=3, on_record=count)
     assert lines == [1, 2, 3]
-    assert [one.round for one in record.read(found.path)[0]] == [1, 2, 3]
+    assert [one.round for one in record.read(result.path)[0]] == [1, 2, 3]
 
 
 def test_records_are_next_to_the_dataset_by_default(own_images, measure):
-    found = measure(own_images, out=None)
-    assert found.path.parent == own_images.root.parent / "results"
-    assert len(record.read(found.path)[0]) == 1
+    result = measure(own_images, out=None)
+    assert result.path.parent == own_images.root.parent / "results"
+    assert len(record.read(result.path)[0]) == 1
 
 
 def test_the_loader_s_own_settings_stay_out_of_other_cases(images, measure):
     chosen = {"fetch": ("batch",), "num_workers": (2,), "start_method": ("fork",)}
-    found = measure(images, loaders=LOADERS, loader_options=chosen)
-    by_loader = {one.case["loader"]: one.case["options"] for one in found.records}
+    result = measure(images, loaders=LOADERS, loader_options=chosen)
+    by_loader = {one.case["loader"]: one.case["options"] for one in result.records}
     assert by_loader["native"] == {"pin_memory": False, "non_blocking": False}
     assert by_loader["dataloader"].items() >= {"fetch": "batch", "num_workers": 2}.items()
 
 
 def test_lists_make_cases_of_valid_combinations(images, measure):
-    found = measure(
+    result = measure(
         images,
         ["npy"],
         ["dataloader", "stream"],
         loader_options={"num_workers": (0, 1), "prefetch_factor": (3,)},
     )
-    (note,) = found.notes
+    (note,) = result.notes
     assert (note.kind, note.values) == ("skipped", {"reason": "invalid-options"})
     assert "prefetch_factor" in note.message
-    assert {str(label) for label in found.labels.values()} == {"npy · dataloader", "npy · stream"}
-    found = measure(
+    assert {str(label) for label in result.labels.values()} == {"npy · dataloader", "npy · stream"}
+    result = measure(
         images, ["npy"], ["dataloader:fetch=batch", "dataloader"], loader_options={"fetch": ("sample",)}
     )
-    assert {case.facets["options"]["fetch"] for case in found.cases} == {"batch", "sample"}
-    assert len(found.cases) == 2
+    assert {case.facets["options"]["fetch"] for case in result.cases} == {"batch", "sample"}
+    assert len(result.cases) == 2
 
 
 def test_a_grid_has_every_combination_once(images, measure, tmp_path):
@@ -161,10 +161,10 @@ def test_a_grid_has_every_combination_once(images, measure, tmp_path):
         rounds="1",
         limits=False,
     )
-    found = iobench.run(images, asked, out=tmp_path / "r.jsonl")
-    assert len(found.cases) == 2 * 2 * (1 + 1 + 2), "sizes of blocks are for block order alone"
-    assert len({str(label) for label in found.labels.values()}) == len(found.cases)
-    assert len(found.records) == len(found.cases)
+    result = iobench.run(images, asked, out=tmp_path / "r.jsonl")
+    assert len(result.cases) == 2 * 2 * (1 + 1 + 2), "sizes of blocks are for block order alone"
+    assert len({str(label) for label in result.labels.values()}) == len(result.cases)
+    assert len(result.records) == len(result.cases)
 
 
 def test_loaders_are_measured_with_default_and_recommended_options(images):
@@ -188,10 +188,10 @@ def test_wrong_content_is_a_failure_and_never_timed(own_images, measure, name):
     largest = max(own_images.files_of(name), key=lambda path: path.stat().st_size)
     damage(largest)
     other = "npy" if name != "npy" else "lmdb"
-    found = measure(own_images, [name, other])
-    assert set(labels(found)) == {f"{other} · native"}
-    ((key, error),) = found.failures.items()
-    assert str(found.labels[key]) == f"{name} · native"
+    result = measure(own_images, [name, other])
+    assert set(labels(result)) == {f"{other} · native"}
+    ((key, error),) = result.failures.items()
+    assert str(result.labels[key]) == f"{name} · native"
     assert "\n" not in str(error)
     assert error.hint == REPREPARE
 
@@ -208,10 +208,10 @@ def test_wrong_content_names_both_checksums(own_images, measure):
 def test_a_truncated_or_missing_file_fails_its_cases_and_no_other(own_images, measure, harm):
     path = own_images.files_of("npy")[0]
     harm(path)
-    found = measure(own_images, ["npy", "lmdb"], LOADERS)
-    assert {one.case["format"] for one in found.records} == {"lmdb"}
-    assert len(found.failures) == len(LOADERS)
-    assert all(error.path == str(path) for error in found.failures.values())
+    result = measure(own_images, ["npy", "lmdb"], LOADERS)
+    assert {one.case["format"] for one in result.records} == {"lmdb"}
+    assert len(result.failures) == len(LOADERS)
+    assert all(error.path == str(path) for error in result.failures.values())
 
 
 @pytest.mark.parametrize("mode", ["warm", "cold"])
@@ -219,9 +219,9 @@ def test_a_file_that_vanishes_between_rounds_fails_its_case(by_file, own_images,
     def remove(made):
         own_images.files_of("npy")[0].unlink(missing_ok=True)
 
-    found = measure(own_images, ["npy", "lmdb"], rounds=3, cache=mode, on_record=remove)
-    assert labels(found).count("lmdb · native") == 3
-    assert [str(found.labels[key]) for key in found.failures] == ["npy · native"]
+    result = measure(own_images, ["npy", "lmdb"], rounds=3, cache=mode, on_record=remove)
+    assert labels(result).count("lmdb · native") == 3
+    assert [str(result.labels[key]) for key in result.failures] == ["npy · native"]
 
 
 def test_an_interrupt_keeps_what_was_measured(images, measure):
@@ -229,10 +229,10 @@ def test_an_interrupt_keeps_what_was_measured(images, measure):
         if made.round == 2:
             raise KeyboardInterrupt
 
-    found = measure(images, rounds=9, on_record=interrupt)
-    assert found.interrupted
-    assert [one.round for one in found.records] == [1, 2]
-    assert record.read(found.path)[0] == found.records
+    result = measure(images, rounds=9, on_record=interrupt)
+    assert result.interrupted
+    assert [one.round for one in result.records] == [1, 2]
+    assert record.read(result.path)[0] == result.records
 
 
 @pytest.mark.parametrize(
@@ -362,16 +362,16 @@ def test_a_dataset_without_artifacts_is_refused(own_images, measure):
 
 
 def test_the_machine_is_described_with_every_key(images):
-    found = machine_info.describe(images.root, "cpu")
-    assert set(found) == {
+    result = machine_info.describe(images.root, "cpu")
+    assert set(result) == {
         *("host", "cpu", "cores", "usable_cores", "memory_bytes", "kernel", "python"),
         *("disk", "gpu", "versions", "commit"),
     }
-    assert set(found["disk"]) == {"file_system", "device", "model", "read_ahead_kib"}
-    assert set(found["versions"]) == set(machine_info.LIBRARIES)
-    assert found["cpu"]
-    assert found["gpu"] is None
-    json.dumps(found, allow_nan=False)
+    assert set(result["disk"]) == {"file_system", "device", "model", "read_ahead_kib"}
+    assert set(result["versions"]) == set(machine_info.LIBRARIES)
+    assert result["cpu"]
+    assert result["gpu"] is None
+    json.dumps(result, allow_nan=False)
 
 
 @pytest.mark.parametrize("lying", ["npy", "hdf5"])
@@ -379,16 +379,16 @@ def test_a_case_with_another_loss_fails_and_its_records_are_invalid(images, meas
     original = executor.InProcess.measure
 
     def measured(self, case, number, tick):
-        found = original(self, case, number, tick)
+        result = original(self, case, number, tick)
         wrong = 1e-3 if case.variant == lying else 0.0
-        return [dataclasses.replace(one, loss=one.loss + wrong) for one in found]
+        return [dataclasses.replace(one, loss=one.loss + wrong) for one in result]
 
     monkeypatch.setattr(executor.InProcess, "measure", measured)
-    found = measure(images, ["npy", "lmdb", "hdf5"], ["native"], rounds=3, model="mlp")
-    assert lying in {case.variant for case in found.cases if case.key in found.failures}
-    assert lying not in {one.case["format"] for one in found.valid_records}
-    assert {error.kind for error in found.failures.values()} == {"loss-mismatch"}
-    for error in found.failures.values():
+    result = measure(images, ["npy", "lmdb", "hdf5"], ["native"], rounds=3, model="mlp")
+    assert lying in {case.variant for case in result.cases if case.key in result.failures}
+    assert lying not in {one.case["format"] for one in result.valid_records}
+    assert {error.kind for error in result.failures.values()} == {"loss-mismatch"}
+    for error in result.failures.values():
         assert error.expected not in (None, "", error.found)
         assert "\n" not in str(error)
 
@@ -402,10 +402,10 @@ def test_records_are_kept_when_the_cache_cannot_be_made_cold_any_more(by_file, i
             held.append((file, page_cache.mmap.mmap(file.fileno(), 0, prot=1)))
             sum(held[0][1][:: page_cache.PAGE])
 
-    found = measure(images, rounds=5, cache="cold", on_record=hold)
-    assert isinstance(found.stopped, ColdCacheUnavailable)
-    assert found.as_dict()["stopped"]["kind"] == found.stopped.kind
-    assert [one.round for one in found.records] == [1, 2]
+    result = measure(images, rounds=5, cache="cold", on_record=hold)
+    assert isinstance(result.stopped, ColdCacheUnavailable)
+    assert result.as_dict()["stopped"]["kind"] == result.stopped.kind
+    assert [one.round for one in result.records] == [1, 2]
     for file, mapped in held:
         mapped.close()
         file.close()

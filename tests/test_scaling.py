@@ -88,8 +88,8 @@ def test_imbalance_and_waits_are_those_of_the_round():
 def test_the_slowest_rank_is_named_where_intervals_allow_it(second, sure):
     firsts = [1.0, 1.02, 0.98, 1.0, 1.01]
     pairs = zip(firsts, second, strict=True)
-    found = rank_stats.slowest_rank([ranked(list(pair), number) for number, pair in enumerate(pairs, 1)])
-    assert (found.rank, found.host, found.significant) == (1, "a", sure)
+    result = rank_stats.slowest_rank([ranked(list(pair), number) for number, pair in enumerate(pairs, 1)])
+    assert (result.rank, result.host, result.significant) == (1, "a", sure)
     assert rank_stats.slowest_rank(rounds_of(STEADY)) is None
 
 

@@ -37,11 +37,11 @@ def test_every_case_trains_to_the_same_loss(images, tmp_path, model, order):
     asked = iobench.RunOptions(
         order=(order,), batch_size=(32,), model=(model,), device=("cpu",), rounds="1", limits=False
     )
-    found = iobench.run(images, asked, out=tmp_path / "r")
-    assert not found.failures
-    assert len(found.records) == len(loaders.DEFAULT_LOADERS) * len(DEFAULT_FORMATS)
-    assert len({record.loss for record in found.records}) == 1
-    assert math.isfinite(found.records[0].loss)
+    result = iobench.run(images, asked, out=tmp_path / "r")
+    assert not result.failures
+    assert len(result.records) == len(loaders.DEFAULT_LOADERS) * len(DEFAULT_FORMATS)
+    assert len({record.loss for record in result.records}) == 1
+    assert math.isfinite(result.records[0].loss)
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
@@ -122,6 +122,6 @@ def test_a_loss_that_is_no_number_is_null_in_the_record(tmp_path):
     arrays = {"x": np.full((8, 4), np.nan, np.float32)}
     manifest = prepared(tmp_path, arrays, ["npy", "lmdb"])
     asked = iobench.RunOptions(loader=("native",), model=("mlp",), device=("cpu",), rounds="1", limits=False)
-    found = iobench.run(manifest, asked)
-    assert not found.failures
-    assert [json.loads(line)["loss"] for line in found.path.read_text().splitlines()] == [None, None]
+    result = iobench.run(manifest, asked)
+    assert not result.failures
+    assert [json.loads(line)["loss"] for line in result.path.read_text().splitlines()] == [None, None]

@@ -48,7 +48,7 @@ class Case:
             "dataset": self.dataset,
             "content": self.content,
             "format": OWN_DATA if self.loader.own_data else self.variant,
-            "loader": self.loader.called,
+            "loader": self.loader.display_name,
             "options": self.loader.options,
             "device": self.device,
             "batch_size": self.batch_size,

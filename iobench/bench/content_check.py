@@ -21,7 +21,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import read_back
 from iobench.formats import Rows
 from iobench.loading.host_to_device import DeviceBatch
-from iobench.loading.loaders import Asked, Job, Loader
+from iobench.loading.loaders import EpochRequest, Job, Loader
 from iobench.loading.order import row_count
 from iobench.results.parts import ContentCheckPart
 
@@ -35,13 +35,18 @@ class ContentCheck:
     """
 
     def __init__(
-        self, loader: Loader, job: Job, manifest: Manifest, request: Asked, group: ProcessGroup | None = None
+        self,
+        loader: Loader,
+        job: Job,
+        manifest: Manifest,
+        request: EpochRequest,
+        group: ProcessGroup | None = None,
     ) -> None:
         self._loader, self._job, self._manifest = loader, job, manifest
         self._group = group or SingleProcess()
         self._check = Checksum(manifest.schema)
         rows: Sequence[Rows] = () if isinstance(request, int) else request
-        self._padding = loader.again(job.order, manifest.schema.samples) if rows else 0
+        self._padding = loader.padding_samples(job.order, manifest.schema.samples) if rows else 0
         self._left = sum(map(row_count, rows)) - self._padding  # rows that only this rank delivers
         self._rows, self._batches = map(_index, rows), 0
         self._hashes: list[npt.NDArray[np.int64]] = []
@@ -49,7 +54,7 @@ class ContentCheck:
     def add(self, batch: DeviceBatch) -> None:
         """Hash a batch; raises WrongContent if a padding sample differs from the stored row."""
         self._batches += 1
-        if self._loader.own_order:
+        if self._loader.iterable_style:
             hashes: Any = self._check.hashes(batch)
             self._hashes.append(hashes.cpu().numpy())
             return
@@ -65,7 +70,7 @@ class ContentCheck:
 
         Raises WrongContent if the samples of all ranks together are not those of the manifest.
         """
-        if self._loader.own_order:
+        if self._loader.iterable_style:
             return self._cover()
         self._compare_batches()
         ordered = self._compare(self._sum(self._check.content))

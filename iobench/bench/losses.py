@@ -19,7 +19,7 @@ def loss_mismatches(run: Run, case: Case, made: Record) -> dict[str, WrongConten
 
     Without a majority all compared cases are wrong.
     """
-    comparable = {one.key for one in run.cases if not one.loader.own_order}
+    comparable = {one.key for one in run.cases if not one.loader.iterable_style}
     losses = {
         key_of(other.case): repr(other.loss)
         for other in run.records

@@ -12,7 +12,7 @@ from iobench.loading.loaders import Loader
 
 def multi_rank_obstacle(loader: Loader, isolate: bool | None) -> InvalidSettings | None:
     """Return why a loader cannot be measured over several ranks; None if it can."""
-    if loader.own_order:
+    if loader.iterable_style:
         return InvalidSettings(
             "it chooses its own rows, and iobench does not know how it shares them among ranks",
             kind="ranks-own-order",
@@ -45,5 +45,5 @@ def multi_rank_cases(cases: Sequence[Case], world_size: int, isolate: bool | Non
         if obstacle is None:
             possible.append(case)
         elif named:
-            raise obstacle.changed(problem=f"--loader {case.loader.called} {ranks}: {obstacle.problem}")
+            raise obstacle.changed(problem=f"--loader {case.loader.display_name} {ranks}: {obstacle.problem}")
     return possible

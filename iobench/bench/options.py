@@ -99,7 +99,7 @@ class RunOptions:
             for value in getattr(self, name):
                 if value not in known:
                     raise InvalidSettings(
-                        f"unknown {name}",
+                        f"--{name}",
                         kind="unknown-choice",
                         expected=" or ".join(known),
                         found=repr(value),
@@ -224,7 +224,7 @@ def _case(
 
 def _isolated(options: RunOptions, grid: Sequence[Loader]) -> bool:
     """Return whether cases have processes of their own: all of them if one needs it."""
-    foreign = [loader.called for loader in grid if loader.foreign]
+    foreign = [loader.display_name for loader in grid if loader.user_defined]
     if foreign and options.isolate is False:
         raise InvalidSettings(
             f"{foreign[0]} needs a process of its own",
@@ -260,11 +260,11 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
         raise InvalidSettings(
             "no loader was named", kind="no-loaders", expected=f"{', '.join(loaders.names())} or all"
         )
-    has = {loader.called: loader.settable for _, loader in named}
+    has = {loader.display_name: loader.settable for _, loader in named}
     for name in options.loader_options:
         if not any(name in known for known in has.values()):
             raise InvalidSettings(
-                f"{', '.join(dict.fromkeys(loader.called for _, loader in named))}: no option {name}",
+                f"{', '.join(dict.fromkeys(loader.display_name for _, loader in named))}: no option {name}",
                 kind="unknown-option",
                 hint="'iobench loaders' lists the options of each loader",
             )
@@ -273,13 +273,17 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
         free = {
             name: values
             for name, values in options.loader_options.items()
-            if name in has[loader.called] and name not in given
+            if name in has[loader.display_name] and name not in given
         }
         valid, problems = _grid(loader, free)
         if not valid:
             raise problems[0]
         yield from valid
-        if options.recommended_options and word == loader.name and (tuned := loader.tuned()) is not None:
+        if (
+            options.recommended_options
+            and word == loader.name
+            and (tuned := loader.recommended_variant()) is not None
+        ):
             yield loaders.parse(tuned)
 
 
@@ -300,11 +304,13 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
         if not set(options.order) & set(loader.orders) or not any(map(loader.reads, variants)):
             idle.append(loader.variant)
         elif world_size > 1 and (obstacle := multi_rank_obstacle(loader, options.isolate)):
-            notes.append(_skipped("ranks", f"{loader.called} over {counted(world_size, 'rank')}: {obstacle}"))
+            notes.append(
+                _skipped("ranks", f"{loader.display_name} over {counted(world_size, 'rank')}: {obstacle}")
+            )
         own = {name: values for name, values in options.loader_options.items() if name in loader.settable}
         notes += [_skipped("invalid-options", str(problem)) for problem in _grid(loader, own)[1]]
         if loader.own_data and "cold" in options.cache:
-            why = f"{loader.called} with a cold cache: iobench does not know which files it reads"
+            why = f"{loader.display_name} with a cold cache: iobench does not know which files it reads"
             notes.append(_skipped("unknown-files", why))
     if idle:
         read = f"{', '.join(one.variant for one in variants)} in {' or '.join(options.order)} order"

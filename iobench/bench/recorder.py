@@ -136,7 +136,7 @@ class Recorder:
         )
 
     def _shuffle_quality(self, case: Case) -> float | None:
-        if case.loader.own_order:
+        if case.loader.iterable_style:
             proof = self._proofs.get(case.key)
             return proof.shuffle_quality if proof else None
         if case.order != "block":

@@ -224,7 +224,7 @@ class RunLoop:
         record.append(self._run.path, made)
         self._run.records.append(made)
         self._observer.recorded(case.key, made)
-        if not case.loader.own_order:
+        if not case.loader.iterable_style:
             self._run.failures |= loss_mismatches(self._run, case, made)
 
     def _executor(self, case: Case) -> Executor:

@@ -113,11 +113,11 @@ def test_an_unexpected_exception_of_one_rank_is_a_died_case_on_the_others():
 @pytest.mark.parametrize("order", ["sequential", "random", "block"])
 def test_ranks_verify_and_time_the_dataset_together(images, tmp_path, hosts, order):
     loaders = ["native", "dataloader", "stream"]
-    found = run_over(images, tmp_path / "r.jsonl", hosts, ["npy", "memmap"], loaders, 2, order=(order,))
-    assert not found.failures
-    assert not found.stopped
-    assert len(found.records) == 2 * 3 * 2
-    for one in record.read(found.path)[0]:
+    result = run_over(images, tmp_path / "r.jsonl", hosts, ["npy", "memmap"], loaders, 2, order=(order,))
+    assert not result.failures
+    assert not result.stopped
+    assert len(result.records) == 2 * 3 * 2
+    for one in record.read(result.path)[0]:
         assert one.case["world_size"] == len(hosts)
         assert [(part.rank, part.host) for part in one.ranks] == list(enumerate(hosts))
         assert one.timing.samples == sum(part.samples for part in one.ranks)
@@ -127,8 +127,8 @@ def test_ranks_verify_and_time_the_dataset_together(images, tmp_path, hosts, ord
 
 
 def test_padding_samples_of_distributed_sampler_are_counted(images, tmp_path):
-    found = run_over(images, tmp_path / "r.jsonl", loaders=["dataloader", "native"])
-    by_loader = {one.case["loader"]: one for one in found.records}
+    result = run_over(images, tmp_path / "r.jsonl", loaders=["dataloader", "native"])
+    by_loader = {one.case["loader"]: one for one in result.records}
     assert by_loader["dataloader"].content_check.repeated == 1  # 203 samples over 2 ranks
     assert by_loader["dataloader"].timing.samples % 204 == 0
     assert by_loader["native"].content_check is None
@@ -138,9 +138,9 @@ def test_padding_samples_of_distributed_sampler_are_counted(images, tmp_path):
 def test_a_rank_that_reads_another_s_share_is_detected(images, tmp_path, monkeypatch, loader):
     usual = case_module.Case.row_order
     monkeypatch.setattr(case_module.Case, "row_order", lambda case, schema, rank=0: usual(case, schema, 0))
-    found = run_over(images, tmp_path / "r.jsonl", loaders=[loader])
-    assert {error.kind for error in found.failures.values()} == {"wrong-content"}
-    assert not found.records
+    result = run_over(images, tmp_path / "r.jsonl", loaders=[loader])
+    assert {error.kind for error in result.failures.values()} == {"wrong-content"}
+    assert not result.records
 
 
 def test_ranks_with_unequal_batches_are_refused(images, tmp_path, monkeypatch):
@@ -149,8 +149,8 @@ def test_ranks_with_unequal_batches_are_refused(images, tmp_path, monkeypatch):
         return [np.arange(*pair) for pair in pairwise(edges)]
 
     monkeypatch.setattr(Order, "batches", unequal)
-    found = run_over(images, tmp_path / "r.jsonl", order=("sequential",))
-    (error,) = found.failures.values()
+    result = run_over(images, tmp_path / "r.jsonl", order=("sequential",))
+    (error,) = result.failures.values()
     kind("uneven-batches", expected="2 as on rank 0", found="0 on rank 1")(error)
 
 
@@ -170,8 +170,8 @@ def test_no_rank_begins_before_all_have_opened(images, tmp_path, monkeypatch):
 
     monkeypatch.setattr(NativeEpochs, "__init__", open_slowly)
     monkeypatch.setattr(NativeEpochs, "_epoch", epoch_seen)
-    found = run_over(images, tmp_path / "r.jsonl", rounds=3)
-    assert len(found.records) == 3
+    result = run_over(images, tmp_path / "r.jsonl", rounds=3)
+    assert len(result.records) == 3
     opens = [number for number, what in enumerate(seen) if what == "open"]
     assert len(opens) == 2 * 4
     for first, second in zip(opens[::2], opens[1::2], strict=True):
@@ -187,13 +187,13 @@ def test_an_error_of_one_rank_fails_the_case_and_no_other(images, tmp_path, monk
         return usual(self, case, number, tick)
 
     monkeypatch.setattr(executor.InProcess, "measure", failing)
-    found = run_over(images, tmp_path / "r.jsonl", ["a", "b"], loaders=["native", "stream"], rounds=3)
-    assert [str(found.labels[key]) for key in found.failures] == ["npy · native"]
-    problem = found.failures.popitem()[1].problem
+    result = run_over(images, tmp_path / "r.jsonl", ["a", "b"], loaders=["native", "stream"], rounds=3)
+    assert [str(result.labels[key]) for key in result.failures] == ["npy · native"]
+    problem = result.failures.popitem()[1].problem
     assert problem.startswith("rank 1 on b")
     assert problem.endswith(": unplugged")
-    assert [one.case["loader"] for one in found.records].count("stream") == 3
-    assert [one.case["loader"] for one in found.records].count("native") == 1
+    assert [one.case["loader"] for one in result.records].count("stream") == 3
+    assert [one.case["loader"] for one in result.records].count("native") == 1
 
 
 def test_another_dataset_on_one_host_stops_the_run(images, floats, tmp_path, monkeypatch):
@@ -260,10 +260,10 @@ def test_a_cold_run_evicts_once_for_each_host(floats, tmp_path, monkeypatch, by_
         return usual(mode, *rest)
 
     monkeypatch.setattr(page_cache, "establish", establish)
-    found = run_over(floats, tmp_path / "r.jsonl", ["a", "a", "a"], cache=("cold",))
-    assert not found.failures
+    result = run_over(floats, tmp_path / "r.jsonl", ["a", "a", "a"], cache=("cold",))
+    assert not result.failures
     assert evicted == ["cold"]
-    (one,) = found.records
+    (one,) = result.records
     assert one.cache.residency < 0.01
 
 
@@ -272,10 +272,10 @@ def test_hosts_that_evict_in_different_ways_are_named(floats, tmp_path, monkeypa
 
     ways, usual = iter(["drop_caches", "posix_fadvise"]), page_cache.establish
     monkeypatch.setattr(page_cache, "establish", lambda *asked: {**usual(*asked), "method": next(ways)})
-    found = run_over(floats, tmp_path / "r.jsonl", ["a", "b", "b"], cache=("cold",))
+    result = run_over(floats, tmp_path / "r.jsonl", ["a", "b", "b"], cache=("cold",))
     either = {"drop_caches on a, posix_fadvise on b", "posix_fadvise on a, drop_caches on b"}
-    assert found.records[0].cache.method in either
-    assert "mixed-eviction" in [warning.kind for warning in warnings_of(found.records)]
+    assert result.records[0].cache.method in either
+    assert "mixed-eviction" in [warning.kind for warning in warnings_of(result.records)]
 
 
 def test_limits_are_those_of_all_hosts_together(images, tmp_path, monkeypatch):
@@ -307,21 +307,21 @@ def test_a_resource_shared_by_hosts_shows_when_they_read_at_once(images, tmp_pat
     monkeypatch.setattr(Rank, "sample_separately", remembered)
     monkeypatch.setattr(hardware_limits, "page_cache_read", page_cache)
     monkeypatch.setattr(case_limits, "EVERY_S", 1e9)
-    found = run_over(images, tmp_path / "r.jsonl", ["a", "b"], limits=True)
-    (one,) = found.records
+    result = run_over(images, tmp_path / "r.jsonl", ["a", "b"], limits=True)
+    (one,) = result.records
     assert (one.limit.bytes_per_s, one.limit.alone_bytes_per_s) == (1e12, 2e12)
-    (warning,) = [one for one in warnings_of(found.records) if one.kind == "shared-limit"]
+    (warning,) = [one for one in warnings_of(result.records) if one.kind == "shared-limit"]
     assert warning.values == {"limit": "page cache", "share": 0.5}
 
 
 def test_each_rank_has_its_own_link_to_its_device():
     link = LimitPart(name=case_limits.TO_DEVICE, bytes_per_s=10.0, now_bytes_per_s=9.0)
     memory = LimitPart(name="page cache", bytes_per_s=25.0, now_bytes_per_s=25.0)
-    found = distributed_backend._lowest([[memory, link], [link], [link]])
-    assert (found.name, found.bytes_per_s, found.now_bytes_per_s) == ("page cache", 25.0, 25.0)
-    found = distributed_backend._lowest([[memory, link], [link]])
-    assert (found.name, found.bytes_per_s) == (case_limits.TO_DEVICE, 20.0)
-    assert "2 devices" in found.how
+    result = distributed_backend._lowest([[memory, link], [link], [link]])
+    assert (result.name, result.bytes_per_s, result.now_bytes_per_s) == ("page cache", 25.0, 25.0)
+    result = distributed_backend._lowest([[memory, link], [link]])
+    assert (result.name, result.bytes_per_s) == (case_limits.TO_DEVICE, 20.0)
+    assert "2 devices" in result.how
     assert distributed_backend._lowest([[], []]) is None
 
 

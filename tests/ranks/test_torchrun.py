@@ -49,8 +49,8 @@ def test_ranks_are_started_and_make_a_curve(images, tmp_path):
     asked = arguments_for(images, out, "--format", "npy", "--loader", "native", "--rounds", "1")
     done = call(*asked, "--ranks", "2", "--step-ms", "1", "--json")
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    (curve,) = found["curves"]
+    result = json.loads(done.stdout)
+    (curve,) = result["curves"]
     assert [point["ranks"] for point in curve["points"]] == [2]
     assert all(0 <= point["wait_share"] <= 1 for point in curve["points"])
     assert [len(one.ranks or ()) for one in record.read(out)[0]] == [2]
