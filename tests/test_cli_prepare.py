@@ -153,7 +153,7 @@ class TestUsage:
             (["--format", "csv"], "known: arrow, "),
             (["--format", "hdf5:zip=1"], "has no option 'zip'"),
             (["--format", "hdf5:compression=zip"], "none, lzf, gzip"),
-            (["--format", "hdf5:chunk_bytes=-1"], "whole number"),
+            (["--format", "hdf5:chunk_bytes=-1"], "invalid-value"),
             (["--format", "hdf5:compression"], "OPTION=VALUE"),
             (["--name", "../x"], "dataset name"),
             (["--name", ""], "dataset name"),
