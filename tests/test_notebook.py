@@ -1,40 +1,44 @@
-"""Results in a notebook: the one in data/reference/ is executed, and each result shows itself."""
+"""Results in a notebook: data/reference/results.ipynb is executed, and each result has a display."""
 
+import html
+import re
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 import nbformat
 import pytest
+from kinds import kind
 from nbclient import NotebookClient
 from record_cases import rounds_of
 
-from iobench.base.errors import (
-    MissingDependency,
-    RecordError,
-)
+from iobench.base.errors import MissingDependency, RecordError
+from iobench.bench import run as bench
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
-from iobench.diagnose.watch import Watch
-from iobench.notebook.recommend import ShownRecommendation
-from iobench.notebook.run import ShownRun
-from iobench.notebook.watch import ShownWatch
-from iobench.recommendation.result import Candidate, Raced, Recommendation
+from iobench.diagnose.watched_loader import WatchedLoader
+from iobench.notebook.notebook_recommendation import NotebookRecommendation
+from iobench.notebook.notebook_run import NotebookRun
+from iobench.notebook.notebook_watch import NotebookWatch
+from iobench.recommendation.result import Finalist, RacedFormat, Recommendation
+from iobench.results.finding import Finding
 from iobench.results.stats import Comparison, Estimate
+from iobench.results.summary import summarise
+from iobench.results.verdict import sentences
 from iobench.terminal.watch import watch
 
 EXAMPLE = Path(__file__).parent.parent / "data" / "reference" / "results.ipynb"
 QUICK = """
 from iobench.base import thresholds
 from iobench.bench import case_limits
-from iobench.host import pace
-thresholds.ROUND_S, case_limits.SECONDS, pace.SECONDS = 0.01, 0.002, 0.0003
+from iobench.host import cpu_speed
+thresholds.ROUND_S, case_limits.SECONDS, cpu_speed.SECONDS = 0.01, 0.002, 0.0003
 """
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
-    """What each code cell of the example shows, by its kind."""
+    """Return the outputs of each code cell of the example."""
     notebook = nbformat.read(EXAMPLE, as_version=4)
     for cell in notebook.cells:
         cell.source = cell.source.replace("max_time_s=30", "max_time_s=10")
@@ -51,22 +55,22 @@ def test_the_example_shows_a_run_a_recommendation_and_a_watched_loop(outputs):
         assert one["text/html"].startswith("<div><table>")
         assert '<img alt="' in one["text/html"]
         assert "data:image/svg+xml;base64," in one["text/html"]
-    assert "times as long" in run["text/html"]
-    assert "from iobench import" in advice["text/html"]
+    assert "relative time" in run["text/html"]
+    assert re.search(r"from iobench\S* import", advice["text/html"])
     assert "waiting" in watched["text/html"]
     assert "hdf5" in frame["text/html"]
     assert "use" in candidates["text/html"]
     assert "vegaEmbed" in plot["text/html"]
 
 
-def test_the_front_door_hands_out_what_shows_itself():
+def test_the_public_functions_return_notebook_results():
     import iobench
 
-    assert iobench.run.__doc__.startswith("Measure every case")
-    assert issubclass(ShownRun, Run)
-    assert [one.name for one in fields(ShownRun)] == [one.name for one in fields(Run)]
-    assert issubclass(ShownRecommendation, Recommendation)
-    assert isinstance(watch([1, 2]), Watch)
+    assert iobench.run.__doc__ == bench.run.__doc__
+    assert issubclass(NotebookRun, Run)
+    assert [one.name for one in fields(NotebookRun)] == [one.name for one in fields(Run)]
+    assert issubclass(NotebookRecommendation, Recommendation)
+    assert isinstance(watch([1, 2]), WatchedLoader)
 
 
 class Manifest:
@@ -76,13 +80,13 @@ class Manifest:
 @pytest.fixture
 def run():
     records = rounds_of([1000, 1010, 990, 1005, 995]) + rounds_of([500] * 5, variant="hdf5")
-    return ShownRun(Manifest(), RunOptions(), [], Path("r.jsonl"), records)
+    return NotebookRun(Manifest(), RunOptions(), [], Path("r.jsonl"), records)
 
 
 def test_a_run_is_a_table_sentences_a_frame_and_a_chart(run):
     shown = run._repr_html_()
     assert shown.count("<tr>") == 3
-    assert "Fastest: npy · native, 2.00 ×" in shown
+    assert html.escape(sentences(summarise(run.records).contexts)[0]) in shown
     frame = run.to_pandas()
     assert len(frame) == 10
     assert set(frame["case_format"]) == {"npy", "hdf5"}
@@ -90,41 +94,43 @@ def test_a_run_is_a_table_sentences_a_frame_and_a_chart(run):
     assert "layer" in run.plot().to_dict()
 
 
-def test_several_contexts_are_drawn_below_each_other(run):
+def test_several_contexts_are_plotted_below_each_other(run):
     run.records += rounds_of([100] * 5, chosen={"cache": "cold"}, cache={"mode": "cold"})
     drawn = run.plot().to_dict()
     assert [part["title"] for part in drawn["vconcat"]] == ["warm cache", "cold cache"]
 
 
-def test_nothing_measured_is_said_and_not_drawn():
-    run = ShownRun(Manifest(), RunOptions(), [], Path("r.jsonl"), interrupted=True)
-    assert "Nothing was measured" in run._repr_html_()
+def test_a_run_without_measurements_has_no_chart():
+    run = NotebookRun(Manifest(), RunOptions(), [], Path("r.jsonl"), interrupted=True)
+    assert "<table>" not in run._repr_html_()
+    assert run._repr_html_().count("<p>") == 2  # nothing measured, and interrupted
     assert run.to_pandas().empty
-    with pytest.raises(RecordError, match="nothing to draw"):
+    with pytest.raises(RecordError, check=kind("empty")):
         run.plot()
 
 
 @pytest.mark.parametrize(
     ("missing", "call"), [("pandas", "to_pandas"), ("altair", "plot"), ("vl_convert", "_repr_html_")]
 )
-def test_what_is_missing_is_named_with_the_command(run, missing, call, monkeypatch):
+def test_a_missing_library_is_named_with_the_command(run, missing, call, monkeypatch):
     monkeypatch.setitem(sys.modules, missing, None)
     for name in [name for name in sys.modules if name.startswith("iobench.report")]:
         monkeypatch.delitem(sys.modules, name)
-    said = f"needs {missing}: pip install 'iobench[notebook]'"
+    hint = "pip install 'iobench[notebook]'"
     if call == "_repr_html_":
-        assert said.replace("'", "&#x27;") in run._repr_html_()
+        assert missing in run._repr_html_()
+        assert html.escape(hint) in run._repr_html_()
         assert "<table>" in run._repr_html_()
     else:
-        with pytest.raises(MissingDependency) as raised:
+        with pytest.raises(MissingDependency, check=kind("missing-dependency", hint=hint)) as caught:
             getattr(run, call)()
-        assert said in str(raised.value)
+        assert missing in caught.value.problem
 
 
-def a_candidate(label, mib_per_s, roles, **more):
+def a_finalist(label, mib_per_s, roles, **more):
     bytes_per_s = mib_per_s * 2**20
     ratio = Comparison(Estimate(2.0, 1.9, 2.1), "faster") if roles != ["default"] else None
-    return Candidate(
+    return Finalist(
         **{
             "key": label,
             "label": label,
@@ -137,9 +143,9 @@ def a_candidate(label, mib_per_s, roles, **more):
             "tied": False,
             "limit": "page cache",
             "limit_bytes_per_s": 3 * bytes_per_s,
-            "waits": None,
+            "wait_share": None,
             "memory_bytes": None,
-            "stored_bytes": 2**30,
+            "disk_bytes": 2**30,
             "write_s": 1.0,
             **more,
         }
@@ -147,27 +153,36 @@ def a_candidate(label, mib_per_s, roles, **more):
 
 
 def test_a_recommendation_shows_the_choice_the_finalists_and_the_code():
-    best, default = a_candidate("npy · <b>", 200, ["fastest"]), a_candidate("npy · x", 100, ["default"])
-    raced = [Raced("npy", "npy · x", 2e8, 2**30, True), Raced("hdf5", "hdf5 · x", 1e8, 2**31, False)]
-    shown = ShownRecommendation(
-        "decided", best, [best, default], ["Use it."], code="print('<x>')", dataset="d", raced=raced
+    best, default = a_finalist("npy · <b>", 200, ["fastest"]), a_finalist("npy · x", 100, ["default"])
+    raced = [
+        RacedFormat("npy", "npy · x", 2e8, 2**30, True),
+        RacedFormat("hdf5", "hdf5 · x", 1e8, 2**31, False),
+    ]
+    shown = NotebookRecommendation(
+        "decided",
+        best,
+        [best, default],
+        [Finding("fastest", "Use it")],
+        code="print('<x>')",
+        dataset="d",
+        raced=raced,
     )
-    html = shown._repr_html_()
-    assert "npy · &lt;b&gt; ←" in html
-    assert "print(&#x27;&lt;x&gt;&#x27;)" in html
+    page = shown._repr_html_()
+    assert "npy · &lt;b&gt; ←" in page
+    assert "print(&#x27;&lt;x&gt;&#x27;)" in page
     frame = shown.to_pandas()
     assert list(frame["use"]) == [True, False]
-    assert list(frame["times the default"].fillna(0)) == [2.0, 0.0]
+    assert list(frame["relative to default"].fillna(0)) == [2.0, 0.0]
     assert len(shown.plot().to_dict()["vconcat"]) == 2
 
 
 def test_a_watched_loader_has_a_row_for_each_loop():
-    told = []
-    watched = ShownWatch([[1.0]] * 5, "cpu", told.append)
-    assert "No loop has gone over it yet" in watched._repr_html_()
+    reported = []
+    watched = NotebookWatch([[1.0]] * 5, "cpu", reported.append)
+    assert watched._repr_html_().count("<tr>") == 1
     for _ in range(2):
         assert len(list(watched)) == 5
-    assert watched.loops == told
-    assert watched.seen is told[-1]
+    assert watched.loops == reported
+    assert watched.stats is reported[-1]
     assert list(watched.to_pandas()["loop"]) == [1, 2]
     assert watched._repr_html_().count("<tr>") == 3
