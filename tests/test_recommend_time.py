@@ -1,10 +1,11 @@
-"""`iobench recommend` keeps to its time, and says what it had none for."""
+"""`iobench recommend` keeps to its time limit, and lists what there was no time for."""
 
 import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from kinds import kind
 
 import iobench
 from iobench.base.errors import (
@@ -20,9 +21,9 @@ from iobench.bench.run import run
 from iobench.bench.successive_halving import FinalRounds, SuccessiveHalving
 from iobench.dataset.sources import FirstSamples
 from iobench.recommendation import alternatives, measured_data, search
-from iobench.recommendation.measured_data import Data, OutOfTime, other_samples, sampled
+from iobench.recommendation.measured_data import MeasuredData, OutOfTime, from_source, other_samples
 from iobench.recommendation.requirements import Requirements
-from iobench.recommendation.unmeasured import left_out, nothing, too_late
+from iobench.recommendation.unmeasured import nothing_measured, out_of_time, skipped_finalists
 
 SIX = RunOptions(format=("npy", "hdf5"), loader=("native", "stream", "dataloader"), limits=False)
 
@@ -35,14 +36,14 @@ def manifest(tmp_path_factory):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The seconds of a race, which pass only when somebody adds some."""
+    """The seconds of a race, which pass only when a test adds some."""
     found = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(rounds, "time", SimpleNamespace(monotonic=lambda: found.now))
+    monkeypatch.setattr(run_loop, "time", SimpleNamespace(monotonic=lambda: found.now))
     return found
 
 
 def proving(monkeypatch, clock, seconds, error=None):
-    """Have each proof take so long, look at the clock then, and fail with that error; who began is listed."""
+    """Make each content check take so long and fail with that error; returns the keys of those that began."""
     began, prove = [], InProcess.prove
 
     def slowly(executor, case, warmup, tick):
@@ -75,8 +76,9 @@ def test_while_no_case_was_found_right_others_are_tried_until_the_time_of_rounds
     found = run(manifest, SIX, strategy=SuccessiveHalving(5.0, proofs_s=10.0, end_s=100.0))
     assert began == [case.key for case in found.cases[:4]]
     assert found.skipped == [case.key for case in found.cases[4:]]
-    with pytest.raises(LoaderFailed, match=r"it died; 4 of 6 cases were tried in --max-time 20, give") as it:
-        raise nothing(found, Requirements(max_time_s=20.0))
+    with pytest.raises(LoaderFailed, check=kind("no-case-measured")) as it:
+        raise nothing_measured(found, Requirements(max_time_s=20.0))
+    assert "4 of 6" in it.value.hint
     assert "\n" not in str(it.value)
 
 
@@ -95,8 +97,10 @@ def test_data_that_are_wrong_are_proved_wrong_once_for_all_loaders(manifest, mon
         found = run(replace(manifest, **change), SIX, strategy=SuccessiveHalving(600.0))
         assert len(began) == 2, "one for each format"
         assert set(found.failures) == {case.key for case in found.cases}
-        assert all("expected checksum" in reason for reason in found.failures.values())
-    assert len(list(alternatives.untried(found, 10.0))) == 2, "a line for each reason, not for each case"
+        assert {error.kind for error in found.failures.values()} == {"other-content"}
+    assert len(list(alternatives.skipped_cases(found, 10.0))) == 2, (
+        "a line for each reason, not for each case"
+    )
 
 
 def test_a_loader_that_is_wrong_over_sound_data_is_wrong_alone(manifest, monkeypatch, clock):
@@ -117,10 +121,10 @@ def test_fresh_rounds_have_the_fastest_and_the_default_before_all_others(manifes
     proving(monkeypatch, clock, 4.0)
     found = run(manifest, SIX, strategy=FinalRounds(12.0, rounds=1, end_s=30.0))
     assert [one.case["loader"] for one in found.records] == [case.loader.name for case in found.cases[:2]]
-    (said,) = left_out(found, "again", Requirements(max_time_s=30.0))
+    (said,) = skipped_finalists(found, "final rounds", Requirements(max_time_s=30.0))
     names = "; ".join(str(found.labels[case.key]) for case in found.cases[2:])
-    assert said.startswith(f"There was no time to measure {names} again, and nothing")
-    assert said.endswith("give a longer --max-time than 30.")
+    assert (said.kind, said.values["cases"], said.values["skipped"]) == ("finalists-skipped", names, 4)
+    assert "--max-time" in said.hint
 
 
 def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
@@ -135,30 +139,32 @@ def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
     found = run(manifest, SIX, strategy=SuccessiveHalving(1000.0, end_s=25.0))
     assert made == [1, 1, 1]
     assert len(found.skipped) == 3
-    with pytest.raises(LoaderFailed, match=r"--max-time 25 was over when 3 of 6 cases had been tried, and"):
-        raise too_late(found, Requirements(max_time_s=25.0))
+    with pytest.raises(LoaderFailed, check=kind("out-of-time")):
+        raise out_of_time(found, Requirements(max_time_s=25.0))
 
 
 def test_the_finalists_come_in_the_order_in_which_they_matter(manifest):
     cases = cases_of(manifest, SIX, ["cpu"])[:3]
     named = zip(cases, ([search.RUNNER_UP], [search.DEFAULT], [search.FASTEST]), strict=True)
-    alike, roles = search._alike(cases, {case.key: role for case, role in named})
+    alike, roles = search._same_isolation(cases, {case.key: role for case, role in named})
     assert [roles[case.key] for case in alike] == [[search.FASTEST], [search.DEFAULT], [search.RUNNER_UP]]
 
 
-def test_why_nothing_is_held_against_the_default_is_said(manifest):
+def test_a_missing_comparison_with_the_default_has_its_reason(manifest):
     made = run(manifest, replace(SIX, rounds="1"))
-    found = search.Found(Data(manifest, 1, False), made, made, {}, [])
-    assert list(alternatives.without_default(found)) == []
+    found = search.SearchResult(MeasuredData(manifest, 1, False), made, made, {}, [])
+    assert list(alternatives.missing_default(found)) == []
     default = next(case for case in made.cases if (case.variant, case.loader.name) == ("npy", "dataloader"))
     late = replace(made, records=[one for one in made.records if one.case != default.facets])
-    (said,) = alternatives.without_default(replace(found, final=late))
-    assert said.endswith("DataLoader, sample by sample, had no time: give a longer --max-time.")
-    (said,) = alternatives.without_default(replace(found, final=replace(late, failures={default.key: "it died"})))
-    assert said.endswith("sample by sample, failed (it died).")
+    (said,) = alternatives.missing_default(replace(found, final=late))
+    assert said.kind == "default-no-time"
+    (said,) = alternatives.missing_default(
+        replace(found, final=replace(late, failures={default.key: CaseDied("it died")}))
+    )
+    assert (said.kind, said.values["error"]) == ("default-failed", "case-died")
     without = replace(made, cases=[case for case in made.cases if case.loader.name != "dataloader"])
-    (said,) = alternatives.without_default(replace(found, race=without))
-    assert said.endswith("sample by sample, took no part.")
+    (said,) = alternatives.missing_default(replace(found, race=without))
+    assert said.kind == "default-excluded"
 
 
 def source_of(rows):
@@ -167,40 +173,40 @@ def source_of(rows):
     return found
 
 
-def test_what_is_written_and_where_is_said_before_and_the_usual_comes_first(tmp_path):
+def test_the_sample_is_announced_and_the_default_format_comes_first(tmp_path):
     said = []
     requirements = Requirements(batch_size=1, formats=("hdf5", "npy"))
-    made = sampled(source_of(40), [], requirements, tmp_path, said.append)
-    assert said[0].startswith("a sample of 2.50 KiB is written in 2 formats: up to ")
+    made = from_source(source_of(40), [], requirements, tmp_path, said.append)
+    assert "2.50 KiB" in said[0]
     assert said[0].endswith(f" in {tmp_path / 'mine-first-40'}")
     assert [one.rpartition(" ")[2] for one in said[1:]] == ["npy", "hdf5"]
     assert other_samples(made) == []
-    measured_data.half(made, ["npy"], time.monotonic() + 600)
+    measured_data.half_sample(made, ["npy"], time.monotonic() + 600)
     iobench.prepare(source_of(9), ["npy"], data_dir=tmp_path, name="mine-first-9")  # the user's own
     (tmp_path / "mine-first-nothing").mkdir()
     assert [one.name for one in other_samples(made)] == ["mine-first-20"]
 
 
-def test_a_format_that_takes_too_long_to_write_is_left_out_and_leaves_nothing(tmp_path, monkeypatch):
+def test_a_format_that_takes_too_long_to_write_is_skipped_and_leaves_nothing(tmp_path, monkeypatch):
     def written(first, variants, data_dir, left_s):
         return write(first, variants, data_dir, -1.0 if variants == ["hdf5"] else left_s)
 
     write = measured_data._written
     monkeypatch.setattr(measured_data, "_written", written)
     requirements = Requirements(batch_size=1, formats=("hdf5", "memmap", "npy"))
-    made = sampled(source_of(40), [], requirements, tmp_path, lambda text: None)
+    made = from_source(source_of(40), [], requirements, tmp_path, lambda text: None)
     assert set(made.manifest.artifacts) == {"npy", "memmap"}
-    (reason,) = [one for one in made.left_out if "hdf5" in one]
-    assert reason.startswith("hdf5: writing the sample takes longer than")
+    (reason,) = [one for one in made.skipped if one.values["format"] == "hdf5"]
+    assert reason.kind == "out-of-time"
     assert not list(made.manifest.root.glob("*hdf5*"))
     assert not list(made.manifest.root.glob(".tmp*"))
-    with pytest.raises(InvalidSettings, match=r"no time was left to write mine: hdf5: writing .*--max-time$"):
-        sampled(source_of(50), [], replace(requirements, formats=("hdf5",)), tmp_path, lambda text: None)
+    with pytest.raises(InvalidSettings, check=kind("out-of-time")):
+        from_source(source_of(50), [], replace(requirements, formats=("hdf5",)), tmp_path, lambda text: None)
 
 
 @pytest.mark.parametrize("variant", ["npy", "lance", "parquet"])
-def test_no_library_hides_that_there_is_no_time(tmp_path, variant):
-    with pytest.raises(OutOfTime, match=f"{variant}: writing the sample takes longer than"):
+def test_no_library_hides_the_end_of_the_time(tmp_path, variant):
+    with pytest.raises(OutOfTime, match=variant):
         measured_data._written(FirstSamples(source_of(40), 40), [variant], tmp_path, -1.0)
 
 
@@ -214,6 +220,6 @@ def test_what_takes_long_to_decode_is_decoded_once(tmp_path):
             return super().batches()
 
     requirements = Requirements(batch_size=1, formats=("hdf5", "memmap", "npy"))
-    made = sampled(Slow(40 * 16, (16,)), [], requirements, tmp_path, lambda text: None)
+    made = from_source(Slow(40 * 16, (16,)), [], requirements, tmp_path, lambda text: None)
     assert set(made.manifest.artifacts) == {"hdf5", "memmap", "npy"}
     assert Slow.count == 1
