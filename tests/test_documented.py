@@ -207,6 +207,14 @@ def test_special_characters_are_shown_as_they_are():
     assert table(["a"], [["`x|y`"]]).splitlines()[-1] == r"| `x\|y` |"
 
 
+def test_numpydoc_sections_are_lists():
+    from iobench_reference.page import paragraphs
+
+    assert paragraphs(
+        "Say it.\n\nParameters\n----------\na : int\n    One,\n    two.\n\nNotes\n-----\nMore."
+    ) == ("Say it.\n\n**Parameters**\n\n- `a` (int): One, two.\n\n**Notes**\n\nMore.")
+
+
 def test_the_reference_is_written_without_sphinx_and_holds_nothing_old(tmp_path):
     (tmp_path / "index.md").write_text("by hand")
     (tmp_path / "cli").mkdir()

@@ -9,10 +9,9 @@ import re
 import textwrap
 import tokenize
 
+from iobench_reference.page import ENTRY
+
 _SECTION = re.compile(r"(?:^|\n)Attributes\n-+\n(?P<entries>.*?)(?=\n\S[^\n]*\n-{3,}\n|\Z)", re.DOTALL)
-_ENTRY = re.compile(
-    r"^(?P<names>\S[^\n:]*?)(?: : [^\n]*)?\n(?P<text>(?:[ ]+[^\n]*(?:\n|\Z)|\n)+)", re.MULTILINE
-)
 
 
 def of_fields(cls: type) -> dict[str, str]:
@@ -33,7 +32,7 @@ def without_attributes(docstring: str) -> str:
 def attributes(docstring: str) -> dict[str, str]:
     """Return the entries of a numpydoc section Attributes by name."""
     section = _SECTION.search(docstring)
-    entries = _ENTRY.finditer(section["entries"]) if section else ()
+    entries = ENTRY.finditer(section["entries"]) if section else ()
     return {
         name.strip(): " ".join(entry["text"].split())
         for entry in entries

@@ -7,6 +7,11 @@ from collections.abc import Iterable, Sequence
 
 _CODE = re.compile(r"(`+)(.+?)\1")
 _TYPED = re.compile(r"(?<![\w`/-])(--[a-z][a-z0-9-]*)|'(iobench [^']+)'")
+# numpydoc: a section's title, and an entry of it
+_SECTION = re.compile(r"^([A-Z]\w+)\n-{3,}\n", re.MULTILINE)
+ENTRY = re.compile(
+    r"^(?P<names>\S[^\n:]*?)(?: : (?P<type>[^\n]*))?\n(?P<text>(?:[ ]+[^\n]*(?:\n|\Z)|\n)+)", re.MULTILINE
+)
 _SPECIAL = re.compile(r"([\\*_\[\]<>|~#$])")
 
 
@@ -27,9 +32,22 @@ def prose(text: str) -> str:
 
 
 def paragraphs(docstring: str | None) -> str:
-    """Return a docstring's paragraphs as prose; indented examples are kept as code."""
-    blocks = re.split(r"\n\s*\n", docstring.strip()) if docstring else []
-    return "\n\n".join(block if block.startswith("    ") else prose(block) for block in blocks)
+    """Return a docstring as Markdown: prose, indented examples as code, numpydoc's sections as lists."""
+    text, *sections = _SECTION.split(docstring.strip() if docstring else "")
+    blocks = [_block(block) for block in re.split(r"\n\s*\n", text) if block.strip()]
+    for title, body in zip(sections[::2], sections[1::2], strict=True):
+        listed = "\n".join(_item(entry) for entry in ENTRY.finditer(body))
+        blocks += [f"**{title}**", listed or paragraphs(body)]
+    return "\n\n".join(blocks)
+
+
+def _block(block: str) -> str:
+    return block if block.startswith("    ") else prose(block)
+
+
+def _item(entry: re.Match[str]) -> str:
+    kind = f" ({prose(entry['type'])})" if entry["type"] else ""
+    return f"- {code(entry['names'])}{kind}: {prose(entry['text'])}"
 
 
 def sentence(text: str) -> str:

@@ -105,13 +105,13 @@ def _overrides(cls: Any, method: str) -> bool:
 
 
 def _loader_facts(cls: Any) -> list[tuple[str, str]]:
-    advised = cls.advised.replace("{cores}", "N")
+    advised = cls.recommended_options.replace("{cores}", "N")
     return [
         ("Library", code(cls.library)),
         ("Install", _install(cls)),
         ("Reads", _read_by(cls)),
         ("Orders", ", ".join(map(code, cls.orders))),
-        ("Who decides the order of samples", "the loader" if cls.own_order else "iobench"),
+        ("Who decides the order of samples", "the loader" if cls.iterable_style else "iobench"),
         ("Process", "one of its own per case" if cls.isolated else "iobench's, unless another loader asks"),
         *([("Recommended options", code(f"{cls.name}:{advised}"))] if advised else []),
         *([("Epochs", "may repeat samples; the table counts them")] if cls.repeats else []),
@@ -131,7 +131,7 @@ def _default_format(name: str) -> Any:
 
 
 def _user_defined() -> str:
-    from iobench.loading.loaders import _target as module
+    from iobench.loading.loaders import _user_loader as module
 
     return section(
         "Your own: `train.py:make_loader`",
