@@ -71,7 +71,7 @@ def page(
         title = f"{advice[0].findings[0].sentence}." if advice else "Published claims, reproduced here"
         return Page(title, recommended=recommended)
     summary = summarise(records)
-    contexts, machines = _in_order(summary.contexts), machine_facts.described(records)
+    contexts, machines = in_order(summary.contexts), machine_facts.described(records)
     answer = sentences.overall(contexts)
     return Page(
         answer=f"{answer.sentence}.",
@@ -90,7 +90,7 @@ def page(
     )
 
 
-def _in_order(contexts: Sequence[Context]) -> list[Context]:
+def in_order(contexts: Sequence[Context]) -> list[Context]:
     """Sort contexts by number of cases, then by title with numbers as numbers."""
 
     def place(context: Context) -> tuple[int, list[str | int]]:
