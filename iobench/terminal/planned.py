@@ -20,12 +20,12 @@ def parts(plan: CapacityPlan) -> Iterator[RenderableType]:
     cluster = plan.cluster
     on = f"{counted(cluster.ranks, 'rank')} on {counted(cluster.nodes, 'node')}"
     demand = _ends(plan.demand_bytes_per_s, lambda value: three_digits(value / MIB))
-    yield f"{on}, on paper: {plan.case}, each rank asks for {demand} MiB/s"
+    yield f"{on}, estimated from {plan.case}: each rank demands {demand} MiB/s"
     yield ""
     yield _table(plan)
     yield ""
     yield plan.sentence
-    yield "It assumes that"
+    yield "Assumptions:"
     yield from (f"- {one}" for one in plan.assumptions)
 
 
