@@ -25,7 +25,7 @@ from iobench.dataset.manifest_body import ExternalData, storable
 from iobench.dataset.prepare import sweep_and_load
 from iobench.dataset.sandbox import Description, UntrustedData
 from iobench.dataset.sources import Source, convertible, default_name
-from iobench.dataset.sources._regular_files import CLOSE_WRITERS
+from iobench.dataset.sources._regular_files import CLOSE_WRITERS, refused_by_system
 from iobench.dataset.staging import locked, os_errors
 from iobench.dataset.verify import Progress, no_progress
 from iobench.formats import Batch, Field, Schema
@@ -100,7 +100,7 @@ def add(
     if fields and schema.fields != tuple(fields):
         raise SourceError(
             "the data have other fields than --field",
-            kind="other-fields",
+            kind="fields-differ",
             path=path,
             expected=_text(fields),
             found=_text(schema.fields),
@@ -142,7 +142,7 @@ def _resolved(path: Path) -> Path:
     try:
         resolved = Path(os.path.realpath(path, strict=True))
     except OSError as error:
-        raise SourceError(error.strerror or str(error), path=path) from error
+        raise refused_by_system(error, path) from error
     if printable(str(resolved)) != str(resolved):
         raise SourceError(
             "the name contains control characters or bytes that are not UTF-8",

@@ -17,7 +17,7 @@ from pathlib import Path
 from iobench.base.errors import SourceError
 from iobench.base.units import bytes_text, counted
 from iobench.dataset.manifest_body import TreeStamp
-from iobench.dataset.sources._regular_files import check_regular
+from iobench.dataset.sources._regular_files import check_regular, refused_by_system
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FileTree:
     def of(cls, path: Path) -> FileTree:
         """List and stamp the files now at `path`.
 
-        Raises SourceError if nothing is there (`source`), for anything but regular files and folders
+        Raises SourceError if nothing is there (`missing-file`), for anything but regular files and folders
         (`not-a-file`), and for a link out of the folder (`link-outside`): nothing outside it is read.
         """
         above = len(os.fsencode(path))  # bytes in front of each relative name
@@ -73,7 +73,7 @@ def _walk(path: Path) -> Iterator[tuple[str, os.stat_result]]:
             check_regular(path, status)
             yield os.fspath(path), status
     except OSError as error:
-        raise SourceError(error.strerror or str(error), path=error.filename or path) from error
+        raise refused_by_system(error, path) from error
 
 
 def _below(folder: str, inside: str) -> Iterator[tuple[str, os.stat_result]]:

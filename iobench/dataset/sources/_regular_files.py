@@ -72,7 +72,13 @@ def source_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise SourceError(error.strerror or reason(error), path=error.filename or path) from error
+        raise refused_by_system(error, path) from error
+
+
+def refused_by_system(error: OSError, path: str | os.PathLike[str]) -> SourceError:
+    """Return the SourceError for an OSError about its file, by default `path`."""
+    kind = "missing-file" if isinstance(error, FileNotFoundError) else None
+    return SourceError(error.strerror or reason(error), kind=kind, path=error.filename or path)
 
 
 def contains_images(folder: Path) -> bool:
