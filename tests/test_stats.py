@@ -34,8 +34,8 @@ def test_equal_values_give_an_interval_of_no_width():
 
 def test_an_interval_lies_within_the_values_and_holds_the_median():
     values = noisy(np.random.default_rng(1), 100)
-    found = stats.estimate(values)
-    assert min(values) <= found.low <= found.median <= found.high <= max(values)
+    result = stats.estimate(values)
+    assert min(values) <= result.low <= result.median <= result.high <= max(values)
 
 
 def test_three_rounds_are_as_wide_as_their_values():
@@ -44,9 +44,9 @@ def test_three_rounds_are_as_wide_as_their_values():
 
 def test_the_interval_of_many_normal_values_is_the_known_one():
     values = np.random.default_rng(2).normal(100, 10, 2_000)
-    found = stats.estimate(values.tolist())
+    result = stats.estimate(values.tolist())
     expected = 1.96 * 1.2533 * 10 / np.sqrt(2_000)  # the standard error of a normal sample's median
-    assert (found.high - found.low) / 2 == pytest.approx(expected, rel=0.25)
+    assert (result.high - result.low) / 2 == pytest.approx(expected, rel=0.25)
 
 
 def test_an_interval_is_reproducible():
@@ -75,8 +75,8 @@ def test_the_verdict_is_no_stronger_than_the_intervals(rates, outcome):
 
 
 def test_the_verdict_compares_the_two_fastest():
-    found = verdict({"slow": [1, 1, 1], "fast": [4, 4, 4], "middle": [2, 2, 2]})
-    assert (found.fastest, found.runner_up, found.ratio) == ("fast", "middle", Estimate(2, 2, 2))
+    result = verdict({"slow": [1, 1, 1], "fast": [4, 4, 4], "middle": [2, 2, 2]})
+    assert (result.fastest, result.runner_up, result.ratio) == ("fast", "middle", Estimate(2, 2, 2))
 
 
 def test_a_case_against_itself_is_called_faster_at_most_one_time_in_twenty(monkeypatch):
@@ -138,8 +138,8 @@ def test_few_rounds_or_many_comparisons_are_compared_by_medians():
 
 def test_the_interval_of_paired_ratios_is_the_exact_one():
     ratios = [1.0 + number / 100 for number in range(12)]
-    found = stats.compare_paired(dict(enumerate(ratios)), dict.fromkeys(range(12), 1.0)).ratio
-    assert (found.low, found.high) == (ratios[2], ratios[9])  # 3rd and 10th of 12: 96.1 %
+    result = stats.compare_paired(dict(enumerate(ratios)), dict.fromkeys(range(12), 1.0)).ratio
+    assert (result.low, result.high) == (ratios[2], ratios[9])  # 3rd and 10th of 12: 96.1 %
 
 
 def test_the_whole_interval_of_few_rounds_has_to_exceed_the_minimum_difference():
@@ -150,18 +150,18 @@ def test_the_whole_interval_of_few_rounds_has_to_exceed_the_minimum_difference()
 def test_many_cases_are_many_comparisons():
     rng = np.random.default_rng(8)
     rates = {f"case {number}": noisy(rng, 100 - number, 6) for number in range(8)}
-    found = verdict(rates)
-    assert found.correction == stats.correction(7)
-    assert "7" in found.correction
-    assert set(found.against) == set(rates) - {found.fastest}
-    alone = stats.compare_rates(rates[found.fastest], rates[found.runner_up]).ratio
-    assert found.ratio.low <= alone.low <= alone.high <= found.ratio.high
+    result = verdict(rates)
+    assert result.correction == stats.correction(7)
+    assert "7" in result.correction
+    assert set(result.against) == set(rates) - {result.fastest}
+    alone = stats.compare_rates(rates[result.fastest], rates[result.runner_up]).ratio
+    assert result.ratio.low <= alone.low <= alone.high <= result.ratio.high
 
 
 def test_rivals_have_no_significant_difference_from_the_fastest():
-    found = verdict({"a": [100.0] * 5, "b": [99.0] * 5, "c": [98.0] * 5, "slow": [50.0] * 5})
-    assert (found.outcome, found.fastest, found.rivals) == ("equivalent", "a", ["b", "c"])
-    assert found.against["slow"].outcome == "faster"
+    result = verdict({"a": [100.0] * 5, "b": [99.0] * 5, "c": [98.0] * 5, "slow": [50.0] * 5})
+    assert (result.outcome, result.fastest, result.rivals) == ("equivalent", "a", ["b", "c"])
+    assert result.against["slow"].outcome == "faster"
 
 
 def test_a_trend_is_the_rise_and_its_p_value():

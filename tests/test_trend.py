@@ -1,4 +1,4 @@
-"""Trends over several runs: steps are found; scatter and changes of the machine are none."""
+"""Trends over several runs: steps are detected; scatter and changes of the machine are none."""
 
 import dataclasses
 import html
@@ -43,12 +43,12 @@ def course(factors, limits=None, **chosen):
 
 
 def test_a_step_is_found_and_described_in_one_line():
-    found = course([1] * 6 + [0.8] * 6)
-    assert (found.step.before, found.step.after) == ("n5", "n6")
-    assert (found.outcome, found.step.case_specific) == ("slower", True)
-    assert found.step.limit_ratio == pytest.approx(1.0)
-    assert found.step.ratio == pytest.approx(0.8, rel=0.03)
-    assert "\n" not in found.sentence
+    result = course([1] * 6 + [0.8] * 6)
+    assert (result.step.before, result.step.after) == ("n5", "n6")
+    assert (result.outcome, result.step.case_specific) == ("slower", True)
+    assert result.step.limit_ratio == pytest.approx(1.0)
+    assert result.step.ratio == pytest.approx(0.8, rel=0.03)
+    assert "\n" not in result.sentence
     faster = course([1] * 5 + [1.3] * 5)
     assert (faster.outcome, faster.case) == ("faster", "npy · native")
     assert faster.step.ratio == pytest.approx(1.3, rel=0.03)
@@ -57,16 +57,16 @@ def test_a_step_is_found_and_described_in_one_line():
 def test_runs_that_only_scatter_have_no_step():
     generator, false = random.Random(5), 0
     for _ in range(40):
-        found = course([generator.gauss(1, 0.1) for _ in range(12)])
-        false += found.step is not None
+        result = course([generator.gauss(1, 0.1) for _ in range(12)])
+        false += result.step is not None
     assert false <= 5
     assert course([1] * 12).outcome == "no-step"
 
 
 def test_a_step_of_the_machine_is_not_attributed_to_the_case():
-    found = course([1] * 6 + [0.5] * 6, [10_000] * 6 + [5000] * 6)
-    assert (found.outcome, found.step.case_specific) == ("machine-changed", False)
-    assert found.step.limit_ratio == pytest.approx(0.5)
+    result = course([1] * 6 + [0.5] * 6, [10_000] * 6 + [5000] * 6)
+    assert (result.outcome, result.step.case_specific) == ("machine-changed", False)
+    assert result.step.limit_ratio == pytest.approx(0.5)
 
 
 def test_too_few_runs_have_no_step():
@@ -78,26 +78,26 @@ def test_too_few_runs_have_no_step():
 
 def test_the_rounds_of_a_race_are_no_run():
     runs = {f"n{n}": a_run(n) for n in range(8)} | {f"race{n}": a_run(n, 0.3)[:2] for n in range(8, 14)}
-    (found,) = trends(runs)
-    assert [point.run for point in found.points] == [f"n{n}" for n in range(8)]
+    (result,) = trends(runs)
+    assert [point.run for point in result.points] == [f"n{n}" for n in range(8)]
     (short,) = trends({f"race{n}": a_run(n)[:1] for n in range(4)})
     assert len(short.points) == 4
 
 
 def test_runs_under_background_load_are_shown_and_excluded_from_steps():
     runs = {f"n{n}": a_run(n, 1 if n < 8 else 0.5, busy=n >= 8) for n in range(14)}
-    (found,) = trends(runs)
-    assert len(found.points) == 14
-    assert found.step is None
-    assert found.busy_runs == 6
+    (result,) = trends(runs)
+    assert len(result.points) == 14
+    assert result.step is None
+    assert result.busy_runs == 6
 
 
 def test_each_case_has_its_own_trend_and_those_with_a_step_come_first():
     steps = {f"n{n}": a_run(n) + a_run(n, 1 if n < 6 else 0.7, variant="hdf5") for n in range(12)}
-    found = trends(steps)
-    assert [one.step is not None for one in found] == [True, False]
-    assert found[0].case == "hdf5 · native"
-    assert found[0].sparkline == "██████▆▆▆▆▆▆"
+    result = trends(steps)
+    assert [one.step is not None for one in result] == [True, False]
+    assert result[0].case == "hdf5 · native"
+    assert result[0].sparkline == "██████▆▆▆▆▆▆"
 
 
 @pytest.fixture

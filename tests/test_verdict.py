@@ -30,8 +30,8 @@ def findings_of(records):
 
 def effects_of(records):
     """Return the effect of the format under each loader with several formats."""
-    found = [one for one in findings_of(records) if one.kind == "format-effect"]
-    return {one.values["loader"]: one for one in found}
+    result = [one for one in findings_of(records) if one.kind == "format-effect"]
+    return {one.values["loader"]: one for one in result}
 
 
 def grid(speeds, **common):

@@ -44,7 +44,7 @@ class MachineChange:
 
     @property
     def limit_changed(self) -> bool:
-        """Whether the limit changed significantly and by at least the minimum difference."""
+        """True if the limit changed significantly and by at least the minimum difference."""
         if self.limit_ratio is None:
             return False
         low, high = bounds(self.limit_ratio)
@@ -61,7 +61,7 @@ class MachineChange:
 
     @property
     def load_differs(self) -> bool:
-        """Whether other processes used clearly more CPU time in one of the runs."""
+        """True if other processes used clearly more CPU time in one of the runs."""
         base, new = self.background_cpu
         return base is not None and new is not None and abs(new - base) > thresholds.BACKGROUND_CPU
 

@@ -45,7 +45,7 @@ class LoaderCases:
 
     @property
     def step_bound(self) -> bool:
-        """Whether the training step takes so much of the time that the format does not matter."""
+        """True if the training step takes so much of the time that the format does not matter."""
         share = step_share(self.cases)
         enough = share is not None and share >= 1 - MAX_HIDDEN_WAIT
         return len(self.cases) > 1 and enough and not self._slower

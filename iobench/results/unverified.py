@@ -10,7 +10,7 @@ from iobench.results.run_warning import RunWarning
 
 
 def unverified_content(records: Sequence[Record]) -> list[RunWarning]:
-    """The content of a user-defined loader's batches could not be verified against the dataset."""
+    """Warn if the content of a user-defined loader's batches could not be verified."""
     groups, labels = cases.by_case(records), cases.labels_of(records)
     reasons = {
         key: next((r.unverified_reason for r in rounds if r.unverified_reason), None)

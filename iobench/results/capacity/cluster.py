@@ -51,7 +51,7 @@ class Cluster:
 
     @property
     def shared(self) -> bool:
-        """Whether the data come over the network."""
+        """True if the data come over the network."""
         return self.network_bytes_per_s is not None or self.storage_bytes_per_s is not None
 
     @property

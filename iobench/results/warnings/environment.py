@@ -19,7 +19,7 @@ MAX_CPU_SPEED_SPREAD = 0.1  # interquartile range of the CPU speed over its medi
 
 
 def _steal(groups: Cases) -> RunWarning | None:
-    """The hypervisor gave CPU time of this machine to others."""
+    """Warn if the hypervisor gave CPU time of this machine to others."""
     shares = {
         key: statistics.median(
             (r.processor.steal_s or 0) / r.timing.epochs_s / (r.machine.cores or 1) for r in rounds
@@ -39,7 +39,7 @@ def _steal(groups: Cases) -> RunWarning | None:
 
 
 def _background_disk(groups: Cases) -> RunWarning | None:
-    """Other processes read from the same disk during the rounds."""
+    """Warn if other processes read from the same disk during the rounds."""
     frequencies = {
         key: background_signs.frequency_above(list(map(_foreign_reads, rounds)), MAX_FOREIGN_READS)
         for key, rounds in groups.items()
@@ -72,7 +72,7 @@ def _sign(sign: BackgroundSign) -> Check:
 
 
 def _shared_limit(groups: Cases) -> RunWarning | None:
-    """Several hosts share a resource: together they get less than the sum of each alone."""
+    """Warn if several hosts share a resource: together they get less than the sum of each alone."""
     shares = {
         (limit.name, limit.bytes_per_s / limit.alone_bytes_per_s)
         for rounds in groups.values()
@@ -91,7 +91,7 @@ def _shared_limit(groups: Cases) -> RunWarning | None:
 
 
 def _unstable_limits(groups: Cases) -> RunWarning | None:
-    """A limit of the machine itself varied by more than 30 % during a run."""
+    """Warn if a limit of the machine itself varied by more than 30 % during a run."""
     by_run: dict[str, list[Record]] = {}
     for record in (record for rounds in groups.values() for record in rounds):
         by_run.setdefault(record.run, []).append(record)
@@ -113,7 +113,7 @@ def _unstable_limits(groups: Cases) -> RunWarning | None:
 
 
 def _unstable_cpu_speed(groups: Cases) -> RunWarning | None:
-    """The CPU speed varied between rounds, by heat or by other virtual machines."""
+    """Warn if the CPU speed varied between rounds, by heat or by other virtual machines."""
     all_speeds = (record.processor.cpu_speed_per_s for rounds in groups.values() for record in rounds)
     speeds = [speed for speed in all_speeds if speed]
     if len(speeds) < stats.ENOUGH_ROUNDS or _quartile_spread(speeds) < MAX_CPU_SPEED_SPREAD:
@@ -129,7 +129,7 @@ def _unstable_cpu_speed(groups: Cases) -> RunWarning | None:
 
 
 def _throttled_device(groups: Cases) -> RunWarning | None:
-    """The device ran below its clocks under load."""
+    """Warn if the device ran below its clocks under load."""
     reasons = {
         key: {str(why) for r in rounds for s in r.snapshots or () for why in s.get("gpu_throttled") or ()}
         for key, rounds in groups.items()
@@ -148,7 +148,7 @@ def _throttled_device(groups: Cases) -> RunWarning | None:
 
 
 def _mixed_versions(groups: Cases) -> RunWarning | None:
-    """Rounds of one case were measured with different software versions."""
+    """Warn if rounds of one case were measured with different software versions."""
     mixed, names = [], set()
     for key, rounds in groups.items():
         software = [

@@ -11,7 +11,7 @@ MAX_PROFILING_SHARE = 0.01  # of an epoch
 
 
 def _above_limit(groups: Cases) -> RunWarning | None:
-    """A case was faster than its measured limit, so that the limit was measured too low."""
+    """Warn if a case was faster than its measured limit, so that the limit was measured too low."""
     ratios = {
         key: statistics.median(r.bytes_per_s for r in rounds) / max(limits)
         for key, rounds in groups.items()
@@ -30,7 +30,7 @@ def _above_limit(groups: Cases) -> RunWarning | None:
 
 
 def _profiling_cost(groups: Cases) -> RunWarning | None:
-    """`--profile` itself took more than 1 % of an epoch."""
+    """Warn if `--profile` itself took more than 1 % of an epoch."""
     costs = {
         key: statistics.median((r.timing.profiling_s or 0) / r.timing.epochs_s for r in rounds)
         for key, rounds in groups.items()
@@ -48,7 +48,7 @@ def _profiling_cost(groups: Cases) -> RunWarning | None:
 
 
 def _sample_coverage(groups: Cases) -> RunWarning | None:
-    """A loader dropped or repeated samples in an epoch, counted by the content check."""
+    """Warn if a loader dropped or repeated samples in an epoch, counted by the content check."""
     checks = {key: rounds[0].content_check for key, rounds in groups.items()}
     lossy = {key: check for key, check in checks.items() if check and (check.dropped or check.repeated)}
     if not lossy:
@@ -65,7 +65,7 @@ def _sample_coverage(groups: Cases) -> RunWarning | None:
 
 
 def _loader_order(groups: Cases) -> RunWarning | None:
-    """A loader with its own order did not follow the stored order, or shuffled only a little."""
+    """Warn if a loader's own order is not the stored one, or shuffles only a little."""
     checks = {key: rounds[0].content_check for key, rounds in groups.items()}
     unordered = [key for key, check in checks.items() if check and check.in_order is False]
     qualities = {
@@ -87,7 +87,7 @@ def _loader_order(groups: Cases) -> RunWarning | None:
 
 
 def _gds_inactive(groups: Cases) -> RunWarning | None:
-    """KvikIO read through the host, because GPUDirect Storage was not active."""
+    """Warn if KvikIO read through the host, because GPUDirect Storage was not active."""
     modes = {key: (rounds[0].case.get("options") or {}).get("mode") for key, rounds in groups.items()}
     inactive = [
         key for key, rounds in groups.items() if rounds[0].case["loader"] == "gds" and modes[key] == "posix"

@@ -13,7 +13,7 @@ from iobench.results.warnings._check import Cases, Check, RunWarning, warm_cases
 
 
 def _lower_cache(groups: Cases) -> RunWarning | None:
-    """A cache below this kernel, such as a hypervisor's, served reads of cold rounds."""
+    """Warn if a cache below this kernel, such as a hypervisor's, served reads of cold rounds."""
     probes = [
         r.cache.lower_cache_p50_s for rounds in groups.values() for r in rounds if r.cache.lower_cache_p50_s
     ]
@@ -29,7 +29,7 @@ def _lower_cache(groups: Cases) -> RunWarning | None:
 
 
 def _slow_memory(groups: Cases) -> RunWarning | None:
-    """Before cold rounds the hypervisor had to provide memory again, which takes time."""
+    """Warn if the hypervisor had to provide memory again before cold rounds, which takes time."""
     rates = [r.cache.prefault_bytes_per_s or BACKED_BYTES_PER_S for rounds in groups.values() for r in rounds]
     slow = sum(rate < BACKED_BYTES_PER_S for rate in rates)
     if not slow:
@@ -44,7 +44,7 @@ def _slow_memory(groups: Cases) -> RunWarning | None:
 
 
 def _not_warm(groups: Cases) -> RunWarning | None:
-    """Less than 99 % of the files' pages were in memory before a round of a warm case."""
+    """Warn if less than 99 % of the files' pages were in memory before a round of a warm case."""
     residency = {key: _least_residency(rounds) for key, rounds in warm_cases(groups).items()}
     low = {key: value for key, value in residency.items() if value is not None and value < WARM_LIMIT}
     if not low:
@@ -59,7 +59,7 @@ def _not_warm(groups: Cases) -> RunWarning | None:
 
 
 def _unknown_residency(groups: Cases) -> RunWarning | None:
-    """The residency of a warm case's files cannot be read by this user."""
+    """Warn if the residency of a warm case's files cannot be read by this user."""
     unknown = [
         key
         for key, rounds in warm_cases(groups).items()
@@ -72,7 +72,7 @@ def _unknown_residency(groups: Cases) -> RunWarning | None:
 
 
 def _mixed_eviction(groups: Cases) -> RunWarning | None:
-    """Some hosts emptied the whole page cache, others evicted only the dataset's files."""
+    """Warn if some hosts emptied the whole page cache, others evicted only the dataset's files."""
     methods = {
         key: record.cache.method
         for key, rounds in groups.items()
@@ -93,7 +93,7 @@ def _mixed_eviction(groups: Cases) -> RunWarning | None:
 
 
 def _page_reclaim(groups: Cases) -> RunWarning | None:
-    """A warm case read from disk, because the kernel reclaimed pages during the run."""
+    """Warn if a warm case read from disk, because the kernel reclaimed pages during the run."""
     allowed = 1 - WARM_LIMIT
     read = {
         key: statistics.median(r.disk.read_bytes or 0 for r in rounds)
@@ -113,7 +113,7 @@ def _page_reclaim(groups: Cases) -> RunWarning | None:
 
 
 def _read_on_open(groups: Cases) -> RunWarning | None:
-    """Opening read the data of a cold case before the clock started."""
+    """Warn if opening read the data of a cold case before the clock started."""
     shares = {
         key: statistics.median(
             (r.disk.opening_bytes or 0) * r.timing.epochs / r.timing.logical_bytes for r in rounds

@@ -19,7 +19,7 @@ MIN_OFFSET = 0.10  # of a first round from the rest, and at least three times th
 
 
 def _few_rounds(groups: Cases) -> RunWarning | None:
-    """Fewer than five rounds: intervals do not have their nominal coverage."""
+    """Warn if there are fewer than five rounds: intervals lack their nominal coverage."""
     fewest = min(map(len, groups.values()))
     if fewest >= stats.ENOUGH_ROUNDS:
         return None
@@ -32,7 +32,7 @@ def _few_rounds(groups: Cases) -> RunWarning | None:
 
 
 def _short_rounds(groups: Cases) -> RunWarning | None:
-    """Rounds of a warm case last less than 0.2 s; a cold round is one epoch, however short."""
+    """Warn if rounds of a warm case last less than 0.2 s; a cold round is one epoch, however short."""
     groups = warm_cases(groups)
     times = {key: statistics.median(r.timing.epochs_s for r in rounds) for key, rounds in groups.items()}
     short = [key for key, time in times.items() if time < thresholds.ROUND_S]
@@ -50,7 +50,7 @@ def _short_rounds(groups: Cases) -> RunWarning | None:
 
 
 def _spread(groups: Cases) -> RunWarning | None:
-    """Rounds of a case differ by more than 10 % (robust standard deviation)."""
+    """Warn if rounds of a case differ by more than 10 % (robust standard deviation)."""
     spreads = {key: stats.spread(_rates(rounds)) for key, rounds in groups.items() if len(rounds) > 2}
     wide = [key for key, spread in spreads.items() if spread > MAX_SPREAD]
     if not wide:
@@ -80,7 +80,7 @@ def _by_context(check: Check) -> Check:
 
 @_by_context
 def _drift(groups: Cases) -> RunWarning | None:
-    """Rounds got steadily faster or slower; cold rounds that slow down suggest a throttling disk.
+    """Warn if rounds got steadily faster or slower; slowing cold rounds suggest a throttling disk.
 
     All cases are taken together, because a change of the machine affects all. The first round is excluded.
     """
@@ -109,7 +109,7 @@ def _drift(groups: Cases) -> RunWarning | None:
 
 @_by_context
 def _first_round(groups: Cases) -> RunWarning | None:
-    """The first round differs from the rest, because something was not set up yet."""
+    """Warn if the first round differs from the rest, because something was not set up yet."""
     first, *rest = _cycles(groups) or [1.0]
     if len(rest) < stats.ENOUGH_ROUNDS - 1:
         return None
