@@ -1,6 +1,8 @@
-"""iobench prepare, verify and formats as a user calls them: results on stdout, one line on trouble."""
+"""iobench prepare, verify and formats on the command line: results on stdout, one line per error."""
 
+import errno
 import json
+import os
 import re
 import subprocess
 
@@ -8,38 +10,39 @@ import h5py
 import numpy as np
 import pytest
 from conftest import call, command, complaint, damage, tree
+from kinds import complaint_kind
 from PIL import Image
 
 from iobench.formats import DTYPES
 
 PROGRESS = re.compile(
-    r"(writing|verifying) \S+|decoding|the dataset is in .*; next: iobench run --data-dir .+ --name \S+"
+    r"(writing|verifying) \S+|decoding|dataset written to .*; next: iobench run --data-dir .+ --name \S+"
 )
 
 
 @pytest.fixture
 def prepare(inside):
-    """What prepare of these arguments says, into a folder; see `ready` for it as a process."""
+    """Run prepare with these arguments in this process; see `ready` for a process of its own."""
     return lambda folder, *arguments: inside("prepare", "--data-dir", folder / "data", *arguments)
 
 
 @pytest.fixture
 def refused(prepare):
-    """Gives the one line with which prepare refuses, after it left nothing that opens."""
+    """Return kind and line with which prepare refuses, after checking that it left no dataset."""
 
     def refused(folder, code, *arguments):
         done = prepare(folder, *arguments)
-        line = complaint(done, code)
+        kind, line = complaint_kind(done, code), complaint(done, code)
         assert done.stdout == ""
         assert all(PROGRESS.fullmatch(other) for other in done.stderr.splitlines()[:-1]), done.stderr
         assert not any(name.endswith("manifest.json") for name in tree(folder))
-        return line
+        return kind, line
 
     return refused
 
 
 def rows(done):
-    """The table that prepare printed: variant and what it says of it."""
+    """Return the table that prepare printed."""
     assert done.returncode == 0, done.stderr
     assert all(PROGRESS.fullmatch(line) for line in done.stderr.splitlines()), done.stderr
     return done.stdout
@@ -57,7 +60,7 @@ class TestHappyPaths:
     def test_a_first_prepare_prints_its_table(self, ready):
         _, done = ready
         text = rows(done)
-        assert "dataset float32-10x10-20000: 2,000,000 elements, 20,000 samples" in text
+        assert "float32-10x10-20000: 2,000,000 elements, 20,000 samples" in text.splitlines()[0]
         for words in ("npy", "hdf5", "lmdb", "memmap", "stored", "ratio", "MiB/s", "verified", "yes"):
             assert words in text
         assert re.search("next: iobench run --data-dir .+ --name float32-10x10-20000", done.stderr)
@@ -66,21 +69,22 @@ class TestHappyPaths:
         folder, _ = ready
         before = tree(folder)
         again = prepare(folder, "--size", "2e6", "--sample-shape", "10,10", "--seed", "3")
-        assert rows(again).count("yes, was there") == 4
+        assert rows(again).count(" yes, existing") == 4
         assert tree(folder) == before
 
-    def test_verify_names_what_is_intact(self, ready):
+    def test_verify_names_intact_variants(self, ready):
         folder, _ = ready
         one = ("--name", "float32-10x10-20000", "--format", "npy")
-        done = call("verify", "--data-dir", folder / "data", *one)  # whose exit code tells
+        done = call("verify", "--data-dir", folder / "data", *one)  # the exit code is part of the result
         assert (done.returncode, done.stdout) == (0, "npy: intact\n")
 
-    def test_verify_names_what_is_not(self, tmp_path, prepare, inside):
+    def test_verify_names_damaged_variants(self, tmp_path, prepare, inside):
         rows(prepare(tmp_path, "--size", "1MiB", "--name", "d", "--format", "npy", "--format", "lmdb"))
         (file,) = (tmp_path / "data" / "d").glob("npy-*/x.npy")
         damage(file)
         done = inside("verify", "--data-dir", tmp_path / "data")
         assert done.stdout == "lmdb: intact\n"
+        assert complaint_kind(done, 1) == "other-content"
         assert str(file.parent) in complaint(done, 1)
 
     @pytest.mark.parametrize(("size", "elements"), [("1e4", 9984), ("20_000", 19968), ("1MiB", 262144)])
@@ -100,7 +104,7 @@ class TestHappyPaths:
             "compressibility": 0.9,
         }
 
-    def test_a_file_and_a_folder_of_images_go_in(self, tmp_path, prepare):
+    def test_a_file_and_a_folder_of_images_are_prepared(self, tmp_path, prepare):
         with h5py.File(tmp_path / "my data.h5", "w") as file:
             file["images"], file["labels"] = np.zeros((9, 4, 4), np.uint8), np.arange(9)
         assert "dataset my_data" in rows(
@@ -129,51 +133,58 @@ class TestHappyPaths:
 
 class TestUsage:
     @pytest.mark.parametrize("size", ["0", "-1", "1.5", "many", "", "0GiB", "1e99", "nan", "9e999999KiB"])
-    def test_a_size_that_is_none(self, tmp_path, size, refused):
-        assert repr(size) in refused(tmp_path, 2, f"--size={size}")
+    def test_an_invalid_size(self, tmp_path, size, refused):
+        kind, line = refused(tmp_path, 2, f"--size={size}")
+        assert kind == ("out-of-range" if size in ("1e99", "9e999999KiB") else "invalid-size")
+        assert f"--size {size!r}" in line
 
     @pytest.mark.parametrize(
-        ("arguments", "words"),
+        ("arguments", "kind", "word"),
         [
-            (["--size", "127"], "less than one sample of 128"),
-            (["--dtype", "complex256"], ", ".join(DTYPES)),
-            (["--dtype", "object"], "object"),
-            (["--sample-shape", "0"], "not a shape"),
-            (["--sample-shape", "3xy"], "not a shape"),
-            (["--compressibility", "1.5"], "between 0 and 1"),
-            (["--compressibility", "half"], "compressibility"),
-            (["--compressibility", "nan"], "between 0 and 1"),
-            (["--compressibility", "1e400"], "between 0 and 1"),
-            (["--sample-shape", "x".join("1" * 65)], "65 axes"),
-            (["--sample-shape", "1" + "0" * 30], "more elements than any disk holds"),
-            (["--size", "1e11", "--sample-shape", "40000x40000"], "at most 128 MiB"),
-            (["--seed", "9223372036854775808"], "not below 2^63"),
-            (["--seed", "-1"], "negative"),
-            (["--seed", "x"], "seed"),
-            (["--format", "csv"], "known: arrow, "),
-            (["--format", "hdf5:zip=1"], "has no option 'zip'"),
-            (["--format", "hdf5:compression=zip"], "none, lzf, gzip"),
-            (["--format", "hdf5:chunk_bytes=-1"], "invalid-value"),
-            (["--format", "hdf5:compression"], "OPTION=VALUE"),
-            (["--name", "../x"], "dataset name"),
-            (["--name", ""], "dataset name"),
-            (["--frmat", "npy"], "--frmat"),
-            (["more"], "more"),
+            (["--size", "127"], "out-of-range", "128"),
+            (["--dtype", "complex256"], "unknown-dtype", ", ".join(DTYPES)),
+            (["--dtype", "object"], "unknown-dtype", "'object'"),
+            (["--sample-shape", "0"], "invalid-shape", "--sample-shape"),
+            (["--sample-shape", "3xy"], "invalid-shape", "'3xy'"),
+            (["--compressibility", "1.5"], "out-of-range", "compressibility"),
+            (["--compressibility", "half"], "usage", "compressibility"),
+            (["--compressibility", "nan"], "out-of-range", "compressibility"),
+            (["--compressibility", "1e400"], "out-of-range", "compressibility"),
+            (["--sample-shape", "x".join("1" * 65)], "too-many-axes", "65"),
+            (["--sample-shape", "1" + "0" * 30], "out-of-range", "--sample-shape"),
+            (["--size", "1e11", "--sample-shape", "40000x40000"], "sample-too-large", "128 MiB"),
+            (["--seed", "9223372036854775808"], "out-of-range", "seed"),
+            (["--seed", "-1"], "out-of-range", "seed"),
+            (["--seed", "x"], "usage", "seed"),
+            (["--format", "csv"], "unknown-format", "arrow, "),
+            (["--format", "hdf5:zip=1"], "unknown-option", "'zip'"),
+            (["--format", "hdf5:compression=zip"], "invalid-value", "none, lzf, gzip"),
+            (["--format", "hdf5:chunk_bytes=-1"], "invalid-value", "chunk_bytes"),
+            (["--format", "hdf5:compression"], "malformed-option", "OPTION=VALUE"),
+            (["--name", "../x"], "invalid-name", "'../x'"),
+            (["--name", ""], "invalid-name", "''"),
+            (["--frmat", "npy"], "usage", "--frmat"),
+            (["more"], "usage", "more"),
         ],
     )
-    def test_an_argument_that_cannot_be(self, tmp_path, arguments, words, refused):
-        assert words in refused(tmp_path, 2, *arguments)
+    def test_an_invalid_argument(self, tmp_path, arguments, kind, word, refused):
+        result, line = refused(tmp_path, 2, *arguments)
+        assert (result, word in line) == (kind, True), line
 
     def test_generated_data_and_a_source_exclude_each_other(self, tmp_path, refused):
-        line = refused(tmp_path, 2, "--source", tmp_path, "--size", "1e7", "--seed", "1")
-        assert "--size, --seed: for generated data only" in line
+        kind, line = refused(tmp_path, 2, "--source", tmp_path, "--size", "1e7", "--seed", "1")
+        assert kind == "conflicting-options"
+        assert "--size, --seed" in line
 
     def test_an_unknown_command(self):
-        assert "prepar" in complaint(call("prepar"), 2)
+        done = call("prepar")
+        assert complaint_kind(done, 2) == "usage"
+        assert "prepar" in complaint(done, 2)
 
     def test_verify_of_an_unknown_format(self, ready, inside):
         folder, _ = ready
-        assert "csv" in complaint(inside("verify", "--data-dir", folder / "data", "--format", "csv"), 2)
+        done = inside("verify", "--data-dir", folder / "data", "--format", "csv")
+        assert complaint_kind(done, 2) == "unknown-format"
 
 
 class TestBadInput:
@@ -191,58 +202,67 @@ class TestBadInput:
     )
     def test_a_source_that_cannot_be_stored(self, tmp_path, make, refused):
         source = make(tmp_path / "a.npy")
-        assert f"--source {source}" in refused(tmp_path, 1, "--source", source)
+        assert f": {source}: " in refused(tmp_path, 1, "--source", source)[1]
 
     def test_fields_of_different_lengths(self, tmp_path, refused):
         np.savez(tmp_path / "a.npz", x=np.zeros(3), y=np.zeros(4))
-        assert "x has 3, y has 4" in refused(tmp_path, 1, "--source", tmp_path / "a.npz")
+        assert refused(tmp_path, 1, "--source", tmp_path / "a.npz")[0] == "unequal-lengths"
 
     def test_an_unreadable_image(self, tmp_path, refused):
         (tmp_path / "pets/cat").mkdir(parents=True)
         Image.new("L", (8, 8)).save(tmp_path / "pets/cat/1.png")
         (tmp_path / "pets/cat/2.png").write_text("not a picture")
-        assert "cat/2.png" in refused(
-            tmp_path, 1, "--source", tmp_path / "pets", "--sample-shape=8x8", "--format=npy"
-        )
+        arguments = ("--source", tmp_path / "pets", "--sample-shape=8x8", "--format=npy")
+        kind, line = refused(tmp_path, 1, *arguments)
+        assert kind == "unsupported-image"
+        assert "cat/2.png" in line
 
-    def test_more_than_the_disk_holds(self, tmp_path, refused):
-        line = refused(tmp_path, 1, "--size=1e15", "--format=npy")
-        assert "npy may need 3.55 PiB, " in line
-        assert "iB are free" in line
+    def test_more_than_fits_on_the_disk(self, tmp_path, refused):
+        kind, line = refused(tmp_path, 1, "--size=1e15", "--format=npy")
+        assert kind == "disk-full"
+        assert " 3.55 PiB" in line
 
     def test_other_data_in_the_folder(self, tmp_path, prepare):
         rows(prepare(tmp_path, "--size", "1e4", "--format", "npy", "--name", "d"))
         before = tree(tmp_path)
         done = prepare(tmp_path, "--size", "1e4", "--seed", "1", "--format", "npy", "--name", "d")
+        assert complaint_kind(done, 1) == "other-data"
         assert "--overwrite" in complaint(done, 1)
         assert tree(tmp_path) == before
         rows(prepare(tmp_path, "--size", "1e4", "--seed=1", "--format=npy", "--name=d", "--overwrite"))
 
-    @pytest.mark.parametrize("text", ["{", '{"manifest_version": 99}', "[]"])
-    def test_a_manifest_that_is_none(self, tmp_path, text, inside):
+    @pytest.mark.parametrize(
+        ("text", "kind"),
+        [("{", "not-a-manifest"), ('{"manifest_version": 99}', "unknown-version"), ("[]", "not-a-manifest")],
+    )
+    def test_an_invalid_manifest(self, tmp_path, text, kind, inside):
         (tmp_path / "data" / "d").mkdir(parents=True)
         (tmp_path / "data" / "d" / "manifest.json").write_text(text)
         for arguments in (["verify"], ["prepare", "--format=npy"]):
             done = inside(*arguments, "--data-dir", tmp_path / "data", "--name", "d")
+            assert complaint_kind(done, 1) == kind
             assert "manifest.json" in complaint(done, 1)
 
     def test_nothing_prepared(self, tmp_path, inside):
-        assert "run 'iobench prepare" in complaint(inside("verify", "--data-dir", tmp_path), 1)
+        done = inside("verify", "--data-dir", tmp_path)
+        assert complaint_kind(done, 1) == "no-dataset"
+        assert "iobench prepare" in complaint(done, 1)
 
-    def test_a_file_in_the_place_of_the_data_folder(self, tmp_path, prepare):
+    def test_a_file_in_place_of_the_data_folder(self, tmp_path, prepare):
         (tmp_path / "data").write_text("mine")
         complaint(prepare(tmp_path, "--format=npy"), 1)
         assert (tmp_path / "data").read_text() == "mine"
 
     def test_a_read_only_folder(self, small_disk, prepare):
         subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
-        assert "Read-only file system" in complaint(prepare(small_disk, "--size=1e4", "--format=npy"), 1)
+        line = complaint(prepare(small_disk, "--size=1e4", "--format=npy"), 1)
+        assert os.strerror(errno.EROFS) in line
 
     def test_a_disk_that_is_too_small(self, small_disk, refused):
-        assert "iB are free" in refused(small_disk, 1, "--size=1e7", "--format=npy")
+        assert refused(small_disk, 1, "--size=1e7", "--format=npy")[0] == "disk-full"
 
     def test_a_path_that_is_too_long(self, tmp_path, refused):
-        assert "too long" in refused(tmp_path, 1, "--source", "x" * 300 + ".npy")
+        assert os.strerror(errno.ENAMETOOLONG) in refused(tmp_path, 1, "--source", "x" * 300 + ".npy")[1]
 
     def test_ctrl_c_leaves_nothing(self, tmp_path):
         """The signal comes while the first artifact is being written."""
