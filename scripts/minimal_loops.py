@@ -27,7 +27,7 @@ from tensordict import TensorDict, tensorclass
 from torch.utils.data import DataLoader, Dataset
 
 from iobench import find_dataset
-from iobench.bench.epoch import RoundSpec, asked_of, measure
+from iobench.bench.epoch import RoundSpec, epoch_request, measure
 from iobench.dataset.manifest import Manifest
 from iobench.host import page_cache
 from iobench.loading import loaders
@@ -158,7 +158,7 @@ def compare(manifest: Manifest, variant: str, loader: str, order: Order, rounds:
         page_cache.warm(manifest.files_of(variant))
         measured = measure(one, job, transfer, RoundSpec(number, lambda batch: None, seconds=0.0)).timing
         if number:  # the first epoch of each warms up
-            rates["loop"].append(loop_rate(loop, manifest, variant, asked_of(one, job, number)))
+            rates["loop"].append(loop_rate(loop, manifest, variant, epoch_request(one, job, number)))
             rates["case"].append(measured.samples / (measured.epochs_s + measured.open_s))
     medians = {name: statistics.median(values) for name, values in rates.items()}
     ratio = medians["case"] / medians["loop"]

@@ -53,8 +53,8 @@ def cable(hosts: Hosts, promises: Promises) -> None:
 def not_root(hosts: Hosts, promises: Promises) -> None:
     """Beta's rank is not root: over files of root's, by sudo, and over its own."""
     for title, words, names in (
-        ("not root on beta, files of root's", COLD, "rank 1 on beta: --cache cold: .* run as the owner"),
-        ("not root on beta, --sudo", [*COLD, "--sudo"], "rank 1 on beta: --sudo: "),
+        ("not root on beta, files of root's", COLD, r"\[residency-unknown\]: .*rank 1 on beta: "),
+        ("not root on beta, --sudo", [*COLD, "--sudo"], "rank 1 on beta: --sudo"),
     ):
         alpha, beta = torchrun(hosts, words, ranks=1, user=True)
         _judge(hosts, promises, title, listen(title, alpha), names)
@@ -69,7 +69,7 @@ def _own_files(hosts: Hosts, promises: Promises) -> None:
     heard = listen(title, alpha)
     beta.communicate(timeout=60)
     do("chown", "-R", "0", str(hosts[1].data / "mine"))
-    told = [line for line in heard.lines if line.startswith("warning: ") and wanted in line]
+    told = [line for line in heard.lines if line.startswith("warning[") and wanted in line]
     broken = [f"exit {heard.code}"] * (heard.code != 0) + ["no line says so"] * (len(told) != 1)
     promises.step(title, broken, told[0] if told else "")
 
@@ -117,7 +117,12 @@ def version(hosts: Hosts, promises: Promises) -> None:
     changed = hosts[1].root / "METADATA"
     changed.write_text(found.read_text().replace(f"Version: {metadata.version('iobench')}", "Version: 0.0.9"))
     do(*hosts[1].enter("mount", "--bind", str(changed), str(found)))
-    _by_ray(hosts, promises, "another version on beta", names="beta has iobench 0.0.9")
+    _by_ray(
+        hosts,
+        promises,
+        "another version on beta",
+        names=r"beta has another version of iobench: .* found 0\.0\.9",
+    )
     do(*hosts[1].enter("umount", str(found)))
 
 
@@ -125,10 +130,12 @@ def dataset(hosts: Hosts, promises: Promises) -> None:
     """No dataset on beta, then another one."""
     ours, aside = hosts[1].data / "ours", hosts[1].data / "aside"
     ours.rename(aside)
-    _by_ray(hosts, promises, "no dataset on beta", names="rank 1 on beta: ")
+    _by_ray(hosts, promises, "no dataset on beta", names=r"\[no-dataset\]: .*rank 1 on beta: ")
     words = "prepare --size 1e6 --seed 2 --name ours --format npy --data-dir /data".split()
     hosts[1].call(*iobench(*words)).communicate(timeout=120)
-    _by_ray(hosts, promises, "another dataset on beta", names="rank 1 on beta: /data/ours holds data")
+    _by_ray(
+        hosts, promises, "another dataset on beta", names=r"\[other-content\]: /data/ours: rank 1 on beta: "
+    )
     shutil.rmtree(ours)
     aside.rename(ours)
 

@@ -37,7 +37,7 @@ class Heard:
 
     def slowest(self) -> list[tuple[str, int, str]]:
         """Of each case in its table: the case, the percentage that others wait, and who is slowest."""
-        row = re.compile(r"^ *(npy +\w+) .* (\d+)% +(none surely|rank \d+ on \w+)")
+        row = re.compile(r"^ *(npy +\w+) .* (\d+)% +(no clear straggler|rank \d+ on \w+)")
         return [(one[1], int(one[2]), one[3]) for one in map(row.match, self.lines) if one]
 
 

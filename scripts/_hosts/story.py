@@ -25,7 +25,7 @@ def copied(hosts: Hosts, promises: Promises) -> None:
     """A dataset on every host, from the first one."""
     words = "--size 4e6 --seed 1 --name ours --format npy".split()
     heard = listen("alpha$ iobench prepare --ray", hosts[0].call(*cluster.over_ray("prepare", *words)))
-    proved = [line for line in heard.lines if "is proved by checksum" in line]
+    proved = [line for line in heard.lines if "verified by checksum" in line]
     promises.step("prepare --ray", ["not on all hosts"] * (len(proved) != 2), f"{len(proved)} copies proved")
 
 
@@ -47,7 +47,7 @@ def by_torchrun(hosts: Hosts, promises: Promises) -> None:
     for title, slow in (("torchrun, rank 3 is slow", hosts[1]), ("torchrun, none is slow", None)):
         with throttle.slow() as hurt:
             alpha, beta = torchrun(hosts, TABLE)
-            heard = listen(title, alpha, slow and (lambda slow=slow: hurt(slow.ranks()[-1])), "checking ")
+            heard = listen(title, alpha, slow and (lambda slow=slow: hurt(slow.ranks()[-1])), "verifying ")
             beta.communicate(timeout=60)
         _named(title, promises, hosts, heard, "rank 3 on beta" if slow else None)
 
@@ -58,7 +58,7 @@ def by_ray(hosts: Hosts, promises: Promises) -> None:
         words = cluster.over_ray("run", "--name", "ours", *TABLE)
         with throttle.slow() as hurt:
             strike = slow and (lambda slow=slow: hurt(slow.ranks()[0]))
-            heard = listen(title, hosts[0].call(*words), strike, "checking ")
+            heard = listen(title, hosts[0].call(*words), strike, "verifying ")
         _named(title, promises, hosts, heard, "rank 2 on gamma" if slow else None)
 
 
@@ -67,7 +67,7 @@ def _named(title: str, promises: Promises, hosts: Hosts, heard: Heard, slow: str
     found = heard.slowest()
     broken = ["it failed"] * (heard.code != 0)
     broken += [] if len(found) == 2 else [f"{len(found)} of 2 cases in its table"]
-    broken += [f"{case}: {who}" for case, _, who in found if who != (slow or "none surely")]
+    broken += [f"{case}: {who}" for case, _, who in found if who != (slow or "no clear straggler")]
     broken += [f"{case}: others wait {part}%" for case, part, _ in found if slow and part < WAITS]
     broken += hosts.left(15)
     promises.step(title, broken, "; ".join(f"{case}: {who}, others wait {p}%" for case, p, who in found))

@@ -92,7 +92,7 @@ def read_errors(trials: Trials) -> Iterator[Outcome]:
         when = f"after opening {opening}" if opening else "before it is opened"
         what = f"{type(disk).__name__} that fails {when}, {variant}, {way}"
         problem = complaint(ended)
-        named = str(root) in ended.said or ended.said.startswith("wrong content")
+        named = str(root) in ended.said or "wrong content" in ended.said
         if ended.code == REFUSED and not named:
             problem = f"it names no file: {ended.said}"
         yield what, problem
