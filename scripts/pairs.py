@@ -138,7 +138,7 @@ def judge(folder: Path) -> None:
         for path in filter(Path.exists, newer):
             old, new, name = record.read(base)[0], record.read(path)[0], path.stem
             kind = kind_of((pair / "kind").read_text(), old + new)
-            (line,) = compare(old, {name: new}).lines
+            (line,) = compare(old, {name: new}).cases
             called.setdefault(f"{kind}: {name}", Counter())[line.comparison.outcome] += 1
     for kind, outcomes in sorted(called.items()):
         print(f"{kind}, {outcomes.total()} pairs: {dict(outcomes)}")
