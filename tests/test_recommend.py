@@ -461,10 +461,10 @@ def test_the_figure_says_what_tells_finalists_apart(manifest):
     case = cases_of(manifest, options("native"), ["cpu"])[0]
     alone, tied = finalist(case, 10.0, False), finalist(case, 9.0, True)
     told = [
-        recommendations.figures(SimpleNamespace(finalists=made, raced=[]))[0].says
+        recommendations.figures(SimpleNamespace(finalists=made, raced=[]))[0].caption
         for made in ([alone], [alone, tied])
     ]
-    assert ["round by round" in one for one in told] == [False, True]
+    assert ["round" in one for one in told] == [False, True]
 
 
 def test_with_a_step_loaders_that_may_read_beside_it_are_measured_with_it(manifest):
@@ -618,8 +618,8 @@ def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
         (("--source", "x.npy", "--name", "y"), "conflicting-options"),
         (("--source", "x.npy", "--add", "y"), "conflicting-options"),
         (("--add", "x.npy", "--sample-shape", "3"), "missing-option"),
-        (("--source", "x.npy", "--sample-shape", "abc"), "invalid-value"),
-        (("--full-size", "1KB"), "invalid-value"),
+        (("--source", "x.npy", "--sample-shape", "abc"), "invalid-shape"),
+        (("--full-size", "1KB"), "invalid-size"),
         (("--loader", "nope"), "unknown-loader"),
         (("--model", "mlp", "--step-ms", "3"), "conflicting-options"),
         (("--step-ms", "-1"), "out-of-range"),
