@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""How right `iobench recommend` is: its choice against the exhaustive grid, situation by situation.
+"""Regret of `iobench recommend`: its choice against the exhaustive grid, situation by situation.
 
-For each situation (size, sample size, order, state of the cache, training step) the recommendation is asked
-for, and then the grid of candidates is measured in interleaved rounds: all of them in a few, those that are
-anywhere near the fastest in more, and those that are still near it, and the recommended one, in all. Regret
-is how much longer the recommended case takes than the fastest of the grid, with the training step if there
-is one, by the medians of the grid; what all candidates would have taken in all rounds is the grid's time.
-Run it on a machine with nothing else to do: each situation takes several minutes, and with --out what was
-cut short goes on where it was.
+For each situation (size, sample size, order, cache state, training step) it makes a recommendation and then
+measures the grid of candidates in interleaved rounds: all in a few rounds, those roughly near the fastest in
+more, and those still near it and the recommended one in all. Regret is how much longer the recommended case
+takes than the fastest of the grid, with the training step if there is one, by the medians of the grid. The
+grid's time is what all candidates would have taken in all rounds. Run it on an idle machine: each situation
+takes several minutes, and --out resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -109,11 +108,11 @@ def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
     real = manifest.schema.logical_bytes * (1 if cache == "warm" else 10**6)
     requirements = Requirements(order=order, max_time_s=given.max_time, full_bytes=real, step_ms=step_ms)
     began = time.monotonic()
-    said = iobench.recommend(manifest, requirements)
+    result = iobench.recommend(manifest, requirements)
     took_s = time.monotonic() - began
     cases = candidate_set(manifest, requirements, "cpu", cache).cases
     # finalists are all in processes of their own where one of them has to be
-    use = next(case for case in cases if said.use.key in (case.key, replace(case, isolated=True).key))
+    use = next(case for case in cases if result.use.key in (case.key, replace(case, isolated=True).key))
     used = replace(use, step_s=step_ms / 1000).key
     cases = [replace(case, step_s=step_ms / 1000) for case in cases]
     names = {case.key: f"{case.variant} · {loader_word(case)}, {case.order}" for case in cases}
@@ -126,8 +125,8 @@ def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
     )
     return {
         "situation": name_of(situation),
-        "outcome": said.outcome,
-        "use": said.use.label,
+        "outcome": result.outcome,
+        "use": result.use.label,
         "fastest": names[best],
         "regret": medians[best] / medians[used] - 1,
         "of_time": took_s / grid_s,

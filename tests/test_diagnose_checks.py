@@ -182,7 +182,7 @@ def test_a_file_that_was_open_before_workers_forked(tmp_path):
         assert "open-handles" not in kinds(alone(DataLoader(inherited, batch_size=8), variants=False))
 
 
-def test_chunks_of_which_one_sample_is_wanted(tmp_path):
+def test_chunks_read_for_one_sample_each(tmp_path):
     with h5py.File(tmp_path / "x.h5", "w") as file:
         rows = file.create_dataset("x", data=np.zeros((512, 64)), chunks=(256, 64), compression="gzip")
         chunked = Samples(512, lambda row: torch.from_numpy(rows[row]), rows=rows)
@@ -344,4 +344,4 @@ def test_persistent_workers_start_before_final_rounds_are_timed(monkeypatch):
         monkeypatch.setattr(SettingsRace, "_take", noted)
         race.final_rounds(candidates, 60.0, rounds=3)
     assert taken[0] == "persist"
-    assert (taken.count("persist"), len(candidates[1].fresh)) == (4, 3)
+    assert (taken.count("persist"), len(candidates[1].final_rates)) == (4, 3)

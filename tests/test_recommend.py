@@ -74,7 +74,7 @@ def test_only_the_slower_half_drops_while_there_are_few_rounds():
     assert sorted(SuccessiveHalving(60.0).behind(many)) == ["b", "c", "d", "e"]
 
 
-def test_who_was_faster_once_is_not_clearly_behind():
+def test_a_case_that_was_faster_once_is_not_eliminated():
     rates = {"a": by_round(100.0, 100.0, 100.0), "b": by_round(50.0, 50.0, 101.0)}
     assert SuccessiveHalving(60.0).behind(rates) == []
 
@@ -159,7 +159,7 @@ def test_order_by_blocks_takes_part_where_it_is_random_enough(manifest):
     assert {case.order for case in strict.cases} == {"random"}
 
 
-def test_block_order_that_is_asked_for_is_random_enough(manifest):
+def test_requested_block_order_is_random_enough(manifest):
     asked = candidate_set(manifest, Requirements(order="block"), "cpu", "warm")
     assert {case.order for case in asked.cases} == {"block"}
     with pytest.raises(InvalidSettings, check=kind("nothing-fits")):
@@ -449,26 +449,26 @@ def test_where_decoding_takes_the_cores_no_limit_is_blamed(tmp_path):
     slow = replace(
         finalist(cases[0], 10.0, False), limit="page cache", limit_bytes_per_s=5000.0, decoding_cores=3.9
     )
-    (said,) = findings.limit_share(slow)
-    assert (said.kind, said.values["cores"]) == ("decoding-bound", 3.9)
+    (finding,) = findings.limit_share(slow)
+    assert (finding.kind, finding.values["cores"]) == ("decoding-bound", 3.9)
     for other in (replace(slow, decoding_cores=None), replace(slow, decoding_cores=0.3)):
-        (said,) = findings.limit_share(other)
-        assert (said.kind, said.values["limit"]) == ("limit-share", "page cache")
-        assert said.values["limit_share"] < 0.01
+        (finding,) = findings.limit_share(other)
+        assert (finding.kind, finding.values["limit"]) == ("limit-share", "page cache")
+        assert finding.values["limit_share"] < 0.01
 
 
-def test_the_figure_says_what_tells_finalists_apart(manifest):
+def test_the_caption_explains_significance_where_finalists_are_tied(manifest):
     case = cases_of(manifest, options("native"), ["cpu"])[0]
     alone, tied = finalist(case, 10.0, False), finalist(case, 9.0, True)
-    told = [
+    captions = [
         recommendations.figures(SimpleNamespace(finalists=made, raced=[]))[0].caption
         for made in ([alone], [alone, tied])
     ]
-    assert ["round" in one for one in told] == [False, True]
+    assert ["ratio" in one for one in captions] == [False, True]
 
 
-def test_with_a_step_loaders_that_may_read_beside_it_are_measured_with_it(manifest):
-    """Without the step they are slower than one that reads while nobody trains."""
+def test_with_a_step_loaders_that_may_read_during_it_are_measured_with_it(manifest):
+    """Without the step they are slower than one that reads between steps."""
     words = {"native": 900.0, "dataloader": 90.0, "stream": 800.0, "dataloader:num_workers=2": 500.0}
     cases = {word: cases_of(manifest, options(word), ["cpu"])[0] for word in words}
     rates = {cases[word].key: rate for word, rate in words.items()}
@@ -493,7 +493,7 @@ def plain_and_stepped(manifest):
     return [(cases, run(manifest, wanted, observer=Observer(), cases=cases)) for cases in both]
 
 
-def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):
+def test_with_a_step_the_fastest_training_is_chosen_not_the_fastest_loading(manifest):
     (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
     loads = {cases[0].key: 0.5, cases[1].key: 1.0}
     final.records[:] = [taking(made, loads[key_of(made.case)], 0.0) for made in final.records]
@@ -501,10 +501,10 @@ def test_with_a_step_who_trains_fastest_is_used_not_who_loads_fastest(manifest):
     stepped.records[:] = [taking(made, *trains[key_of(made.case)]) for made in stepped.records]
     roles = {cases[0].key: [search.FASTEST], cases[1].key: [search.OTHER_LOADER]}
     found = search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped)
-    said = findings.recommendation_of(found, Requirements(step_ms=1.0, loaders=("native", "stream")))
-    assert (said.outcome, said.use.key, said.use.wait_share) == ("decided", cases[1].key, 0.5)
-    assert [one.key for one in said.finalists] == [cases[1].key, cases[0].key]
-    assert said.finalists[0].samples_per_s.median < said.finalists[1].samples_per_s.median
+    result = findings.recommendation_of(found, Requirements(step_ms=1.0, loaders=("native", "stream")))
+    assert (result.outcome, result.use.key, result.use.wait_share) == ("decided", cases[1].key, 0.5)
+    assert [one.key for one in result.finalists] == [cases[1].key, cases[0].key]
+    assert result.finalists[0].samples_per_s.median < result.finalists[1].samples_per_s.median
     without = findings.recommendation_of(replace(found, with_step=None), Requirements())
     assert without.use.key == cases[0].key
 
@@ -527,13 +527,13 @@ def test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen(manifest):
     stepped.records[:] = [one for one in stepped.records if key_of(one.case) == stepping[1].key]
     stepped.failures[stepping[0].key] = CaseDied("its process was killed", kind="killed")
     roles = {case.key: [search.FASTEST] for case in cases}
-    said = findings.recommendation_of(
+    result = findings.recommendation_of(
         search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped),
         Requirements(),
     )
-    assert [one.key for one in said.finalists] == [said.use.key] == [cases[1].key]
-    assert said.skipped[-1].kind == "killed"
-    assert said.skipped[-1].values["failed"] == 1
+    assert [one.key for one in result.finalists] == [result.use.key] == [cases[1].key]
+    assert result.skipped[-1].kind == "killed"
+    assert result.skipped[-1].values["failed"] == 1
 
 
 def test_proofs_that_are_late_take_their_time_from_the_race(manifest, monkeypatch):
@@ -595,13 +595,13 @@ def test_warnings_hint_only_at_options_of_recommend():
     records = [
         changed([one], "processor", cpu_speed_per_s=pace)[0] for one, pace in zip(records, paces, strict=True)
     ]
-    said = list(
+    messages = list(
         findings.relevant_warnings(
             SimpleNamespace(final=SimpleNamespace(valid_records=records), with_step=None)
         )
     )
-    assert len(said) == 2
-    assert all("--max-time" in one.hints[-1] for one in said)
+    assert len(messages) == 2
+    assert all("--max-time" in one.hints[-1] for one in messages)
 
 
 def test_a_limit_that_nothing_fits_is_one_line(tmp_path, inside, monkeypatch):
@@ -679,14 +679,14 @@ def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_pat
     (tmp_path / "slow_train.py").write_text(
         "import time\ndef step(batch):\n    assert batch['x'].shape[0] == 8, batch\n    time.sleep(0.02)\n"
     )
-    said, wanted = [], Requirements(step=f"{tmp_path}/slow_train.py:step", batch_size=8)
+    messages, wanted = [], Requirements(step=f"{tmp_path}/slow_train.py:step", batch_size=8)
     observer = Observer()
-    observer.status = said.append
+    observer.status = messages.append
     for of in (manifest, iobench.Synthetic(64 * 16, (16,))):
         known = time_step(of, wanted, observer)
         assert 20 <= known.step_ms < 200
         assert "(" + wanted.step in known.describe(cold=False)
-    assert said[0] == f"timing the training step: {wanted.step}"
+    assert messages[0] == f"timing the training step: {wanted.step}"
 
 
 def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(manifest):
@@ -718,11 +718,11 @@ def test_the_step_time_is_that_of_undisturbed_steps(manifest, tmp_path):
         "import time\ntimes = iter([0.0] + [0.005] * 7 + [0.05] * 99)\n"
         "def step(batch):\n    time.sleep(next(times))\n"
     )
-    said, observer = [], Observer()
-    observer.status = said.append
+    messages, observer = [], Observer()
+    observer.status = messages.append
     requirements = time_step(manifest, Requirements(step=f"{tmp_path}/disturbed_train.py:step"), observer)
     assert 5 <= requirements.step_ms < 40
-    assert "longer" in said[-1]
+    assert "longer" in messages[-1]
 
 
 def test_a_step_may_take_something_out_of_its_batch(manifest, tmp_path):
@@ -798,10 +798,10 @@ def test_a_sample_of_other_data_gives_way_and_nothing_else_does(tmp_path):
 def test_the_time_needed_for_all_cases_is_estimated(manifest):
     raced = run(manifest, RunOptions(limits=False), strategy=SuccessiveHalving(600.0, rounds=1, proofs_s=0.0))
     cases, skipped = len(raced.cases), len(raced.skipped)
-    (said,) = alternatives.skipped_cases(raced, 10.0)
+    (finding,) = alternatives.skipped_cases(raced, 10.0)
     needed_s = -(-10 * cases // (cases - skipped) // 10) * 10
-    assert (said.kind, said.values["needed_s"]) == ("no-time", needed_s)
-    assert f"--max-time {needed_s}" in said.hint
+    assert (finding.kind, finding.values["needed_s"]) == ("no-time", needed_s)
+    assert f"--max-time {needed_s}" in finding.hint
     (limited,) = alternatives.time_limited(raced, 10.0)
     assert limited.values == {"tried": cases - skipped, "cases": cases, "needed_s": needed_s}
 

@@ -121,10 +121,14 @@ def test_fresh_rounds_have_the_fastest_and_the_default_before_all_others(manifes
     proving(monkeypatch, clock, 4.0)
     found = run(manifest, SIX, strategy=FinalRounds(12.0, rounds=1, end_s=30.0))
     assert [one.case["loader"] for one in found.records] == [case.loader.name for case in found.cases[:2]]
-    (said,) = skipped_finalists(found, "final rounds", Requirements(max_time_s=30.0))
+    (finding,) = skipped_finalists(found, "final rounds", Requirements(max_time_s=30.0))
     names = "; ".join(str(found.labels[case.key]) for case in found.cases[2:])
-    assert (said.kind, said.values["cases"], said.values["skipped"]) == ("finalists-skipped", names, 4)
-    assert "--max-time" in said.hint
+    assert (finding.kind, finding.values["cases"], finding.values["skipped"]) == (
+        "finalists-skipped",
+        names,
+        4,
+    )
+    assert "--max-time" in finding.hint
 
 
 def test_no_turn_begins_after_the_end(manifest, clock, monkeypatch):
@@ -156,15 +160,15 @@ def test_a_missing_comparison_with_the_default_has_its_reason(manifest):
     assert list(alternatives.missing_default(found)) == []
     default = next(case for case in made.cases if (case.variant, case.loader.name) == ("npy", "dataloader"))
     late = replace(made, records=[one for one in made.records if one.case != default.facets])
-    (said,) = alternatives.missing_default(replace(found, final=late))
-    assert said.kind == "default-no-time"
-    (said,) = alternatives.missing_default(
+    (finding,) = alternatives.missing_default(replace(found, final=late))
+    assert finding.kind == "default-no-time"
+    (finding,) = alternatives.missing_default(
         replace(found, final=replace(late, failures={default.key: CaseDied("it died")}))
     )
-    assert (said.kind, said.values["error"]) == ("default-failed", "case-died")
+    assert (finding.kind, finding.values["error"]) == ("default-failed", "case-died")
     without = replace(made, cases=[case for case in made.cases if case.loader.name != "dataloader"])
-    (said,) = alternatives.missing_default(replace(found, race=without))
-    assert said.kind == "default-excluded"
+    (finding,) = alternatives.missing_default(replace(found, race=without))
+    assert finding.kind == "default-excluded"
 
 
 def source_of(rows):
@@ -174,12 +178,12 @@ def source_of(rows):
 
 
 def test_the_sample_is_announced_and_the_default_format_comes_first(tmp_path):
-    said = []
+    messages = []
     requirements = Requirements(batch_size=1, formats=("hdf5", "npy"))
-    made = from_source(source_of(40), [], requirements, tmp_path, said.append)
-    assert "2.50 KiB" in said[0]
-    assert said[0].endswith(f" in {tmp_path / 'mine-first-40'}")
-    assert [one.rpartition(" ")[2] for one in said[1:]] == ["npy", "hdf5"]
+    made = from_source(source_of(40), [], requirements, tmp_path, messages.append)
+    assert "2.50 KiB" in messages[0]
+    assert messages[0].endswith(f" in {tmp_path / 'mine-first-40'}")
+    assert [one.rpartition(" ")[2] for one in messages[1:]] == ["npy", "hdf5"]
     assert other_samples(made) == []
     measured_data.half_sample(made, ["npy"], time.monotonic() + 600)
     iobench.prepare(source_of(9), ["npy"], data_dir=tmp_path, name="mine-first-9")  # the user's own

@@ -25,7 +25,7 @@ ONE_THREAD = (
 
 
 def _by_sample(evidence: Evidence) -> Advice | None:
-    """Dataset is indexed one sample at a time where whole batches would do."""
+    """Dataset that is indexed one sample at a time where whole batches would do."""
     loader = evidence.loop.loader
     tried = evidence.gain(lambda one: one.kind == "fetch")
     quick = 0 < evidence.per_sample_s * max(1, loader.workers or 0) < QUICK_SAMPLE_S
@@ -52,7 +52,7 @@ def _by_sample(evidence: Evidence) -> Advice | None:
 
 
 def _fewer_workers(evidence: Evidence) -> Advice | None:
-    """Worker processes cost more than they bring."""
+    """Worker processes that cost more than they bring."""
     loop, now = evidence.loop, evidence.loop.loader.workers or 0
     if not now:
         return None
@@ -82,7 +82,7 @@ def _fewer_workers(evidence: Evidence) -> Advice | None:
 
 
 def _more_workers(evidence: Evidence) -> Advice | None:
-    """There are no workers, or too few."""
+    """No workers, or too few."""
     loop, loader = evidence.loop, evidence.loop.loader
     if loader.workers is None:
         return None
@@ -110,7 +110,7 @@ def _more_workers(evidence: Evidence) -> Advice | None:
 
 
 def _prefetch(evidence: Evidence) -> Advice | None:
-    """The queue of prefetched batches is too short."""
+    """Queue of prefetched batches that is too short."""
     tried = evidence.gain(lambda one: one.kind == "prefetch")
     if tried is not None:
         factor = tried.candidate.changes["prefetch_factor"]
@@ -120,7 +120,7 @@ def _prefetch(evidence: Evidence) -> Advice | None:
 
 
 def _uneven(loop: LoopStats) -> Advice | None:
-    """Workers are fast enough on average, and late now and then."""
+    """Workers that are fast enough on average, and late now and then."""
     workers, ahead = loop.loader.workers or 0, loop.loader.prefetch_factor or 2
     mean_s = loop.wait_s / max(1, loop.batches - 1)
     full = loop.worker_cpu_s > BUSY * workers * loop.elapsed_s
@@ -141,7 +141,7 @@ def _uneven(loop: LoopStats) -> Advice | None:
 
 
 def _pinned(evidence: Evidence) -> Advice | None:
-    """Batches are in pageable memory, and the device copies pinned memory asynchronously."""
+    """Batches in pageable memory, where the device copies pinned memory asynchronously."""
     if not evidence.loop.pins or evidence.loop.loader.pin_memory is not False:
         return None
     hint = "set pin_memory=True and move with non_blocking=True"
@@ -149,7 +149,7 @@ def _pinned(evidence: Evidence) -> Advice | None:
 
 
 def _threads(evidence: Evidence) -> Advice | None:
-    """Libraries start one thread per core in each worker."""
+    """Libraries that start one thread per core in each worker."""
     tried, loop = evidence.gain(lambda one: one.kind == "threads"), evidence.loop
     full = loop.worker_cpu_s > BUSY * len(os.sched_getaffinity(0)) * loop.elapsed_s
     if tried is None and not (full and evidence.undecided("threads")):
@@ -169,7 +169,7 @@ def _threads(evidence: Evidence) -> Advice | None:
 
 
 def _first_batch(evidence: Evidence) -> Advice | None:
-    """Starting the workers takes a large part of each epoch."""
+    """Start-up of workers that takes a large part of each epoch."""
     loop, loader = evidence.loop, evidence.loop.loader
     tried = evidence.gain(lambda one: one.kind in ("persistent", "start"))
     part = loop.first_wait_s / max(loop.epoch_s, 1e-9)

@@ -33,7 +33,7 @@ class Advice(Finding):
 
     @property
     def sentence(self) -> str:
-        """What was seen, what to do, and the gain, in one line."""
+        """Observation, remedy and gain in one line."""
         return "; ".join(part for part in (self.message, self.hint, self.gain_text) if part)
 
 

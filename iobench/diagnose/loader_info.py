@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any
 
-from iobench.loading.foreign import attributes_of, handles_of, is_dataloader
+from iobench.loading.inspection import attributes_of, is_dataloader, open_handles
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def inspect_loader(loader: Any) -> LoaderInfo:
         by_sample=by_sample,
         tensor_dataset=isinstance(dataset, TensorDataset),
         in_order=isinstance(loader.sampler, SequentialSampler),
-        handles=handles_of(dataset),
+        handles=open_handles(dataset),
         chunks=_chunks(dataset),
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from iobench.host.device import Device
-from iobench.loading.foreign import tensors_of
+from iobench.loading.inspection import batch_tensors
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class LoopReplay(Generic[T]):
         for item in items:
             if self._count and len(self._held) < MAX_HELD and self._bytes < MAX_HELD_BYTES:
                 self._held.append(self._copied(item))
-                self._bytes += sum(one.nbytes for one in tensors_of(item))
+                self._bytes += sum(one.nbytes for one in batch_tensors(item))
             yield item
 
     def __iter__(self) -> Iterator[T]:

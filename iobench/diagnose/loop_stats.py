@@ -97,7 +97,7 @@ class LoopStats:
 
     @property
     def whole_epoch(self) -> bool:
-        """Whether the loop was a whole epoch."""
+        """True if the loop was a whole epoch."""
         return self.epoch_batches is not None and self.batches >= self.epoch_batches
 
     @property
@@ -116,7 +116,7 @@ class LoopStats:
 
     @property
     def idle(self) -> bool:
-        """Whether all processes mostly slept or waited for a disk, not for a core."""
+        """True if all processes mostly slept or waited for a disk, not for a core."""
         if (self.background.processors or 0.0) > CPU_CONTENDED:
             return False
         return max(self.cpu_s, self.worker_cpu_s / max(1, self.workers)) < IDLE * self.elapsed_s
@@ -130,7 +130,7 @@ class LoopStats:
 
     @property
     def threads(self) -> bool:
-        """Whether libraries use threads of their own, in addition to torch's and those of a queue."""
+        """True if libraries use threads of their own, in addition to torch's and those of a queue."""
         if self.workers:
             return self.worker_threads > QUEUE_THREADS
         return self.cpu_s > (1 + IDLE) * self.elapsed_s

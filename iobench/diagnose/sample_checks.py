@@ -18,7 +18,7 @@ MANY_TENSORS = 8  # in a batch
 
 
 def _disk(evidence: Evidence) -> Advice | None:
-    """Cores wait for the disk."""
+    """Cores that wait for the disk."""
     loop = evidence.loop
     if not loop.disk_bytes or (loop.iowait or 0) < IOWAIT:
         return None
@@ -37,7 +37,7 @@ def fits_in_memory(loop: LoopStats) -> bool:
 
 
 def _decoding(evidence: Evidence) -> Advice | None:
-    """Samples are decoded again in each epoch."""
+    """Samples that are decoded again in each epoch."""
     profile = evidence.fetching
     if profile is None or profile.decode_share < SHARE:
         return None
@@ -60,7 +60,7 @@ def _decoding(evidence: Evidence) -> Advice | None:
 
 
 def _lists(evidence: Evidence) -> Advice | None:
-    """Tensors are made of Python lists, number by number."""
+    """Tensors made of Python lists, number by number."""
     profile = evidence.fetching
     if profile is None or profile.tensor_share < SHARE:
         return None
@@ -74,7 +74,7 @@ def _lists(evidence: Evidence) -> Advice | None:
 
 
 def _collating(evidence: Evidence) -> Advice | None:
-    """Batches consist of many small tensors."""
+    """Batches of many small tensors."""
     profile, loop = evidence.fetching, evidence.loop
     if profile is None or profile.collate_share < SHARE or loop.tensors < MANY_TENSORS:
         return None
@@ -87,7 +87,7 @@ def _collating(evidence: Evidence) -> Advice | None:
 
 
 def _padding(evidence: Evidence) -> Advice | None:
-    """Sequences are mostly padding."""
+    """Sequences that are mostly padding."""
     padded = evidence.loop.padding
     if padded is None or padded < PADDED:
         return None
@@ -100,7 +100,7 @@ def _padding(evidence: Evidence) -> Advice | None:
 
 
 def memory_growth(evidence: Evidence) -> Advice | None:
-    """Workers copy shared memory by reading it: reference counts are written into each object's page."""
+    """Shared memory that workers copy by reading it: reference counts are written into each object's page."""
     loop = evidence.loop
     grown, most = loop.memory_growth_bytes or 0, loop.memory_bytes or 0
     if not loop.loader.workers or grown < GROWTH_BYTES or grown < GROWTH * most:
@@ -114,7 +114,7 @@ def memory_growth(evidence: Evidence) -> Advice | None:
 
 
 def _handles(evidence: Evidence) -> Advice | None:
-    """A file was opened before the workers forked, which its library does not support."""
+    """Files opened before the workers fork, which their libraries do not support."""
     loader = evidence.loop.loader
     if not loader.handles or not loader.workers:
         return None
@@ -128,7 +128,7 @@ def _handles(evidence: Evidence) -> Advice | None:
 
 
 def _chunks(evidence: Evidence) -> Advice | None:
-    """Random samples are read from HDF5 chunks that hold several samples each."""
+    """Random samples read from HDF5 chunks that hold several samples each."""
     loader = evidence.loop.loader
     if not loader.chunks or not loader.by_sample or loader.in_order:
         return None

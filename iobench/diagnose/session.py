@@ -20,8 +20,8 @@ from iobench.diagnose.padding import MOST_BYTES, padding_of
 from iobench.diagnose.profiling import Profile
 from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.host.background_load import BackgroundLoadMonitor
-from iobench.loading.foreign import tensors_of
-from iobench.loading.target import raised
+from iobench.loading.inspection import batch_tensors
+from iobench.loading.target import loader_error
 from iobench.results.parts import BackgroundPart
 from iobench.tuning import search_space
 from iobench.tuning.candidate import Candidate, slowdown
@@ -157,7 +157,7 @@ def _user_errors() -> Iterator[None]:
     except TargetError:
         raise
     except Exception as error:  # a user's loader may raise anything
-        raise raised(error) from error
+        raise loader_error(error) from error
 
 
 def _best_of_each_kind(candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -208,14 +208,14 @@ def _watch(
     try:
         for done, batch in zip(count(1), items, strict=False):
             if done <= EXAMINED and held_bytes < MOST_BYTES:
-                held.append(tensors_of(batch))
+                held.append(batch_tensors(batch))
                 held_bytes += sum(one.nbytes for one in held[-1])
             if done == batches or (done > 1 and time.perf_counter() > until):
                 break
     except TargetError:
         raise
     except Exception as error:  # a user's loader may raise anything
-        raise raised(error, f" after {counted(done, 'batch', 'batches')}") from error
+        raise loader_error(error, f" after {counted(done, 'batch', 'batches')}") from error
     finally:
         items.close()
     if watched.stats is None or watched.stats.batches == 0:

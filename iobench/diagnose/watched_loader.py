@@ -16,7 +16,7 @@ from iobench.diagnose.loop_replay import LoopReplay
 from iobench.diagnose.loop_stats import LoopStats
 from iobench.diagnose.process_monitor import ProcessMonitor
 from iobench.host.device import Device, device_of, pick_device
-from iobench.loading.foreign import length_of, samples_in, tensors_of
+from iobench.loading.inspection import batch_tensors, length_of, samples_in
 
 T = TypeVar("T")
 
@@ -109,7 +109,7 @@ class _Loop:
         if self._batches == self._steady_at:
             self._on_steady()
         if self._tensors < MANY_TENSORS or self._batches % COUNT_EVERY == 0:
-            tensors = tensors_of(batch)
+            tensors = batch_tensors(batch)
             self._tensors = len(tensors)
             self._last = (samples_in(tensors), sum(tensor.nbytes for tensor in tensors))
         self._samples += self._last[0]

@@ -100,15 +100,15 @@ class Requirements:
                 hint="use it with --order random or block",
             )
         if self.min_shuffle is not None and not 0 <= self.min_shuffle <= 1:
-            found = f"{self.min_shuffle:g}"
-            raise InvalidSettings("--min-shuffle", kind="out-of-range", expected="0 to 1", found=found)
+            value = f"{self.min_shuffle:g}"
+            raise InvalidSettings("--min-shuffle", kind="out-of-range", expected="0 to 1", found=value)
         for name in ("full_bytes", "max_disk_bytes"):
             if (value := getattr(self, name)) is not None and value < 1:
                 raise InvalidSettings(name, kind="out-of-range", expected="at least 1", found=value)
 
     @property
     def has_unknown_step(self) -> bool:
-        """Whether the step is a model or a function, whose time has to be measured."""
+        """True if the step is a model or a function, whose time has to be measured."""
         return self.model != "none" or bool(self.step)
 
     @property

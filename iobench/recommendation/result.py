@@ -84,7 +84,7 @@ class Finalist:
 
     @property
     def significantly_better(self) -> bool:
-        """Whether it is significantly faster than the default."""
+        """True if it is significantly faster than the default."""
         return self.against_default is not None and self.against_default.outcome == "faster"
 
     @property

@@ -53,7 +53,7 @@ class Consumer:
 
     @property
     def trains(self) -> bool:
-        """Whether there is a training step."""
+        """True if there is a training step."""
         return bool(self.step_s) or self.model != "none"
 
     def __call__(self, tensors: Sequence[Any]) -> None:

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from iobench.base.units import counted
 from iobench.host.device import device_of, pick_device
-from iobench.loading.foreign import handles_of
+from iobench.loading.inspection import open_handles
 from iobench.results.finding import Finding
 from iobench.tuning.candidate import BASELINE, Candidate
 from iobench.tuning.settings_race import ResourceLimits
@@ -166,7 +166,7 @@ def _start_problem(loader: TunableLoader, method: str) -> Finding | None:
 
 def _open_handles(loader: TunableLoader) -> Finding | None:
     """Return the problem of files that are open in the dataset; forked workers must not inherit them."""
-    held = handles_of(loader.dataset_for({"num_workers": 1})) if loader.rebuilds else []
+    held = open_handles(loader.dataset_for({"num_workers": 1})) if loader.rebuilds else []
     if not held:
         return None
     names = ", ".join(held)

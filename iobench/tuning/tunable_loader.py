@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert
 
 from iobench.base.errors import TargetError
-from iobench.loading.foreign import is_dataloader, tensors_of
+from iobench.loading.inspection import batch_tensors, is_dataloader
 from iobench.results.finding import Finding
 from iobench.tuning.pickle_check import spawn_problem
 
@@ -112,7 +112,7 @@ class TunableLoader:
 
     @property
     def knows_workers(self) -> bool:
-        """Whether its number of workers is known: a DataLoader's, or a parameter of its function."""
+        """True if its number of workers is known: a DataLoader's, or a parameter of its function."""
         return self.rebuilds or "num_workers" in self.settable
 
     @cached_property
@@ -244,7 +244,7 @@ def fetches_batches(loader: TunableLoader) -> bool:
 
 def same_tensors(one: Any, other: Any) -> bool:
     """Return True if two samples or batches hold the same tensors."""
-    ones, others = tensors_of(one), tensors_of(other)
+    ones, others = batch_tensors(one), batch_tensors(other)
     return (
         len(ones) == len(others) > 0
         and isinstance(one, dict) == isinstance(other, dict)

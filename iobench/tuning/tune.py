@@ -12,7 +12,7 @@ from typing import Any
 from iobench.base.errors import InvalidSettings, IobenchError, TargetError
 from iobench.base.thresholds import CPU_CONTENDED
 from iobench.base.units import counted, seconds_text
-from iobench.loading.target import called_of, raised
+from iobench.loading.target import loader_error, parse_target
 from iobench.tuning import search_space
 from iobench.tuning.candidate import BASELINE, HEADROOM, Candidate, slowdown
 from iobench.tuning.consumer import Consumer, HeadroomLoader
@@ -116,7 +116,7 @@ def tune(
         except IobenchError:
             raise
         except Exception as error:  # a user's loader may raise anything
-            raise raised(error) from error
+            raise loader_error(error) from error
 
 
 class _Tuning:
@@ -216,10 +216,10 @@ def resolve_target(target: str | Iterable[Any]) -> tuple[TunableLoader, str]:
     """Return the user's loader and its name; TargetError if it cannot be built."""
     if not isinstance(target, str):
         return TunableLoader(target), type(target).__name__
-    called = called_of(target)
-    workers = called.given_or_default("num_workers")
+    called = parse_target(target)
+    workers = called.argument_or_default("num_workers")
     known = workers if isinstance(workers, int) else 0
-    return TunableLoader(called.made(), called.made, called.takes, known), called.name
+    return TunableLoader(called.build(), called.build, called.parameters, known), called.name
 
 
 def _holding(consumer: Consumer, replay: HeadroomLoader | None) -> Callable[[Sequence[Any]], None]:

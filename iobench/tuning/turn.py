@@ -16,7 +16,7 @@ from iobench.bench.epoch import collect_garbage, measured_of, timing_of
 from iobench.bench.meter import Meter
 from iobench.host.counters import Counters
 from iobench.host.cpu_speed import CpuSpeedProbe
-from iobench.loading.foreign import length_of, samples_in, tensors_of
+from iobench.loading.inspection import batch_tensors, length_of, samples_in
 from iobench.results.parts import Measured, TimingPart
 
 ItemGuard = Callable[[Iterable[Any]], Iterable[Any]]
@@ -135,7 +135,7 @@ class _TimedStream:
         began, self._marks = time.perf_counter(), array("d")
         with closing(_generator(spec.guard(loader))) as items:
             for batch in self.meter.over(items):
-                tensors = tensors_of(batch)
+                tensors = batch_tensors(batch)
                 spec.consume(tensors)
                 self._note(tensors, time.perf_counter() - began)
                 if not self.epochs and self._enough(spec):

@@ -79,12 +79,14 @@ def one(name: str, make: Any, kinds: Sequence[str], files: Path, given: argparse
         print(f"{name:32} skipped: {error}")
         return {"name": name, "skipped": str(error)}
     began = time.monotonic()
-    said = session.diagnose(own, seconds=given.seconds)
+    diagnosis = session.diagnose(own, seconds=given.seconds)
     took_s = time.monotonic() - began
-    gains = compare_to_baseline(said.candidates) if said.candidates else {}
+    gains = compare_to_baseline(diagnosis.candidates) if diagnosis.candidates else {}
     advices = []
-    for advice in said.advice:
-        taken = [t for t in said.candidates if t.name in gains and gains[t.name].ratio.median == advice.gain]
+    for advice in diagnosis.advice:
+        taken = [
+            t for t in diagnosis.candidates if t.name in gains and gains[t.name].ratio.median == advice.gain
+        ]
         candidate = taken[0] if taken else None
         got = achieved(own, candidate) if candidate is not None and advice.gain else None
         false = got < WORTH if got is not None else advice.kind not in kinds
@@ -95,7 +97,7 @@ def one(name: str, make: Any, kinds: Sequence[str], files: Path, given: argparse
         "advices": advices,
         "found": any(one["kind"] in kinds for one in advices),
         "busy": given.busy,
-        "noticed": bool(said.warnings),
+        "noticed": bool(diagnosis.warnings),
         "took_s": took_s,
     }
     show(found)
@@ -135,7 +137,7 @@ def summary(found: Sequence[dict[str, Any]]) -> None:
         sick, well = [o for o in these if o["kinds"]], [o for o in these if not o["kinds"]]
         advices = [advice for one in these for advice in one["advices"]]
         pairs = [(a["predicted"], a["achieved"]) for a in advices if a["predicted"] and a["achieved"]]
-        off = [max(said / got, got / said) - 1 for said, got in pairs]
+        off = [max(expected / got, got / expected) - 1 for expected, got in pairs]
         alarmed = sum(any(advice["false"] for advice in one["advices"]) for one in well)
         false = sum(advice["false"] for advice in advices)
         noticed = sum(one["noticed"] for one in these)

@@ -22,7 +22,7 @@ class Made(Dataset):
 
 
 class Augmented(Dataset):
-    """Images in memory, each augmented by NumPy anew: milliseconds of one core."""
+    """Images in memory, augmented by NumPy in each epoch: milliseconds of one core."""
 
     def __init__(self, length):
         self.images = np.random.default_rng(0).integers(0, 255, (length, 96, 96, 3), np.uint8)
