@@ -60,10 +60,10 @@ class TestHappyPaths:
     def test_a_first_prepare_prints_its_table(self, ready):
         _, done = ready
         text = rows(done)
-        assert "float32-10x10-20000: 2,000,000 elements, 20,000 samples" in text.splitlines()[0]
+        assert all(word in text.splitlines()[0] for word in ("float32-10x10-20000", "2,000,000", "20,000"))
         for words in ("npy", "hdf5", "lmdb", "memmap", "stored", "ratio", "MiB/s", "verified", "yes"):
             assert words in text
-        assert re.search("next: iobench run --data-dir .+ --name float32-10x10-20000", done.stderr)
+        assert re.search(" run --data-dir .+ --name float32-10x10-20000", done.stderr)
 
     def test_a_second_prepare_skips(self, ready, prepare):
         folder, _ = ready
@@ -107,9 +107,7 @@ class TestHappyPaths:
     def test_a_file_and_a_folder_of_images_are_prepared(self, tmp_path, prepare):
         with h5py.File(tmp_path / "my data.h5", "w") as file:
             file["images"], file["labels"] = np.zeros((9, 4, 4), np.uint8), np.arange(9)
-        assert "dataset my_data" in rows(
-            prepare(tmp_path, "--source", tmp_path / "my data.h5", "--format=npy")
-        )
+        assert " my_data:" in rows(prepare(tmp_path, "--source", tmp_path / "my data.h5", "--format=npy"))
         (tmp_path / "pets" / "cat").mkdir(parents=True)
         Image.new("RGB", (20, 30)).save(tmp_path / "pets/cat/1.png")
         text = rows(prepare(tmp_path, "--source", tmp_path / "pets", "--sample-shape=3x8x8", "--format=npy"))

@@ -1,4 +1,4 @@
-"""Manifests: which are refused, and which dataset is found."""
+"""Loading and refusing manifests, and finding datasets."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from iobench.dataset.manifest import Manifest, check_name, find_dataset
 pytest_plugins = ("manifest_fixtures",)
 
 
-def test_what_was_saved_is_loaded(manifest):
+def test_a_saved_manifest_is_loaded(manifest):
     assert Manifest.load(manifest.root) == manifest
     manifest.save()
     assert Manifest.load(manifest.root) == manifest
@@ -40,10 +40,12 @@ def test_an_opener_travels_and_opens(manifest):
         assert reader.batch(slice(0, 3))["x"].tobytes() == numbers().arrays["x"][:3].tobytes()
 
 
-def test_an_opener_of_what_is_not_there_names_the_command(manifest):
-    with pytest.raises(ManifestError, check=kind("not-prepared", expected="hdf5", found="npy, lmdb")) as error:
+def test_an_opener_of_a_missing_variant_names_the_command(manifest):
+    with pytest.raises(
+        ManifestError, check=kind("not-prepared", expected="hdf5", found="npy, lmdb")
+    ) as error:
         manifest.opener("hdf5")
-    assert "iobench prepare --name d --format hdf5" in error.value.hint
+    assert "--name d --format hdf5" in error.value.hint
 
 
 @pytest.mark.parametrize("text", ["", "hello", "{", "[" * 100_000, '{"manifest_version": 1', "\0"])
@@ -80,7 +82,9 @@ def test_another_version_is_refused(manifest, edit, version):
     assert "--overwrite" in error.hint
 
 
-@pytest.mark.parametrize("key", ["created", "samples", "fields", "source", "checksum", "artifacts", "logical_bytes"])
+@pytest.mark.parametrize(
+    "key", ["created", "samples", "fields", "source", "checksum", "artifacts", "logical_bytes"]
+)
 def test_a_missing_key_is_named(manifest, edit, key):
     edit(lambda body: body.pop(key))
     assert f"`{key}`" in refusal(manifest).problem

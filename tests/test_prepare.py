@@ -110,7 +110,7 @@ class TestWriting:
         assert_holds(manifest)
         assert capfd.readouterr() == ("", "")
 
-    def test_rows_describe_what_is_on_disk(self, tmp_path):
+    def test_rows_describe_the_files(self, tmp_path):
         source = iobench.Synthetic(1 << 20, compressibility=0.5)
         manifest, rows = prepare(tmp_path, ["npy", "lmdb:codec=lz4"], source)
         assert [row.ratio for row in rows] == pytest.approx([1, 1.6], rel=0.1)
@@ -155,7 +155,7 @@ class TestWriting:
 
 
 class TestASecondCall:
-    def test_skips_what_is_there(self, tmp_path):
+    def test_skips_existing_variants(self, tmp_path):
         manifest, _ = prepare(tmp_path)
         before = tree(manifest.root)
         again, rows = prepare(tmp_path)
@@ -163,14 +163,14 @@ class TestASecondCall:
         assert tree(manifest.root) == before
         assert again == manifest
 
-    def test_adds_what_is_missing(self, tmp_path):
+    def test_adds_missing_variants(self, tmp_path):
         prepare(tmp_path)
         manifest, rows = prepare(tmp_path, ["npy", "memmap", "lmdb:codec=lz4"])
         assert states(rows) == {"npy": "present", "memmap": "written", "lmdb:codec=lz4": "written"}
         assert list(manifest.artifacts) == ["npy", "lmdb", "memmap", "lmdb:codec=lz4"]
         assert_holds(manifest)
 
-    def test_keeps_and_stamps_what_was_only_touched(self, tmp_path):
+    def test_keeps_and_stamps_touched_files(self, tmp_path):
         manifest, _ = prepare(tmp_path)
         os.utime(manifest.files_of("npy")[0], (1, 1))
         before = tree(manifest.path_of("npy"))
@@ -193,7 +193,7 @@ class TestASecondCall:
 
     @pytest.mark.parametrize("variant", DEFAULT_FORMATS)
     @pytest.mark.parametrize("harm", ["bit", "truncated", "missing file", "missing folder"])
-    def test_repairs_what_is_damaged(self, tmp_path, variant, harm):
+    def test_repairs_damaged_variants(self, tmp_path, variant, harm):
         manifest, _ = prepare(tmp_path, [variant])
         file = max(manifest.files_of(variant), key=lambda path: path.stat().st_size)
         if harm == "bit":
@@ -215,7 +215,7 @@ class TestASecondCall:
         assert list(manifest.artifacts) == ["npy", "lmdb"]
         assert_holds(manifest)
 
-    def test_removes_what_a_killed_one_left(self, tmp_path):
+    def test_removes_files_of_a_killed_prepare(self, tmp_path):
         (tmp_path / "d" / ".tmp-1-1").mkdir(parents=True)
         (tmp_path / "d" / ".tmp-1-1" / "x.npy").write_bytes(b"half")
         assert_holds(prepare(tmp_path)[0])
@@ -264,7 +264,7 @@ class TestOtherData:
         assert "--overwrite" in error.value.hint
         assert_holds(prepare(tmp_path, overwrite=True)[0])
 
-    def test_a_source_that_changes_between_two_variants_is_caught(self, tmp_path):
+    def test_a_source_that_changes_between_two_variants_is_detected(self, tmp_path):
         source = Changing(**numbers().arrays)
         with pytest.raises(WrongContent, check=kind("source-changed")):
             prepare(tmp_path, source=source)
@@ -305,7 +305,7 @@ class TestFailure:
 
     @pytest.mark.parametrize("error", [OSError(errno.EIO, "Input/output error"), KeyboardInterrupt()])
     @pytest.mark.parametrize("point", [(artifact_writer, "sync"), (artifact_writer, "sync_directory")])
-    def test_of_a_sync_keeps_what_was_there(self, tmp_path, monkeypatch, error, point):
+    def test_of_a_sync_keeps_existing_data(self, tmp_path, monkeypatch, error, point):
         prepare(tmp_path, ["npy"])
         before = tree(tmp_path)
 
@@ -318,7 +318,7 @@ class TestFailure:
         assert tree(tmp_path) == before
 
     @pytest.mark.parametrize("seed", [0, 1], ids=["same data", "other data"])
-    def test_to_write_the_manifest_keeps_what_was_there(self, tmp_path, monkeypatch, seed):
+    def test_to_write_the_manifest_keeps_existing_data(self, tmp_path, monkeypatch, seed):
         prepare(tmp_path, ["npy"])
         before = tree(tmp_path)
 
@@ -332,7 +332,7 @@ class TestFailure:
         assert tree(tmp_path) == before
         assert_tidy(tmp_path / "d", ["npy"])
 
-    def test_to_read_back_what_was_written_is_caught(self, tmp_path, monkeypatch):
+    def test_to_read_back_the_data_is_detected(self, tmp_path, monkeypatch):
         npy = formats.type_of("npy")
         original = npy.write
 
@@ -345,7 +345,7 @@ class TestFailure:
             prepare(tmp_path, ["lmdb", "npy"])
         assert_holds(iobench.find_dataset(tmp_path))
 
-    def test_of_a_format_to_write_everything_is_caught(self, tmp_path, monkeypatch):
+    def test_of_a_format_to_write_everything_is_detected(self, tmp_path, monkeypatch):
         npy = formats.type_of("npy")
         original = npy.write
         monkeypatch.setattr(npy, "write", lambda self, path, schema, _: original(self, path, schema, []))
@@ -391,7 +391,7 @@ class TestFolderAndDisk:
         assert "--size" in error.value.hint
         assert_tidy(tmp_path / "d")
 
-    def test_no_space_is_needed_for_what_is_there(self, tmp_path, monkeypatch):
+    def test_existing_data_need_no_space(self, tmp_path, monkeypatch):
         prepare(tmp_path)
         monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(1 << 40, 0, 0))
         assert set(states(prepare(tmp_path)[1]).values()) == {"present"}

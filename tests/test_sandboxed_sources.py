@@ -122,9 +122,9 @@ class TestFormats:
         with pytest.raises(SourceError, check=kind("changed", path=folder)):
             list(batches)
 
-    def test_a_choice_is_left_to_the_user(self, folder, monkeypatch):
+    def test_the_user_chooses_among_several_formats(self, folder, monkeypatch):
         monkeypatch.setattr(sandbox, "sniff", lambda path: SniffResult(("npy", "images"), {}))
-        assert "iobench add PATH --format F --name N" in refused(folder, "ambiguous-format").hint
+        assert "iobench add" in refused(folder, "ambiguous-format").hint
 
     def test_memory_of_the_process_that_reads_is_limited(self, tmp_path, monkeypatch):
         """The limit keeps a file that unpacks to more than the machine has from filling memory."""
