@@ -191,13 +191,17 @@ def _limit(best: CaseSummary, others: Sequence[CaseSummary]) -> str:
     assert limit is not None  # as there is a share
     assert share is not None
     rate = BY_NAME["limit_bytes_per_s"].text(limit)
-    start = f"The lowest limit is {best.limit}, {rate} MiB/s here"
+    start = f"Lowest limit: {best.limit}, {rate} MiB/s"
     if share > 1:
         return f"{start}. The case was faster, so that limit was measured too low."
-    rest = "little more is possible" if share >= NEAR_LIMIT else f"at most {1 / share:.1f} × more is possible"
+    rest = (
+        "little more is possible"
+        if share >= NEAR_LIMIT
+        else f"at most {1 / share:.1f} × the speed is possible"
+    )
     other = others[0] if others and others[0].limit_share is not None else None
     comparison = f"; {other.label.short} reaches {other.limit_share:.0%} of its own" if other else ""
-    return f"{start}. The case reaches {share:.0%} of it, {rest}{comparison}."
+    return f"{start}. The case reaches {share:.0%} of it: {rest}{comparison}."
 
 
 def _stages(best: CaseSummary) -> str:

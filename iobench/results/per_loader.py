@@ -126,11 +126,11 @@ def describe(loader: LoaderCases) -> str:
 def describe_largest(loader: LoaderCases) -> str:
     """Return the largest effect of the format under a loader, in a few words."""
     if loader.step_bound:
-        return f"{loader.loader}: none (the training step takes the time)"
+        return f"under {loader.loader}: none (the training step takes the time)"
     if not loader.slower:
-        return f"{loader.loader}: no significant difference"
+        return f"under {loader.loader}: no significant difference"
     name, time = loader.slower[-1]
-    return f"{loader.loader}: {name} up to {three_digits(time.median)} × slower"
+    return f"under {loader.loader}: {name} up to {three_digits(time.median)} × slower"
 
 
 def times_text(time: Estimate) -> str:

@@ -211,7 +211,7 @@ def _details(context: Context, detailed: bool) -> Iterator[str]:
         else:
             effects = [describe_largest(one) for one in compared[:MAX_LOADERS]]
             more = len(compared) - MAX_LOADERS
-            yield f"  format effect: {'; '.join(effects + ([f'{more} more'] if more > 0 else []))}"
+            yield f"  {'; '.join(effects + ([f'{more} more'] if more > 0 else []))}"
     yield from (f"  {one.sentence}." for one in (headroom(context), opening(context)) if one is not None)
 
 
