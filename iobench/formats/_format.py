@@ -99,7 +99,7 @@ class Format(Options, ABC):
         return
 
     def sniff(self, path: Path) -> bool:
-        """Return True if the file or folder at `path` looks like this format's, even if another program wrote it.
+        """Return True if the file or folder at `path` looks like this format, from any program.
 
         Reads names and first bytes only. Always False for formats that cannot be added in place.
         """

@@ -226,7 +226,7 @@ def test_all_means_the_installed_loaders_that_read_the_formats(package, images, 
         note.values["reason"]: note.message for note in notes if re.search("clip|loop", note.message)
     }
     assert by_reason.keys() == {"missing-dependency", "reads-nothing"}
-    assert by_reason["missing-dependency"].endswith(" no_such_library")
+    assert "no_such_library" in by_reason["missing-dependency"]
     assert "loop" in by_reason["reads-nothing"]
     assert not any("tape" in note.message for note in notes)
 
