@@ -38,7 +38,7 @@ def plan(
     data_dir: DataDir = Path("data"),
     as_json: AsJson = False,
 ) -> None:
-    """Estimate the bandwidth that many ranks would get, from a measured run."""
+    """Estimate the bandwidth of many ranks from a run."""
     from iobench.results import history
     from iobench.results.capacity import Cluster, plan_capacity
     from iobench.terminal import display, planned
