@@ -1,7 +1,7 @@
-"""Arrow's columns as fields: types of fixed shape, arrays into columns, and columns into arrays.
+"""Conversion between fields and Arrow columns.
 
-A field of shape (a, b) is a fixed-size list of `a` fixed-size lists of `b`. Of other people's files,
-`arrow.fixed_shape_tensor` and variable lists that are all of one length are read, too.
+A field of shape (a, b) is a fixed-size list of `a` fixed-size lists of `b`. Files of other programs may
+also hold `arrow.fixed_shape_tensor`, and variable lists if all of them have one length.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats._external import not_fixed
 from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 
@@ -40,25 +38,25 @@ NAMES = {value: dtype for dtype, value in VALUES.items()}
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """A column per field, none of which has nulls."""
+    """Return the Arrow schema with one column per field, without nulls."""
     return pa.schema([pa.field(f.name, _type(f), nullable=False) for f in schema.fields])
 
 
 def _type(field: Field) -> pa.DataType:
-    made = VALUES[field.dtype]
+    kind = VALUES[field.dtype]
     for size in reversed(field.shape):
-        made = pa.list_(pa.field("item", made, nullable=False), size)
-    return made
+        kind = pa.list_(pa.field("item", kind, nullable=False), size)
+    return kind
 
 
 def record_batch(schema: pa.Schema, batch: Batch) -> pa.RecordBatch:
-    """A batch as a record batch, over the same memory where a dtype allows."""
+    """Return a batch as a record batch, which shares the arrays' memory except for bools."""
     columns = [_column(column.type, batch[column.name]) for column in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def _column(kind: pa.DataType, array: Array) -> pa.Array:
-    """The column of a C-contiguous array of samples."""
+    """Return the column of a C-contiguous array of samples."""
     if not pa.types.is_fixed_size_list(kind):
         return _leaf(kind, array.reshape(-1))
     inner = array.reshape(-1, *array.shape[2:])
@@ -72,9 +70,14 @@ def _leaf(kind: pa.DataType, flat: Array) -> pa.Array:
 
 
 def sample_shape(path: Path, name: str, column: pa.Array) -> tuple[tuple[int, ...], str]:
-    """One sample's shape and dtype in a column with rows; CorruptArtifact where they are not all the same.
+    """Return the shape and dtype of one sample of a non-empty column.
 
-    The lengths of variable lists are read, all of them.
+    Reads the lengths of all variable lists.
+
+    Raises
+    ------
+    CorruptArtifact
+        The values are not numbers, or kind ``unequal-shapes``: the lists differ in length.
     """
     if isinstance(column.type, pa.FixedShapeTensorType):
         return tuple(column.type.shape), _dtype(path, name, column.type.value_type)
@@ -88,12 +91,21 @@ def sample_shape(path: Path, name: str, column: pa.Array) -> tuple[tuple[int, ..
 
 def _dtype(path: Path, name: str, kind: pa.DataType) -> str:
     if kind not in NAMES:
-        raise corrupt(path, f"numbers in column {name} ({', '.join(NAMES.values())})", kind)
+        raise CorruptArtifact(
+            f"column {name}: unsupported type",
+            kind="unsupported-dtype",
+            path=path,
+            expected=f"one of {', '.join(NAMES.values())}",
+            found=kind,
+        )
     return NAMES[kind]
 
 
 def check_type(path: Path, field: Field, kind: pa.DataType) -> None:
-    """CorruptArtifact where a column's type cannot be a field's; of variable lists, no length is known."""
+    """Raise CorruptArtifact if a column of this type cannot hold the field.
+
+    A type does not state the length of variable lists, so any length is accepted for them.
+    """
     expected = f"{field.name}: {field.dtype} {field.shape}"
     if isinstance(kind, pa.FixedShapeTensorType):
         sizes, value = [*kind.shape], kind.value_type
@@ -102,23 +114,23 @@ def check_type(path: Path, field: Field, kind: pa.DataType) -> None:
         while not is_leaf(value):
             sizes.append(value.list_size if pa.types.is_fixed_size_list(value) else None)
             value = value.value_type
-    known = [size in (None, wanted) for size, wanted in zip(sizes, field.shape, strict=False)]
-    if len(sizes) != len(field.shape) or not all(known) or NAMES.get(value) != field.dtype:
+    fits = [size in (None, axis) for size, axis in zip(sizes, field.shape, strict=False)]
+    if len(sizes) != len(field.shape) or not all(fits) or NAMES.get(value) != field.dtype:
         raise corrupt(path, expected, kind)
 
 
 def plain(column: pa.Array) -> pa.Array:
-    """What an extension type stores, or the column itself."""
+    """Return the storage of a column of an extension type; any other column itself."""
     return column.storage if isinstance(column.type, pa.BaseExtensionType) else column
 
 
 def is_leaf(kind: pa.DataType) -> bool:
-    """Whether a type has no lists in it."""
+    """Return True for a type that is not a list."""
     return not (pa.types.is_fixed_size_list(kind) or pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def _size(path: Path, name: str, column: pa.Array) -> int:
-    """The one length of all lists in a column."""
+    """Return the common length of all lists in a column."""
     if pa.types.is_fixed_size_list(column.type):
         return int(column.type.list_size)
     offsets = column.offsets.to_numpy(zero_copy_only=True)
@@ -129,9 +141,14 @@ def _size(path: Path, name: str, column: pa.Array) -> int:
 
 
 def leaf_of(path: Path, field: Field, column: pa.Array) -> pa.Array:
-    """The values of a column with rows, sample after sample; CorruptArtifact where it is not `field`.
+    """Return the flat values of a non-empty column, in sample order.
 
-    Variable lists are taken to be of one length, which `sample_shape` finds out, if they are on the whole.
+    Of variable lists, only the total number of values is checked; `sample_shape` checks each length.
+
+    Raises
+    ------
+    CorruptArtifact
+        Shape, dtype or number of values differ from `field`, or there are nulls.
     """
     expected, rows = f"{field.name}: {field.dtype} {field.shape}", len(column)
     if isinstance(column.type, pa.FixedShapeTensorType):
@@ -139,19 +156,23 @@ def leaf_of(path: Path, field: Field, column: pa.Array) -> pa.Array:
     column, count = plain(column), rows
     for size in field.shape:
         if column.null_count or is_leaf(column.type):
-            raise corrupt(path, expected, f"{column.null_count} nulls in {column.type}")
+            nulls = "nulls" if column.null_count else None
+            raise corrupt(path, expected, f"{column.null_count} nulls in {column.type}", kind=nulls)
         if pa.types.is_fixed_size_list(column.type) and column.type.list_size != size:
             raise corrupt(path, expected, f"{column.type}")
         column, count = column.flatten(), count * size
         if len(column) != count:
             raise corrupt(path, f"{expected} in {rows} rows", f"{len(column)} values")
     if NAMES.get(column.type) != field.dtype or len(column) != rows * field.elements or column.null_count:
-        raise corrupt(path, expected, f"{column.null_count} nulls in {len(column)} of {column.type}")
+        nulls = "nulls" if column.null_count else None
+        raise corrupt(
+            path, expected, f"{column.null_count} nulls in {len(column)} of {column.type}", kind=nulls
+        )
     return column
 
 
 def _tensor_leaf(path: Path, field: Field, column: pa.Array) -> pa.Array:
-    """The values of a column of Arrow's own tensors."""
+    """Return the flat values of a column of Arrow's fixed-shape tensors."""
     kind, stored = column.type, column.storage
     permutation = list(kind.permutation or range(len(kind.shape)))
     if permutation != sorted(permutation):
@@ -163,7 +184,7 @@ def _tensor_leaf(path: Path, field: Field, column: pa.Array) -> pa.Array:
 
 
 def values(leaf: pa.Array) -> npt.NDArray[Any]:
-    """The values as an array: a view of numbers, bools unpacked."""
+    """Return the values as a 1-D array: a view for numbers, a copy for bools, which are stored as bits."""
     if pa.types.is_boolean(leaf.type):
         return np.asarray(leaf.to_numpy(zero_copy_only=False))
     dtype = np.dtype(NAMES[leaf.type])
@@ -174,12 +195,12 @@ def values(leaf: pa.Array) -> npt.NDArray[Any]:
 
 
 def arrays(path: Path, schema: Schema, table: pa.Table | pa.RecordBatch, names: dict[str, str]) -> Batch:
-    """The rows of a table as arrays, `names` being those of the fields' columns."""
-    found = {}
+    """Return the rows of a table as arrays; `names` maps each field to its column."""
+    batch = {}
     for field in schema.fields:
         column = table.column(names[field.name])
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         parts = [values(leaf_of(path, field, chunk)) for chunk in chunks if len(chunk)]
         whole = parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, field.dtype), *parts])
-        found[field.name] = whole.reshape(-1, *field.shape)
-    return found
+        batch[field.name] = whole.reshape(-1, *field.shape)
+    return batch

@@ -1,4 +1,4 @@
-"""Arrow's IPC files, and streams, through memory maps: every record batch is looked at when it is opened."""
+"""Reader of Arrow IPC files and streams through memory maps; opening checks every record batch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._arrow_columns import (
     DAMAGE,
@@ -32,15 +29,15 @@ from iobench.formats._schema import Array, Batch, Field, Schema
 MAGIC = b"ARROW1"
 
 
-class Mapped:
-    """A file's record batches, over a map of it."""
+class MappedBatches:
+    """The record batches of a memory-mapped file."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
         try:
             with regular(file).open("rb") as opened:
                 mapped = mmap.mmap(opened.fileno(), 0, prot=mmap.PROT_READ)
-            # else looking at each record batch's first page reads what lies around it, which is all
+            # without it, readahead around the header of each record batch would read the whole file
             mapped.madvise(mmap.MADV_RANDOM)
             whole = pa.py_buffer(mapped)
             self.base, self.size = whole.address, whole.size
@@ -52,7 +49,7 @@ class Mapped:
             raise corrupt(file, "an Arrow IPC file", reason(error)) from error
 
     def _checked(self, whole: pa.Buffer) -> Iterator[pa.RecordBatch]:
-        """Every record batch with rows, its buffers inside the file."""
+        """Yield each non-empty record batch after its buffers were validated."""
         source = pa.BufferReader(whole)
         if whole.slice(0, len(MAGIC)).to_pybytes() == MAGIC:
             opened = pa.ipc.open_file(source)
@@ -68,36 +65,43 @@ class Mapped:
                 yield batch
 
     def offset_of(self, leaf: pa.Array, width: int) -> int:
-        """Where in the file the values of a column begin; CorruptArtifact where they are not in it."""
+        """Return the byte offset of a column's values; CorruptArtifact (``compressed``) if not in the file."""
         address = leaf.buffers()[1].address + leaf.offset * width
         if not self.base <= address <= self.base + self.size - len(leaf) * width:
-            raise corrupt(self.file, "columns as they lie in memory", "compressed ones; write them without")
+            raise CorruptArtifact(
+                "its columns cannot be mapped",
+                kind="compressed",
+                path=self.file,
+                expected="uncompressed record batches",
+                found="compressed ones",
+                hint="write the file without compression",
+            )
         return int(address - self.base)
 
 
 def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
-    """The samples and fields of files that others wrote."""
-    wanted = {field.name for field in fields}
+    """Return the schema of files that another program wrote."""
+    requested = {field.name for field in fields}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     samples = 0
-    for opened in map(Mapped, files):
+    for opened in map(MappedBatches, files):
         names = fields_by_name(opened.file, opened.schema.names)
         samples += sum(batch.num_rows for batch in opened.batches)
         for batch in opened.batches:
             for field_key, name in names.items():
-                if not wanted or field_key in wanted:
-                    found = sample_shape(opened.file, name, batch.column(name))
-                    if shapes.setdefault(name, found) != found:
-                        raise not_fixed(opened.file, f"column {name}", f"{shapes[name]} and {found}")
+                if not requested or field_key in requested:
+                    sample = sample_shape(opened.file, name, batch.column(name))
+                    if shapes.setdefault(name, sample) != sample:
+                        raise not_fixed(opened.file, f"column {name}", f"{shapes[name]} and {sample}")
     if not samples:
-        raise CorruptArtifact(f"{files[0]}: it holds no rows")
-    made = {name: ((samples, *shape), dtype) for name, (shape, dtype) in shapes.items()}
-    return schema_of_arrays(files[0], made, fields)
+        raise CorruptArtifact("it holds no rows", kind="empty", path=files[0])
+    arrays_by_name = {name: ((samples, *shape), dtype) for name, (shape, dtype) in shapes.items()}
+    return schema_of_arrays(files[0], arrays_by_name, fields)
 
 
 def check_lists(files: Sequence[Path], schema: Schema) -> None:
-    """CorruptArtifact where a variable list is not of its field's length."""
-    for opened in map(Mapped, files):
+    """Raise CorruptArtifact if a variable list has another length than its field."""
+    for opened in map(MappedBatches, files):
         names = fields_by_name(opened.file, opened.schema.names)
         for batch in opened.batches:
             for field in schema.fields:
@@ -118,10 +122,10 @@ def _shape(file: Path, name: str, batch: pa.RecordBatch) -> tuple[tuple[int, ...
 
 
 class ArrowReader(ChunkedReader):
-    """Copies rows out of the mapped record batches; `native` slices and takes as Arrow's tables do."""
+    """Copies rows out of the mapped record batches; `native` uses slice and take of an Arrow table."""
 
     def __init__(self, files: Sequence[Path], schema: Schema) -> None:
-        opened = [Mapped(file) for file in files]
+        opened = [MappedBatches(file) for file in files]
         batches = [(number, batch) for number, one in enumerate(opened) for batch in one.batches]
         first = np.cumsum([0, *(batch.num_rows for _, batch in batches)], dtype=np.int64)
         if first[-1] != schema.samples:
@@ -135,8 +139,8 @@ class ArrowReader(ChunkedReader):
             self._add(opened[number], batch)
         self._table = pa.Table.from_batches([batch for _, batch in batches])
 
-    def _add(self, opened: Mapped, batch: pa.RecordBatch) -> None:
-        """One more record batch: bools stay packed, numbers are views of the map."""
+    def _add(self, opened: MappedBatches, batch: pa.RecordBatch) -> None:
+        """Add a record batch: bools as packed bits, numbers as views of the map."""
         assert self._chunks is not None
         for field in self.schema.fields:
             try:
@@ -153,7 +157,7 @@ class ArrowReader(ChunkedReader):
             self._chunks[field.name].append(values(leaf).reshape(-1, *field.shape))
 
     def placement(self) -> Mapping[str, Placement]:
-        """Every field but bools, which are bits, by the record batches' buffers."""
+        """Return the location of each field in the record batches' buffers, without bools, which are bits."""
         return {
             name: Chunked(
                 self._files,
@@ -166,7 +170,7 @@ class ArrowReader(ChunkedReader):
         }
 
     def native(self, rows: Rows) -> Batch:
-        """A slice of the table, of which nothing is read, or what `take` made of indices."""
+        """Return views of the map for a slice, and for indices the arrays that Arrow's `take` returns."""
         self._check_open()
         checked, _ = self._checked(rows)
         if not isinstance(checked, slice):
@@ -176,7 +180,7 @@ class ArrowReader(ChunkedReader):
         return arrays(self._files[0], self.schema, table, self._names)
 
     def close(self) -> None:
-        """Drop the maps; they go when the last view of them does."""
+        """Release the maps; the memory is unmapped with its last view."""
         self._chunks, self._table = None, None
 
     def _check_open(self) -> None:
@@ -185,11 +189,11 @@ class ArrowReader(ChunkedReader):
 
     def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
         assert self._chunks is not None
-        found = self._chunks[name][chunk]
-        if isinstance(found, np.ndarray):
-            target[slots] = found[rows]
+        stored = self._chunks[name][chunk]
+        if isinstance(stored, np.ndarray):
+            target[slots] = stored[rows]
         else:
-            self._copy_bits(self.schema.field(name), found, rows, target, slots)
+            self._copy_bits(self.schema.field(name), stored, rows, target, slots)
 
     @staticmethod
     def _copy_bits(field: Field, leaf: Any, rows: slice | Index, target: Array, slots: slice | Index) -> None:
@@ -203,8 +207,8 @@ class ArrowReader(ChunkedReader):
             target[slot] = values(part).reshape(field.shape)
 
 
-def _names(opened: Sequence[Mapped], schema: Schema) -> dict[str, str]:
-    """The name of each field's column, the same in every file."""
+def _names(opened: Sequence[MappedBatches], schema: Schema) -> dict[str, str]:
+    """Return the name of each field's column; CorruptArtifact if it is missing or the files differ."""
     names = fields_by_name(opened[0].file, opened[0].schema.names)
     for field in schema.fields:
         if field.name not in names:

@@ -1,4 +1,4 @@
-"""Lance, which says what goes wrong by its errors: its log on stderr would say it once more, at length."""
+"""Import of Lance without its log, which would repeat each error on stderr at length."""
 
 from __future__ import annotations
 
@@ -8,51 +8,51 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-os.environ.setdefault("LANCE_LOG", "error")  # read when it is imported
+os.environ.setdefault("LANCE_LOG", "error")  # Lance reads it on import
 
 import lance
 
-# said at each fork of a process that has imported it: those that read it are never forked
+# Lance warns at each fork of a process that has imported it; the processes that read it are never forked.
 warnings.filterwarnings("ignore", "lance is not fork-safe")
 
 __all__ = ["is_panic", "lance", "without_panics"]
 
 STDERR = 2
-_holding = threading.Lock()
+_captured = threading.Lock()
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether Lance itself broke down: a BaseException of a class that no module exports."""
+    """Return True for a panic in Lance's Rust code: a BaseException of a class that no module exports."""
     return type(error).__name__ == "PanicException"
 
 
 @contextmanager
 def without_panics() -> Iterator[None]:
-    """Keep from stderr what Lance prints of a panic, with a backtrace, before it raises it.
+    """Suppress the message and backtrace that Lance prints on stderr before it raises a panic.
 
-    All that comes there meanwhile is held back, and follows unless there was a panic.
+    Captures stderr meanwhile; the captured output is written afterwards unless there was a panic.
     """
-    if not _holding.acquire(blocking=False):  # it is held back already
+    if not _captured.acquire(blocking=False):  # another thread captures stderr already
         yield
         return
     try:
-        kept, held = os.dup(STDERR), os.memfd_create("stderr")
+        original, capture = os.dup(STDERR), os.memfd_create("stderr")
     except OSError:  # there is no stderr
-        _holding.release()
+        _captured.release()
         yield
         return
     panicked = False
     try:
-        os.dup2(held, STDERR)
+        os.dup2(capture, STDERR)
         yield
     except BaseException as error:
         panicked = is_panic(error)
         raise
     finally:
-        os.dup2(kept, STDERR)
-        said = b"" if panicked else os.pread(held, os.fstat(held).st_size, 0)
-        os.close(kept)
-        os.close(held)
-        _holding.release()
-        if said:
-            os.write(STDERR, said)
+        os.dup2(original, STDERR)
+        output = b"" if panicked else os.pread(capture, os.fstat(capture).st_size, 0)
+        os.close(original)
+        os.close(capture)
+        _captured.release()
+        if output:
+            os.write(STDERR, output)

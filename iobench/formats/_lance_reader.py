@@ -1,4 +1,4 @@
-"""Reading Lance through its library, by `take`."""
+"""Reader of Lance datasets through the library's `take`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.formats._external import fields_by_name, not_fixed, schema_of_arrays
@@ -23,19 +20,25 @@ from iobench.formats._lance_library import is_panic, lance, without_panics
 from iobench.formats._reader import Convert, Reader, Rows, identity
 from iobench.formats._schema import Array, Batch, Field, Schema
 
-PIECE_ROWS = 1024  # looked at together
+PIECE_ROWS = 1024  # per record batch while a schema is inferred
 
 
 def opened(path: Path) -> Any:
-    """The newest version of a dataset; CorruptArtifact where it is none, or files of it lie elsewhere."""
-    with _telling(path, "a Lance dataset"):
+    """Open the newest version of a dataset.
+
+    Raises
+    ------
+    CorruptArtifact
+        Not a Lance dataset, a file of it is missing, or a file is outside the folder.
+    """
+    with _damage_as_error(path, "a Lance dataset"):
         if not (path / "_versions").is_dir():
             raise OSError("no folder _versions")
         for inner in path.rglob("*"):
             if not inner.is_dir():
                 regular(inner)
         dataset = lance.dataset(str(path))
-        assert dataset.schema is not None  # damaged metadata fail here
+        assert dataset.schema is not None  # reading it raises on damaged metadata
         for fragment in dataset.get_fragments():
             for file in fragment.data_files():
                 if getattr(file, "base_id", None) is not None or Path(file.path).name != file.path:
@@ -46,26 +49,26 @@ def opened(path: Path) -> Any:
 
 
 def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
-    """The samples and fields of a dataset that others wrote."""
+    """Return the schema of a dataset that another program wrote."""
     dataset = opened(path)
     names = fields_by_name(path, dataset.schema.names)
-    wanted = {field.name for field in fields} or set(names)
-    chosen = [name for field, name in names.items() if field in wanted]
+    requested = {field.name for field in fields} or set(names)
+    selected = [name for field, name in names.items() if field in requested]
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
-    with _telling(path, "readable columns"):
-        for batch in dataset.to_batches(columns=chosen, batch_size=PIECE_ROWS):
-            for name in chosen:
-                found = sample_shape(path, name, batch.column(name))
-                if shapes.setdefault(name, found) != found:
-                    raise not_fixed(path, f"column {name}", f"{shapes[name]} and {found}")
+    with _damage_as_error(path, "readable columns"):
+        for batch in dataset.to_batches(columns=selected, batch_size=PIECE_ROWS):
+            for name in selected:
+                sample = sample_shape(path, name, batch.column(name))
+                if shapes.setdefault(name, sample) != sample:
+                    raise not_fixed(path, f"column {name}", f"{shapes[name]} and {sample}")
         samples = dataset.count_rows()
     if not samples:
-        raise CorruptArtifact(f"{path}: it holds no rows")
+        raise CorruptArtifact("it holds no rows", kind="empty", path=path)
     return schema_of_arrays(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields)
 
 
 class LanceReader(Reader):
-    """Takes rows by number; what comes is copied into the caller's memory."""
+    """Takes rows by number and copies them into the caller's memory."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
         super().__init__(schema)
@@ -76,20 +79,20 @@ class LanceReader(Reader):
                 raise corrupt(path, f"a column {field.name}", ", ".join(names))
             check_type(path, field, self._dataset.schema.field(names[field.name]).type)
         self._names = {field.name: names[field.name] for field in schema.fields}
-        with _telling(path, f"{schema.samples} samples"):
+        with _damage_as_error(path, f"{schema.samples} samples"):
             samples = self._dataset.count_rows()
         if samples != schema.samples:
             raise corrupt(path, f"{schema.samples} samples", samples)
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample; IndexError out of range."""
+        """Return one sample; IndexError out of range."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         taken = self._taken(np.array([row]), [field.name for field in self.schema.fields])
         return {name: convert(array[0, ...]) for name, array in taken.items()}
 
     def native(self, rows: Rows) -> Batch:
-        """What `take` makes of the rows."""
+        """Return the rows as the library's `take` returns them."""
         checked, count = self._checked(rows)
         if self._dataset is None:
             raise ValueError("this reader is closed")
@@ -99,7 +102,7 @@ class LanceReader(Reader):
         return self._taken(index, [field.name for field in self.schema.fields])
 
     def close(self) -> None:
-        """Let go of the dataset."""
+        """Release the dataset."""
         self._dataset = None
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
@@ -115,17 +118,17 @@ class LanceReader(Reader):
         if not names:
             return {}
         fields = Schema(len(self), tuple(self.schema.field(name) for name in names))
-        with _telling(self._path, "readable rows"):
+        with _damage_as_error(self._path, "readable rows"):
             table: pa.Table = self._dataset.take(rows, columns=[self._names[name] for name in names])
-            found = arrays(self._path, fields, table, self._names)
-        if any(len(array) != len(rows) for array in found.values()):
+            batch = arrays(self._path, fields, table, self._names)
+        if any(len(array) != len(rows) for array in batch.values()):
             raise corrupt(self._path, f"{len(rows)} rows", table.num_rows)
-        return found
+        return batch
 
 
 @contextmanager
-def _telling(path: Path, expected: str) -> Iterator[None]:
-    """Have what Lance raises on damage, panics of its own among that, be a CorruptArtifact."""
+def _damage_as_error(path: Path, expected: str) -> Iterator[None]:
+    """Raise CorruptArtifact in place of the errors and panics that Lance raises on damaged files."""
     try:
         with without_panics():
             yield

@@ -1,4 +1,4 @@
-"""Reading Parquet by row groups, the last decoded of which are kept."""
+"""Reader of Parquet by row groups, with a small cache of decoded row groups."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_shape
 from iobench.formats._chunked_reader import ChunkedReader, Index
@@ -23,11 +20,11 @@ from iobench.formats._file_kind import regular
 from iobench.formats._reader import TimingWrapper, identity
 from iobench.formats._schema import Array, Batch, Field, Schema
 
-KEPT = 2  # decoded row groups: that which is read, and the next in order
+CACHED = 2  # decoded row groups: the current one and the next in order
 
 
 def opened(file: Path) -> pq.ParquetFile:
-    """A file, its footer read; CorruptArtifact where it is none."""
+    """Open a file and read its footer; CorruptArtifact if it is not a Parquet file."""
     try:
         return pq.ParquetFile(regular(file), memory_map=True)
     except DAMAGE as error:
@@ -35,37 +32,37 @@ def opened(file: Path) -> pq.ParquetFile:
 
 
 def infer_schema_of(files: Sequence[Path], fields: Sequence[Field]) -> Schema:
-    """The samples and fields of files that others wrote."""
-    wanted = {field.name for field in fields}
+    """Return the schema of files that another program wrote."""
+    requested = {field.name for field in fields}
     shapes: dict[str, tuple[tuple[int, ...], str]] = {}
     samples = 0
     for file in files:
-        for batch, names in _groups(file, wanted):
+        for batch, names in _groups(file, requested):
             samples += batch.num_rows
             for name in names:
                 for chunk in batch.column(name).chunks:
-                    found = sample_shape(file, name, chunk)
-                    if shapes.setdefault(name, found) != found:
-                        raise not_fixed(file, f"column {name}", f"{shapes[name]} and {found}")
+                    sample = sample_shape(file, name, chunk)
+                    if shapes.setdefault(name, sample) != sample:
+                        raise not_fixed(file, f"column {name}", f"{shapes[name]} and {sample}")
     if not samples:
-        raise CorruptArtifact(f"{files[0]}: it holds no rows")
+        raise CorruptArtifact("it holds no rows", kind="empty", path=files[0])
     return schema_of_arrays(files[0], {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields)
 
 
-def _groups(file: Path, wanted: set[str]) -> Iterator[tuple[pa.Table, list[str]]]:
-    """The row groups of a file, in those columns that are wanted, or in all."""
+def _groups(file: Path, requested: set[str]) -> Iterator[tuple[pa.Table, list[str]]]:
+    """Yield each row group of a file with its column names: the requested columns, or all if empty."""
     parquet = opened(file)
     names = fields_by_name(file, parquet.schema_arrow.names)
-    chosen = [name for field, name in names.items() if not wanted or field in wanted]
+    selected = [name for field, name in names.items() if not requested or field in requested]
     for number in range(parquet.num_row_groups):
         try:
-            yield parquet.read_row_group(number, chosen), chosen
+            yield parquet.read_row_group(number, selected), selected
         except DAMAGE as error:
             raise corrupt(file, f"a readable row group {number}", reason(error)) from error
 
 
 class ParquetReader(ChunkedReader):
-    """Decodes whole row groups, one thread at a time, and copies rows out of them."""
+    """Decodes whole row groups under a lock and copies rows out of them."""
 
     def __init__(self, files: Sequence[Path], schema: Schema) -> None:
         self._parquets: list[pq.ParquetFile] | None = [opened(file) for file in files]
@@ -81,19 +78,19 @@ class ParquetReader(ChunkedReader):
             raise corrupt(files[0], f"{schema.samples} samples", first[-1])
         super().__init__(schema, np.array(first[:-1], np.int64))
         self._names = [_names(file, p, schema) for file, p in zip(files, self._parquets, strict=True)]
-        self._kept: dict[int, Batch] = {}
-        self._lock = threading.Lock()  # a ParquetFile is for one thread at a time
+        self._cache: dict[int, Batch] = {}  # least recently used first
+        self._lock = threading.Lock()  # a ParquetFile is not thread-safe
         self._timed: TimingWrapper = identity
 
     def time_decoding(self, timed: TimingWrapper) -> None:
-        """Have `timed` wrap the decoding of a row group."""
+        """Wrap the decoding of a row group in `timed`."""
         self._timed = timed
 
     def close(self) -> None:
-        """Close the files, and forget what was decoded."""
+        """Close the files and drop the decoded row groups."""
         for parquet in self._parquets or ():
             parquet.close()
-        self._parquets, self._kept = None, {}
+        self._parquets, self._cache = None, {}
 
     def _check_open(self) -> None:
         if self._parquets is None:
@@ -103,15 +100,15 @@ class ParquetReader(ChunkedReader):
         target[slots] = self._group(chunk)[name][rows]
 
     def _group(self, chunk: int) -> Batch:
-        """A row group, decoded now or lately."""
+        """Return a decoded row group, from the cache if it is there."""
         with self._lock:
-            found = self._kept.pop(chunk, None)
-            if found is None:
-                found = self._timed(self._decoded)(chunk)
-                while len(self._kept) >= KEPT:
-                    del self._kept[next(iter(self._kept))]
-            self._kept[chunk] = found  # the newest last
-            return found
+            group = self._cache.pop(chunk, None)
+            if group is None:
+                group = self._timed(self._decoded)(chunk)
+                while len(self._cache) >= CACHED:
+                    del self._cache[next(iter(self._cache))]
+            self._cache[chunk] = group
+            return group
 
     def _decoded(self, chunk: int) -> Batch:
         self._check_open()
@@ -122,22 +119,22 @@ class ParquetReader(ChunkedReader):
         rows = ends[chunk] - int(self._first[chunk])
         try:
             table = self._parquets[number].read_row_group(group, list(names.values()))
-            found = arrays(self._files[number], self.schema, table, names)
+            batch = arrays(self._files[number], self.schema, table, names)
         except DAMAGE as error:
             if isinstance(error, CorruptArtifact):
                 raise
             raise corrupt(self._files[number], f"row group {group}", reason(error)) from error
-        if any(len(array) != rows for array in found.values()):
+        if any(len(array) != rows for array in batch.values()):
             raise corrupt(self._files[number], f"{rows} rows in row group {group}", table.num_rows)
-        return found
+        return batch
 
 
 def _names(file: Path, parquet: pq.ParquetFile, schema: Schema) -> dict[str, str]:
-    """The name of each field's column; CorruptArtifact where types are others, as far as they say."""
+    """Return the name of each field's column; CorruptArtifact if it is missing or of another type."""
     try:
         columns: Any = parquet.schema_arrow
     except DAMAGE as error:
-        raise corrupt(file, "Parquet's schema", reason(error)) from error
+        raise corrupt(file, "a readable Parquet schema", reason(error)) from error
     names = fields_by_name(file, columns.names)
     for field in schema.fields:
         if field.name not in names:

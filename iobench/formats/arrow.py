@@ -1,7 +1,7 @@
-"""Arrow's IPC file: `data.arrow`, a column per field, in record batches that are mapped.
+"""Format arrow: one Arrow IPC file, `data.arrow`, with a column per field, read through a memory map.
 
-Numbers lie as in memory, bools as bits. Streams, several files, and what Hugging Face `datasets`
-saves, are read as well.
+Numbers are stored as in memory, bools as bits. IPC streams, several files, and folders that Hugging Face
+`datasets` saved can be read in place.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.text import reason
 from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option
@@ -25,12 +24,12 @@ if TYPE_CHECKING:
     from iobench.formats._arrow_reader import ArrowReader
 
 DATA_FILE = "data.arrow"
-STATE_FILE = "state.json"  # of a folder that `datasets.Dataset.save_to_disk` made
+STATE_FILE = "state.json"  # written by `datasets.Dataset.save_to_disk`
 
 
 @dataclass(frozen=True)
 class Arrow(Format):
-    """One IPC file, `data.arrow`, with fixed-size lists."""
+    """One Arrow IPC file with fixed-size lists."""
 
     name: ClassVar[str] = "arrow"
     summary: ClassVar[str] = "one Arrow IPC file, one column per field, memory-mapped"
@@ -55,36 +54,36 @@ class Arrow(Format):
                 writer.write_batch(record_batch(columns, slab))
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> ArrowReader:
-        """A reader over read-only maps, after every record batch was checked."""
+        """Check every record batch and return a reader over read-only maps."""
         from iobench.formats._arrow_reader import ArrowReader
 
         return ArrowReader(files_of(path), schema)
 
     def check(self, path: Path, schema: Schema) -> None:
-        """Read the lengths of variable lists, where other people's data have some."""
+        """Check the lengths of variable lists, which files of other programs may have."""
         from iobench.formats._arrow_reader import check_lists
 
         check_lists(files_of(path), schema)
 
     def sniff(self, path: Path) -> bool:
-        """A file whose name ends in .arrow, or a folder that `datasets` saved."""
+        """Return True for a file whose name ends in .arrow, or a folder that `datasets` saved."""
         return (path.suffix == ".arrow" and path.is_file()) or (path / STATE_FILE).is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """What the columns hold; every list must be of one length."""
+        """Return the schema of the columns; all lists of a column must have one length."""
         from iobench.formats._arrow_reader import infer_schema_of
 
         return infer_schema_of(files_of(path), fields)
 
     def size_bound(self, schema: Schema) -> int:
-        """Logical bytes, and for each record batch what describes and aligns its columns."""
+        """Return logical bytes plus metadata and alignment of the columns of each record batch."""
         lists = sum(len(field.shape) + 1 for field in schema.fields)
         batches = schema.samples // schema.batch_rows(self.batch_bytes) + 1
         return super().size_bound(schema) + batches * (512 + 256 * lists)
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files of an artifact of ours, of one file, or of a folder that `datasets` saved, in their order."""
+    """Return the data files of an artifact, of a single file, or of a folder that `datasets` saved."""
     if not path.is_dir():
         return [path]
     if not (path / STATE_FILE).exists():
@@ -93,7 +92,13 @@ def files_of(path: Path) -> list[Path]:
         state = json.loads(regular(path / STATE_FILE).read_bytes())
         names = [str(entry["filename"]) for entry in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise corrupt(path / STATE_FILE, "a list of its files, as datasets writes it", str(error)) from error
+        raise corrupt(path / STATE_FILE, "the file list that datasets writes", reason(error)) from error
     if not names or any(Path(name).name != name for name in names):
-        raise corrupt(path / STATE_FILE, "names of files beside it", ", ".join(names) or "none")
+        raise CorruptArtifact(
+            "it names files outside the folder" if names else "it names no files",
+            kind="outside-folder" if names else "empty",
+            path=path / STATE_FILE,
+            expected="file names in the same folder",
+            found=", ".join(names) or "none",
+        )
     return [path / name for name in names]

@@ -1,6 +1,6 @@
-"""Lance: a dataset folder with a column per field, rows taken by number.
+"""Format lance: a dataset folder with a column per field, rows taken by number.
 
-A process that has used its library must not be forked: worker processes are spawned.
+A process that has used the library must not fork, so worker processes are spawned.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Lance(Format):
     survives_unlink: ClassVar[bool] = False
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write the dataset, and drop what only later writers need: the transaction, and a hint."""
+        """Write the dataset without the transaction file and the version hint, which only writers need."""
         import pyarrow as pa
 
         from iobench.formats._arrow_columns import arrow_schema, record_batch
@@ -41,31 +41,31 @@ class Lance(Format):
 
         columns = arrow_schema(schema)
 
-        def made() -> Iterator[Any]:
+        def record_batches() -> Iterator[Any]:
             for batch in batches:
                 yield record_batch(columns, batch)
 
-        reader = pa.RecordBatchReader.from_batches(columns, made())
+        reader = pa.RecordBatchReader.from_batches(columns, record_batches())
         lance.write_dataset(reader, str(path), mode="create", max_rows_per_file=schema.samples)
         for file in (*(path / TRANSACTIONS).glob("*.txn"), *(path / VERSIONS).glob("*.json")):
             file.unlink()
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> LanceReader:
-        """A reader, after the columns' types, the number of rows and the files were checked."""
+        """Check column types, the number of rows and the files, and return a reader."""
         from iobench.formats._lance_reader import LanceReader
 
         return LanceReader(path, schema)
 
     def sniff(self, path: Path) -> bool:
-        """A folder with Lance's versions."""
+        """Return True for a folder with Lance's version folder."""
         return (path / VERSIONS).is_dir()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """What the columns hold; every list must be of one length."""
+        """Return the schema of the columns; all lists of a column must have one length."""
         from iobench.formats._lance_reader import infer_schema_of
 
         return infer_schema_of(path, fields)
 
     def size_bound(self, schema: Schema) -> int:
-        """Logical bytes, and what describes the pages of each column."""
+        """Return logical bytes plus metadata of the pages of each column."""
         return super().size_bound(schema) + schema.logical_bytes // 20 + len(schema.fields) * (64 << 10)

@@ -1,6 +1,6 @@
-"""Parquet: `data.parquet`, a column per field, read by row groups: each is decoded whole.
+"""Format parquet: one file, `data.parquet`, with a column per field; each row group is decoded whole.
 
-Other people's files are read where they lie, and folders of them, in the order of their names.
+Files of other programs, and folders of them in the order of their names, can be read in place.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
 from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._options import option
@@ -26,12 +24,12 @@ DATA_FILE = "data.parquet"
 PATTERN = "*.parquet"
 MAGIC = b"PAR1"
 BYTES = ("uint8", "int8")
-WIDENED = ("uint16", "int16")  # to four bytes
+WIDENED = ("uint16", "int16")  # stored in four bytes
 
 
 @dataclass(frozen=True)
 class Parquet(Format):
-    """One Parquet file, `data.parquet`; its unit of reading is the row group."""
+    """One Parquet file; the row group is the unit of reading."""
 
     name: ClassVar[str] = "parquet"
     summary: ClassVar[str] = "one Parquet file, for bulk reads only: each row group is decoded whole"
@@ -41,10 +39,10 @@ class Parquet(Format):
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY_DTYPES).difference(COMPLEX)
 
     row_group_bytes: int = option(8 << 20, "bytes of samples in a row group", minimum=1)
-    codec: str | None = option(None, "what pages are packed with", choices=(None, "snappy", "zstd"))
+    codec: str | None = option(None, "compression of pages", choices=(None, "snappy", "zstd"))
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write `data.parquet`: plain values, but bytes by a dictionary, since plain ones take four each."""
+        """Write `data.parquet`: plain values; 8-bit integers by dictionary, because plain ones take 4 bytes."""
         import pyarrow.parquet as pq
 
         from iobench.formats._arrow_columns import arrow_schema, record_batch
@@ -59,25 +57,28 @@ class Parquet(Format):
                 writer.write_batch(record_batch(columns, slab), row_group_size=rows)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> ParquetReader:
-        """A reader, after the columns and row groups were checked."""
+        """Check columns and row groups, and return a reader."""
         from iobench.formats._parquet_reader import ParquetReader
 
         return ParquetReader(files_of(path), schema)
 
     def sniff(self, path: Path) -> bool:
-        """A file whose name ends in .parquet, or a folder with some that begin as Parquet does."""
+        """Return True for a file whose name ends in .parquet, or a folder of such files with Parquet's magic."""
         if path.is_dir():
-            return any(map(_begins, path.glob(PATTERN)))
+            return any(map(_has_magic, path.glob(PATTERN)))
         return path.suffix == ".parquet" and path.is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """What the columns hold; every list must be of one length. Decodes all columns that are lists."""
+        """Return the schema of the columns; all lists of a column must have one length.
+
+        Decodes every requested column.
+        """
         from iobench.formats._parquet_reader import infer_schema_of
 
         return infer_schema_of(files_of(path), fields)
 
     def size_bound(self, schema: Schema) -> int:
-        """Logical bytes, the levels of every value in a list, and what describes each row group."""
+        """Return logical bytes plus levels of the values in lists and metadata of the row groups."""
         values = schema.samples * sum(f.elements * (len(f.shape) + 1) for f in schema.fields)
         values += 4 * schema.samples * sum(f.elements for f in schema.fields if f.dtype in WIDENED)
         groups = schema.samples // schema.batch_rows(self.row_group_bytes) + 1
@@ -85,7 +86,7 @@ class Parquet(Format):
         return bound + schema.logical_bytes // 50
 
 
-def _begins(file: Path) -> bool:
+def _has_magic(file: Path) -> bool:
     try:
         with open(regular(file), "rb") as opened:
             return opened.read(len(MAGIC)) == MAGIC
@@ -94,10 +95,10 @@ def _begins(file: Path) -> bool:
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file of an artifact of ours, one file, or those of a folder by name."""
+    """Return a single file, or the Parquet files of a folder in the order of their names."""
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.glob(PATTERN) if not file.is_symlink())
-    if not found:
+    files = sorted(file for file in path.glob(PATTERN) if not file.is_symlink())
+    if not files:
         raise corrupt(path, "Parquet files", "none")
-    return found
+    return files

@@ -1,12 +1,11 @@
-"""Parquet: its own library, and pandas, read the same files, whoever wrote them."""
+"""Format parquet: iobench, pyarrow and pandas read each other's files."""
 
 import numpy as np
 import pytest
+from kinds import kind
 
 from iobench import formats
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field
 from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, read_all, store
 
@@ -17,7 +16,7 @@ PARQUET = formats.get("parquet")
 
 
 def nested(array):
-    """A column of variable lists, as most people have them."""
+    """Return a column of variable lists, the most common kind."""
     return pa.array(array.tolist()) if array.ndim > 1 else pa.array(array)
 
 
@@ -28,11 +27,11 @@ def test_its_own_library_reads_what_was_written(tmp_path):
     table = opened.read()
     for name in ("rgb", "label", "mask"):
         assert table.column(name).to_pylist() == artifact.source[name].tolist()
-    found = np.array(table.column("signal").to_pylist(), "float32")
-    assert np.array_equal(found, artifact.source["signal"], equal_nan=True)
+    signal = np.array(table.column("signal").to_pylist(), "float32")
+    assert np.array_equal(signal, artifact.source["signal"], equal_nan=True)
 
 
-def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path):
+def test_files_of_pyarrow_are_read_in_place(tmp_path):
     source = random_batch(SCHEMA)
     columns = {f"train.{name}": nested(array) for name, array in source.items() if name != "signal"}
     columns["signal"] = pa.array(source["signal"].reshape(23, 10).tolist(), pa.list_(pa.float32()))
@@ -49,28 +48,30 @@ def test_what_its_own_library_wrote_is_read_where_it_lies(tmp_path):
         assert_rows(reader.batch(slice(3, 22)), expected, slice(3, 22))
 
 
-def test_a_table_of_pandas_is_read_where_it_lies(tmp_path):
+def test_a_table_of_pandas_is_read_in_place(tmp_path):
     pandas = pytest.importorskip("pandas")
     pandas.DataFrame({"x": [0.5, 1.5], "y": [1, 2]}).to_parquet(tmp_path / "t.parquet")
     schema = PARQUET.infer_schema(tmp_path / "t.parquet")
-    found = read_all(PARQUET, tmp_path / "t.parquet", schema)
-    assert_same(found["x"], np.array([0.5, 1.5]))
-    assert_same(found["y"], np.array([1, 2]))
+    batch = read_all(PARQUET, tmp_path / "t.parquet", schema)
+    assert_same(batch["x"], np.array([0.5, 1.5]))
+    assert_same(batch["y"], np.array([1, 2]))
 
 
 @pytest.mark.parametrize(
-    ("column", "complaint"),
+    ("column", "cause", "found"),
     [
-        ([[1, 2], [3]], "column x: .* lists of 1 to 2"),
-        (["a", "b"], "numbers in column x .* string"),
-        ([1, None], "nulls"),
+        ([[1, 2], [3]], "unequal-shapes", "1 to 2"),
+        (["a", "b"], "unsupported-dtype", "string"),
+        ([1, None], "nulls", "1 nulls"),
     ],
     ids=range(3),
 )
-def test_columns_that_are_no_samples_of_one_shape_are_refused_by_name(tmp_path, column, complaint):
+def test_a_column_without_samples_of_one_shape_is_refused_by_name(tmp_path, column, cause, found):
     pq.write_table(pa.table({"x": column}), tmp_path / "x.parquet")
-    with pytest.raises(CorruptArtifact, match=complaint):
+    with pytest.raises(CorruptArtifact, check=kind(cause, path=tmp_path / "x.parquet")) as caught:
         read_all_of(tmp_path / "x.parquet")
+    assert found in caught.value.found
+    assert "x:" in (caught.value.expected if cause == "nulls" else caught.value.problem)
 
 
 def read_all_of(path):
@@ -78,7 +79,7 @@ def read_all_of(path):
         return reader.batch(slice(None))
 
 
-def test_a_row_group_is_decoded_once_for_samples_in_a_row(tmp_path):
+def test_a_row_group_is_decoded_once_for_consecutive_samples(tmp_path):
     artifact = store(formats.parse("parquet:row_group_bytes=600"), tmp_path / "a", SCHEMA)
     decoded = []
 
