@@ -71,8 +71,8 @@ def test_every_loader_is_plain_by_default(name):
 @pytest.mark.parametrize("name", loaders.names())
 def test_what_a_loader_is_advised_are_options_that_it_has_and_not_its_defaults(name):
     known = loaders.class_of(name)
-    word = known.tuned()
-    assert (word is None) == (not known.advised)
+    word = known.recommended_variant()
+    assert (word is None) == (not known.recommended_options)
     if word is not None:
         assert read_word(known, word) != known()
 

@@ -1,4 +1,5 @@
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -7,16 +8,13 @@ import psutil
 import pytest
 import torch
 from conftest import SAMPLES, every_dtype_arrays, image_arrays
+from kinds import kind as kind_check
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    LoaderFailed,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, LoaderFailed
 from iobench.bench.epoch import opened
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.prepare import DEFAULT_FORMATS
-from iobench.host import cache
+from iobench.host import page_cache
 from iobench.host.counters import Counters
 from iobench.loading import loaders, order
 from iobench.loading.loaders import Job
@@ -29,16 +27,16 @@ ROWS = {
 every_format = pytest.mark.parametrize("name", DEFAULT_FORMATS)
 
 
-def an_opened(manifest, name, loader="dataloader", kind="random", batch_size=32, **options):
-    """A loader over a format, opened."""
-    how = order.Order(kind, batch_size, block_rows=10, window_batches=2)
-    return opened(loaders.get(loader, **options).on("cpu"), Job(manifest.opener(name), how))
+def open_epochs(manifest, name, loader="dataloader", kind="random", batch_size=32, **options):
+    """Open a loader over a format."""
+    requested = order.Order(kind, batch_size, block_rows=10, window_batches=2)
+    return opened(loaders.get(loader, **options).on("cpu"), Job(manifest.opener(name), requested))
 
 
 def epoch(manifest, name, loader="dataloader", rows=ROWS["sequential"], **options):
-    """All batches of an epoch, from a loader that is closed afterwards."""
+    """Return all batches of an epoch, and close the loader."""
     kind = "sequential" if isinstance(rows[0], slice) else "random"
-    epochs = an_opened(manifest, name, loader, kind, **options)
+    epochs = open_epochs(manifest, name, loader, kind, **options)
     try:
         return [dict(batch.items()) for batch in epochs.epoch(rows)]
     finally:
@@ -46,18 +44,18 @@ def epoch(manifest, name, loader="dataloader", rows=ROWS["sequential"], **option
 
 
 def fetching(loader, fetch):
-    """The option, where the loader has it."""
+    """Return the option `fetch` if the loader has it."""
     return {"fetch": fetch} if loader == "dataloader" else {}
 
 
 def assert_epoch(batches, manifest, rows):
-    """The batches hold these rows of the source, and with that everything the manifest promises."""
+    """Compare batches with rows of the source and with the checksum in the manifest."""
     source, check = image_arrays(), Checksum(manifest.schema)
     assert len(batches) == len(rows)
-    for batch, wanted in zip(batches, rows, strict=True):
+    for batch, expected in zip(batches, rows, strict=True):
         for field in manifest.schema.fields:
             assert type(batch[field.name]) is torch.Tensor
-            np.testing.assert_array_equal(batch[field.name].numpy(), source[field.name][wanted])
+            np.testing.assert_array_equal(batch[field.name].numpy(), source[field.name][expected])
         check.add(batch)
     assert (check.content, check.samples) == (manifest.content, SAMPLES)
 
@@ -65,29 +63,29 @@ def assert_epoch(batches, manifest, rows):
 @every_format
 @pytest.mark.parametrize(("workers", "kind"), [*((0, kind) for kind in order.ORDERS), (2, "random")])
 @pytest.mark.parametrize("fetch", FETCHES)
-def test_dataloader_gives_every_sample_once_and_lets_go(images, name, kind, workers, fetch):
+def test_dataloader_returns_every_sample_once_and_releases_files(images, name, kind, workers, fetch):
     forked = {"num_workers": 2, "start_method": "fork"} if workers else {}
     assert_epoch(epoch(images, name, rows=ROWS[kind], fetch=fetch, **forked), images, ROWS[kind])
     assert not left_open(images.root)
 
 
 @pytest.mark.parametrize(("name", "fetch"), [("npy", "sample"), ("lmdb", "batch")])
-def test_dataloader_works_in_workers_that_inherit_nothing(images, name, fetch):
+def test_dataloader_works_with_spawned_workers(images, name, fetch):
     rows = ROWS["random"]
-    found = epoch(images, name, rows=rows, fetch=fetch, num_workers=1, start_method="spawn")
-    assert_epoch(found, images, rows)
+    batches = epoch(images, name, rows=rows, fetch=fetch, num_workers=1, start_method="spawn")
+    assert_epoch(batches, images, rows)
 
 
 @every_format
 @pytest.mark.parametrize("kind", order.ORDERS)
-def test_native_gives_every_sample_once_and_lets_go(images, name, kind):
+def test_native_returns_every_sample_once_and_releases_files(images, name, kind):
     assert_epoch(epoch(images, name, "native", rows=ROWS[kind]), images, ROWS[kind])
     assert not left_open(images.root)
 
 
 @every_format
 @pytest.mark.parametrize(("loader", "fetch"), [("native", "batch"), *(("dataloader", f) for f in FETCHES)])
-def test_every_dtype_comes_through(every_dtype, name, loader, fetch):
+def test_every_dtype_is_preserved(every_dtype, name, loader, fetch):
     (batch,) = epoch(every_dtype, name, loader, rows=[slice(0, 29)], **fetching(loader, fetch))
     for field, expected in every_dtype_arrays().items():
         np.testing.assert_array_equal(batch[field].numpy(), expected, strict=True)
@@ -96,9 +94,9 @@ def test_every_dtype_comes_through(every_dtype, name, loader, fetch):
 @every_format
 @pytest.mark.parametrize("loader", LOADERS)
 @pytest.mark.parametrize("kind", order.ORDERS)
-def test_bytes_really_move(by_file, floats, name, loader, kind):
+def test_bytes_are_read_from_disk(by_file, floats, name, loader, kind):
     files = floats.files_of(name)
-    cache.evict(files)
+    page_cache.evict(files)
     rows = order.Order(kind, 4096, block_rows=512).batches(floats.schema.samples, 1)
     counters = Counters(floats.root)
     counters.start()
@@ -108,7 +106,7 @@ def test_bytes_really_move(by_file, floats, name, loader, kind):
 
 @every_format
 @pytest.mark.parametrize("loader", LOADERS)
-def test_batches_are_no_views_of_a_file(images, name, loader):
+def test_batches_are_not_views_of_a_file(images, name, loader):
     for batch in epoch(images, name, loader, **fetching(loader, "sample")):
         spans = list(file_maps(images.root))
         for tensor in batch.values():
@@ -123,7 +121,7 @@ def file_maps(root):
 
 
 def first_read(monkeypatch, manifest, action):
-    """Do something else when row 100 is asked for."""
+    """Call `action` when row 100 is read."""
     reader = type(manifest.opener("npy")())
     original = reader.sample
 
@@ -144,67 +142,82 @@ FORKED = {"num_workers": 2, "start_method": "fork"}
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGBUS, signal.SIGTERM])
-def test_a_worker_that_is_killed_is_one_line_and_no_hang(images, monkeypatch, number):
+def test_a_killed_worker_is_one_error_without_a_hang(images, monkeypatch, number):
     first_read(monkeypatch, images, lambda: os.kill(os.getpid(), number))
-    with pytest.raises(LoaderFailed, match=r"npy-\w+: DataLoader worker .*pid") as caught:
+    died = kind_check("worker-died", path=images.path_of("npy"))
+    with pytest.raises(LoaderFailed, check=died) as caught:
         epoch(images, "npy", **FORKED)
+    assert re.search(r"\bpid\b", caught.value.problem)
     assert "\n" not in str(caught.value)
     assert not workers_alive()
 
 
 @pytest.mark.timeout(60)
-def test_a_worker_that_exits_is_one_line_and_no_hang(images, monkeypatch):
+def test_a_worker_that_exits_is_one_error_without_a_hang(images, monkeypatch):
     first_read(monkeypatch, images, lambda: os._exit(3))
-    with pytest.raises(LoaderFailed, match=r"npy-\w+: DataLoader worker .*exited") as caught:
+    died = kind_check("worker-died", path=images.path_of("npy"))
+    with pytest.raises(LoaderFailed, check=died) as caught:
         epoch(images, "npy", **FORKED)
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("workers", [{}, FORKED])
-def test_a_corrupt_artifact_is_named_as_one(images, monkeypatch, workers):
+@pytest.mark.parametrize("workers", [{}, FORKED, {**FORKED, "persistent_workers": True}])
+def test_an_error_of_iobench_keeps_its_fields(images, monkeypatch, workers):
+    """Torch passes on only its text, which here holds a newline, colons and the start of a traceback."""
+    error = CorruptArtifact(
+        "Original Traceback (most: recent)\nkind: x",
+        kind="truncated",
+        path=Path("x.npy"),
+        expected="8: bytes",
+        hint="prepare\nit again",
+    )
+
     def fail():
-        raise corrupt(Path("x.npy"), "8: bytes", "none")
+        raise error
 
     first_read(monkeypatch, images, fail)
     with pytest.raises(CorruptArtifact) as caught:
         epoch(images, "npy", **workers)
     assert not workers_alive()
-    assert str(caught.value) == str(corrupt(Path("x.npy"), "8: bytes", "none"))
+    assert caught.value.fields() == error.fields()
 
 
 @pytest.mark.parametrize("workers", [{}, FORKED])
 @pytest.mark.parametrize(
     "error", [OSError(5, "Input/output error"), RuntimeError("deep\ntrouble"), MemoryError()]
 )
-def test_whatever_else_a_worker_meets_is_one_line(images, monkeypatch, workers, error):
+def test_any_other_error_of_a_worker_is_one_line(images, monkeypatch, workers, error):
     def fail():
         raise error
 
     first_read(monkeypatch, images, fail)
-    with pytest.raises(LoaderFailed, match=f"dataloader over {images.path_of('npy')}: .") as caught:
+    with pytest.raises(LoaderFailed, check=kind_check("raised", path=images.path_of("npy"))) as caught:
         epoch(images, "npy", **workers)
+    lines = str(error).splitlines() or [type(error).__name__]
+    assert any(line in caught.value.problem for line in lines)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("error", [OSError(5, "Input/output error"), MemoryError()])
-def test_what_native_meets_is_one_line(images, monkeypatch, error):
+def test_any_error_in_native_is_one_line(images, monkeypatch, error):
     def fail(self, rows):
         raise error
 
     monkeypatch.setattr(type(images.opener("npy")()), "native", fail)
-    with pytest.raises(LoaderFailed, match=f"native over {images.path_of('npy')}: ."):
+    with pytest.raises(LoaderFailed, check=kind_check("raised", path=images.path_of("npy"))) as caught:
         epoch(images, "npy", "native")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-def test_a_loader_is_closed_twice_without_harm(images, loader):
-    epochs = an_opened(images, "npy", loader)
+def test_a_second_close_does_nothing(images, loader):
+    epochs = open_epochs(images, "npy", loader)
     epochs.close()
     epochs.close()
 
 
-def test_a_loader_left_in_the_middle_ends_its_workers(images):
-    epochs = an_opened(images, "npy", **FORKED)
+def test_an_abandoned_epoch_ends_its_workers(images):
+    epochs = open_epochs(images, "npy", **FORKED)
     batches = epochs.epoch(ROWS["sequential"])
     next(batches)
     batches.close()
@@ -212,13 +225,13 @@ def test_a_loader_left_in_the_middle_ends_its_workers(images):
 
 
 @pytest.mark.parametrize("fetch", FETCHES)
-def test_persistent_workers_give_every_epoch_and_end_with_the_loader(images, fetch):
-    epochs = an_opened(images, "npy", **FORKED, persistent_workers=True, fetch=fetch)
-    found = []
+def test_persistent_workers_last_for_all_epochs_and_end_with_the_loader(images, fetch):
+    epochs = open_epochs(images, "npy", **FORKED, persistent_workers=True, fetch=fetch)
+    pids = []
     for rows in (ROWS["random"], ROWS["sequential"], ROWS["random"]):
         assert_epoch([dict(batch) for batch in epochs.epoch(rows)], images, rows)
-        found.append({worker.pid for worker in workers_alive()})
-    assert len(found[0]) == 2
-    assert found[0] == found[1] == found[2]
+        pids.append({worker.pid for worker in workers_alive()})
+    assert len(pids[0]) == 2
+    assert pids[0] == pids[1] == pids[2]
     epochs.close()
     assert not psutil.wait_procs(workers_alive(), timeout=10)[1]

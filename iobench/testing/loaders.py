@@ -30,7 +30,7 @@ from iobench.formats import (
     names,
     read_word,
 )
-from iobench.loading.loaders import Asked, Job, Loader, describe
+from iobench.loading.loaders import EpochRequest, Job, Loader, describe
 from iobench.loading.order import ORDERS, Order
 from iobench.testing._cases import SCHEMA, Artifact, store
 
@@ -132,7 +132,7 @@ class LoaderContract:
 
     def test_rows_come_as_they_were_asked_for(self, job: Job, artifact: Artifact) -> None:
         """Of a loader that is told the rows of each batch."""
-        if self.loader.own_order:
+        if self.loader.iterable_style:
             pytest.skip(f"{self.loader.name} has an order of its own")
         rows = asked(self.loader, job, 3)
         assert not isinstance(rows, int)
@@ -188,9 +188,9 @@ def job_over(artifact: Artifact, kind: str) -> Job:
     return Job(opener, Order(kind, BATCH, block_rows=3, window_batches=2))
 
 
-def asked(loader: Loader, job: Job, number: int) -> Asked:
+def asked(loader: Loader, job: Job, number: int) -> EpochRequest:
     """What the loader is asked for an epoch."""
-    return number if loader.own_order else job.order.batches(SCHEMA.samples, number)
+    return number if loader.iterable_style else job.order.batches(SCHEMA.samples, number)
 
 
 def _tree(folder: Path) -> dict[Path, tuple[int, int]]:

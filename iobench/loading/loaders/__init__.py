@@ -1,24 +1,22 @@
-"""Loaders: one module beside this one = one loader = one word on the command line.
+"""Loaders: each module in this folder defines one loader, with the module's name on the command line.
 
-A module whose name starts with an underscore is none. A function of somebody's own, `train.py:make_loader`,
-is a loader, too: `_target.py`. Other packages add loaders by the entry points
-`iobench.loaders`, as they do formats; `iobench.testing` tests what they promise.
+Modules whose name starts with an underscore define none. A user's own function, `train.py:make_loader`, is a
+loader, too (`_user_loader.py`). Other packages add loaders through entry points in the group
+`iobench.loaders`; `iobench.testing` tests their contract.
 """
 
 from __future__ import annotations
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.formats import Registry
-from iobench.loading.loaders import _target
-from iobench.loading.loaders._loader import Asked, CopyingLoader, Epochs, Job, Loader, failure
-from iobench.loading.loaders._target import samples_of
+from iobench.loading.loaders import _user_loader
+from iobench.loading.loaders._loader import CopyingLoader, EpochRequest, Epochs, Job, Loader, failure
+from iobench.loading.loaders._user_loader import samples_of
 
 __all__ = [
     "DEFAULT_LOADERS",
-    "Asked",
     "CopyingLoader",
+    "EpochRequest",
     "Epochs",
     "Job",
     "Loader",
@@ -32,7 +30,7 @@ __all__ = [
     "type_of",
 ]
 
-# what a run measures with where nothing else is asked for: the same whatever happens to be installed
+# loaders of a run that names none: the same on every machine, whatever is installed
 DEFAULT_LOADERS = ("dataloader", "native", "stream")
 
 # The base is abstract, and mypy takes a type[T] for one that can be called.
@@ -46,9 +44,11 @@ describe = LOADERS.describe
 
 
 def parse(word: str) -> Loader:
-    """The loader that a word stands for: a known one, or a function of somebody's own."""
+    """Return the loader that a word names: a registered one with its options, or a user's function."""
     if word.endswith(".py"):
         raise InvalidSettings(
-            f"loader {word!r} names a file without a function in it, as {word}:make_loader does"
+            f"loader {word!r} names a file without a function",
+            kind="no-function",
+            hint=f"name the function, too: {word}:make_loader",
         )
-    return _target.parse(word) if _target.is_target(word, names()) else LOADERS.parse(word)
+    return _user_loader.parse(word) if _user_loader.is_target(word, names()) else LOADERS.parse(word)

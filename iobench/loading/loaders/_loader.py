@@ -1,4 +1,4 @@
-"""What a loader is: options that say how an artifact's batches reach host memory, and epochs of them."""
+"""Base classes of loaders: options, and the epochs of batches that a loader reads from an artifact."""
 
 from __future__ import annotations
 
@@ -8,28 +8,40 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
-from iobench.base.errors import (
-    InvalidSettings,
-    IobenchError,
-    LoaderFailed,
-)
+from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.dataset.manifest import Opener
 from iobench.formats import Format, Options, Rows, declared, option
 from iobench.loading.order import ORDERS, Order
+from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages
+from iobench.loading.target import WORKER_TRACEBACK
 from iobench.loading.tensors import pinned
 
-if TYPE_CHECKING:  # it loads torch
+if TYPE_CHECKING:  # imports torch
     from iobench.loading.host_to_device import HostBatch
 
 Self = TypeVar("Self", bound="Loader")
-# the rows of each batch for a loader that is told them, the epoch's number for one with its own order
-Asked: TypeAlias = "Sequence[Rows] | int"
+# the rows of each batch for a map-style loader, the epoch's number for an iterable-style one
+EpochRequest: TypeAlias = "Sequence[Rows] | int"
+
+WORKER_DIED = "DataLoader worker"  # torch's message begins with it, and gives no class of its own
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a loader is opened over: an artifact, the order of its epochs, where batches go, a profile."""
+    """Arguments of `Loader.open`.
+
+    Attributes
+    ----------
+    opener : Opener
+        Opens the artifact, in any process.
+    order : Order
+        Order of the samples and batch size.
+    device : str
+        Device that the batches go to.
+    stages : Stages
+        Profile of the time spent in each stage of loading.
+    """
 
     opener: Opener
     order: Order
@@ -39,103 +51,127 @@ class Job:
 
 @dataclass(frozen=True)
 class Loader(Options, ABC):
-    """Opens artifacts for epochs of batches. The dataclass fields are its options.
+    """A way to read batches from an artifact. The dataclass fields are its options.
 
-    Two kinds. One is told the rows of each batch, and has to give these. One has an order of its own
-    (`own_order`) among the kinds in `orders`: it has to give every sample exactly once, or at least once
-    where it `repeats`, or at most once where it `drops` some; how many of them, the proof counts. A module
-    of a loader loads its library when it is opened, not when it is imported.
+    A map-style loader is given the rows of each batch and returns exactly these. An iterable-style one
+    (`iterable_style`) decides the order itself, in one of the kinds in `orders`. It returns every sample
+    exactly once, unless it declares that it `repeats` or `drops` samples; the content check counts these.
+
+    A loader's module imports its library in `open`, so that listing loaders imports no library.
+
+    Attributes
+    ----------
+    library : str
+        Name of its library on PyPI.
+    recommended_options : str
+        Options that its documentation recommends for throughput; ``{cores}`` is the number of cores.
+    orders : tuple of str
+        Kinds of order that it supports.
+    iterable_style : bool
+        Whether it decides the order of samples.
+    repeats, drops : bool
+        Whether it returns some samples more than once, or not at all.
+    reuses : bool
+        Whether it overwrites a batch's memory when the next batch is requested.
+    isolated : bool
+        Whether each case of a run with this loader needs a process of its own by default.
+    user_defined : bool
+        Whether it is the user's own function, whose content is checked only as far as its batches allow.
     """
 
     kind: ClassVar[str] = "loader"
-    library: ClassVar[str]  # by its name on PyPI
-    advised: ClassVar[str] = ""  # options for throughput, by its documentation; {cores} are the processors
+    library: ClassVar[str]
+    recommended_options: ClassVar[str] = ""
     orders: ClassVar[tuple[str, ...]] = ORDERS
-    own_order: ClassVar[bool] = False
+    iterable_style: ClassVar[bool] = False
     repeats: ClassVar[bool] = False
     drops: ClassVar[bool] = False
-    reuses: ClassVar[bool] = False  # fills a batch's memory again once the next one is asked for
-    isolated: ClassVar[bool] = False  # wants a process for each case of the run, unless told otherwise
-    foreign: ClassVar[bool] = False  # somebody's own: what it gives is looked at, not promised
+    reuses: ClassVar[bool] = False
+    isolated: ClassVar[bool] = False
+    user_defined: ClassVar[bool] = False
 
     @classmethod
-    def tuned(cls) -> str | None:
-        """Its word with the options that its documentation advises; None where it advises its defaults."""
+    def recommended_variant(cls) -> str | None:
+        """Return its name with the recommended options; None if these are the defaults."""
         cores = len(os.sched_getaffinity(0))
-        return f"{cls.name}:{cls.advised.format(cores=cores)}" if cls.advised else None
+        return (
+            f"{cls.name}:{cls.recommended_options.format(cores=cores)}" if cls.recommended_options else None
+        )
 
     @property
-    def called(self) -> str:
-        """What it is called in records."""
+    def display_name(self) -> str:
+        """Its name in records."""
         return self.name
 
     @property
     def settable(self) -> tuple[str, ...]:
-        """The options that can be set of it by plain options of a run, too."""
+        """Names of the options that options of a run can also set."""
         return tuple(spec.name for spec in declared(type(self)))
 
     @property
     def own_data(self) -> bool:
-        """Whether it reads other files than the artifact's, and knows by itself where they lie."""
+        """Whether it reads other files than the artifact's."""
         return False
 
     def reads(self, format: Format) -> bool:
-        """Whether it can read artifacts of that format."""
+        """Return whether it can read artifacts of a format."""
         return True
 
     def on(self: Self, device: str) -> Self:
-        """The same with what depends on the device decided; InvalidSettings where it cannot be had."""
+        """Return it with all options that depend on the device resolved.
+
+        Raises InvalidSettings if the device cannot provide what the options request.
+        """
         return self
 
     @property
     def workers(self) -> int:
-        """Processes that it starts for each epoch."""
+        """Number of processes that it starts for each epoch."""
         return 0
 
     def pins(self, device: str) -> bool:
-        """Whether batches are copied to that device out of pinned memory."""
+        """Return whether batches are copied to a device from pinned memory."""
         return False
 
     @property
     def copies_without_blocking(self) -> bool:
-        """Whether whoever moves its batches does not wait for each copy."""
+        """Whether batches are copied to the device with ``non_blocking=True``."""
         return False
 
     def slots(self, batch_bytes: int) -> tuple[int, int]:
-        """Bytes of a piece of memory that it fills, and how many it goes around in."""
-        return batch_bytes, 2  # one is filled while the last one is held
+        """Return the bytes of one of the buffers that it cycles through, and their number."""
+        return batch_bytes, 2  # one is filled while the consumer holds the other
 
     def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
-        """The rows of each batch that it is told of an epoch: of its rank, where there are several.
-
-        All ranks are told equally many batches.
-        """
+        """Return the rows of each batch of this rank's epoch; every rank has the same number of batches."""
         return order.batches(samples, epoch)
 
-    def again(self, order: Order, samples: int) -> int:
-        """How many of the last rows of an epoch are told to another rank, too; 0 where each is told once."""
+    def padding_samples(self, order: Order, samples: int) -> int:
+        """Return how many rows at the end of this rank's epoch are also read by another rank."""
         return 0
 
     @abstractmethod
     def open(self, job: Job) -> Epochs:
-        """The loader over an artifact, opened in this process unless its workers will open it."""
+        """Open an artifact in this process, or leave that to the workers."""
 
 
 @dataclass(frozen=True)
 class CopyingLoader(Loader):
-    """A loader whose batches are moved to the device by whoever takes them."""
+    """A loader whose batches the consumer copies to the device."""
 
     pin_memory: bool | None = option(None, "batches in pinned memory; by default on with an accelerator")
     non_blocking: bool | None = option(None, "copy to the device without waiting; by default as pin_memory")
 
     def on(self: Self, device: str) -> Self:
-        """The same with pinning and non-blocking copies decided for a device."""
+        """Return it with pinning and non-blocking copies resolved for a device."""
         accelerated = device != "cpu" and _can_pin(device)
         pin, non_blocking = self.pin_memory, self.non_blocking  # type: ignore[attr-defined]
         if not accelerated and (pin or non_blocking):
             raise InvalidSettings(
-                f"{self.variant}: pinned memory and copies that do not block need an accelerator that can "
-                f"pin, not device {device}"
+                f"{self.variant}: pinned memory and non-blocking copies",
+                kind="no-pinned-memory",
+                expected="an accelerator that can pin memory",
+                found=f"device {device}",
             )
         pin = accelerated if pin is None else pin
         changes: dict[str, Any] = {
@@ -145,17 +181,17 @@ class CopyingLoader(Loader):
         return replace(self, **changes)
 
     def pins(self, device: str) -> bool:
-        """As its option says."""
+        """Return the option `pin_memory`."""
         return bool(self.pin_memory)
 
     @property
     def copies_without_blocking(self) -> bool:
-        """As its option says."""
+        """The option `non_blocking`."""
         return bool(self.non_blocking)
 
 
 def _can_pin(device: str) -> bool:
-    from torch import device as torch_device  # loading it takes seconds, and listing loaders needs none
+    from torch import device as torch_device  # takes seconds to import, and listing loaders does not need it
 
     from iobench.host.device import device_of
 
@@ -163,35 +199,38 @@ def _can_pin(device: str) -> bool:
 
 
 class Epochs(ABC):
-    """A loader over an artifact: yields epochs of host batches until it is closed."""
+    """A loader opened over an artifact: yields epochs of host batches until it is closed."""
 
     def __init__(self, loader: Loader, job: Job) -> None:
         self.loader, self.job = loader, job
         self.opener, self.stages = job.opener, job.stages
 
     @property
-    def ahead(self) -> bool:
-        """Whether something reads ahead of the consumer, so that what `next()` takes is waiting."""
+    def prefetches(self) -> bool:
+        """Whether batches are read ahead of the consumer, so that time in ``next()`` is waiting time."""
         return False
 
-    def epoch(self, asked: Asked) -> Generator[HostBatch, None, None]:
-        """The batches of an epoch, by its rows or its number; ends its workers when it is closed.
+    def epoch(self, request: EpochRequest) -> Generator[HostBatch, None, None]:
+        """Yield the batches of an epoch; closing the generator ends its workers.
 
-        An IobenchError where a batch cannot be had.
+        Raises an IobenchError if a batch cannot be read.
         """
         try:
-            yield from self._epoch(asked)
+            yield from self._epoch(request)
             return
+        except PortableError as error:
+            failed: Exception = error.with_traceback(None).unwrap()
         except IobenchError as error:
-            failed: Exception = error.changed(problem=_reason(error.problem))
-        except Exception as error:  # noqa: BLE001 - a loader of another package may fail in any way
+            failed = error.with_traceback(None).changed(problem=_last_line(error.problem))
+        except Exception as error:  # noqa: BLE001 - a loader of another package may raise anything
             failed = failure(self.loader, self.opener, error)
-        raise failed  # anew: the frames behind the first error would keep workers alive and files mapped
+        raise failed  # a new error: the frames of the first one would keep workers alive and files mapped
 
     def pinned(self, batch: HostBatch) -> HostBatch:
-        """A copy in memory that is pinned for the device; the batch itself where it is not to be.
+        """Return a copy in pinned memory, or the batch itself if its loader does not pin.
 
-        Of whichever thread asks: one that begins has the first device, and would wake that up.
+        The device is made current first: in a new thread that would be the first device, which pinning
+        would then initialise.
         """
         if not self.loader.pins(self.job.device):
             return batch
@@ -204,27 +243,31 @@ class Epochs(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of readers and workers; a second call does nothing."""
+        """Release readers and workers; a second call does nothing."""
 
     @abstractmethod
-    def _epoch(self, asked: Any) -> Iterator[HostBatch]:
-        """What `epoch` yields, with errors as they come."""
+    def _epoch(self, request: Any) -> Iterator[HostBatch]:
+        """Yield the batches of `epoch`, and raise errors as they occur."""
 
 
 def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
-    """The LoaderFailed that says in one line what a loader met."""
-    kind, said = type(error).__name__, _reason(str(error.with_traceback(None)))
-    if not isinstance(error, (RuntimeError, OSError)) and said:
-        said = f"{kind}: {said}"
-    if isinstance(error, EOFError) and loader.workers:  # its end of the pipe went before torch noticed
-        said = "DataLoader worker died while it answered, its pid is not known"
-    return LoaderFailed(f"{loader.called} over {opener.path}: {said or kind}")
+    """Return a LoaderFailed of one line for an error that a loader raised."""
+    name, message = type(error).__name__, _last_line(str(error.with_traceback(None)))
+    kind = "worker-died" if message.startswith(WORKER_DIED) else "raised"
+    if not isinstance(error, (RuntimeError, OSError)) and message:
+        message = f"{name}: {message}"
+    if isinstance(error, EOFError) and loader.workers:  # the pipe was closed before torch noticed the death
+        kind, message = "worker-died", f"{WORKER_DIED} died while it sent a batch; its pid is unknown"
+    return LoaderFailed(f"loader {loader.display_name}: {message or name}", kind=kind, path=opener.path)
 
 
-def _reason(message: str) -> str:
-    """Return one line of a message: the last one where torch wrote a worker's traceback into it."""
+def _last_line(message: str) -> str:
+    """Return the first line of a message; the last one if torch put a worker's traceback into it.
+
+    Datasets of other packages raise errors in workers whose class torch calls with such a text.
+    """
     first, *more = message.strip().splitlines() or [""]
-    if "Original Traceback" not in message:
+    if WORKER_TRACEBACK.partition(" (")[0] not in message:
         return first
-    kind, _, said = more[-1].partition(": ")
-    return said or kind
+    name, _, text = more[-1].partition(": ")
+    return text or name

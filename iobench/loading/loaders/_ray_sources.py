@@ -1,4 +1,4 @@
-"""How Ray Data reads what a format has written, and how its batches become tensors."""
+"""Ray Data's readers for formats, and the collate functions that make tensors of its batches."""
 
 from __future__ import annotations
 
@@ -9,32 +9,39 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.dataset.manifest import Opener
 from iobench.formats import Field, Reader, Schema, field_name
-from iobench.loading.loaders._files import files_behind
+from iobench.loading.loaders._data_files import data_files
 from iobench.loading.loaders.huggingface import tensor_of_column
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
 
-MEMBERS = ["*.npy", "*.png", "*.jpg", "*.cls"]  # of archives, that its decoder makes arrays and numbers of
+MEMBERS = ["*.npy", "*.png", "*.jpg", "*.cls"]  # of archives, which Ray decodes to arrays and numbers
 
 
 @dataclass(frozen=True)
-class Source:
-    """How Ray Data reads an artifact: `read` makes a dataset of paths, in so many blocks where that is told;
-    `collate` makes what turns its batches into tensors."""
+class RaySource:
+    """Ray Data's way to read an artifact.
+
+    Attributes
+    ----------
+    paths : list of str
+        The artifact's files.
+    read : callable
+        Builds a dataset of paths, split into a number of blocks if given.
+    collate : callable
+        Returns the function that converts batches to tensors.
+    """
 
     paths: list[str]
     read: Callable[[list[str], int | None], Any]
     collate: Callable[[], Any]
 
 
-def _parquet(opener: Opener, reader: Reader) -> Source:
+def _parquet(opener: Opener, reader: Reader) -> RaySource:
     import pyarrow.parquet as pq
 
     from iobench.formats.parquet import files_of
@@ -50,11 +57,11 @@ def _parquet(opener: Opener, reader: Reader) -> Source:
         )
         return dataset.select_columns(list(columns.values()))
 
-    return Source(paths, read, lambda: _tables(opener.schema, columns))
+    return RaySource(paths, read, lambda: _table_collate(opener.schema, columns))
 
 
-def _lance(opener: Opener, reader: Reader) -> Source:
-    from lance import dataset  # the reader's own import of it has set its log
+def _lance(opener: Opener, reader: Reader) -> RaySource:
+    from lance import dataset  # imported before by the reader, which set its log level
 
     path = str(opener.path)
     columns = _columns(opener.schema, dataset(path).schema.names)
@@ -64,11 +71,11 @@ def _lance(opener: Opener, reader: Reader) -> Source:
 
         return ray.data.read_lance(paths[0], columns=list(columns.values()), override_num_blocks=blocks)
 
-    return Source([path], read, lambda: _tables(opener.schema, columns))
+    return RaySource([path], read, lambda: _table_collate(opener.schema, columns))
 
 
-def _archives(opener: Opener, reader: Reader) -> Source:
-    members = Members(opener.schema, opener.path)
+def _archives(opener: Opener, reader: Reader) -> RaySource:
+    members = MemberDecoder(opener.schema, opener.path)
 
     def read(paths: list[str], blocks: int | None) -> Any:
         import ray.data
@@ -77,20 +84,20 @@ def _archives(opener: Opener, reader: Reader) -> Source:
             paths, decoder=[True, members], suffixes=MEMBERS, override_num_blocks=blocks, file_extensions=None
         )
 
-    return Source(files_behind(reader), read, lambda: _stacked(opener.schema))
+    return RaySource(data_files(reader), read, lambda: _stack_collate(opener.schema))
 
 
 SOURCES = {"parquet": _parquet, "lance": _lance, "webdataset": _archives}  # by format
 
 
-class Members:
-    """The fields of a sample out of its decoded members; it travels to Ray's tasks."""
+class MemberDecoder:
+    """Returns the fields of a sample from its decoded members; is pickled for Ray's tasks."""
 
     def __init__(self, schema: Schema, path: Path) -> None:
         self._schema, self._path = schema, path
 
     def __call__(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        """CorruptArtifact where a member is not there."""
+        """Return the fields; CorruptArtifact if a member is missing."""
         return {field.name: self._array(field, sample) for field in self._schema.fields}
 
     def _array(self, field: Field, sample: Mapping[str, Any]) -> Any:
@@ -98,36 +105,40 @@ class Members:
         for key, value in sample.items():
             if key == own or field_name(key.removesuffix(".npy")) == field.name:
                 return np.asarray(value, field.dtype).reshape(field.shape)
-        raise CorruptArtifact(f"{self._path}: no file of field {field.name} in sample {sample['__key__']}")
+        raise CorruptArtifact(
+            f"no file of field {field.name} in sample {sample['__key__']}",
+            kind="unknown-array",
+            path=self._path,
+        )
 
 
 def _columns(schema: Schema, names: list[str]) -> dict[str, str]:
-    """The own name of each field's column."""
+    """Return the stored name of each field's column."""
     known = {field_name(name): name for name in names}
     return {field.name: known[field.name] for field in schema.fields}
 
 
-def _tables(schema: Schema, columns: Mapping[str, str]) -> Any:
-    """Makes tensors of tables, in memory of their own."""
+def _table_collate(schema: Schema, columns: Mapping[str, str]) -> Any:
+    """Return a collate function that converts tables to tensors, in new memory."""
     from ray.data.collate_fn import ArrowBatchCollateFn
 
-    class Tables(ArrowBatchCollateFn):  # type: ignore[misc]
+    class TableCollate(ArrowBatchCollateFn):  # type: ignore[misc]
         def __call__(self, batch: Any) -> HostBatch:
             both = ((field, batch[columns[field.name]].combine_chunks()) for field in schema.fields)
             return {field.name: tensor_of_column(column, field.shape) for field, column in both}
 
-    return Tables()
+    return TableCollate()
 
 
-def _stacked(schema: Schema) -> Any:
-    """Makes tensors of columns of arrays, one for each row."""
+def _stack_collate(schema: Schema) -> Any:
+    """Return a collate function that converts columns with one array per row to tensors."""
     from ray.data.collate_fn import NumpyBatchCollateFn
 
-    class Stacked(NumpyBatchCollateFn):  # type: ignore[misc]
+    class StackCollate(NumpyBatchCollateFn):  # type: ignore[misc]
         def __call__(self, batch: Any) -> HostBatch:
             return tensors_of({field.name: _whole(batch[field.name], field) for field in schema.fields})
 
-    return Stacked()
+    return StackCollate()
 
 
 def _whole(column: Any, field: Field) -> Any:

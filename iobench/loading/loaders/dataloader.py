@@ -1,4 +1,4 @@
-"""torch's DataLoader over a map-style Dataset, as most training code has it."""
+"""torch's DataLoader over a map-style Dataset, as in most training code."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import InvalidSettings
+from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.dataset.manifest import Opener
 from iobench.formats import Convert, Reader, Rows, TimingWrapper, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader, fetch_option
 from iobench.loading.order import Order
+from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages
 from iobench.loading.tensors import silence_read_only_warning, tensor_of
 
@@ -30,26 +31,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TorchDataLoader(WorkerLoader):
-    """A DataLoader over a map-style Dataset, with the settings that people tune."""
+    """A DataLoader over a map-style Dataset, with its usual settings as options."""
 
     name: ClassVar[str] = "dataloader"
     summary: ClassVar[str] = "torch.utils.data.DataLoader over a map-style Dataset"
     library: ClassVar[str] = "torch"
-    advised: ClassVar[str] = "num_workers={cores},persistent_workers=yes"
+    recommended_options: ClassVar[str] = "num_workers={cores},persistent_workers=yes"
     need_workers: ClassVar[tuple[str, ...]] = ("prefetch_factor", "start_method", "persistent_workers")
 
     fetch: str = fetch_option()
     start_method: str | None = option(
         None,
-        "how workers start; by default as Python does here",
+        "how workers start; by default Python's default on this system",
         choices=(None, "fork", "spawn", "forkserver"),
     )
     persistent_workers: bool = option(False, "keep workers from epoch to epoch")
 
     def rows(self, order: Order, samples: int, epoch: int) -> list[Rows]:
-        """Over several ranks those of torch's DistributedSampler, which gives some samples again.
+        """Return this rank's batches; over several ranks those of torch's DistributedSampler.
 
-        It knows no blocks: in block order they are dealt out as to other loaders.
+        That sampler repeats some samples, and has no blocks: block order is split as for other loaders.
         """
         if order.world_size == 1 or order.kind == "block":
             return order.batches(samples, epoch)
@@ -58,15 +59,15 @@ class TorchDataLoader(WorkerLoader):
         own = np.fromiter(sampler, np.int64, len(sampler))
         return [own[low : low + order.batch_size] for low in range(0, len(own), order.batch_size)]
 
-    def again(self, order: Order, samples: int) -> int:
-        """What DistributedSampler fills up with, so that all ranks have equally many samples: 1, or 0."""
+    def padding_samples(self, order: Order, samples: int) -> int:
+        """Return 1 if DistributedSampler repeats a sample on this rank to give all ranks as many, else 0."""
         if order.world_size == 1 or order.kind == "block":
             return 0
         last = len(_distributed(order, samples)) - 1
         return int(order.rank + last * order.world_size >= samples)
 
     def open(self, job: Job) -> Epochs:
-        """A dataset whose reader is opened by whichever process reads."""
+        """Build the dataset; each process that reads opens its own reader."""
         return DataLoaderEpochs(self, job)
 
 
@@ -83,7 +84,10 @@ def _distributed(order: Order, samples: int) -> DistributedSampler[int]:
 
 
 class SampleDataset:
-    """One sample per `__getitem__`; each process opens the artifact for itself, when first asked."""
+    """A map-style Dataset of single samples; each process opens the artifact on its first access.
+
+    Raises PortableError, since torch would pass on only the text of an IobenchError.
+    """
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
@@ -92,22 +96,25 @@ class SampleDataset:
         self._sample: Callable[[int, Convert], dict[str, torch.Tensor]] = self._first_sample
 
     def open(self) -> Reader:
-        """This process's reader, opened on the first call."""
+        """Return this process's reader, opened on the first call."""
         if self._reader is None:
             self._reader, self._convert = self._opener(), tensor_of
-            self._sample = self._reader.sample  # spares every later sample the question above
+            self._sample = self._reader.sample  # later samples skip the check above
             silence_read_only_warning()
         return self._reader
 
     def open_timed(self, timed: TimingWrapper) -> None:
-        """Open this process's reader, with what it decodes timed."""
+        """Open this process's reader, and time its decoding."""
         self.open().time_decoding(timed)
 
     def __len__(self) -> int:
         return self._opener.schema.samples
 
     def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
-        return self._sample(row, self._convert)  # type: ignore[arg-type]
+        try:
+            return self._sample(row, self._convert)  # type: ignore[arg-type]
+        except IobenchError as error:
+            raise PortableError.wrap(error) from error
 
     def close(self) -> None:
         """Close this process's reader."""
@@ -122,25 +129,28 @@ class SampleDataset:
 
 
 class BatchDataset(SampleDataset):
-    """Whole batches through `__getitems__`, each one read into fresh arrays."""
+    """A Dataset of whole batches (`__getitems__`), each read into new arrays."""
 
     def __getitems__(self, rows: Rows) -> dict[str, torch.Tensor]:
-        """The batch of these rows."""
-        reader = self.open()
-        assert self._convert is not None
-        return {name: self._convert(array) for name, array in reader.batch(rows).items()}
+        """Return the batch of these rows."""
+        try:
+            reader = self.open()
+            assert self._convert is not None
+            return {name: self._convert(array) for name, array in reader.batch(rows).items()}
+        except IobenchError as error:
+            raise PortableError.wrap(error) from error
 
 
 class TimedDataset:
-    """Another one in this process, asked for whole batches in one call each, which is timed."""
+    """A dataset in this process whose reads are timed, one call for each batch."""
 
     def __init__(self, dataset: SampleDataset, stages: Stages) -> None:
         by_sample = lambda rows: [dataset[row] for row in rows]  # noqa: E731 - as DataLoader itself does
         self.__getitems__ = stages.timed("read", getattr(dataset, "__getitems__", by_sample))
 
 
-class _Sampler:
-    """The batches of the epoch under way: persistent workers keep one DataLoader for all epochs."""
+class _BatchSampler:
+    """The batches of the current epoch; persistent workers keep one DataLoader, and so one sampler."""
 
     def __init__(self) -> None:
         self.batches: Sequence[Any] = ()
@@ -153,7 +163,7 @@ class _Sampler:
 
 
 class DataLoaderEpochs(Epochs):
-    """A new DataLoader for each epoch, whose workers live one epoch, or one DataLoader where they persist."""
+    """A new DataLoader with new workers for each epoch, or a single one if workers persist."""
 
     def __init__(self, loader: TorchDataLoader, job: Job, dataset: SampleDataset | None = None) -> None:
         super().__init__(loader, job)
@@ -161,30 +171,30 @@ class DataLoaderEpochs(Epochs):
         self._start_method = None if job.opener.format.forkable or not loader.num_workers else "spawn"
         if self._start_method and loader.start_method == "fork":
             raise InvalidSettings(
-                f"dataloader: format {job.opener.format.name} does not survive a fork",
-                kind="fork-unsafe",
-                found="start_method=fork",
+                f"dataloader: start_method=fork with format {job.opener.format.name}, "
+                "whose library must not be forked",
+                kind="not-forkable",
                 hint="use start_method=spawn",
             )
-        usual = SampleDataset if loader.fetch == "sample" else BatchDataset
-        self._dataset = dataset or usual(job.opener)
-        self._sampler = _Sampler()
-        self._kept: DataLoader[Any] | None = None
+        default = SampleDataset if loader.fetch == "sample" else BatchDataset
+        self._dataset = dataset or default(job.opener)
+        self._sampler = _BatchSampler()
+        self._persistent: DataLoader[Any] | None = None
         if not loader.num_workers:
             self._dataset.open_timed(partial(self.stages.timed, "decode"))
 
     @property
-    def ahead(self) -> bool:
-        """Its workers do."""
+    def prefetches(self) -> bool:
+        """Whether there are workers."""
         return self._settings.num_workers > 0
 
-    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
-        """What DataLoader yields for these rows."""
-        self._sampler.batches = self._batches(asked)
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
+        """Yield DataLoader's batches of these rows."""
+        self._sampler.batches = self._indices(request)
         with interrupts.blocked(), unwarned():
-            loader = self._kept or self._made()
+            loader = self._persistent or self._build()
             if self._settings.persistent_workers:
-                self._kept = loader
+                self._persistent = loader
             batches = iter(loader)
         yield from batches
 
@@ -193,12 +203,12 @@ class DataLoaderEpochs(Epochs):
 
         return DataLoader
 
-    def _made(self) -> DataLoader[Any]:
+    def _build(self) -> DataLoader[Any]:
         from torch.utils.data import default_collate
 
         settings = self._settings
-        collate = default_collate if settings.fetch == "sample" else _as_it_is
-        timed = not self.ahead and self.stages is not UNTIMED
+        collate = default_collate if settings.fetch == "sample" else _unchanged
+        timed = not self.prefetches and self.stages is not UNTIMED
         dataset: Any = TimedDataset(self._dataset, self.stages) if timed else self._dataset
         return self._class()(
             dataset,
@@ -211,24 +221,24 @@ class DataLoaderEpochs(Epochs):
             persistent_workers=settings.persistent_workers,
         )
 
-    def _batches(self, asked: Sequence[Rows]) -> Sequence[Any]:
+    def _indices(self, request: Sequence[Rows]) -> Sequence[Any]:
         if self._settings.fetch == "batch":
-            return asked
-        return [range(r.start, r.stop) if isinstance(r, slice) else r.tolist() for r in asked]
+            return request
+        return [range(r.start, r.stop) if isinstance(r, slice) else r.tolist() for r in request]
 
     def close(self) -> None:
-        """Close the reader of this process; workers ended with their epoch, or end now."""
-        self._kept = None
+        """Close this process's reader and end workers that persist; others ended with their epoch."""
+        self._persistent = None
         self._dataset.close()
 
 
-def _as_it_is(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
 @contextmanager
 def unwarned() -> Iterator[None]:
-    """Without torch's warning of more workers than cores, at each epoch: how they do is measured here."""
+    """Suppress torch's warning about more workers than cores: their effect is measured."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "This DataLoader will create")
         yield

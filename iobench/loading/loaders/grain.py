@@ -1,7 +1,7 @@
-"""Grain (PyGrain): a MapDataset over a source with random access, shuffled by Grain itself.
+"""Grain (PyGrain): a MapDataset over a random-access source, shuffled by Grain itself.
 
-As its documentation advises: `MapDataset.source(…).shuffle(seed=…).batch(…)`, read by threads as an
-IterDataset, and by processes where it has workers, each of which takes every n-th batch.
+This follows Grain's documentation: `MapDataset.source(…).shuffle(seed=…).batch(…)`, read as an IterDataset
+by threads, and with workers by processes, each of which reads every n-th batch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from iobench.dataset.manifest import Opener
 from iobench.formats import Reader, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
+from iobench.loading.loaders._workers import MAX_PREFETCH, MAX_WORKERS
 from iobench.loading.order import LIMITS
 from iobench.loading.tensors import tensors_of
 
@@ -30,52 +30,52 @@ THREADS, ENDING_S = "grain-prefetch", 10.0
 
 @dataclass(frozen=True)
 class Grain(CopyingLoader):
-    """Grain's own sampling, batching and prefetching."""
+    """An iterable-style loader: Grain samples, batches and prefetches."""
 
     name: ClassVar[str] = "grain"
     summary: ClassVar[str] = (
         "Grain: a MapDataset, shuffled and batched by Grain, read by threads or processes"
     )
     library: ClassVar[str] = "grain"
-    advised: ClassVar[str] = "num_workers={cores}"
+    recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("grain",)
     extra: ClassVar[str] = "grain"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
-    own_order: ClassVar[bool] = True
+    iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
 
     threads: int | None = option(
         None,
-        "threads that read in each process; by default Grain's 16",
+        "reading threads in each process; by default Grain's 16",
         minimum=0,
         maximum=LIMITS["threads"][1],
     )
     prefetch: int | None = option(
-        None, "batches that these read ahead; by default Grain's 500", minimum=0, maximum=MOST_AHEAD
+        None, "batches that the threads read ahead; by default Grain's 500", minimum=0, maximum=MAX_PREFETCH
     )
     num_workers: int = option(
-        0, "worker processes, started by spawn each epoch", minimum=0, maximum=MOST_WORKERS
+        0, "worker processes, started by spawn each epoch", minimum=0, maximum=MAX_WORKERS
     )
 
     @property
     def workers(self) -> int:
-        """As many as its option says."""
+        """The option `num_workers`."""
         return self.num_workers
 
     def open(self, job: Job) -> Epochs:
-        """A source whose reader is opened by whichever process reads."""
+        """Build the source; each process that reads opens its own reader."""
         return GrainEpochs(self, job)
 
 
-class Source:
-    """What Grain calls a random access data source; each process opens the artifact for itself."""
+class GrainSource:
+    """A random-access data source, in Grain's terms; each process opens the artifact itself."""
 
     def __init__(self, opener: Opener) -> None:
         self._opener = opener
         self._reader: Reader | None = None
 
     def open(self) -> Reader:
-        """This process's reader, opened on the first call."""
+        """Return this process's reader, opened on the first call."""
         if self._reader is None:
             self._reader = self._opener()
         return self._reader
@@ -97,23 +97,23 @@ class Source:
 
 
 class GrainEpochs(Epochs):
-    """A dataset for each epoch, shuffled by another seed."""
+    """A new dataset for each epoch, shuffled with another seed."""
 
     def __init__(self, loader: Grain, job: Job) -> None:
         super().__init__(loader, job)
         self._settings = loader
-        self._source = Source(job.opener)
+        self._source = GrainSource(job.opener)
         if not loader.num_workers:
             self._source.open()
-        logging.getLogger("absl").setLevel(logging.ERROR)  # it tells of each process that ends
+        logging.getLogger("absl").setLevel(logging.ERROR)  # it logs every process that ends
 
     @property
-    def ahead(self) -> bool:
-        """Its threads or processes do."""
+    def prefetches(self) -> bool:
+        """Whether there are reading threads or workers."""
         return self._settings.threads != 0 or self._settings.num_workers > 0
 
-    def _epoch(self, asked: int) -> Iterator[HostBatch]:
-        batches = iter(self._dataset(asked))
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
+        batches = iter(self._dataset(request))
         try:
             for batch in batches:
                 tensors = tensors_of({name: np.asarray(array) for name, array in batch.items()})
@@ -137,9 +137,9 @@ class GrainEpochs(Epochs):
         return read.mp_prefetch(grain.MultiprocessingOptions(num_workers=settings.num_workers))
 
     def close(self) -> None:
-        """Close the reader of this process, after the threads that Grain only asked to end."""
+        """Close this process's reader when Grain's threads, which end asynchronously, have ended."""
         for thread in threading.enumerate():
             if thread.name.startswith(THREADS):
                 thread.join(ENDING_S)
         self._source.close()
-        gc.collect()  # Grain's iterators refer to each other, and with that to views of the files
+        gc.collect()  # Grain's iterators are in reference cycles with views of the files

@@ -1,9 +1,9 @@
-"""Hugging Face `datasets` over Arrow files, mapped where they lie, under torch's DataLoader.
+"""Hugging Face `datasets` over Arrow files, memory-mapped in place, under torch's DataLoader.
 
-As its documentation advises for torch: `with_format("torch")` under a DataLoader, and, to be faster, whole
-batches through a BatchSampler. Its torch format makes int64 and float32 of all numbers unless it is told
-a dtype: here it is told each field's own, a view of the dataset for each dtype. `via=arrow` takes tables
-instead, whose columns are arrays already.
+Its documentation recommends for torch: `with_format("torch")` under a DataLoader, and for more speed whole
+batches through a BatchSampler. Its torch format converts all numbers to int64 and float32 unless it is given
+a dtype. Here it is given each field's own, with one view of the dataset for each dtype. `via=arrow` reads
+tables instead, whose columns are arrays already.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.formats import Format, Rows, TimingWrapper, field_name, option
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader, fetch_option
@@ -27,6 +25,7 @@ from iobench.loading.loaders.dataloader import (
     SampleDataset,
     TorchDataLoader,
 )
+from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
 
 if TYPE_CHECKING:
@@ -34,66 +33,79 @@ if TYPE_CHECKING:
 
     from iobench.dataset.manifest import Opener
 
-FILE_MAGIC = b"ARROW1"  # of Arrow's IPC files; its streams have none
+FILE_MAGIC = b"ARROW1"  # at the start of an Arrow IPC file; a stream has none
 
 
 @dataclass(frozen=True)
 class HuggingFace(WorkerLoader):
-    """A map-style Dataset, told the rows of each batch."""
+    """A map-style loader over a Hugging Face Dataset."""
 
     name: ClassVar[str] = "huggingface"
     summary: ClassVar[str] = "Hugging Face datasets over Arrow files, under a DataLoader"
     library: ClassVar[str] = "datasets"
-    advised: ClassVar[str] = "num_workers={cores},fetch=batch"
+    recommended_options: ClassVar[str] = "num_workers={cores},fetch=batch"
     modules: ClassVar[tuple[str, ...]] = ("datasets",)
     extra: ClassVar[str] = "huggingface"
     isolated: ClassVar[bool] = True
 
     via: str = option(
-        "torch", "torch: with_format('torch'); arrow: tables, made tensors here", choices=("torch", "arrow")
+        "torch",
+        "torch: with_format('torch'); arrow: tables, converted to tensors by iobench",
+        choices=("torch", "arrow"),
     )
     fetch: str = fetch_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.via == "arrow" and self.fetch == "sample":
-            raise InvalidSettings("huggingface: via=arrow takes whole batches: set fetch=batch")
+            raise InvalidSettings(
+                "huggingface: via=arrow reads whole batches",
+                kind="conflicting-options",
+                hint="set fetch=batch",
+            )
 
     def reads(self, format: Format) -> bool:
-        """Arrow files."""
+        """Return True for Arrow files."""
         return format.name == "arrow"
 
     def open(self, job: Job) -> Epochs:
-        """Files that are mapped by whichever process reads."""
-        with job.opener():  # files that hold something else are told as everywhere
+        """Check the files; each process that reads maps them itself."""
+        with job.opener():  # checks the files as every loader does
             pass
-        same = TorchDataLoader(
+        settings = TorchDataLoader(
             fetch=self.fetch,
             num_workers=self.num_workers,
             prefetch_factor=self.prefetch_factor,
             pin_memory=self.pin_memory,
         )
-        by_name = {("torch", "sample"): Samples, ("torch", "batch"): Batches, ("arrow", "batch"): Tables}
-        epochs = DataLoaderEpochs(same, job, by_name[self.via, self.fetch](job.opener))
+        classes = {
+            ("torch", "sample"): HuggingFaceSamples,
+            ("torch", "batch"): HuggingFaceBatches,
+            ("arrow", "batch"): ArrowBatches,
+        }
+        epochs = DataLoaderEpochs(settings, job, classes[self.via, self.fetch](job.opener))
         epochs.loader = self
         return epochs
 
 
-class Samples(SampleDataset):
-    """Samples for DataLoader to collate, in the batches that it asks for."""
+class HuggingFaceSamples(SampleDataset):
+    """A Dataset of samples, which DataLoader collates."""
 
     def __init__(self, opener: Opener) -> None:
         super().__init__(opener)
         self._views: list[Any] = []
 
     def open(self) -> Any:
-        """This process's dataset, opened on the first call: a view for each dtype."""
+        """Return this process's dataset, opened on the first call: one view for each dtype."""
         if not self._views:
-            self._views = list(self._formatted(_mapped(self._opener)))
+            try:
+                self._views = list(self._formatted(_mapped(self._opener)))
+            except IobenchError as error:
+                raise PortableError.wrap(error) from error
         return self._views
 
     def open_timed(self, timed: TimingWrapper) -> None:
-        """Open this process's dataset; nobody can tell what of its time is decoding."""
+        """Open this process's dataset; the time that it spends decoding is unknown."""
         self.open()
 
     def _formatted(self, dataset: Any) -> Any:
@@ -108,32 +120,32 @@ class Samples(SampleDataset):
         return {name: tensor for view in self.open() for name, tensor in view[row].items()}
 
     def __getitems__(self, rows: Sequence[int]) -> list[dict[str, torch.Tensor]]:
-        """The samples of these rows, as datasets gives them to DataLoader."""
+        """Return the samples of these rows, as `datasets` returns them to DataLoader."""
         parts = zip(*(view.__getitems__(list(rows)) for view in self.open()), strict=True)
         return [{name: tensor for part in sample for name, tensor in part.items()} for sample in parts]
 
     def close(self) -> None:
-        """Let go of the files of this process, which views of each other hold."""
+        """Release this process's files, which the views refer to in cycles."""
         self._views = []
         gc.collect()
 
 
-class Batches(Samples, BatchDataset):
-    """Whole batches as tensors."""
+class HuggingFaceBatches(HuggingFaceSamples, BatchDataset):
+    """A Dataset of whole batches of tensors."""
 
     def __getitems__(self, rows: Rows) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        """The batch of these rows."""
+        """Return the batch of these rows."""
         return {name: tensor for view in self.open() for name, tensor in view[rows].items()}
 
 
-class Tables(Batches):
-    """Whole batches as tables of Arrow, whose columns become tensors."""
+class ArrowBatches(HuggingFaceBatches):
+    """A Dataset of Arrow tables, whose columns become tensors."""
 
     def _formatted(self, dataset: Any) -> Any:
         yield dataset.with_format("arrow")
 
     def __getitems__(self, rows: Rows) -> dict[str, torch.Tensor]:  # type: ignore[override]
-        """The batch of these rows, in memory of its own."""
+        """Return the batch of these rows, in new memory."""
         (view,) = self.open()
         table = view[rows]
         fields = self._opener.schema.fields
@@ -141,7 +153,7 @@ class Tables(Batches):
 
 
 def tensor_of_column(column: Any, shape: tuple[int, ...]) -> torch.Tensor:
-    """A column of Arrow, an array of fixed-size lists, as a tensor in memory of its own."""
+    """Convert an Arrow column, an array of fixed-size lists, to a tensor that does not share its memory."""
     count = len(column)
     for _ in shape:
         column = column.flatten()
@@ -150,9 +162,9 @@ def tensor_of_column(column: Any, shape: tuple[int, ...]) -> torch.Tensor:
 
 
 def _mapped(opener: Opener) -> Any:
-    """The files of an artifact as one Dataset, columns named as the fields, without a copy in its cache.
+    """Return an artifact's files as one Dataset, without a copy in the library's cache.
 
-    `Dataset.from_file` maps streams alone; a table over a mapped file is the same without that limit.
+    Columns are named as the fields. `Dataset.from_file` maps streams only; a file is mapped as a table.
     """
     import pyarrow as pa
     from datasets import Dataset, concatenate_datasets

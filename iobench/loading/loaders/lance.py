@@ -1,7 +1,7 @@
-"""Lance's own torch dataset: a scan of all columns, whose batches Rust threads read ahead.
+"""Lance's own torch dataset: a scan of all columns, which Rust threads read ahead.
 
-As its documentation advises for training on a whole dataset. It is a scan: rows come as they are stored,
-and its samplers shuffle fragments alone. Rows by number, in any order, are what `native` takes.
+This is what Lance's documentation recommends for training on a whole dataset. A scan returns rows in stored
+order; its samplers shuffle only fragments. The loader `native` reads rows by number, in any order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.formats import Format, field_name, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders._workers import MOST_AHEAD
+from iobench.loading.loaders._workers import MAX_PREFETCH
 from iobench.loading.loaders.huggingface import tensor_of_column
 
 if TYPE_CHECKING:
@@ -22,36 +22,36 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LanceLoader(CopyingLoader):
-    """A scan, in the order in which rows are stored."""
+    """An iterable-style loader: a scan in stored order."""
 
     name: ClassVar[str] = "lance"
-    summary: ClassVar[str] = "lance.torch.data.LanceDataset: a scan that is read ahead"
+    summary: ClassVar[str] = "lance.torch.data.LanceDataset: a scan with readahead"
     library: ClassVar[str] = "pylance"
     modules: ClassVar[tuple[str, ...]] = ("lance",)
     extra: ClassVar[str] = "lance"
     orders: ClassVar[tuple[str, ...]] = ("sequential",)
-    own_order: ClassVar[bool] = True
+    iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
 
-    readahead: int = option(16, "batches that are read ahead", minimum=1, maximum=MOST_AHEAD)
+    readahead: int = option(16, "batches to read ahead", minimum=1, maximum=MAX_PREFETCH)
 
     def reads(self, format: Format) -> bool:
-        """Lance datasets."""
+        """Return True for Lance datasets."""
         return format.name == "lance"
 
     def open(self, job: Job) -> Epochs:
-        """The dataset's newest version."""
+        """Open the dataset's newest version."""
         return LanceEpochs(self, job)
 
 
 class LanceEpochs(Epochs):
-    """One scan for each epoch."""
+    """A new scan for each epoch."""
 
     def __init__(self, loader: LanceLoader, job: Job) -> None:
         super().__init__(loader, job)
-        with job.opener():  # a dataset that holds something else is told as everywhere
+        with job.opener():  # checks the files as every loader does
             pass
-        from lance import dataset  # after our own import of it, which sets its log
+        from lance import dataset  # after iobench.formats has set its log level
         from lance.torch.data import LanceDataset
 
         self._columns = {field_name(name): name for name in dataset(str(job.opener.path)).schema.names}
@@ -65,20 +65,20 @@ class LanceEpochs(Epochs):
         )
 
     @property
-    def ahead(self) -> bool:
-        """Its threads do."""
+    def prefetches(self) -> bool:
+        """True: its threads read ahead."""
         return True
 
-    def _epoch(self, asked: int) -> Iterator[HostBatch]:
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
         for batch in self._dataset:
             yield self.pinned(batch)
 
     def _tensors(self, batch: Any, **others: Any) -> HostBatch:
-        """The columns of a record batch, in memory of their own."""
+        """Convert the columns of a record batch, in new memory."""
         fields = self.opener.schema.fields
         return {f.name: tensor_of_column(batch[self._columns[f.name]], f.shape) for f in fields}
 
     def close(self) -> None:
-        """Let go of the dataset."""
+        """Release the dataset."""
         self._dataset = None
         gc.collect()

@@ -1,8 +1,8 @@
-"""LitData's StreamingDataset over chunks that lie on this machine, under its StreamingDataLoader.
+"""LitData's StreamingDataset over local chunks, under its StreamingDataLoader.
 
-As its documentation advises. Random order is its own: chunks at random, and samples within a window of
-a chunk (`shuffle_window`). Local chunks are mapped where they lie; where the library would copy them
-into a cache of its own, the loader refuses to run.
+This follows LitData's documentation. Random order is LitData's own: chunks in random order, and samples
+shuffled within a window of a chunk (`shuffle_window`). Local chunks are memory-mapped in place; if the
+library would copy them into its own cache, the loader raises LoaderFailed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.base.errors import (
-    LoaderFailed,
-)
+from iobench.base.errors import LoaderFailed
 from iobench.formats import Format, field_name, option
 from iobench.host import interrupts
 from iobench.loading.loaders._loader import Epochs, Job
@@ -28,46 +26,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LitDataLoader(WorkerLoader):
-    """Its own order, over a local folder; nothing is downloaded or copied."""
+    """An iterable-style loader over a local folder; downloads and copies nothing."""
 
     name: ClassVar[str] = "litdata"
     summary: ClassVar[str] = "litdata: StreamingDataset over local chunks"
     library: ClassVar[str] = "litdata"
-    advised: ClassVar[str] = "num_workers={cores}"
+    recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("litdata",)
     extra: ClassVar[str] = "litdata"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
-    own_order: ClassVar[bool] = True
+    iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
 
     shuffle_window: int | None = option(
         None,
-        "samples of a chunk that random order shuffles together; by default litdata's 256, 0 for the chunk",
+        "samples in a window that random order shuffles; by default litdata's 256, 0 for a whole chunk",
         minimum=0,
         maximum=1 << 30,
     )
 
     def reads(self, format: Format) -> bool:
-        """Its chunks."""
+        """Return True for LitData chunks."""
         return format.name == "litdata"
 
     def open(self, job: Job) -> Epochs:
-        """The dataset, over its index."""
+        """Open the dataset with its index."""
         return LitDataEpochs(self, job)
 
 
 class LitDataEpochs(Epochs):
-    """One dataset and one loader, told the number of each epoch."""
+    """One dataset and one loader for all epochs, given the number of each."""
 
     def __init__(self, loader: LitDataLoader, job: Job) -> None:
         super().__init__(loader, job)
-        with job.opener():  # chunks that hold something else are told as everywhere
+        with job.opener():  # checks the files as every loader does
             pass
-        os.environ["LITDATA_DISABLE_VERSION_CHECK"] = "1"  # which asks PyPI
+        os.environ["LITDATA_DISABLE_VERSION_CHECK"] = "1"  # the check asks PyPI
         from litdata import StreamingDataset
         from litdata.streaming.item_loader import PyTreeLoader
 
-        self._settings, self._made = loader, None
+        self._settings, self._loader = loader, None
         self._items: Any = PyTreeLoader()
         self._dataset: Any = StreamingDataset(
             input_dir=str(job.opener.path),
@@ -79,26 +77,29 @@ class LitDataEpochs(Epochs):
         )
         if not getattr(self._dataset.posix_fast, "in_place", False):
             raise LoaderFailed(
-                f"litdata over {job.opener.path}: litdata would copy the chunks into a cache of its own, "
-                "because it does not take this file system for a local one; put the dataset on a local disk"
+                "loader litdata: litdata would copy the chunks into its own cache",
+                kind="not-local",
+                path=job.opener.path,
+                expected="a file system that litdata takes for local",
+                hint="put the dataset on a local disk",
             )
 
     @property
-    def ahead(self) -> bool:
-        """Its workers do."""
+    def prefetches(self) -> bool:
+        """Whether there are workers."""
         return self._settings.num_workers > 0
 
-    def _epoch(self, asked: int) -> Iterator[HostBatch]:
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
         with interrupts.blocked(), unwarned():
-            self._made = loader = self._made or self._loader()
-            loader.current_epoch = asked  # it counts on by itself when it begins
+            self._loader = loader = self._loader or self._build()
+            loader.current_epoch = request  # it increments this when an epoch begins
             batches = iter(loader)
         names = [field.name for field in self.opener.schema.fields]
         for batch in batches:
             named = dict(_leaves(batch))
             yield {name: named[name] for name in names}
 
-    def _loader(self) -> Any:
+    def _build(self) -> Any:
         from litdata import StreamingDataLoader
 
         settings = self._settings
@@ -112,16 +113,16 @@ class LitDataEpochs(Epochs):
         )
 
     def close(self) -> None:
-        """Unmap the chunks: the library's caches would keep them."""
-        self._made = self._dataset = None
+        """Unmap the chunks, which the library's caches refer to."""
+        self._loader = self._dataset = None
         self._items.close(0)
         gc.collect()
 
 
-def _leaves(batch: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Each tensor of a batch, by the name of the field that it is: keys of nested dicts are joined."""
+def _leaves(batch: Any, parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the field name and the tensor of each leaf of a batch; keys of nested dicts are joined."""
     if isinstance(batch, (dict, list, tuple)):
         for key, inner in batch.items() if isinstance(batch, dict) else enumerate(batch):
-            yield from _leaves(inner, f"{above}/{key}" if above else str(key))
+            yield from _leaves(inner, f"{parent}/{key}" if parent else str(key))
     else:
-        yield field_name(above or "sample"), batch
+        yield field_name(parent or "sample"), batch

@@ -1,9 +1,9 @@
-"""MosaicML's StreamingDataset over MDS shards that lie on this machine, under its StreamingDataLoader.
+"""MosaicML's StreamingDataset over local MDS shards, under its StreamingDataLoader.
 
-As its documentation advises: the dataset is told the batch size, and shuffles by itself, by default with
-`py1e`, which moves samples within a range of shards. The library keeps its state in shared memory and
-in lock files of the temporary folder, by a number of its own, and leaves them when its process is
-ended: they are removed when the loader is closed.
+This follows MosaicML's documentation: the dataset is given the batch size and shuffles by itself, by default
+with `py1e`, which moves samples within a range of shards. The library keeps state in shared memory and in
+lock files of the temporary folder, under a number that it chooses, and leaves both behind when its process
+ends. They are removed when the loader is closed.
 """
 
 from __future__ import annotations
@@ -26,59 +26,59 @@ if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
 
 SHARED_MEMORY = Path("/dev/shm")
-OF_64_NODES = ("py1s", "py2s")  # shuffles that deal samples out to 64 nodes, and repeat some, unless told
+OF_64_NODES = ("py1s", "py2s")  # shuffles that by default distribute samples to 64 nodes and repeat some
 
 
 @dataclass(frozen=True)
 class Mosaic(WorkerLoader):
-    """Its own order, over a local folder; nothing is downloaded or copied."""
+    """An iterable-style loader over a local folder; downloads and copies nothing."""
 
     name: ClassVar[str] = "mosaic"
     summary: ClassVar[str] = "mosaicml-streaming: StreamingDataset over local MDS shards"
     library: ClassVar[str] = "mosaicml-streaming"
-    advised: ClassVar[str] = "num_workers={cores}"
+    recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("streaming",)
     extra: ClassVar[str] = "mosaic"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
-    own_order: ClassVar[bool] = True
+    iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
 
     shuffle_algo: str = option(
         "py1e",
-        "how random order shuffles; naive: all samples among each other",
+        "algorithm of random order; naive: shuffles all samples",
         choices=("py1e", "py1br", *OF_64_NODES, "naive"),
     )
 
     def reads(self, format: Format) -> bool:
-        """MDS shards."""
+        """Return True for MDS shards."""
         return format.name == "mds"
 
     def open(self, job: Job) -> Epochs:
-        """The dataset, over its index."""
+        """Open the dataset with its index."""
         return MosaicEpochs(self, job)
 
 
-def collated(samples: list[dict[str, Any]]) -> Any:
-    """A batch of samples, images as arrays of their pixels, as a transform of one's own would make them."""
+def collate(samples: list[dict[str, Any]]) -> Any:
+    """Collate samples to a batch; images become arrays of pixels, as a user's transform would make them."""
     import numpy as np
     from torch.utils.data import default_collate
 
-    images = [name for name, value in samples[0].items() if hasattr(value, "getbands")]  # as Pillow's do
+    images = [name for name, value in samples[0].items() if hasattr(value, "getbands")]  # Pillow images
     if images:
         samples = [sample | {name: np.array(sample[name]) for name in images} for sample in samples]
     return default_collate(samples)
 
 
 class MosaicEpochs(Epochs):
-    """One dataset, told the number of each epoch."""
+    """One dataset for all epochs, given the number of each."""
 
     def __init__(self, loader: Mosaic, job: Job) -> None:
         super().__init__(loader, job)
         from streaming import StreamingDataset
 
         self._settings = loader
-        silence_read_only_warning()  # it hands views of shards to torch, which copies them
-        with job.opener():  # shards that hold something else are told as everywhere
+        silence_read_only_warning()  # it passes views of shards to torch, which copies them
+        with job.opener():  # checks the files as every loader does
             pass
         self._dataset: Any = StreamingDataset(
             local=str(job.opener.path),
@@ -90,15 +90,15 @@ class MosaicEpochs(Epochs):
         )
 
     @property
-    def ahead(self) -> bool:
-        """Its workers and threads do."""
+    def prefetches(self) -> bool:
+        """True: its workers and threads read ahead."""
         return True
 
-    def _epoch(self, asked: int) -> Iterator[HostBatch]:
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
         from streaming import StreamingDataLoader
 
         settings = self._settings
-        self._dataset.next_epoch = asked
+        self._dataset.next_epoch = request
         with interrupts.blocked(), unwarned():
             loader = StreamingDataLoader(
                 self._dataset,
@@ -106,13 +106,13 @@ class MosaicEpochs(Epochs):
                 num_workers=settings.num_workers,
                 prefetch_factor=settings.prefetch_factor,
                 pin_memory=bool(settings.pin_memory),
-                collate_fn=collated,
+                collate_fn=collate,
             )
             batches = iter(loader)
         yield from map(self._typed, batches)
 
     def _typed(self, batch: HostBatch) -> HostBatch:
-        """The fields by their names, bools as such: MDS has them as bytes."""
+        """Return the fields by name; MDS stores bools as bytes."""
         import torch
 
         named = {field_name(column): tensor for column, tensor in batch.items()}
@@ -122,11 +122,11 @@ class MosaicEpochs(Epochs):
         }
 
     def close(self) -> None:
-        """Close the files, and remove what the library keeps beside its processes."""
+        """Close the files, and remove the library's shared memory and lock files."""
         if self._dataset is None:
             return
         prefix, self._dataset = f"{self._dataset._shm_prefix_int:06}_", None
         gc.collect()
         for folder in (SHARED_MEMORY, Path(tempfile.gettempdir())):
-            for left in folder.glob(f"{prefix}*"):
-                left.unlink(missing_ok=True)
+            for file in folder.glob(f"{prefix}*"):
+                file.unlink(missing_ok=True)

@@ -42,10 +42,10 @@ class NativeEpochs(Epochs):
         silence_read_only_warning()
         self._reader.time_decoding(partial(self.stages.timed, "decode"))
 
-    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         """Yield one `reader.native` per batch, pinned if the options request it."""
         read, pin = self.stages.timed("read", self._read), self.stages.timed("host_to_device", pinned)
-        for rows in asked:
+        for rows in request:
             batch = read(rows)
             yield pin(batch) if self._pins else batch
 

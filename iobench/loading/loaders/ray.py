@@ -1,7 +1,7 @@
-"""RayLoader over a map-style Dataset: DataLoader with actors of Ray in the place of worker processes.
+"""RayLoader over a map-style Dataset: a DataLoader whose workers are Ray actors.
 
-It reads where the actors run: on a cluster of several hosts each of them needs the artifact at the same
-path. `RAY_ADDRESS` names the cluster; where it is not set Ray is started for as long as a case lasts.
+The actors read the artifact on their own hosts, so every host of a cluster needs it at the same path.
+`RAY_ADDRESS` names the cluster. If it is not set, Ray is started for the duration of a case.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.formats import option
 from iobench.loading.loaders._loader import Epochs, Job
-from iobench.loading.loaders._workers import MOST_WORKERS, WorkerLoader, fetch_option
+from iobench.loading.loaders._workers import MAX_WORKERS, WorkerLoader, fetch_option
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 
 if TYPE_CHECKING:
@@ -21,41 +21,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Ray(WorkerLoader):
-    """Told the rows of each batch."""
+    """A map-style loader whose workers are Ray actors."""
 
     name: ClassVar[str] = "ray"
-    summary: ClassVar[str] = "RayLoader: DataLoader with actors of Ray as its workers"
+    summary: ClassVar[str] = "RayLoader: a DataLoader whose workers are Ray actors"
     library: ClassVar[str] = "ray"
-    advised: ClassVar[str] = "num_workers={cores},persistent_workers=yes"
+    recommended_options: ClassVar[str] = "num_workers={cores},persistent_workers=yes"
     modules: ClassVar[tuple[str, ...]] = ("ray",)
     extra: ClassVar[str] = "ray"
     isolated: ClassVar[bool] = True
 
     fetch: str = fetch_option()
-    num_workers: int = option(2, "actors", minimum=1, maximum=MOST_WORKERS)
+    num_workers: int = option(2, "actors", minimum=1, maximum=MAX_WORKERS)
     persistent_workers: bool = option(False, "keep actors from epoch to epoch")
 
     def open(self, job: Job) -> Epochs:
-        """Ray, and a dataset whose reader is opened by each actor."""
+        """Connect to Ray; each actor opens its own reader."""
         return RayEpochs(self, job)
 
 
 class RayEpochs(DataLoaderEpochs):
-    """As DataLoader's, with RayLoader in its place."""
+    """DataLoader's epochs with RayLoader in its place."""
 
     def __init__(self, loader: Ray, job: Job) -> None:
-        from iobench.loading.ray.cluster import connected
+        from iobench.loading.ray.ray_runtime import connected
 
-        same = TorchDataLoader(
+        settings = TorchDataLoader(
             fetch=loader.fetch,
             num_workers=loader.num_workers,
             prefetch_factor=loader.prefetch_factor,
             persistent_workers=loader.persistent_workers,
             pin_memory=loader.pin_memory,
         )
-        super().__init__(same, job)
+        super().__init__(settings, job)
         self.loader = loader
-        with job.opener():  # what is damaged or missing is told here, before actors start
+        with job.opener():  # reports damaged or missing files before actors start
             pass
         self._ray = ExitStack()
         self._ray.enter_context(connected(loader.num_workers))
@@ -66,6 +66,6 @@ class RayEpochs(DataLoaderEpochs):
         return RayLoader
 
     def close(self) -> None:
-        """End the actors, and Ray where it was started for them."""
+        """End the actors, and shut Ray down if `open` started it."""
         super().close()
         self._ray.close()

@@ -1,10 +1,10 @@
-"""Ray Data: files read by tasks of Ray into its object store, and batches by `iter_torch_batches`.
+"""Ray Data: Ray tasks read files into the object store, and `iter_torch_batches` returns batches.
 
-As its documentation advises for training: files in another order each epoch, rows shuffled within a local
-buffer (`shuffle=all` is its random_shuffle, which it calls slow), and a collate function over Arrow's own
-memory. Its order is kept whatever tasks end first, so that an epoch can be had again. Members of archives
-go through its own decoder, but for those that it would unpickle, which are not read. Its reader of TFRecord
-is not used, since it makes a block of every record.
+This follows Ray's documentation for training: the order of files changes each epoch, rows are shuffled in
+a local buffer (`shuffle=all` is `random_shuffle`, which Ray's documentation calls slow), and a collate
+function works on Arrow's own memory. The order does not depend on which tasks end first, so an epoch can be
+repeated. Ray's decoder reads the members of archives, except those that it would unpickle. Ray's reader of
+TFRecord is not used: it makes a block of every record.
 """
 
 from __future__ import annotations
@@ -20,95 +20,95 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    LoaderFailed,
-)
+from iobench.base.errors import IobenchError, LoaderFailed
 from iobench.base.text import reason
 from iobench.formats import Format, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.loaders._ray_sources import SOURCES
-from iobench.loading.loaders._workers import MOST_AHEAD, MOST_WORKERS
-from iobench.loading.loaders.webdataset import MOST_SHUFFLED
+from iobench.loading.loaders._workers import MAX_PREFETCH, MAX_WORKERS
+from iobench.loading.loaders.webdataset import MAX_SHUFFLED
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from iobench.loading.host_to_device import HostBatch
 
 
 @dataclass(frozen=True)
 class RayData(CopyingLoader):
-    """Its own order: files at random, rows within a buffer."""
+    """An iterable-style loader: shuffles files, and rows within a buffer."""
 
     name: ClassVar[str] = "ray_data"
     summary: ClassVar[str] = "Ray Data: files read by tasks of Ray, rows shuffled within a buffer"
     library: ClassVar[str] = "ray"
-    advised: ClassVar[str] = "prefetch_batches=4"
+    recommended_options: ClassVar[str] = "prefetch_batches=4"
     modules: ClassVar[tuple[str, ...]] = ("ray", "pyarrow", "pandas")
     extra: ClassVar[str] = "ray_data"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
-    own_order: ClassVar[bool] = True
+    iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
 
     shuffle: str = option(
         "buffer",
-        "what random order is: buffer: files, and rows within a buffer; all: random_shuffle of all rows",
+        "random order; buffer: shuffles files, and rows within a buffer; all: random_shuffle of all rows",
         choices=("buffer", "all"),
     )
     shuffle_buffer: int = option(
-        1000, "rows that random order shuffles among each other", minimum=1, maximum=MOST_SHUFFLED
+        1000, "rows in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
     )
-    prefetch_batches: int = option(1, "batches that are made ahead", minimum=0, maximum=MOST_AHEAD)
+    prefetch_batches: int = option(1, "batches to read ahead", minimum=0, maximum=MAX_PREFETCH)
     blocks: int | None = option(
-        None, "blocks that a dataset is read in; by default Ray's number", minimum=1, maximum=MOST_AHEAD
+        None, "blocks that a dataset is split into; by default Ray's number", minimum=1, maximum=MAX_PREFETCH
     )
     num_cpus: int | None = option(
         None,
-        "processors for Ray where it is started here; by default all",
+        "cores for Ray if iobench starts it; by default all",
         minimum=1,
-        maximum=MOST_WORKERS,
+        maximum=MAX_WORKERS,
     )
 
     def reads(self, format: Format) -> bool:
-        """Parquet files, Lance datasets and tar shards."""
+        """Return True for Parquet files, Lance datasets and tar shards."""
         return format.name in SOURCES
 
     def open(self, job: Job) -> Epochs:
-        """Ray, which is started where there is none."""
+        """Connect to Ray, or start it if none is running."""
         return RayDataEpochs(self, job)
 
 
 class RayDataEpochs(Epochs):
-    """A dataset, made anew where its files come in another order, and gone over once for each epoch."""
+    """One dataset, built again when the order of its files changes, and iterated over once for each epoch."""
 
     def __init__(self, loader: RayData, job: Job) -> None:
-        from iobench.loading.ray.cluster import connected
+        from iobench.loading.ray.ray_runtime import connected
 
         super().__init__(loader, job)
         self._settings = loader
-        with job.opener() as reader:  # what is damaged or missing is told here, before Ray is started
+        with job.opener() as reader:  # reports damaged or missing files before Ray is started
             self._source = SOURCES[job.opener.format.name](job.opener, reader)
         self._dataset: tuple[list[str], Any] = [], None
         self._ray = ExitStack()
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "lance is not fork-safe")  # what Ray forks is replaced at once
+            warnings.filterwarnings("ignore", "lance is not fork-safe")  # Ray's forks call exec immediately
             self._ray.enter_context(connected(loader.num_cpus or len(os.sched_getaffinity(0))))
 
     @property
-    def ahead(self) -> bool:
-        """Its tasks and threads do."""
+    def prefetches(self) -> bool:
+        """True: its tasks and threads read ahead."""
         return True
 
-    def _epoch(self, asked: int) -> Iterator[HostBatch]:
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
         from ray.exceptions import RayError
 
-        batches = iter(self._batches(asked))
+        batches = iter(self._batches(request))
         try:
             for batch in batches:
                 yield self.pinned(batch)
         except RayError as error:  # its text is the traceback of a task
-            raise LoaderFailed(f"Ray Data over {self.opener.path}: {_told(error)}") from error
+            raise _failure(error, self.opener.path) from error
         finally:
             del batches
-            gc.collect()  # what executes a dataset ends when nothing refers to it
+            gc.collect()  # the executor of a dataset ends when nothing refers to it
 
     def _batches(self, epoch: int) -> Any:
         import ray.data
@@ -123,10 +123,10 @@ class RayDataEpochs(Epochs):
             np.random.default_rng(first).shuffle(paths)
             buffer = max(settings.shuffle_buffer, order.batch_size)
             local = {"local_shuffle_buffer_size": buffer, "local_shuffle_seed": second}
-        dataset = self._over(paths)
+        dataset = self._dataset_of(paths)
         if order.kind == "random" and settings.shuffle == "all":
             dataset = dataset.random_shuffle(seed=second)
-        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what fails is said by who asks for it
+        logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # the consumer reports failures
         return dataset.iter_torch_batches(
             batch_size=order.batch_size,
             prefetch_batches=settings.prefetch_batches,
@@ -135,21 +135,23 @@ class RayDataEpochs(Epochs):
             **local,
         )
 
-    def _over(self, paths: list[str]) -> Any:
-        """The dataset of these files in this order: it takes a look at them to make one."""
+    def _dataset_of(self, paths: list[str]) -> Any:
+        """Return the dataset of files in this order; building one reads their metadata."""
         if self._dataset[0] != paths:
             self._dataset = paths, self._source.read(paths, self._settings.blocks)
         return self._dataset[1]
 
     def close(self) -> None:
-        """End Ray where it was started for this."""
+        """Shut Ray down if `open` started it."""
         self._dataset = [], None
         gc.collect()
         self._ray.close()
 
 
-def _told(error: BaseException) -> str:
-    """What was raised first, which Ray wraps in the errors of its tasks."""
+def _failure(error: BaseException, path: Path) -> IobenchError:
+    """Return the error that a task raised, which Ray wraps in errors of its own."""
     while (inner := getattr(error, "cause", None) or error.__cause__) is not None and inner is not error:
         error = inner
-    return reason(error)
+    if isinstance(error, IobenchError):
+        return error.changed()
+    return LoaderFailed(f"loader ray_data: {reason(error)}", kind="raised", path=path)

@@ -1,8 +1,8 @@
-"""SPDL's pipeline: threads that each read whole batches, in the order in which they were asked for.
+"""SPDL's pipeline: threads that each read whole batches, returned in the requested order.
 
-As its documentation advises: the source yields keys, not data; one stage turns the keys of a batch into
-the batch; a sink keeps a few of them. By default the library drops what a stage fails on and goes on: so
-here a stage hands its error on, and the consumer raises it.
+This follows SPDL's documentation: the source yields keys, not data; one stage reads the batch of these keys;
+a sink buffers a few batches. By default the library drops an item on which a stage fails and continues.
+Here the stage passes its error on instead, and the consumer raises it.
 """
 
 from __future__ import annotations
@@ -21,72 +21,72 @@ from iobench.loading.tensors import tensors_of
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
 
-MOST_KEPT = 65536
+MAX_SINK = 65536
 
 
 @dataclass(frozen=True)
 class Spdl(CopyingLoader):
-    """A pipeline of one stage between a source of rows and a sink."""
+    """A map-style loader: a pipeline with one stage between a source of rows and a sink."""
 
     name: ClassVar[str] = "spdl"
     summary: ClassVar[str] = "SPDL: a pipeline of threads that read whole batches"
     library: ClassVar[str] = "spdl"
-    advised: ClassVar[str] = "keep_pipeline=yes"
+    recommended_options: ClassVar[str] = "keep_pipeline=yes"
     modules: ClassVar[tuple[str, ...]] = ("spdl",)
     extra: ClassVar[str] = "spdl"
     isolated: ClassVar[bool] = True
 
     threads: int | None = option(
-        None, "threads that read; by default one per core", minimum=1, maximum=LIMITS["threads"][1]
+        None, "reading threads; by default one for each core", minimum=1, maximum=LIMITS["threads"][1]
     )
-    sink: int = option(3, "batches that wait at the end of the pipeline", minimum=1, maximum=MOST_KEPT)
-    keep_pipeline: bool = option(False, "one pipeline for all epochs: ending one takes the library 0.1 s")
+    sink: int = option(3, "batches buffered at the end of the pipeline", minimum=1, maximum=MAX_SINK)
+    keep_pipeline: bool = option(False, "one pipeline for all epochs; the library takes 0.1 s to end one")
 
     def open(self, job: Job) -> Epochs:
-        """A reader that the threads share."""
+        """Open a reader, which the threads share."""
         return SpdlEpochs(self, job)
 
 
 class SpdlEpochs(Epochs):
-    """A pipeline for each epoch, or one for all."""
+    """A new pipeline for each epoch, or one for all epochs."""
 
     def __init__(self, loader: Spdl, job: Job) -> None:
         super().__init__(loader, job)
         self._settings = loader
         self._reader = job.opener()
-        self._kept: Any = None
-        self._asked: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
+        self._pipeline: Any = None
+        self._requests: queue.SimpleQueue[Rows | None] = queue.SimpleQueue()
 
     @property
-    def ahead(self) -> bool:
-        """Its threads do."""
+    def prefetches(self) -> bool:
+        """True: its threads read ahead."""
         return True
 
-    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         if self._settings.keep_pipeline:
-            yield from self._through_kept(asked)
+            yield from self._through_pipeline(request)
             return
-        pipeline = self._made(asked)
+        pipeline = self._build(request)
         with pipeline.auto_stop():
-            yield from map(_raised, pipeline.get_iterator())
+            yield from map(_raise_errors, pipeline.get_iterator())
 
-    def _through_kept(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
-        """An epoch through the pipeline of all epochs; left in the middle, that one ends with it."""
-        if self._kept is None:
-            self._kept = self._made(_told(self._asked))
-            self._kept.start()
-        for rows in asked:
-            self._asked.put(rows)
+    def _through_pipeline(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
+        """Read an epoch through the pipeline of all epochs; it ends if the epoch is abandoned."""
+        if self._pipeline is None:
+            self._pipeline = self._build(_take_all(self._requests))
+            self._pipeline.start()
+        for rows in request:
+            self._requests.put(rows)
         done = False
         try:
-            for _ in asked:
-                yield _raised(self._kept.get_item())
+            for _ in request:
+                yield _raise_errors(self._pipeline.get_item())
             done = True
         finally:
             if not done:
                 self._stop()
 
-    def _made(self, source: Any) -> Any:
+    def _build(self, source: Any) -> Any:
         from spdl.pipeline import PipelineBuilder
 
         threads = self._settings.threads or len(os.sched_getaffinity(0))
@@ -98,30 +98,30 @@ class SpdlEpochs(Epochs):
     def _read(self, rows: Rows) -> Any:
         try:
             return self.pinned(tensors_of(self._reader.batch(rows)))
-        except Exception as error:  # noqa: BLE001 - the pipeline would drop the batch and go on
+        except Exception as error:  # noqa: BLE001 - the pipeline would drop the batch and continue
             return error
 
     def _stop(self) -> None:
-        """End the pipeline that was kept, with whatever waits in it."""
-        if self._kept is not None:
-            self._asked.put(None)  # the source's thread waits there, and would outlive the pipeline
-            self._kept.stop()
-            self._kept, self._asked = None, queue.SimpleQueue()
+        """End the pipeline of all epochs, and discard the batches in it."""
+        if self._pipeline is not None:
+            self._requests.put(None)  # ends the source's thread, which would otherwise block for ever
+            self._pipeline.stop()
+            self._pipeline, self._requests = None, queue.SimpleQueue()
 
     def close(self) -> None:
-        """End the pipeline, and close the reader."""
+        """End the pipeline and close the reader."""
         self._stop()
         self._reader.close()
 
 
-def _told(asked: queue.SimpleQueue[Rows | None]) -> Iterator[Rows]:
-    """The rows of batches as they are told, until there are no more."""
-    while (rows := asked.get()) is not None:
+def _take_all(requests: queue.SimpleQueue[Rows | None]) -> Iterator[Rows]:
+    """Yield rows from a queue until it returns None."""
+    while (rows := requests.get()) is not None:
         yield rows
 
 
-def _raised(item: Any) -> Any:
-    """The item, if it is no error."""
+def _raise_errors(item: Any) -> Any:
+    """Return an item; raise it if it is an exception."""
     if isinstance(item, Exception):
         raise item
     return item

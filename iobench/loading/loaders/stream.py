@@ -70,9 +70,9 @@ class StreamEpochs(Epochs):
         """True: its threads read ahead."""
         return True
 
-    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         """Yield the batches that the threads read."""
-        return self._pipeline.run(asked)
+        return self._pipeline.run(request)
 
     def close(self) -> None:
         """Close the files; the memory is released with the last batch."""

@@ -1,8 +1,8 @@
-"""tf.data over TFRecord files: read, shuffled within a buffer, batched, parsed and prefetched by TensorFlow.
+"""tf.data over TFRecord files: TensorFlow reads, shuffles within a buffer, batches, parses and prefetches.
 
-As its documentation advises: whole batches are parsed at once (`batch` before `map`), in parallel and
-with `prefetch(AUTOTUNE)`; files can be interleaved. TensorFlow is kept off the GPU, whose memory it
-would take.
+This follows TensorFlow's documentation: whole batches are parsed at once (`batch` before `map`), in parallel
+and with `prefetch(AUTOTUNE)`; files can be interleaved. TensorFlow is kept off the GPU, where it would
+reserve memory.
 """
 
 from __future__ import annotations
@@ -15,73 +15,75 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Format, Schema, field_name, option
-from iobench.loading.loaders._files import files_behind
+from iobench.loading.loaders._data_files import data_files
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
-from iobench.loading.loaders.webdataset import MOST_SHUFFLED
+from iobench.loading.loaders.webdataset import MAX_SHUFFLED
 from iobench.loading.tensors import tensors_of
 
 if TYPE_CHECKING:
     from iobench.loading.host_to_device import HostBatch
 
-AS_WORDS = {"uint32": "int32", "uint64": "int64", "bfloat16": "int16"}  # TensorFlow decodes no such bytes
+AS_WORDS = {
+    "uint32": "int32",
+    "uint64": "int64",
+    "bfloat16": "int16",
+}  # dtypes that TensorFlow does not decode
 
 
 @dataclass(frozen=True)
 class TfData(CopyingLoader):
-    """Its own order: files at random, samples within a buffer."""
+    """An iterable-style loader: shuffles files, and samples within a buffer."""
 
     name: ClassVar[str] = "tfdata"
     summary: ClassVar[str] = "tf.data over TFRecord files, samples shuffled within a buffer"
     library: ClassVar[str] = "tensorflow"
-    advised: ClassVar[str] = "interleave={cores}"
+    recommended_options: ClassVar[str] = "interleave={cores}"
     modules: ClassVar[tuple[str, ...]] = ("tensorflow",)
     extra: ClassVar[str] = "tfdata"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
-    own_order: ClassVar[bool] = True
+    iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
 
     shuffle_buffer: int = option(
-        1000, "samples that random order shuffles among each other", minimum=1, maximum=MOST_SHUFFLED
+        1000, "samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
     )
     interleave: int | None = option(
-        None, "files that are read at the same time; by default one after the other", minimum=1, maximum=1024
+        None, "files to read at the same time; by default one after the other", minimum=1, maximum=1024
     )
 
     def reads(self, format: Format) -> bool:
-        """TFRecord files."""
+        """Return True for TFRecord files."""
         return format.name == "tfrecord"
 
     def open(self, job: Job) -> Epochs:
-        """TensorFlow, kept off the GPU."""
+        """Import TensorFlow, without the GPU."""
         return TfDataEpochs(self, job)
 
 
 class TfDataEpochs(Epochs):
-    """A dataset for each epoch, shuffled by another seed."""
+    """A new dataset for each epoch, shuffled with another seed."""
 
     def __init__(self, loader: TfData, job: Job) -> None:
         super().__init__(loader, job)
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it tells of itself when it is imported
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # it logs when it is imported
         import tensorflow as tf
 
         tf.config.set_visible_devices([], "GPU")
         self._settings = loader
-        with job.opener() as reader:  # files that hold something else are told as everywhere
-            self._files = files_behind(reader)
-        self._parse = Parsed(job.opener.schema, self._files[0])
+        with job.opener() as reader:  # checks the files as every loader does
+            self._files = data_files(reader)
+        self._parse = ExampleParser(job.opener.schema, self._files[0])
 
     @property
-    def ahead(self) -> bool:
-        """Its threads do."""
+    def prefetches(self) -> bool:
+        """True: its threads read ahead."""
         return True
 
-    def _epoch(self, asked: int) -> Iterator[HostBatch]:
-        for batch in self._dataset(asked).as_numpy_iterator():
-            tensors = tensors_of({name: _typed(array) for name, array in self._parse.typed(batch).items()})
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
+        for batch in self._dataset(request).as_numpy_iterator():
+            tensors = tensors_of({name: _writable(array) for name, array in self._parse.typed(batch).items()})
             yield self.pinned(tensors)
 
     def _dataset(self, epoch: int) -> Any:
@@ -99,12 +101,12 @@ class TfDataEpochs(Epochs):
         return batches.map(self._parse, num_parallel_calls=tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
 
     def close(self) -> None:
-        """Datasets and their files went with their epoch, when nothing refers to them."""
+        """Release the datasets and files of epochs, which nothing refers to any more."""
         gc.collect()
 
 
-class Parsed:
-    """What makes the tensors of a batch out of its records, as the first record says that they lie."""
+class ExampleParser:
+    """Parses the records of a batch, by the features of the first record."""
 
     def __init__(self, schema: Schema, first: str) -> None:
         import tensorflow as tf
@@ -118,14 +120,14 @@ class Parsed:
         }
 
     def __call__(self, records: Any) -> Any:
-        """The fields of a batch, by name."""
+        """Return the fields of a batch by name."""
         import tensorflow as tf
 
-        found = tf.io.parse_example(records, {self._keys[f.name]: self._feature(f) for f in self._fields})
-        return {field.name: self._decoded(field, found[self._keys[field.name]]) for field in self._fields}
+        parsed = tf.io.parse_example(records, {self._keys[f.name]: self._feature(f) for f in self._fields})
+        return {field.name: self._decoded(field, parsed[self._keys[field.name]]) for field in self._fields}
 
     def typed(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """A batch of arrays with the dtypes of the schema."""
+        """Return a batch's arrays with the dtypes of the schema."""
         return {f.name: _as(batch[f.name], f.dtype, f.name in self._raw) for f in self._fields}
 
     def _feature(self, field: Field) -> Any:
@@ -149,13 +151,15 @@ def _key_of(field: Field, stored: Any, file: str) -> str:
     for key in stored:
         if key == field.name or field_name(key) == field.name:
             return str(key)
-    raise CorruptArtifact(f"{file}: no feature of field {field.name} in its first record")
+    raise CorruptArtifact(
+        f"no feature of field {field.name} in its first record", kind="unknown-array", path=file
+    )
 
 
 def _as(array: Any, dtype: str, raw: bool) -> Any:
-    """Bytes are taken for another dtype, numbers turned into one."""
+    """Return an array with another dtype: raw bytes are reinterpreted, numbers converted."""
     return array.view(dtype) if raw else array.astype(dtype, copy=False)
 
 
-def _typed(array: Any) -> Any:
+def _writable(array: Any) -> Any:
     return array if array.flags.writeable else np.array(array)

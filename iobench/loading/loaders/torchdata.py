@@ -1,7 +1,7 @@
-"""torchdata: its nodes, or its StatefulDataLoader, over the same map-style Dataset as DataLoader's.
+"""torchdata: its nodes or its StatefulDataLoader over DataLoader's map-style Dataset.
 
-Nodes as its guide for users of DataLoader has them: a sampler's batches, a ParallelMapper in order over
-threads or processes, a Prefetcher, a Loader.
+The nodes follow torchdata's migration guide for users of DataLoader: the batches of a sampler, a
+ParallelMapper with order kept over threads or processes, and a Prefetcher.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.formats import Rows, option
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader, fetch_option
@@ -33,12 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TorchData(WorkerLoader):
-    """Nodes, or the loader that can save its state; both are told the rows of each batch."""
+    """A map-style loader: nodes, or the DataLoader that can save its state."""
 
     name: ClassVar[str] = "torchdata"
     summary: ClassVar[str] = "torchdata: nodes, or StatefulDataLoader, over a map-style Dataset"
     library: ClassVar[str] = "torchdata"
-    advised: ClassVar[str] = "num_workers={cores},fetch=batch"
+    recommended_options: ClassVar[str] = "num_workers={cores},fetch=batch"
     modules: ClassVar[tuple[str, ...]] = ("torchdata",)
     extra: ClassVar[str] = "torchdata"
     isolated: ClassVar[bool] = True
@@ -48,34 +46,38 @@ class TorchData(WorkerLoader):
         "nodes", "nodes: torchdata.nodes; stateful: StatefulDataLoader", choices=("nodes", "stateful")
     )
     fetch: str = fetch_option()
-    method: str = option("thread", "what workers of nodes are", choices=("thread", "process"))
+    method: str = option("thread", "workers of nodes: threads or processes", choices=("thread", "process"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.api == "stateful" and self.method == "process":
-            raise InvalidSettings("torchdata: method is of nodes: the workers of api=stateful are processes")
+            raise InvalidSettings(
+                "torchdata: method=process with api=stateful, whose workers are always processes",
+                kind="conflicting-options",
+                hint="give method with api=nodes only",
+            )
 
     @property
     def workers(self) -> int:
-        """As many as its option says, where they are processes."""
+        """The option `num_workers` if workers are processes, else 0."""
         return self.num_workers if self.api == "stateful" or self.method == "process" else 0
 
     def open(self, job: Job) -> Epochs:
-        """A dataset whose reader is opened by whichever process reads."""
+        """Build the dataset; each process that reads opens its own reader."""
         return StatefulEpochs(self, job) if self.api == "stateful" else NodesEpochs(self, job)
 
 
 class StatefulEpochs(DataLoaderEpochs):
-    """As DataLoader's, with StatefulDataLoader in its place."""
+    """DataLoader's epochs with StatefulDataLoader in its place."""
 
     def __init__(self, loader: TorchData, job: Job) -> None:
-        same = TorchDataLoader(
+        settings = TorchDataLoader(
             fetch=loader.fetch,
             num_workers=loader.num_workers,
             prefetch_factor=loader.prefetch_factor,
             pin_memory=loader.pin_memory,
         )
-        super().__init__(same, job)
+        super().__init__(settings, job)
         self.loader = loader
 
     def _class(self) -> type[DataLoader[Any]]:
@@ -86,7 +88,7 @@ class StatefulEpochs(DataLoaderEpochs):
 
 
 class NodesEpochs(Epochs):
-    """A chain of nodes for each epoch."""
+    """A new chain of nodes for each epoch."""
 
     def __init__(self, loader: TorchData, job: Job) -> None:
         super().__init__(loader, job)
@@ -96,71 +98,71 @@ class NodesEpochs(Epochs):
             self._dataset.open()
 
     @property
-    def ahead(self) -> bool:
-        """Its workers do."""
+    def prefetches(self) -> bool:
+        """Whether there are workers."""
         return self._settings.num_workers > 0
 
-    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
-        rest = _Rest(asked)
-        root = self._nodes(rest)
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
+        remaining = _RemainingRows(request)
+        root = self._nodes(remaining)
         root.reset()
         try:
-            yield from root  # no Loader around it: nodes end their workers when nothing refers to them
+            yield from root  # without a Loader, so that its workers end when nothing refers to it
         except GeneratorExit:
-            # left in the middle: what is under way is taken, since a worker process that ends before the
-            # nodes have taken it leaves their thread with a tensor that is not to be had, and a traceback
-            rest.left = True
-            with contextlib.suppress(Exception):  # whatever is wrong with what nobody asks for any more
+            # abandoned: batches in flight are received first. If a worker process ended before, a thread of
+            # the nodes would fail to receive its tensor and print a traceback
+            remaining.stopped = True
+            with contextlib.suppress(Exception):  # errors of batches that are not needed any more
                 for _ in root if self._settings.workers else ():
                     pass
             raise
 
-    def _nodes(self, asked: Iterable[Rows]) -> Any:
+    def _nodes(self, rows: Iterable[Rows]) -> Any:
         from torchdata.nodes import IterableWrapper, ParallelMapper, PinMemory, Prefetcher
 
         settings = self._settings
-        ahead = settings.num_workers * (settings.prefetch_factor or 2)
+        prefetch = settings.num_workers * (settings.prefetch_factor or 2)
         node = ParallelMapper(
-            IterableWrapper(asked),
-            map_fn=_fetching(self._dataset),
+            IterableWrapper(rows),
+            map_fn=_fetch_function(self._dataset),
             num_workers=settings.num_workers,
             in_order=True,
             method=settings.method,
         )
         if self._pins:
-            # without a name of its kind the node's thread would pin for the first device, and wake it up
+            # without a device type the node's thread would pin for the first device and initialise it
             node = PinMemory(node, pin_memory_device=self.job.device.partition(":")[0])
-        return Prefetcher(node, prefetch_factor=ahead) if ahead else node
+        return Prefetcher(node, prefetch_factor=prefetch) if prefetch else node
 
     def close(self) -> None:
         """Close the reader of this process."""
         self._dataset.close()
 
 
-class _Rest:
-    """The rows of batches that are yet to be read; none any more once the epoch was `left`."""
+class _RemainingRows:
+    """Iterates over the rows of batches until it is `stopped`."""
 
-    def __init__(self, asked: Sequence[Rows]) -> None:
-        self._asked, self.left = asked, False
+    def __init__(self, rows: Sequence[Rows]) -> None:
+        self._rows, self.stopped = rows, False
 
     def __iter__(self) -> Iterator[Rows]:
-        return itertools.takewhile(lambda rows: not self.left, self._asked)
+        return itertools.takewhile(lambda rows: not self.stopped, self._rows)
 
 
-def _fetching(dataset: SampleDataset) -> Callable[[Rows], HostBatch]:
-    """What makes a batch of rows; it can be pickled."""
-    return dataset.__getitems__ if isinstance(dataset, BatchDataset) else Collated(dataset)
+def _fetch_function(dataset: SampleDataset) -> Callable[[Rows], HostBatch]:
+    """Return a picklable function that reads the batch of rows."""
+    return dataset.__getitems__ if isinstance(dataset, BatchDataset) else CollatedSamples(dataset)
 
 
-class Collated:
-    """One sample at a time, collated as DataLoader does."""
+class CollatedSamples:
+    """Reads one sample at a time and collates them as DataLoader does."""
 
     def __init__(self, dataset: SampleDataset) -> None:
         self._dataset = dataset
 
     def __call__(self, rows: Rows) -> HostBatch:
-        """The batch of these rows."""
+        """Return the batch of these rows."""
         from torch.utils.data import default_collate
 
-        every = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
-        return default_collate([self._dataset[row] for row in every])
+        indices = range(rows.start, rows.stop) if isinstance(rows, slice) else rows.tolist()
+        return default_collate([self._dataset[row] for row in indices])

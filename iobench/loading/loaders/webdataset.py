@@ -1,9 +1,9 @@
-"""WebDataset's own pipeline over tar shards, each read from its first to its last member by one worker.
+"""WebDataset's own pipeline over tar shards, each read from first to last member by one worker.
 
-As its documentation has pipelines: shards shuffled and dealt out to workers, members grouped to samples,
-samples shuffled within a buffer, decoded and batched in the worker, a WebLoader around it. Nothing but
-arrays, images and numbers is decoded, by the library's own functions for them: its `.decode()` would
-unpickle members whose names ask for it.
+The pipeline follows WebDataset's documentation: shards are shuffled and split among workers, members grouped
+to samples, samples shuffled within a buffer, decoded and batched in the worker, with a WebLoader around it.
+Only arrays, images and numbers are decoded, by the library's own functions for them: its `.decode()` would
+unpickle members with certain names.
 """
 
 from __future__ import annotations
@@ -14,73 +14,72 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Format, Schema, field_name, option
 from iobench.host import interrupts
-from iobench.loading.loaders._files import files_behind
+from iobench.loading.loaders._data_files import data_files
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader
 from iobench.loading.loaders.dataloader import unwarned
+from iobench.loading.portable_error import PortableError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from iobench.loading.host_to_device import HostBatch
 
-MOST_SHUFFLED = 1 << 30
+MAX_SHUFFLED = 1 << 30
 IMAGES = ("png", "jpg", "jpeg")
 
 
 @dataclass(frozen=True)
 class WebDatasetLoader(WorkerLoader):
-    """Its own order: shards at random, samples within a buffer; batches of one worker at a time."""
+    """An iterable-style loader: shuffles shards, and samples within a buffer."""
 
     name: ClassVar[str] = "webdataset"
-    summary: ClassVar[str] = "webdataset: tar shards read through, samples shuffled within a buffer"
+    summary: ClassVar[str] = "webdataset: sequential reads of tar shards, samples shuffled within a buffer"
     library: ClassVar[str] = "webdataset"
-    advised: ClassVar[str] = "num_workers={cores}"
+    recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("webdataset",)
     extra: ClassVar[str] = "webdataset"
     orders: ClassVar[tuple[str, ...]] = ("sequential", "random")
-    own_order: ClassVar[bool] = True
+    iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
 
     shuffle_buffer: int = option(
-        1000, "samples that random order shuffles among each other", minimum=1, maximum=MOST_SHUFFLED
+        1000, "samples in the buffer that random order shuffles", minimum=1, maximum=MAX_SHUFFLED
     )
 
     def reads(self, format: Format) -> bool:
-        """Tar shards."""
+        """Return True for tar shards."""
         return format.name == "webdataset"
 
     def open(self, job: Job) -> Epochs:
-        """Nothing is opened until an epoch begins."""
+        """Check the shards; an epoch opens them."""
         return WebDatasetEpochs(self, job)
 
 
 class WebDatasetEpochs(Epochs):
-    """A pipeline and a WebLoader for each epoch, shuffled by another seed."""
+    """A new pipeline and WebLoader for each epoch, shuffled with another seed."""
 
     def __init__(self, loader: WebDatasetLoader, job: Job) -> None:
         super().__init__(loader, job)
         self._settings = loader
-        with job.opener() as reader:  # archives that hold something else are told as everywhere
-            self._shards = files_behind(reader)
+        with job.opener() as reader:  # checks the files as every loader does
+            self._shards = data_files(reader)
 
     @property
-    def ahead(self) -> bool:
-        """Its workers do."""
+    def prefetches(self) -> bool:
+        """Whether there are workers."""
         return self._settings.num_workers > 0
 
-    def _epoch(self, asked: int) -> Iterator[HostBatch]:
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
         import webdataset as wds
 
         settings = self._settings
         with interrupts.blocked(), unwarned():
             loader = wds.WebLoader(
-                self._pipeline(asked),
+                self._pipeline(request),
                 batch_size=None,
                 num_workers=settings.num_workers,
                 prefetch_factor=settings.prefetch_factor,
@@ -104,23 +103,23 @@ class WebDatasetEpochs(Epochs):
             wds.split_by_worker,
             wds.tarfile_to_samples(),
             *([wds.shuffle(buffer, initial=buffer, seed=second)] if random else []),
-            wds.map(Decoded(self.opener.schema, self.opener.path)),
+            wds.map(SampleDecoder(self.opener.schema, self.opener.path)),
             wds.batched(order.batch_size, collation_fn=default_collate),
         )
 
     def close(self) -> None:
-        """Workers and files went with their epoch."""
+        """Do nothing: workers and files ended with their epoch."""
 
 
-class Decoded:
-    """The arrays of a sample's members, in the order of the fields; it can be pickled."""
+class SampleDecoder:
+    """Decodes the members of a sample to arrays, in the order of the fields; can be pickled."""
 
     def __init__(self, schema: Schema, path: Path) -> None:
         self._fields, self._path = schema.fields, path
         self._keys: list[str] = []
 
     def __call__(self, sample: Mapping[str, Any]) -> tuple[Any, ...]:
-        """CorruptArtifact where a member is not there."""
+        """Return the arrays; a CorruptArtifact in a PortableError if a member is missing."""
         if not self._keys:
             self._keys = [self._key_of(field, sample) for field in self._fields]
         both = zip(self._fields, self._keys, strict=True)
@@ -131,11 +130,17 @@ class Decoded:
         for key in (own, *sample):
             if key in sample and (key == own or field_name(key.removesuffix(".npy")) == field.name):
                 return key
-        raise CorruptArtifact(f"{self._path}: no file of field {field.name} in sample {sample['__key__']}")
+        raise PortableError.wrap(
+            CorruptArtifact(
+                f"no file of field {field.name} in sample {sample['__key__']}",
+                kind="unknown-array",
+                path=self._path,
+            )
+        )
 
 
 def _array(stored: bytes, field: Field, key: str) -> Any:
-    """An array out of a .npy file, an image's pixels, a number in words, or raw bytes."""
+    """Return the array of a .npy file, an image, a number in decimal digits, or raw bytes."""
     kind = key.rpartition(".")[2]
     if kind == "npy":
         from webdataset.autodecode import npy_loads

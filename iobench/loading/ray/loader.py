@@ -12,23 +12,20 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
-from iobench.base.errors import (
-    InvalidSettings,
-    LoaderFailed,
-)
+from iobench.base.errors import InvalidSettings, LoaderFailed
 from iobench.base.text import reason
 from iobench.host.device import device_of, pick_device
-from iobench.loading.ray import cluster
-from iobench.loading.ray.life import TimedOut
+from iobench.loading.ray import ray_runtime
+from iobench.loading.ray.actor import WorkerSpec
+from iobench.loading.ray.actor_monitor import BatchTimeout
 from iobench.loading.ray.packed import pack, pageable, pinned
-from iobench.loading.ray.remote import Crew, Dealer, RemoteWorker
-from iobench.loading.ray.worker import Work
+from iobench.loading.ray.remote_worker import IndexDealer, RemoteWorker, WorkerConfig
 
 PLACED = {"scheduling_strategy": "SPREAD"}  # over all hosts: their processors are what it is for
 
 
 class RayLoader(DataLoader[Any]):
-    """torch's DataLoader with actors of Ray as its workers, on all hosts of a cluster.
+    """torch's DataLoader with actors of Ray as its workers, on all hosts of a ray_runtime.
 
     The arguments are DataLoader's (the order is kept whatever `in_order` allows, and how processes start is
     of no concern to actors); `actor_options` goes to Ray's `options()` for each actor, such as
@@ -69,7 +66,7 @@ class RayLoader(DataLoader[Any]):
         in_order: bool = True,
         actor_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._remote = num_workers > 0 and cluster.installed()
+        self._remote = num_workers > 0 and ray_runtime.installed()
         if num_workers > 0:
             _check(dataset)
         super().__init__(
@@ -122,21 +119,21 @@ class _Workers:
     def __init__(self, loader: RayLoader) -> None:
         import ray
 
-        cluster.connect(loader.num_workers)
-        crew = Crew(
+        ray_runtime.connect(loader.num_workers)
+        config = WorkerConfig(
             ray.put(_packed(loader)),
             loader._actor_options,
             loader.prefetch_factor or 1,
             loader.timeout,
             pinned if loader.pin_memory and not device_of(pick_device("auto")).is_host else pageable,
         )
-        self._members = [RemoteWorker(crew, number) for number in range(loader.num_workers)]
+        self._members = [RemoteWorker(config, number) for number in range(loader.num_workers)]
         self._finish = weakref.finalize(self, _end, self._members)
         self._keeps, self._timeout, self._epochs = loader.persistent_workers, loader.timeout, 0
 
     def epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
         """An iterator over batches of these indices, which have been asked for when this returns."""
-        dealer = Dealer(batches, len(self._members))
+        dealer = IndexDealer(batches, len(self._members))
         for member in self._members:
             member.begin(partial(dealer.take, member.number))
         self._epochs += 1
@@ -157,7 +154,7 @@ class _Workers:
                 except StopIteration:
                     return
                 yield batch
-        except TimedOut:
+        except BatchTimeout:
             raise RuntimeError(f"RayLoader timed out after {self._timeout} seconds") from None
         finally:
             if not self._keeps:
@@ -168,7 +165,7 @@ def _packed(loader: RayLoader) -> Any:
     base_seed = int(torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item())
     batched = loader.batch_sampler is not None
     collate: Any = loader.collate_fn
-    work = Work(loader.dataset, collate, batched, loader.worker_init_fn, base_seed, loader.num_workers)
+    work = WorkerSpec(loader.dataset, collate, batched, loader.worker_init_fn, base_seed, loader.num_workers)
     try:
         return pack(work)
     except Exception as error:  # pickle raises many kinds, none of which says what it is about

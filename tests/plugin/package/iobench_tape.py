@@ -23,7 +23,7 @@ class Tape(Loader):
     summary: ClassVar[str] = "reads in order and shuffles within a buffer"
     library: ClassVar[str] = "numpy"
     orders: ClassVar[tuple[str, ...]] = ("random",)
-    own_order: ClassVar[bool] = True
+    iterable_style: ClassVar[bool] = True
     isolated: ClassVar[bool] = True
 
     buffer: int = option(8, "samples per shuffle buffer", minimum=1)

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from iobench.base.errors import (
-    LoaderFailed,
-)
+from iobench.base.errors import LoaderFailed
 from iobench.base.text import reason
 
 _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

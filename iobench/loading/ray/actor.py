@@ -13,11 +13,11 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from iobench.loading.ray.packed import Packed, pack
-from iobench.loading.ray.seeds import RandomState, become_worker
+from iobench.loading.ray.random_state import RandomState, become_worker
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkerSpec:
     """What all workers of a loader are given."""
 
     dataset: Any
@@ -73,7 +73,7 @@ class Worker:
 
     def _begin(self) -> Callable[[Any], Any]:
         """Make this process a worker: in the thread that reads, its errors being those of a batch."""
-        work: Work = self._work.unpacked()
+        work: WorkerSpec = self._work.unpacked()
         become_worker(self._number, work.workers, work.base_seed, work.dataset)
         if work.worker_init_fn is not None:
             work.worker_init_fn(self._number)

@@ -1,4 +1,4 @@
-"""Somebody's loader and its batches, as far as they can be told without running anything of theirs."""
+"""Inspection of user-defined loaders, datasets and batches, without running any of the user's code."""
 
 from __future__ import annotations
 
@@ -7,61 +7,67 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-MOST_LEAVES = 10_000  # of a batch that are counted
+MAX_TENSORS = 10_000  # in a batch
 
 
 def is_dataloader(loader: Any) -> bool:
-    """Whether it is torch's DataLoader; without torch loaded, nothing is."""
+    """Return whether a loader is torch's DataLoader; always False while torch is not imported."""
     data = sys.modules.get("torch.utils.data")
     return data is not None and isinstance(loader, data.DataLoader)
 
 
 def length_of(loader: Any) -> int | None:
-    """How many batches it has; None of an endless one, a generator, or one that does not say."""
+    """Return the number of batches; None for generators, endless loaders and others without a length."""
     try:
         return len(loader)
     except (TypeError, NotImplementedError):
         return None
 
 
-def tensors_of(batch: Any) -> list[Any]:
-    """The tensors and arrays in a batch, however it nests them."""
-    found: list[Any] = []
+def batch_tensors(batch: Any) -> list[Any]:
+    """Return the tensors and arrays in a batch, at any depth of nesting."""
+    tensors: list[Any] = []
     rest = [batch]
-    while rest and len(found) < MOST_LEAVES:
+    while rest and len(tensors) < MAX_TENSORS:
         item = rest.pop()
         if hasattr(item, "shape") and hasattr(item, "nbytes"):
-            found.append(item)
+            tensors.append(item)
         elif isinstance(item, dict):
             rest.extend(reversed(item.values()))
         elif isinstance(item, (list, tuple)):
             rest.extend(reversed(item))
-        elif hasattr(item, "items") and hasattr(item, "keys"):  # a TensorDict, or one's own mapping
+        elif hasattr(item, "items") and hasattr(item, "keys"):  # a TensorDict or another mapping
             rest.extend(value for _, value in item.items())
-    return found
+    return tensors
 
 
 def samples_in(tensors: list[Any]) -> int:
-    """How many samples a batch of these tensors has: the first axis of the first; else how many there are."""
+    """Return the number of samples in a batch: the first axis of its first tensor.
+
+    If that has no axes, the number of tensors.
+    """
     return int(tensors[0].shape[0]) if tensors and tensors[0].shape else len(tensors)
 
 
-def handles_of(dataset: Any) -> list[str]:
-    """What is open of HDF5, LMDB and Lance in a dataset, and not to be taken along by a fork."""
+def open_handles(dataset: Any) -> list[str]:
+    """Return the open HDF5, LMDB and Lance handles of a dataset, which must not be inherited by a fork."""
     h5py, lmdb, lance = (sys.modules.get(name) for name in ("h5py", "lmdb", "lance"))
-    found = []
+    handles = []
     for name, value in attributes_of(dataset):
         if h5py is not None and isinstance(value, (h5py.File, h5py.Dataset, h5py.Group)) and value:
-            found.append(f"{name} (h5py)")
+            handles.append(f"{name} (h5py)")
         if lmdb is not None and isinstance(value, (lmdb.Environment, lmdb.Transaction)):
-            found.append(f"{name} (lmdb)")
+            handles.append(f"{name} (lmdb)")
         if lance is not None and isinstance(value, lance.LanceDataset):
-            found.append(f"{name} (lance)")
-    return found
+            handles.append(f"{name} (lance)")
+    return handles
 
 
 def attributes_of(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """What the dataset holds, what the datasets in it hold (Subset, ConcatDataset, …), and its globals."""
+    """Yield names and values of a dataset's globals, its attributes and those of datasets inside it.
+
+    Datasets inside it are, for example, those of Subset and ConcatDataset.
+    """
     yield from _globals(dataset)
     for name, value in vars(dataset).items() if hasattr(dataset, "__dict__") else ():
         yield name, value
@@ -72,7 +78,7 @@ def attributes_of(dataset: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _globals(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """What the methods that give samples name of their module."""
+    """Yield the module's globals that the methods which return samples refer to."""
     for method in ("__getitem__", "__getitems__", "__iter__"):
         function = getattr(type(dataset), method, None)
         known = getattr(function, "__globals__", {})

@@ -12,22 +12,20 @@ from typing import Any
 
 from torch._utils import ExceptionWrapper
 
-from iobench.base.errors import (
-    LoaderFailed,
-)
+from iobench.base.errors import LoaderFailed
 from iobench.base.text import reason
 from iobench.base.units import MIB
-from iobench.loading.ray.life import Life, deaths
+from iobench.loading.ray.actor import Shipment, actor_class
+from iobench.loading.ray.actor_monitor import ActorMonitor, actor_errors
 from iobench.loading.ray.packed import Copy, Packed
-from iobench.loading.ray.seeds import RandomState
-from iobench.loading.ray.worker import Shipment, actor_class
+from iobench.loading.ray.random_state import RandomState
 
 DEATHS = 3  # in a row, after which it is the batch that kills
 JOINED_BYTES, JOINED_S, JOINED = MIB, 0.1, 256  # a shipment is joined until it has one of these
 
 
 @dataclass(frozen=True)
-class Crew:
+class WorkerConfig:
     """What the workers of a loader have in common: their work in Ray's object store, and how they are run."""
 
     work: Any  # a reference: as long as it is held, an actor that dies can be replaced
@@ -40,12 +38,12 @@ class Crew:
 class RemoteWorker:
     """One actor after the other under one number; batches come in the order in which they were asked for."""
 
-    def __init__(self, crew: Crew, number: int) -> None:
-        self._crew, self.number = crew, number
+    def __init__(self, config: WorkerConfig, number: int) -> None:
+        self._config, self.number = config, number
         self._asked: deque[tuple[Sequence[Any], Any]] = deque()  # indices, and the reference to their batches
         self._ready: deque[Packed | ExceptionWrapper] = deque()
         self._random: RandomState | None = None
-        self._joined = 1
+        self._batches_per_shipment = 1
         self._start()
 
     def begin(self, more: Callable[[int], Sequence[Any]]) -> None:
@@ -58,7 +56,7 @@ class RemoteWorker:
     def next(self) -> Any:
         """The next batch; StopIteration after the last.
 
-        Whatever its dataset raised, TimedOut, or LoaderFailed where nothing is to be had of it.
+        Whatever its dataset raised, BatchTimeout, or LoaderFailed where nothing is to be had of it.
         """
         if not self._ready:
             self._receive()
@@ -66,7 +64,7 @@ class RemoteWorker:
         if isinstance(batch, ExceptionWrapper):
             batch.reraise()  # type: ignore[no-untyped-call]
             raise AssertionError("an error raises itself")
-        return batch.unpacked(self._crew.copy)
+        return batch.unpacked(self._config.copy)
 
     def kill(self) -> None:
         """End the actor, in whatever it does."""
@@ -76,12 +74,12 @@ class RemoteWorker:
             ray.kill(self._actor)
 
     def _start(self) -> None:
-        made = actor_class().options(**self._crew.options)
-        self._actor = made.remote(self._crew.work, sys.path, self.number, self._random)
-        self._life = Life(self._actor)
+        made = actor_class().options(**self._config.options)
+        self._actor = made.remote(self._config.work, sys.path, self.number, self._random)
+        self._monitor = ActorMonitor(self._actor)
 
     def _ask(self) -> None:
-        while len(self._asked) < self._crew.ahead and (indices := self._more(self._joined)):
+        while len(self._asked) < self._config.ahead and (indices := self._more(self._batches_per_shipment)):
             self._asked.append((indices, self._actor.ship.remote(indices)))
 
     def _receive(self) -> None:
@@ -90,17 +88,17 @@ class RemoteWorker:
         shipment = self._shipment()
         self._asked.popleft()
         self._random = shipment.random
-        self._joined = _joined(shipment)
+        self._batches_per_shipment = _batches_per_shipment(shipment)
         self._ready.extend(shipment.batches)
         self._ask()
 
     def _shipment(self) -> Shipment:
         """The oldest one, of another actor where one dies."""
-        until = time.monotonic() + self._crew.timeout if self._crew.timeout else float("inf")
+        until = time.monotonic() + self._config.timeout if self._config.timeout else float("inf")
         for _ in range(DEATHS):
             try:
-                return self._life.outcome(self._asked[0][1], until)
-            except deaths() as error:
+                return self._monitor.outcome(self._asked[0][1], until)
+            except actor_errors() as error:
                 why = reason(error)
             self._replace()
         raise LoaderFailed(
@@ -115,7 +113,7 @@ class RemoteWorker:
         self._asked = deque(again)
 
 
-class Dealer:
+class IndexDealer:
     """Deals the batches of an epoch out to workers in turn, as torch does."""
 
     def __init__(self, batches: Iterator[Any], workers: int) -> None:
@@ -135,7 +133,7 @@ class Dealer:
         return len(dealt) == len(self._hands)
 
 
-def _joined(shipment: Shipment) -> int:
+def _batches_per_shipment(shipment: Shipment) -> int:
     """How many batches the next shipment is to have, to judge by the last one."""
     count = len(shipment.batches)
     by_bytes = JOINED_BYTES * count / max(1, shipment.nbytes)

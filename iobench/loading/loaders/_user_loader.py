@@ -1,0 +1,272 @@
+"""A function of your own file or module as a loader: `train.py:make_loader`.
+
+The function is called in the process of the case and returns any iterable of batches, such as a DataLoader.
+Parameters of these names are filled in: `batch_size`, `order`, `shuffle`, `seed` and `device` of the case,
+and `path` and `format` of the artifact if they have no default. Arguments in the loader's word take
+precedence: `train.py:make_loader:num_workers=4`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from iobench.base.errors import InvalidSettings, TargetError
+from iobench.formats import Format, Schema
+from iobench.formats import word as option_word
+from iobench.host.memory import file_behind
+from iobench.loading import target
+from iobench.loading.loaders._loader import Epochs, Job, Loader
+from iobench.loading.signature import signature_of
+from iobench.loading.tensors import tensor_of
+
+if TYPE_CHECKING:
+    import torch
+
+    from iobench.loading.host_to_device import HostBatch
+
+ARTIFACT_PARAMETERS = ("path", "format")  # filled in only if required: with a default it knows its own data
+CASE_PARAMETERS = ("batch_size", "order", "shuffle", "seed", "device")
+MAX_SAMPLES = 2  # in multiples of the dataset's, after which an epoch that does not end is cut off
+
+
+@dataclass(frozen=True)
+class UserLoader(Loader):
+    """The loader that a user's function returns: an iterable of batches in an order of its own.
+
+    Attributes
+    ----------
+    module, function : str
+        File or module, and the name of the function in it.
+    arguments : tuple of (str, value)
+        Arguments given in its word.
+    requested : tuple of str
+        Parameters that iobench fills in.
+    only_format : str or None
+        The only format whose artifacts it is given.
+    sha256 : str
+        Hash of its file: the first 16 hexadecimal digits.
+    """
+
+    name: ClassVar[str] = "target"
+    summary: ClassVar[str] = "a loader of your own, built by the function that is named"
+    library: ClassVar[str] = "torch"
+    iterable_style: ClassVar[bool] = True
+    isolated: ClassVar[bool] = True
+    user_defined: ClassVar[bool] = True
+
+    module: str
+    function: str
+    arguments: tuple[tuple[str, target.Value], ...]
+    requested: tuple[str, ...]
+    only_format: str | None
+    sha256: str
+
+    def __post_init__(self) -> None:
+        """Skip the check of options: these fields are none, and `parse` checks them."""
+
+    @property
+    def display_name(self) -> str:
+        """The file or module, and the function."""
+        return f"{self.module}:{self.function}"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The arguments in its word, and the hash of its file."""
+        return {**dict(self.arguments), "file_sha256": self.sha256}
+
+    @property
+    def variant(self) -> str:
+        """The word that names it."""
+        only = [("format", self.only_format)] if self.only_format else []
+        text = ",".join(f"{name}={option_word(value)}" for name, value in [*only, *self.arguments])
+        return self.display_name + (f":{text}" if text else "")
+
+    @property
+    def settable(self) -> tuple[str, ...]:
+        """None: arguments are set in its word only."""
+        return ()
+
+    @property
+    def own_data(self) -> bool:
+        """Whether it has no parameter for the artifact, and so reads data of its own."""
+        return not set(ARTIFACT_PARAMETERS) & set(self.requested)
+
+    @property
+    def workers(self) -> int:
+        """One, because it may have workers."""
+        return 1
+
+    def reads(self, format: Format) -> bool:
+        """Return True for every format, or only for the one in its word."""
+        return self.only_format in (None, format.name, format.variant)
+
+    def call_arguments(self, job: Job) -> dict[str, Any]:
+        """Return the keyword arguments of the function."""
+        order = job.order
+        available = {
+            "path": job.opener.path,
+            "format": job.opener.format.variant,
+            "batch_size": order.batch_size,
+            "order": order.kind,
+            "shuffle": order.kind != "sequential",
+            "seed": order.seed,
+            "device": job.device,
+        }
+        return {**{name: available[name] for name in self.requested}, **dict(self.arguments)}
+
+    def open(self, job: Job) -> Epochs:
+        """Call the function; TargetError if it fails."""
+        return UserLoaderEpochs(self, job)
+
+
+def is_target(word: str, known: Iterable[str]) -> bool:
+    """Return whether a word names a function and not one of the known loaders."""
+    return word.partition(":")[0] not in known and target.TARGET_PATTERN.fullmatch(word) is not None
+
+
+def parse(word: str) -> UserLoader:
+    """Return the loader that a word like `train.py:make_loader:num_workers=4` names.
+
+    Raises
+    ------
+    TargetError
+        If there is no such function.
+    InvalidSettings
+        If a required argument is missing, or it has no parameter of a name that is given.
+    """
+    match = target.TARGET_PATTERN.fullmatch(word)
+    assert match is not None  # `is_target` was True
+    arguments = target.arguments_in(word)
+    signature = signature_of(match["module"], match["function"])
+    name = f"{match['module']}:{match['function']}"
+    only = str(arguments.pop("format")) if "format" in arguments else None
+    parameters = signature.parameters
+    if unknown := [one for one in arguments if one not in parameters and not signature.var_keyword]:
+        raise InvalidSettings(
+            f"{name} has no parameter {', '.join(unknown)}",
+            kind="unknown-parameter",
+            expected=f"one of {', '.join(parameters)}" if parameters else "no parameters",
+        )
+    requested = [one for one in ARTIFACT_PARAMETERS if one in signature.required]
+    requested += [one for one in CASE_PARAMETERS if one in parameters]
+    if missing := [one for one in signature.required if one not in arguments and one not in requested]:
+        raise InvalidSettings(
+            f"{name} needs {', '.join(missing)}",
+            kind="missing-argument",
+            hint=f"give it, as in {name}:{missing[0]}=VALUE "
+            f"(iobench itself fills in {', '.join((*ARTIFACT_PARAMETERS, *CASE_PARAMETERS))})",
+        )
+    free = tuple(one for one in requested if one not in arguments)
+    given = tuple(arguments.items())
+    return UserLoader(match["module"], match["function"], given, free, only, signature.sha256)
+
+
+class UserLoaderEpochs(Epochs):
+    """Iterates over the function's result once per epoch; calls it again for each epoch of a generator."""
+
+    def __init__(self, loader: UserLoader, job: Job) -> None:
+        super().__init__(loader, job)
+        self._name = loader.display_name
+        self._arguments = loader.call_arguments(job)
+        self._function = _import_once(loader.module, loader.function)
+        self._loader: Iterable[Any] | None = self._build()
+
+    def _build(self) -> Iterable[Any]:
+        try:
+            return target.build_loader(self._function, self._name, self._arguments)
+        except TargetError as error:
+            location = target.location(error.__cause__) if error.__cause__ else ""
+            if location:
+                raise error.changed(problem=f"{error.problem} ({location})") from error
+            raise
+
+    @property
+    def prefetches(self) -> bool:
+        """True: unknown, so time in ``next()`` counts as waiting."""
+        return True
+
+    def _epoch(self, request: int) -> Iterator[HostBatch]:
+        schema, samples, copied = self.opener.schema, 0, None
+        for batch in self._batches():
+            tensors = named_tensors(batch, schema)
+            if copied is None:  # batches of one epoch are all alike
+                copied = any(map(_is_lazy, tensors.values()))
+            # a view of a mapped file has read nothing, and without a training step nothing ever would
+            yield {name: one.clone() for name, one in tensors.items()} if copied else tensors
+            samples += samples_of(tensors)
+            if samples >= MAX_SAMPLES * schema.samples:
+                return
+
+    def _batches(self) -> Iterator[Any]:
+        loader, self._loader = self._loader or self._build(), None
+        try:
+            iterator = iter(loader)
+            if iterator is not loader:
+                self._loader = loader
+            yield from iterator
+        except TargetError:
+            raise
+        except Exception as error:  # a user's loader may raise anything
+            location = target.location(error)
+            problem = f"{self._name} raised {target.summarize(error)}"
+            raise target.target_error(f"{problem} ({location})" if location else problem, error) from error
+
+    def close(self) -> None:
+        """Release the function's result, and with it its workers."""
+        self._loader = None
+
+
+def named_tensors(batch: Any, schema: Schema) -> dict[str, torch.Tensor]:
+    """Return the tensors of a batch by name.
+
+    The names are the batch's own keys, else those of the dataset's fields if there are as many, else numbers.
+    Raises TargetError if the batch holds no tensors.
+    """
+    import torch
+
+    pairs = list(batch.items()) if hasattr(batch, "items") and hasattr(batch, "keys") else None
+    values = [value for _, value in pairs] if pairs is not None else batch
+    leaves = list(values) if isinstance(values, (list, tuple)) else [values]
+    names = [str(name) for name, _ in pairs] if pairs is not None else _names(len(leaves), schema)
+    tensors = {
+        name: tensor_of(leaf) if isinstance(leaf, np.ndarray) else leaf
+        for name, leaf in zip(names, leaves, strict=True)
+        if isinstance(leaf, (torch.Tensor, np.ndarray))
+    }
+    if not tensors:
+        raise TargetError(
+            "the batches of the loader",
+            kind="no-tensors",
+            expected="a tensor, or a tuple or dict of tensors",
+            found=f"{type(batch).__name__} without tensors or arrays",
+        )
+    return tensors
+
+
+def samples_of(batch: Mapping[str, torch.Tensor]) -> int:
+    """Return the number of samples in a batch: the first axis of the first tensor that has axes."""
+    return next((int(one.shape[0]) for one in batch.values() if one.ndim), 1)
+
+
+def _names(count: int, schema: Schema) -> list[str]:
+    fields = [field.name for field in schema.fields]
+    return fields if len(fields) == count else [str(number) for number in range(count)]
+
+
+def _is_lazy(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is a view of a mapped file."""
+    return tensor.device.type == "cpu" and tensor.numel() > 0 and file_behind(tensor.data_ptr()) is not None
+
+
+# once per process: the time that importing a user's file takes is not the time to open a loader
+_imported: dict[tuple[str, str], Any] = {}
+
+
+def _import_once(module: str, function: str) -> Any:
+    if (module, function) not in _imported:
+        _imported[module, function] = target.import_callable(module, function)
+    return _imported[module, function]
