@@ -25,6 +25,7 @@ import iobench
 from iobench.base.errors import (
     TargetError,
 )
+from iobench.base.finding import Finding
 from iobench.diagnose import session
 from iobench.diagnose.diagnosis import BOTTLENECK, diagnose
 from iobench.diagnose.loader_info import LoaderInfo, inspect_loader
@@ -32,8 +33,7 @@ from iobench.diagnose.loop_stats import LoopStats
 from iobench.diagnose.profiling import Profile
 from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.loading import target
-from iobench.loading.foreign import tensors_of
-from iobench.results.finding import Finding
+from iobench.loading.inspection import batch_tensors
 from iobench.terminal.diagnosed import loop_table
 from iobench.tuning.candidate import BASELINE, Candidate
 from iobench.tuning.search_space import BATCH_FETCH, LoaderTraits, candidates_for
@@ -392,12 +392,12 @@ def test_an_open_lance_dataset_is_found(tmp_path):
 
 
 def test_tensors_are_found_however_they_are_nested():
-    assert len(tensors_of({"a": [torch.ones(1), (np.ones(2), {"b": torch.ones(3)})], "c": "text"})) == 3
-    assert tensors_of(None) == tensors_of("text") == tensors_of(3) == []
+    assert len(batch_tensors({"a": [torch.ones(1), (np.ones(2), {"b": torch.ones(3)})], "c": "text"})) == 3
+    assert batch_tensors(None) == batch_tensors("text") == batch_tensors(3) == []
 
 
 def as_lists(loader):
-    return [[tensor.tolist() for tensor in tensors_of(batch)] for batch in loader]
+    return [[tensor.tolist() for tensor in batch_tensors(batch)] for batch in loader]
 
 
 @pytest.mark.parametrize(
@@ -509,9 +509,9 @@ def test_a_worker_s_error_keeps_its_message_and_place():
 
     with pytest.raises(KeyError) as caught:
         list(DataLoader(Rows(work=broken), batch_size=8, **FORK))
-    assert target.kind_of(caught.value) == "KeyError: 'mine'"
-    assert target.where(caught.value).startswith("test_diagnose.py:")
-    assert target.raised(caught.value).problem.endswith("KeyError: 'mine'")
+    assert target.summarize(caught.value) == "KeyError: 'mine'"
+    assert target.location(caught.value).startswith("test_diagnose.py:")
+    assert target.loader_error(caught.value).problem.endswith("KeyError: 'mine'")
 
 
 def test_the_traceback_begins_with_the_user_s_own_code():

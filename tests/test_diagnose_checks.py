@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from iobench.base.finding import Finding
 from iobench.diagnose import loop_stats, session
 from iobench.diagnose.diagnosis import diagnose
 from iobench.diagnose.evidence import Evidence
 from iobench.diagnose.process_monitor import ProcessMonitor
 from iobench.diagnose.watched_loader import WatchedLoader
-from iobench.results.finding import Finding
 from iobench.tuning.candidate import BASELINE, Candidate
 from iobench.tuning.search_space import MAX_WORKERS
 from iobench.tuning.settings_race import SettingsRace

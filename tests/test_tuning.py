@@ -17,11 +17,11 @@ from iobench.base.errors import (
     InvalidSettings,
     TargetError,
 )
+from iobench.base.finding import Finding
 from iobench.diagnose.diagnosis import diagnose
 from iobench.diagnose.padding import padding_of
 from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.results import record
-from iobench.results.finding import Finding
 from iobench.terminal.tuned import candidates_table
 from iobench.tuning import search_space, settings_race, turn_recorder
 from iobench.tuning.candidate import BASELINE, HEADROOM, Candidate, slowdown

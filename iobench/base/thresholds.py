@@ -8,7 +8,7 @@ BACKED_BYTES_PER_S = 3e9  # touching resident memory is several times faster tha
 # Share of all processors' time used by other processes. Measured here: with 6 % identical runs agreed,
 # with 50 % they ran half as fast.
 BACKGROUND_CPU = 0.10
-BACKGROUND_DISK_BYTES_PER_S = 50e6  # read by other processes from the same disk: 5 % of one NVMe drive here
+BACKGROUND_DISK_BYTES_PER_S = 50e6  # read by other processes from the same disk: 5 % of what ours reads
 BACKGROUND_ROUNDS = 0.2  # share of rounds under background load: fewer do not move a median
 CPU_CONTENDED = 0.75  # share of processor time used by other processes: waiting may then be for a core
 STEAL = 0.01  # share of processor time that the hypervisor gave to other machines

@@ -21,8 +21,8 @@ from iobench.base.errors import (
     LoaderFailed,
     ManifestError,
 )
+from iobench.base.finding import Finding
 from iobench.bench.case import Case
-from iobench.bench.notes import Note
 from iobench.dataset.manifest import Manifest
 from iobench.host import hardware_limits, page_cache
 from iobench.host.aio import DirectUnavailable
@@ -213,9 +213,11 @@ def _largest_file(manifest: Manifest, variants: Iterable[str]) -> Path:
     return max(files, key=_size)
 
 
-def lower_cache_note(probe: LowerCacheProbe) -> Note:
+def lower_cache_note(probe: LowerCacheProbe) -> Finding:
     """Return the note on a probe for a cache below the kernel."""
-    return Note("lower-cache", probe.sentence, values={"first_s": probe.first_s, "second_s": probe.second_s})
+    return Finding(
+        "lower-cache", probe.sentence, values={"first_s": probe.first_s, "second_s": probe.second_s}
+    )
 
 
 def _size(file: Path) -> int:
@@ -227,7 +229,7 @@ class Survey:
     """All limits of this machine for one dataset, and notes about them."""
 
     limits: list[Limit] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """Return limits and notes, for JSON."""
@@ -259,7 +261,9 @@ def survey(
             result.limits += [measure(seconds) for measure in disk]
             result.notes.append(lower_cache_note(hardware_limits.probe_lower_cache(file)))
         except DirectUnavailable as error:
-            result.notes.append(Note("no-disk-limits", f"the limits of the disk were not measured: {error}"))
+            result.notes.append(
+                Finding("no-disk-limits", f"the limits of the disk were not measured: {error}")
+            )
         on_status("copying memory")
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
             result.limits.append(hardware_limits.page_cache_read(file, slot_bytes, SLOTS, threads, seconds))

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from iobench.base import thresholds
 from iobench.base.errors import InvalidSettings
+from iobench.base.finding import Finding
 from iobench.base.units import counted, seconds_text
-from iobench.bench.notes import Note
 from iobench.bench.outcome import Run
 from iobench.bench.round_plan import PRECISION, RoundPlan, worst
 from iobench.results import stats
@@ -71,7 +71,7 @@ class RoundEstimates:
 
     def after_rounds(
         self, made: int, elapsed_s: float, rates: Mapping[str, list[float]], labels: Mapping[str, Label]
-    ) -> list[Note]:
+    ) -> list[Finding]:
         """Return notes on the outcome of `--rounds auto`, or on rounds that `--max-time` cut off.
 
         The kinds are `max-time-reached`, `auto-few-rounds`, `auto-imprecise` and `auto-precise`.
@@ -82,16 +82,16 @@ class RoundEstimates:
             if made >= self.plan.count:
                 return []
             message = f"--max-time ended the run after {made} of {self.plan.count} rounds"
-            return [Note("max-time-reached", message, values={**values, "planned": self.plan.count})]
+            return [Finding("max-time-reached", message, values={**values, "planned": self.plan.count})]
         key, reach = worst(rates)
         line = f"{counted(made, 'round')} in {elapsed_s:.0f} s"
         if made < stats.MIN_ROUNDS:
-            return [Note("auto-few-rounds", f"{line}, too few for an interval", longer, values)]
+            return [Finding("auto-few-rounds", f"{line}, too few for an interval", longer, values)]
         values["precision"] = reach
         if reach > PRECISION:
             line += f", ended by --max-time: the interval of {labels[key]} is ±{reach:.1%} of its median"
-            return [Note("auto-imprecise", line, longer, {**values, "case": key})]
-        return [Note("auto-precise", f"{line}: every interval is within ±{PRECISION:.0%}", values=values)]
+            return [Finding("auto-imprecise", line, longer, {**values, "case": key})]
+        return [Finding("auto-precise", f"{line}: every interval is within ±{PRECISION:.0%}", values=values)]
 
     def _rounds_of(self, cases: int) -> str:
         return f"{counted(cases, 'case')} × {counted(self.plan.count or 0, 'round')}"

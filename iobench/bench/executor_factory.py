@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.bench.executor import Executor, InProcess
 from iobench.bench.hosts import Hosts, LocalHost
 from iobench.bench.isolated import Isolated
-from iobench.bench.notes import Note
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
 
@@ -19,7 +19,7 @@ class ExecutorFactory(Protocol):
 
     world_size: int
 
-    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Note]:
+    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
         """Prepare for a run and return notes about it.
 
         Raises RanksDiffer if the ranks would not measure the same thing.
@@ -41,7 +41,7 @@ class LocalBackend:
 
     world_size = 1
 
-    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Note]:
+    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
         """Create the executors; there are no notes."""
         self._executors: dict[bool, Executor] = {
             False: InProcess(manifest),

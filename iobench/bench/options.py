@@ -12,11 +12,11 @@ from iobench.base.errors import (
     InvalidOption,
     InvalidSettings,
 )
+from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted
 from iobench.bench.case import Case
 from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
-from iobench.bench.notes import Note
 from iobench.bench.round_plan import DEFAULT_ROUNDS, RoundPlan
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.host import page_cache
@@ -287,7 +287,7 @@ def _loaders(options: RunOptions) -> Iterator[Loader]:
             yield loaders.parse(tuned)
 
 
-def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Note]:
+def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> list[Finding]:
     """Return a note (kind `skipped`) for everything requested that makes no case.
 
     `values["reason"]` is `missing-dependency` (a loader of `all` or a prepared format whose library is not
@@ -319,8 +319,8 @@ def skip_notes(manifest: Manifest, options: RunOptions, world_size: int = 1) -> 
     return notes
 
 
-def _skipped(reason: str, sentence: str) -> Note:
-    return Note("skipped", f"skipped: {sentence}", values={"reason": reason})
+def _skipped(reason: str, sentence: str) -> Finding:
+    return Finding("skipped", f"skipped: {sentence}", values={"reason": reason})
 
 
 def _words(options: RunOptions) -> tuple[list[str], list[str]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import IobenchError
+from iobench.base.finding import Finding
 from iobench.bench.case import Case
-from iobench.bench.notes import Note
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
 from iobench.results.cases import Label, key_of, labels
@@ -27,7 +27,7 @@ class Run:
         One per timed round, in the order of measurement.
     failures : dict of str to IobenchError
         What is wrong with a case, by its key.
-    notes : list of Note
+    notes : list of Finding
         Remarks about how the run went.
     traces : list of Path
         Files for a trace viewer.
@@ -47,7 +47,7 @@ class Run:
     path: Path
     records: list[Record] = field(default_factory=list)
     failures: dict[str, IobenchError] = field(default_factory=dict)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Finding] = field(default_factory=list)
     traces: list[Path] = field(default_factory=list)
     interrupted: bool = False
     eliminated: dict[str, int] = field(default_factory=dict)

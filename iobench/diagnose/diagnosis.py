@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.diagnose.checks import CHECKS
 from iobench.diagnose.evidence import Advice, Evidence
@@ -13,7 +14,6 @@ from iobench.diagnose.loop_stats import LoopStats
 from iobench.diagnose.sample_checks import memory_growth
 from iobench.results import stats
 from iobench.results.background_signs import background_warnings
-from iobench.results.finding import Finding
 from iobench.results.parts import BackgroundPart
 from iobench.results.run_warning import RunWarning
 from iobench.tuning.candidate import compare_to_baseline

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from iobench.base.finding import Finding
 from iobench.diagnose.loop_stats import LoopStats
 from iobench.results import stats
-from iobench.results.finding import Finding
 from iobench.results.stats import Comparison, Estimate
 from iobench.tuning.candidate import Candidate
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.bench.case import Case
 from iobench.bench.case_limits import TO_DEVICE, lowest
 from iobench.bench.executor import Tick
-from iobench.bench.notes import Note
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
 from iobench.host.hardware_limits import LowerCacheProbe
@@ -26,11 +26,11 @@ class DistributedBackend:
     Lives on rank 0. Each method is a command that all ranks execute, rank 0 included.
     """
 
-    def __init__(self, group: RankGroup, notes: Sequence[Note] = ()) -> None:
+    def __init__(self, group: RankGroup, notes: Sequence[Finding] = ()) -> None:
         self._group, self._rank, self._notes = group, Rank(group), list(notes)
         self.world_size, self._sampled = group.info.world_size, False
 
-    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Note]:
+    def begin(self, manifest: Manifest, options: RunOptions, cases: Sequence[Case]) -> list[Finding]:
         """Send the run to all ranks, and check that they have the same data."""
         self._all("begin", RunRequest(manifest.root.absolute(), manifest.content, options, tuple(cases)))
         return self._notes

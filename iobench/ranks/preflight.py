@@ -12,14 +12,14 @@ from typing import Any
 
 from iobench.base import errors
 from iobench.base.errors import RanksDiffer
-from iobench.bench.notes import Note
+from iobench.base.finding import Finding
 from iobench.host import background_load
 from iobench.ranks.group import RankGroup
 
 CLOCKS_S = 1.0  # greatest difference between clocks that is not noted
 
 
-def check_environments(group: RankGroup) -> list[Note]:
+def check_environments(group: RankGroup) -> list[Finding]:
     """Compare the software and clocks of all ranks, and return a note (`clock-skew`) if clocks differ.
 
     From now on the ranks of this host do not count as background load.
@@ -51,7 +51,7 @@ def check_environments(group: RankGroup) -> list[Note]:
     if skew_s < CLOCKS_S:
         return []
     return [
-        Note(
+        Finding(
             "clock-skew",
             f"the clock of {worst} differs by {skew_s:.0f} s from that of rank 0, or it started late; this "
             "affects times in records, but no figure",

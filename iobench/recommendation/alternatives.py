@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 
 from iobench.base.errors import IobenchError
+from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.recommendation.candidates import default_case
 from iobench.recommendation.result import Finalist, RacedFormat
 from iobench.recommendation.search import SearchResult, cost_of, rate_of
 from iobench.results.cases import key_of, labels
-from iobench.results.finding import Finding
 
 CLOSE = 0.9  # of the fastest, from which on an alternative is worth naming
 SMALLER = 0.95  # of the bytes, below which one is

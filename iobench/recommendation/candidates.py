@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from iobench import formats
 from iobench.base.errors import InvalidSettings, IobenchError, MissingDependency
+from iobench.base.finding import Finding
 from iobench.base.units import bytes_text
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions, cases_of
@@ -16,7 +17,6 @@ from iobench.formats import Schema
 from iobench.loading import loaders
 from iobench.loading.order import shuffle_quality
 from iobench.recommendation.requirements import CORE, Requirements
-from iobench.results.finding import Finding
 
 DEFAULT_LOADER, DEFAULT_FORMAT = "dataloader", "npy"
 BUILT_IN = ("stream", "native", DEFAULT_LOADER)  # without a process per case, so they come first

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import MIB, bytes_text, counted, percent_text, seconds_text, three_digits
 from iobench.dataset.manifest import Manifest
@@ -25,7 +26,6 @@ from iobench.recommendation.requirements import Requirements
 from iobench.recommendation.result import Finalist, Recommendation, now
 from iobench.recommendation.search import DEFAULT, FASTEST, SearchResult
 from iobench.results import stats
-from iobench.results.finding import Finding
 from iobench.results.run_warning import RunWarning
 from iobench.results.verdict import ratio_text
 from iobench.results.warnings import MACHINE_KINDS, warnings_of

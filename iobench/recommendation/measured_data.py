@@ -12,6 +12,7 @@ from typing import Any
 
 from iobench import formats
 from iobench.base.errors import ArtifactExists, InvalidSettings, IobenchError, UnsupportedSchema
+from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.dataset.add import AddedSource
 from iobench.dataset.manifest import Manifest, Opener
@@ -22,7 +23,6 @@ from iobench.formats import Batch, Schema
 from iobench.host import page_cache
 from iobench.recommendation.candidates import DEFAULT_FORMAT, skipped_by, storable_variants
 from iobench.recommendation.requirements import Requirements
-from iobench.results.finding import Finding
 
 WARM_BYTES, COLD_BYTES = 64 << 20, 256 << 20  # of a sample: large enough that overhead does not dominate
 MIN_BATCHES = 20  # in a sample

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import RecordError
+from iobench.base.finding import Finding
 from iobench.base.units import MIB, bytes_text, rate_text, three_digits
 from iobench.results.columns import Columns
-from iobench.results.finding import Finding
 from iobench.results.result_store import ResultStore
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Comparison, Estimate

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from iobench.base.errors import IobenchError
+from iobench.base.finding import Finding
 from iobench.base.units import counted, seconds_text
 from iobench.bench.case import Case
 from iobench.bench.observer import Observer
@@ -25,7 +26,6 @@ from iobench.recommendation.measured_data import MeasuredData
 from iobench.recommendation.requirements import Requirements
 from iobench.recommendation.unmeasured import nothing_measured, out_of_time, skipped_finalists
 from iobench.results.cases import key_of
-from iobench.results.finding import Finding
 
 PROVING, RACING = 0.35, 0.3  # at most, of the time left after writing: content checks, and the race
 FINAL, FINAL_BEFORE_STEP = 0.6, 0.5  # at most, of the time left then, without and with a training step

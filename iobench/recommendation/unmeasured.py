@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from iobench.base.errors import LoaderFailed
+from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.bench.outcome import Run
 from iobench.recommendation.requirements import Requirements
-from iobench.results.finding import Finding
 
 
 def nothing_measured(run: Run, requirements: Requirements) -> LoaderFailed:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from iobench.base.errors import InvalidSettings, IobenchError
+from iobench.base.finding import Finding
 from iobench.base.text import ENUMERATED, enumerated
 from iobench.base.units import counted, seconds_text
 from iobench.loading import loaders
 from iobench.report.across import choice_of
 from iobench.results import cases, stats, verdict
-from iobench.results.finding import Finding
 from iobench.results.metrics import BY_NAME
 from iobench.results.per_loader import describe, per_loader, step_share, times_text
 from iobench.results.summary import CaseSummary, Context

@@ -10,10 +10,10 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted, three_digits
 from iobench.results import cases, stats
-from iobench.results.finding import Finding
 from iobench.results.stats import Estimate, Verdict
 from iobench.results.summary import CaseSummary, Context, rates
 

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted, seconds_text, three_digits
 from iobench.results import stats
-from iobench.results.finding import Finding
 from iobench.results.per_loader import (
     MAX_HIDDEN_WAIT,
     LoaderCases,

@@ -1,6 +1,6 @@
 """The same trainings and the same batches by both loaders, in one process or in each rank of several.
 
-A program: `python -m iobench.studies._parity_ranks FOLDER EPOCHS` writes what it found as FOLDER/RANK.json.
+A program: `python -m iobench.studies._parity_ranks FOLDER EPOCHS` writes what it measured as FOLDER/RANK.json.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from iobench.loading.ray import RayLoader
-from iobench.ranks.group import Gloo, join
-from iobench.ranks.place import of_environment
+from iobench.ranks.group import GlooGroup, join
+from iobench.ranks.rank_info import RankInfo
 
 SAMPLES, TESTED, INPUTS, CLASSES = 1800, 1000, 64, 10
 BATCH, WORKERS, HIDDEN, RATE = 100, 2, 64, 0.05  # of all ranks together
@@ -36,7 +36,7 @@ LOADERS = {"torch's workers": DataLoader, "Ray's actors": RayLoader}
 class Group:
     """The ranks that train together; a process by itself where torchrun has not started it."""
 
-    gloo: Gloo | None = None
+    gloo: GlooGroup | None = None
     rank: int = 0
     world_size: int = 1
 
@@ -46,14 +46,14 @@ class Group:
 
     def mean(self, own: Sequence[float]) -> list[float]:
         """The mean of each figure over all ranks."""
-        every = self.gloo.gather(list(own)) if self.gloo else [own]
+        every = self.gloo.all_gather(list(own)) if self.gloo else [own]
         return [sum(values) / len(every) for values in zip(*every, strict=True)]
 
 
 @contextmanager
 def joined() -> Iterator[Group]:
     """The group of this process."""
-    place = of_environment()
+    place = RankInfo.from_env()
     if place is None:
         yield Group()
         return
@@ -110,12 +110,12 @@ def loading(kind: str, dataset: Blobs, group: Group) -> Iterator[tuple[Any, Any]
 
 def hashes(kind: str, group: Group, epochs: int) -> list[str]:
     """A hash of each batch of a rank's epochs under random transforms."""
-    found = []
+    measured = []
     with loading(kind, Augmented(SAMPLES, 1), group) as (loader, sampler):
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
-            found += [hashlib.sha256(b["x"].numpy().tobytes()).hexdigest() for b in loader]
-    return found
+            measured += [hashlib.sha256(b["x"].numpy().tobytes()).hexdigest() for b in loader]
+    return measured
 
 
 def trained(
@@ -152,8 +152,8 @@ def _network(dtype: torch.dtype, normed: bool, seed: int) -> nn.Module:
 def _accuracy(network: nn.Module, dtype: torch.dtype) -> float:
     tested = Blobs(TESTED, 2)
     with torch.no_grad():
-        found = network.eval()(tested.x.to(dtype)).argmax(1)
-    return float((found == tested.y).double().mean())
+        measured = network.eval()(tested.x.to(dtype)).argmax(1)
+    return float((measured == tested.y).double().mean())
 
 
 def everything(kind: str, group: Group, epochs: int) -> dict[str, Any]:
@@ -170,10 +170,10 @@ def everything(kind: str, group: Group, epochs: int) -> dict[str, Any]:
 
 
 def main(folder: Path, epochs: int) -> None:
-    """Write what this rank found."""
+    """Write what this rank measured."""
     with joined() as group:
-        found = {kind: everything(kind, group, epochs) for kind in LOADERS}
-        (folder / f"{group.rank}.json").write_text(json.dumps(found))
+        measured = {kind: everything(kind, group, epochs) for kind in LOADERS}
+        (folder / f"{group.rank}.json").write_text(json.dumps(measured))
 
 
 if __name__ == "__main__":

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from iobench.base.finding import Finding
 from iobench.results import stats
-from iobench.results.finding import Finding
 from iobench.results.stats import Comparison
 
 BASELINE = "baseline"  # the loader with the settings it came with

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
-from iobench.results.finding import Finding
 
 MOST_BYTES = 256 << 20  # of a pickled dataset; each worker receives all of it
 

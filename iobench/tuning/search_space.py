@@ -10,10 +10,10 @@ from typing import Any
 
 from torch.utils.data import IterableDataset
 
+from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.host.device import device_of, pick_device
 from iobench.loading.inspection import open_handles
-from iobench.results.finding import Finding
 from iobench.tuning.candidate import BASELINE, Candidate
 from iobench.tuning.settings_race import ResourceLimits
 from iobench.tuning.tunable_loader import TunableLoader, fetches_batches

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.base.units import bytes_text, counted
 from iobench.bench import round_plan
@@ -17,7 +18,6 @@ from iobench.bench.successive_halving import SuccessiveHalving
 from iobench.host.process_tree import descendants
 from iobench.loading.loaders.dataloader import unwarned
 from iobench.results import stats
-from iobench.results.finding import Finding
 from iobench.results.parts import BackgroundPart
 from iobench.tuning.candidate import Candidate
 from iobench.tuning.tunable_loader import TunableLoader

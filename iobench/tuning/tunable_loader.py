@@ -10,8 +10,8 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate, default_convert
 
 from iobench.base.errors import TargetError
+from iobench.base.finding import Finding
 from iobench.loading.inspection import batch_tensors, is_dataloader
-from iobench.results.finding import Finding
 from iobench.tuning.pickle_check import spawn_problem
 
 MAX_DEPTH = 4  # of datasets within datasets

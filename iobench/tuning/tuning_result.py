@@ -8,10 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from iobench.base.errors import InvalidSettings
+from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results import stats
 from iobench.results.background_signs import background_warnings
-from iobench.results.finding import Finding
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Comparison
 from iobench.results.verdict import ratio_text

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 from iobench.base import errors
 from iobench.base.errors import IobenchError
+from iobench.base.finding import Finding
 from iobench.diagnose.evidence import Advice
 from iobench.results.background_signs import BackgroundSign
-from iobench.results.finding import Finding
 from iobench.results.run_warning import RunWarning
 from iobench_reference.kinds import Use, main_use, makers_of, parameters_of, scan
 from iobench_reference.page import code, page, paragraphs, prose, section, sentence

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.results.capacity.cluster import Cluster
-from iobench.results.finding import Finding
 from iobench.results.record import Record
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import ENOUGH_ROUNDS

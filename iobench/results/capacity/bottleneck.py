@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from iobench.base.errors import RecordError
+from iobench.base.finding import Finding
 from iobench.base.units import counted
 from iobench.results import cases
 from iobench.results.capacity.assumptions import assumptions_of, warnings_of
@@ -29,7 +30,6 @@ from iobench.results.capacity.resources import (
     ranks_per,
     stated_resources,
 )
-from iobench.results.finding import Finding
 from iobench.results.record import Record
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Estimate

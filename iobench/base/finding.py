@@ -1,4 +1,4 @@
-"""One fact of an answer, with the values that its sentence is made from."""
+"""Findings: what iobench says of a run or in an answer, with the values behind the sentence."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact of an answer: a verdict, a reason, a cost or something that was skipped.
+    """One fact: a verdict, a reason, a cost, a note about a run, or something that was skipped.
 
     Attributes
     ----------
