@@ -13,7 +13,7 @@ from iobench.ranks import launch
 from iobench.report import page
 from iobench.results import rank_stats
 from iobench.results.parts import RankPart
-from iobench.results.scaling import curves
+from iobench.results.scaling_curve import curves
 from iobench.terminal import scaling
 
 STEADY = [1000, 1010, 990, 1005, 995]

@@ -13,7 +13,7 @@ from iobench.report.figure import Figure, heading
 from iobench.report.rows import Row
 from iobench.results.metrics import BY_NAME
 from iobench.results.per_loader import times_text
-from iobench.results.scaling import Curve
+from iobench.results.scaling_curve import Curve
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.trend import Trend
 

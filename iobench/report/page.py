@@ -13,7 +13,7 @@ from iobench.report.figure import Figure
 from iobench.report.recommendations import RecommendationSection
 from iobench.report.sentences import LoaderDescription
 from iobench.results.record import Record
-from iobench.results.scaling import curves
+from iobench.results.scaling_curve import curves
 from iobench.results.summary import Context, summarise
 from iobench.results.trend import Trend
 

@@ -16,7 +16,7 @@ from iobench.base.units import MIB, counted, three_digits
 from iobench.ranks.launch import Launch, torchrun
 from iobench.results import record
 from iobench.results.record import Record
-from iobench.results.scaling import Curve, curves
+from iobench.results.scaling_curve import Curve, curves
 from iobench.results.stats import Estimate
 from iobench.results.summary import summarise
 from iobench.results.verdict import as_json as summary_as_json
@@ -137,7 +137,7 @@ def over_ranks(
 
 def _note(line: str) -> None:
     """Print a line of rank 0, except those that are printed once for all numbers of ranks."""
-    if not line.startswith(("warning: ", "records: ")):
+    if not line.startswith(("warning[", "records: ")):
         display.note(line)
 
 

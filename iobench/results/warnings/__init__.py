@@ -8,7 +8,7 @@ from dataclasses import replace
 from iobench.results import cases
 from iobench.results.record import Record
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
-from iobench.results.warnings import environment, method, page_cache, round_quality
+from iobench.results.warnings import cache_state, environment, method, round_quality
 
 __all__ = ["MACHINE_KINDS", "RunWarning", "warnings_of"]
 
@@ -22,7 +22,7 @@ MACHINE_KINDS = (
     "unstable-cpu-speed",
 )
 
-_CHECKS = (*round_quality.CHECKS, *page_cache.CHECKS, *environment.CHECKS, *method.CHECKS)
+_CHECKS = (*round_quality.CHECKS, *cache_state.CHECKS, *environment.CHECKS, *method.CHECKS)
 
 
 def warnings_of(records: Sequence[Record], more_rounds: str = MORE_ROUNDS) -> list[RunWarning]:
