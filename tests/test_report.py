@@ -25,7 +25,7 @@ from iobench.results import parts, record
 from iobench.results.metrics import METRICS
 from iobench.results.parts import FieldSpec
 from iobench.results.per_loader import describe, per_loader
-from iobench.results.scaling import curves
+from iobench.results.scaling_curve import curves
 from iobench.results.summary import summarise
 from iobench.results.warnings import warnings_of
 
