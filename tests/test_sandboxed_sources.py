@@ -70,6 +70,13 @@ class TestTorch:
         with pytest.raises(CorruptArtifact, check=kind(cause, path=tmp_path / "a.pt")):
             TorchAdapter().infer_schema(tmp_path / "a.pt")
 
+    def test_errors_show_the_name_of_the_file_and_not_the_descriptor(self, tmp_path, monkeypatch):
+        torch.save({"x": torch.rand(4_000_000)}, tmp_path / "mine.pt")
+        monkeypatch.setattr(sandbox, "MEMORY_BYTES", -10_000_000)  # torch names the file that it cannot map
+        error = refused(tmp_path / "mine.pt", "damaged")
+        assert "<mine.pt>" in error.problem
+        assert error.path == str(tmp_path / "mine.pt")
+
 
 class TestCsv:
     def test_columns_become_fields(self, tmp_path, monkeypatch):
