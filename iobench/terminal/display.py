@@ -30,7 +30,7 @@ from iobench.results.cases import key_of
 from iobench.results.record import Record, plain
 from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
-from iobench.terminal.diagnosed import profile_table, loop_table
+from iobench.terminal.diagnosed import loop_table, profile_table
 from iobench.terminal.tuned import candidates_table
 from iobench.tuning.candidate import compare_to_baseline
 

@@ -44,7 +44,7 @@ def _report(stats: LoopStats) -> None:
     console = Console(stderr=True, highlight=False)
     console.print(loop_table(stats))
     for line in (
-        *(f"warning: {one.sentence}" for one in result.warnings),
+        *(f"warning[{one.kind}]: {one.sentence}" for one in result.warnings),
         result.verdict.sentence,
         *(f"- {one.sentence}" for one in result.advice),
     ):

@@ -68,14 +68,12 @@ def compare(
     for name, records in {result.base: base_records, **named}.items():
         for warning in warnings_of(records):
             if warning.kind in MACHINE_KINDS:
-                display.note(f"warning[{warning.kind}]: {name}: {warning.sentence}")
+                display.warning(warning.kind, f"{name}: {warning.sentence}")
     for warning in result.machine_warnings:
-        display.note(f"warning[{warning.kind}]: {warning.sentence}")
+        display.warning(warning.kind, warning.sentence)
     if min(min(one.rounds) for one in result.cases) < ENOUGH_ROUNDS:
-        display.note(
-            f"warning[few-rounds]: intervals need {ENOUGH_ROUNDS} rounds or more; "
-            f"measure with --rounds {ENOUGH_ROUNDS}"
-        )
+        hint = f"measure with --rounds {ENOUGH_ROUNDS}"
+        display.warning("few-rounds", f"intervals need {ENOUGH_ROUNDS} rounds or more; {hint}")
     if allowed is not None:
         judged = comparing.compare(
             base_records, named, base_name=result.base, min_difference=allowed, force=True

@@ -59,4 +59,4 @@ def plan(
     else:
         display.result(*planned.parts(result))
     for warning in result.warnings:
-        display.note(f"warning: {warning}")
+        display.warning(warning.kind, warning.sentence)
