@@ -65,7 +65,7 @@ class MappedBatches:
                 yield batch
 
     def offset_of(self, leaf: pa.Array, width: int) -> int:
-        """Return the byte offset of a column's values; CorruptArtifact (``compressed``) if not in the file."""
+        """Return the byte offset of a column's values; CorruptArtifact (``compressed``) outside the file."""
         address = leaf.buffers()[1].address + leaf.offset * width
         if not self.base <= address <= self.base + self.size - len(leaf) * width:
             raise CorruptArtifact(

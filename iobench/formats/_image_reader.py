@@ -1,4 +1,4 @@
-"""Reading images: each file is decoded when it is asked for."""
+"""Reader of image files; decodes each image when it is read."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    corrupt,
-)
+from iobench.base.errors import corrupt
+from iobench.base.text import reason
 from iobench.formats._file_kind import regular
-from iobench.formats._pixels import decoded, seen
+from iobench.formats._pixels import channels_last, decoded
 from iobench.formats._placement import Blocks, Placement
 from iobench.formats._reader import Convert, Reader, TimingWrapper, identity
 from iobench.formats._schema import Array, Schema
 
 
 class ImageReader(Reader):
-    """Decodes an image per sample and field; other fields are arrays, or those of another reader."""
+    """Decodes one image per sample and field; other fields come from arrays or from another reader."""
 
     def __init__(
         self,
@@ -48,21 +47,21 @@ class ImageReader(Reader):
         return len(self._others.get(name, ()))
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample in fresh arrays; IndexError out of range."""
+        """Return one sample in new arrays; IndexError out of range."""
         if not 0 <= row < len(self):
             raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
         return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
 
     def time_decoding(self, timed: TimingWrapper) -> None:
-        """Have `timed` wrap the reading and decoding of a batch's images."""
+        """Wrap the reading and decoding of a batch's images in `timed`."""
         self._timed = timed
 
     def placement(self) -> Mapping[str, Placement]:
-        """Those of the fields that are no images."""
+        """Return the locations of the fields that are not images."""
         return self._others.placement() if isinstance(self._others, Reader) else {}
 
     def blocks(self) -> Sequence[Blocks]:
-        """Every image as a block of one row."""
+        """Return each image as a block of one row."""
         return [self._blocks(name, files) for name, files in self._opened().items()]
 
     def _blocks(self, name: str, files: list[Path]) -> Blocks:
@@ -71,12 +70,12 @@ class ImageReader(Reader):
 
         def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
             for target in out.values():
-                decoded(files[number], stored, seen(target[0]))
+                decoded(files[number], stored, channels_last(target[0]))
 
         return Blocks((name,), tuple(files), rows, rows, np.zeros(len(rows), np.int64), sizes, decode)
 
     def close(self) -> None:
-        """Let go of the other fields; no image stays open."""
+        """Release the other fields; no image stays open between reads."""
         self._files = None
         if isinstance(self._others, Reader):
             self._others.close()
@@ -107,12 +106,12 @@ class ImageReader(Reader):
             try:
                 stored = regular(file).read_bytes()
             except OSError as error:
-                raise corrupt(file, "an image", error.strerror or str(error)) from error
-            decoded(file, stored, seen(pixels))
+                raise corrupt(file, "an image", reason(error)) from error
+            decoded(file, stored, channels_last(pixels))
 
 
 def _size(file: Path) -> int:
     try:
         return file.stat().st_size
     except OSError as error:
-        raise corrupt(file, "an image", error.strerror or str(error)) from error
+        raise corrupt(file, "an image", reason(error)) from error

@@ -1,4 +1,4 @@
-"""Images inside larger files, such as tar archives and shards: found there, and decoded as they are read."""
+"""Images inside larger files, such as tar archives and shards, decoded when they are read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.formats._external import FIXED
 from iobench.formats._placed_reader import Maps
 from iobench.formats._placement import Blocks, Index
@@ -19,7 +17,15 @@ from iobench.formats._schema import Array, Field
 
 @dataclass(frozen=True, eq=False)
 class PackedImages:
-    """One image per sample: in which file, from which byte, how long; `what` it is called in complaints."""
+    """Location of one image per sample.
+
+    Attributes
+    ----------
+    what : str
+        Name of the images in errors.
+    file, offset, size : int64 array
+        File number, byte offset and bytes of each sample's image.
+    """
 
     what: str
     file: Index
@@ -27,25 +33,29 @@ class PackedImages:
     size: Index
 
     def shape(self, maps: Maps, row: int) -> tuple[int, ...]:
-        """The shape of a sample's pixels; CorruptArtifact where it is no PNG or JPEG, RGB or grey."""
+        """Return the shape of a sample's pixels; CorruptArtifact if it is not a PNG or JPEG, RGB or grey."""
         from iobench.formats._pixels import shape_of
 
         number, begin = int(self.file[row]), int(self.offset[row])
         stored = maps[number][begin : begin + int(self.size[row])].data
-        return shape_of(maps.files[number], stored, f"{self.what} of sample {row} as a PNG or JPEG image")
+        return shape_of(maps.files[number], stored, f"{self.what} of sample {row}")
 
     def check(self, maps: Maps, field: Field) -> None:
-        """CorruptArtifact where an image is of another size than the field is."""
+        """Raise CorruptArtifact (``unequal-shapes``) if an image has another shape than the field."""
         for row in range(len(self.file)):
             if (shape := self.shape(maps, row)) != field.shape:
                 raise CorruptArtifact(
-                    f"{maps.files[int(self.file[row])]}: {self.what} of sample {row} is {shape}, not "
-                    f"{field.shape}, and samples must be of one shape: {FIXED}; 'iobench prepare --source "
-                    "FOLDER --sample-shape' resizes images that lie in a folder for each class"
+                    f"{self.what} of sample {row} differs in shape",
+                    kind="unequal-shapes",
+                    path=maps.files[int(self.file[row])],
+                    expected=field.shape,
+                    found=shape,
+                    hint=f"{FIXED}; 'iobench prepare --source FOLDER --sample-shape' resizes images "
+                    "in one folder per class",
                 )
 
     def blocks(self, files: Sequence[Path], field: Field) -> Blocks:
-        """Each image as a block of one row."""
+        """Return each image as a block of one row."""
         from iobench.formats._pixels import decoded
 
         paths, numbers, name = tuple(files), self.file, field.name

@@ -1,4 +1,4 @@
-"""Pixels out of PNG and JPEG files, by Pillow: nothing else is decoded, and nothing of another size."""
+"""Decoder of PNG and JPEG files by Pillow; other types, and images of another size, are refused."""
 
 from __future__ import annotations
 
@@ -22,30 +22,44 @@ try:
     from PIL import Image
 except ImportError as error:
     raise MissingDependency(
-        "images are decoded by Pillow, which is not installed: pip install 'iobench[images]'"
+        "decoding images needs Pillow, which is not installed", hint="pip install 'iobench[images]'"
     ) from error
 
 KINDS = ("PNG", "JPEG")
 ENDS = {"PNG": b"IEND\xaeB`\x82", "JPEG": b"\xff\xd9"}
 MOST_PIXELS = 2 * (Image.MAX_IMAGE_PIXELS or 0)  # beyond which Pillow raises DecompressionBombError
-MORE_PIXELS = f"it has more than {MOST_PIXELS:,} pixels, the most that are decoded: make it smaller first"
-TAIL_BYTES = 64  # of a file, in which its end stands
+TAIL_BYTES = 64  # at the end of a file, in which the end marker must be
 
-# What is wrong with an image is said once, as an error.
+# Problems of an image are reported once, as an error.
 warnings.filterwarnings("ignore", module=r"PIL\b")
 logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 
-def seen(pixels: Array) -> Array:
-    """The same pixels as (H, W, 3) or (H, W): those with their channels first as a view."""
+def channels_last(pixels: Array) -> Array:
+    """Return the pixels as (H, W, 3) or (H, W); a view of those that are (3, H, W)."""
     return pixels if pixels.ndim == 2 or pixels.shape[2] == 3 else np.moveaxis(pixels, 0, 2)
 
 
 def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "an image") -> None:
     """Fill `pixels`, uint8 (H, W, 3) or (H, W), from the bytes of an image file.
 
-    `what` it is in `file`, for complaints: CorruptArtifact where the bytes are none, or one of another
-    size or kind. Lets go of the interpreter's lock while it decodes.
+    Releases the GIL while it decodes.
+
+    Parameters
+    ----------
+    file : Path
+        The file that holds the image, for errors.
+    stored : bytes
+        The encoded image.
+    pixels : uint8 array
+        Overwritten.
+    what : str
+        Name of the image in errors.
+
+    Raises
+    ------
+    CorruptArtifact
+        Not a PNG or JPEG, of another size or mode, or kind ``too-many-pixels``.
     """
     height, width = pixels.shape[:2]
     expected = f"{what} of {width} x {height}, {'RGB' if pixels.ndim == 3 else 'grey'}"
@@ -56,34 +70,61 @@ def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "
                 or bytes(stored[-TAIL_BYTES:]).find(ENDS[image.format or ""]) < 0
             ):
                 raise corrupt(file, expected, f"{image.size[0]} x {image.size[1]} in {len(stored)} bytes")
-            found = np.asarray(image)
+            array = np.asarray(image)
     except CorruptArtifact:
         raise
     except Image.DecompressionBombError as error:
-        raise corrupt(file, expected, f"more than {MOST_PIXELS:,} pixels") from error
-    except Exception as error:  # decoders fail in any way on damaged files; whichever it is, name the file
+        raise corrupt(file, expected, f"more than {MOST_PIXELS:,} pixels", kind="too-many-pixels") from error
+    except Exception as error:  # decoders raise anything on damaged files
         raise corrupt(file, expected, reason(error)) from error
-    if found.shape != pixels.shape or found.dtype != np.uint8:
-        raise corrupt(file, expected, f"{found.dtype} {found.shape}")
-    pixels[...] = found
+    if array.shape != pixels.shape or array.dtype != np.uint8:
+        raise corrupt(file, expected, f"{array.dtype} {array.shape}")
+    pixels[...] = array
 
 
-def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "") -> tuple[int, ...]:
-    """The shape of an image's pixels, by its header; CorruptArtifact where it is no RGB or grey one.
+def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "image") -> tuple[int, ...]:
+    """Return the shape of an image's pixels, read from its header.
 
-    `stored`: the image's bytes, where it is not the whole of a file but `what` in it.
+    Parameters
+    ----------
+    file : Path
+        The image, or the file that contains it.
+    stored : bytes, optional
+        The encoded image, if it is not the whole file.
+    what : str
+        Name of the image in errors.
+
+    Raises
+    ------
+    CorruptArtifact
+        Not a PNG or JPEG, or kind ``too-many-pixels`` or ``unsupported-image`` (neither RGB nor grey).
     """
     try:
         with Image.open(regular(file) if stored is None else BytesIO(stored), formats=KINDS) as image:
             (width, height), mode = image.size, image.mode
     except Image.DecompressionBombError as error:
-        raise CorruptArtifact(f"{file}: {what + ': ' if what else ''}{MORE_PIXELS}") from error
-    except Exception as error:  # as above
-        said = reason(error) if stored is None else "other bytes"
-        raise corrupt(file, f"{what or 'a PNG or JPEG file'}", said) from error
+        raise CorruptArtifact(
+            f"{what}: too large to be decoded",
+            kind="too-many-pixels",
+            path=file,
+            expected=f"at most {MOST_PIXELS:,} pixels",
+            hint="resize it first",
+        ) from error
+    except Exception as error:  # decoders raise anything on damaged files
+        raise CorruptArtifact(
+            f"{what}: cannot be read",
+            kind="unreadable",
+            path=file,
+            expected="a PNG or JPEG image",
+            found=reason(error) if stored is None else "other bytes",
+        ) from error
     if mode not in ("RGB", "L"):
         raise CorruptArtifact(
-            f"{file}: {what + ': ' if what else ''}its pixels are {mode}; RGB and grey ones (L) are read: "
-            "convert it first"
+            f"{what}: unsupported mode",
+            kind="unsupported-image",
+            path=file,
+            expected="RGB or grey (L)",
+            found=mode,
+            hint="convert it first",
         )
     return (height, width, 3) if mode == "RGB" else (height, width)

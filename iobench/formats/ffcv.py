@@ -1,8 +1,8 @@
-"""FFCV's beton, version 2: one file, `data.beton`, written and read without FFCV.
+"""Format ffcv: FFCV's beton, version 2, in one file `data.beton`, written and read without FFCV.
 
-A header; a description of each field; per sample 8 bytes for each field, which are the value of an int64
-or float64 scalar and else where its array begins; from the next page on the arrays, a sample's in one
-page; a table of them (sample, offset, bytes). Other scalars are arrays of shape (1,) there.
+Layout: header; description of each field; metadata, 8 bytes per sample and field: the value of an int64 or
+float64 scalar, otherwise the offset of the array; from the next page on the arrays, those of a sample in one
+page; table of the arrays (sample, offset, bytes). Other scalars are stored as arrays of shape (1,).
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    UnsupportedSchema,
-    corrupt,
-)
+from iobench.base.errors import UnsupportedSchema, corrupt
 from iobench.formats._beton import (
     DESCRIPTION,
     ENTRY,
@@ -40,31 +37,40 @@ from iobench.formats._schema import Array, Batch, Field, Schema, raw_bytes
 DATA_FILE = "data.beton"
 PAGE_BYTES = 8 << 20  # FFCV's own default
 MOST_PAGE_BYTES = 1 << 31
-MOST_NAME = 15  # FFCV cuts longer ones
+MOST_NAME = 15  # FFCV truncates longer names
 MOST_AXES = 31
 
 
 @dataclass(frozen=True)
 class Ffcv(Format):
-    """One beton of NDArrayField, IntField and FloatField."""
+    """One beton with NDArrayField, IntField and FloatField."""
 
     name: ClassVar[str] = "ffcv"
     summary: ClassVar[str] = "FFCV's beton, arrays and scalars of one size, without FFCV"
     library: ClassVar[str] = "numpy"
 
     def check_schema(self, schema: Schema) -> None:
-        """As any format, and refuse long names and samples larger than a page."""
+        """Raise UnsupportedSchema also for long names, many axes and samples larger than a page."""
         super().check_schema(schema)
         for field in schema.fields:
-            if len(field.name) > MOST_NAME or len(field.shape) > MOST_AXES:
+            if len(field.name) > MOST_NAME:
                 raise UnsupportedSchema(
-                    f"format {self.name} cannot hold field {field.name}: a name has at most {MOST_NAME} "
-                    f"characters and an array at most {MOST_AXES} axes there"
+                    f"format {self.name} cannot hold field {field.name}",
+                    kind="name-too-long",
+                    expected=f"a name of at most {MOST_NAME} characters",
+                    found=len(field.name),
+                )
+            if len(field.shape) > MOST_AXES:
+                raise UnsupportedSchema(
+                    f"format {self.name} cannot hold field {field.name}",
+                    kind="too-many-axes",
+                    expected=f"at most {MOST_AXES} axes",
+                    found=len(field.shape),
                 )
         self._refuse_large(schema, schema.sample_bytes, MOST_PAGE_BYTES, "a page")
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write the arrays, then what stands before and after them."""
+        """Write metadata and arrays, then header and table."""
         path.mkdir()
         layout = _Layout.of(schema)
         with open(path / DATA_FILE, "xb", buffering=0) as file:
@@ -80,7 +86,7 @@ class Ffcv(Format):
             write_at(file.fileno(), raw_bytes(layout.table()), layout.end)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
-        """A reader, after the descriptions of the fields were compared with the schema."""
+        """Check header and number of samples, and return a reader."""
         maps = Maps([path / DATA_FILE if path.is_dir() else path])
         beton = Beton(maps)
         if beton.samples != schema.samples:
@@ -88,16 +94,16 @@ class Ffcv(Format):
         return PlacedReader(schema, maps, lambda load_or_build: FieldLocations(beton.placement(schema)))
 
     def size_bound(self, schema: Schema) -> int:
-        """Whole pages, the words and the table."""
+        """Return whole pages plus metadata and table."""
         layout = _Layout.of(schema)
         return layout.end + layout.entries * ENTRY.itemsize + (1 << 20)
 
     def sniff(self, path: Path) -> bool:
-        """A file whose name ends in .beton."""
+        """Return True for a file whose name ends in .beton."""
         return path.suffix == ".beton" and path.is_file()
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """What the file says of its fields; with fields told, these alone."""
+        """Return the schema that the file describes, or that of `fields` if given."""
         maps = Maps([path])
         try:
             beton = Beton(maps)
@@ -110,7 +116,7 @@ class Ffcv(Format):
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where everything is put: what comes first, samples to a page, and the places in a sample's record."""
+    """Layout of a file to write: header and descriptions, page size, and a sample's record of arrays."""
 
     head: bytes
     fields: tuple[Field, ...]
@@ -129,36 +135,36 @@ class _Layout:
 
     @property
     def metadata(self) -> int:
-        """Where the words begin."""
+        """Offset of the metadata."""
         return HEADER.size + DESCRIPTION.size * len(self.fields)
 
     @property
     def data(self) -> int:
-        """Where the first page begins."""
+        """Offset of the first page."""
         return -(-(self.metadata + self.samples * WORD * len(self.fields)) // self.page) * self.page
 
     @property
     def rows(self) -> int:
-        """Samples in a page."""
+        """Samples per page."""
         return self.page // max(1, len(self.record.pattern))
 
     @property
     def end(self) -> int:
-        """Where the last page ends."""
+        """End of the last page."""
         return self.data + (-(-self.samples // self.rows) * self.page if self.record.pattern else 0)
 
     @property
     def entries(self) -> int:
-        """Arrays in all."""
+        """Number of arrays."""
         return self.samples * len(self.record.places)
 
     def begins(self, rows: Index) -> Index:
-        """Where the records of these samples begin."""
+        """Return the offsets of these samples' records."""
         within = rows % self.rows * len(self.record.pattern)
         return np.asarray(self.data + rows // self.rows * self.page + within)
 
     def words(self, rows: Index, batch: Batch) -> Array:
-        """What stands for these samples in front: values of scalars, and where arrays begin."""
+        """Return the metadata of these samples: values of scalars and offsets of arrays."""
         words = np.empty((len(rows), len(self.fields)), "<u8")
         for number, field in enumerate(self.fields):
             place = self.record.places.get(field.name)
@@ -166,7 +172,7 @@ class _Layout:
         return words
 
     def table(self) -> Array:
-        """Every array."""
+        """Return the table of arrays."""
         rows = np.arange(self.samples)
         table = np.empty((self.samples, len(self.record.places)), ENTRY)
         fields = {field.name: field for field in self.fields}

@@ -1,11 +1,11 @@
-"""One image file per sample, decoded as it is read; labels lie in NumPy files beside them.
+"""Format images: one image file per sample, decoded when it is read; scalars in NumPy files.
 
-    <field>/000/000000012.png      row 12 of a field of images; a folder has a thousand of them
+    <field>/000/000000012.png      row 12 of an image field, in folders of a thousand images
     <field>.npy                    a field of scalars
 
-PNG keeps every byte. JPEG does not: such an artifact is proved against what its own files decode to.
-Folders of other people's images are read where they lie, a folder per class as torchvision's ImageFolder
-has them: `image` is the field of pixels, `label` the number of the class in the order of their names.
+PNG is lossless. A JPEG artifact is verified against the pixels that its own files decode to.
+Existing folders with one folder per class, as torchvision's ImageFolder reads them, can be read in place:
+field `image` holds the pixels, `label` the number of the class in the order of the folders' names.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from iobench.base.errors import (
     UnsupportedSchema,
     corrupt,
 )
+from iobench.base.text import reason
 from iobench.formats._external import FIXED
 from iobench.formats._format import Format
 from iobench.formats._options import option
@@ -36,9 +37,9 @@ from iobench.formats.npy import Npy
 if TYPE_CHECKING:
     from iobench.formats._image_reader import ImageReader
 
-HELD = "images, uint8 (height, width, 3), (3, height, width) or (height, width)"
+HELD = "uint8 (height, width, 3), (3, height, width) or (height, width)"
 SUFFIXES = (".png", ".jpg", ".jpeg")
-A_FOLDER = 1000
+FOLDER_IMAGES = 1000  # per folder: listing a folder of millions is slow
 QUALITY = 90
 
 
@@ -53,41 +54,45 @@ class Images(Format):
     extra: ClassVar[str] = "images"
     survives_unlink: ClassVar[bool] = False
 
-    lossy: str | None = option(None, "what keeps most of each image, instead of PNG", choices=(None, "jpeg"))
-    quality: int = option(QUALITY, "of JPEG", minimum=1, maximum=100)
+    lossy: str | None = option(None, "lossy codec in place of PNG", choices=(None, "jpeg"))
+    quality: int = option(QUALITY, "JPEG quality", minimum=1, maximum=100)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.quality != QUALITY and not self.lossy:
-            raise InvalidOption(f"images:quality={self.quality}: PNG has no quality; it is for lossy=jpeg")
+            raise InvalidOption(
+                f"images:quality={self.quality}: PNG has no quality",
+                kind="conflicting-options",
+                hint="add lossy=jpeg, or omit quality",
+            )
 
     @property
     def lossless(self) -> bool:
-        """Whether PNG."""
+        """True for PNG."""
         return self.lossy is None
 
     def roundtrip(self, batch: Batch) -> Batch:
-        """The batch with each image as JPEG gives it back."""
-        return batch if self.lossless else {name: self._kept(array) for name, array in batch.items()}
+        """Return the batch with the pixels of each image as JPEG decodes them."""
+        return batch if self.lossless else {name: self._recoded(array) for name, array in batch.items()}
 
-    def _kept(self, array: Array) -> Array:
-        from iobench.formats._pixels import decoded, seen
+    def _recoded(self, array: Array) -> Array:
+        from iobench.formats._pixels import channels_last, decoded
 
         if array.ndim == 1:
             return array
-        found = np.empty_like(array)
-        for image, pixels in zip(array, found, strict=True):
-            decoded(Path("image"), self.encoded(image), seen(pixels))
-        return found
+        recoded = np.empty_like(array)
+        for image, pixels in zip(array, recoded, strict=True):
+            decoded(Path("image"), self.encoded(image), channels_last(pixels))
+        return recoded
 
     def encoded(self, pixels: Array) -> bytes:
-        """An image file of uint8 pixels (H, W, 3), (3, H, W) or (H, W)."""
+        """Return the image file of uint8 pixels (H, W, 3), (3, H, W) or (H, W)."""
         from PIL import Image
 
-        from iobench.formats._pixels import seen
+        from iobench.formats._pixels import channels_last
 
         file = BytesIO()
-        image = Image.fromarray(np.ascontiguousarray(seen(pixels)))
+        image = Image.fromarray(np.ascontiguousarray(channels_last(pixels)))
         if self.lossless:
             image.save(file, "PNG")
         else:
@@ -95,28 +100,38 @@ class Images(Format):
         return file.getvalue()
 
     def check_schema(self, schema: Schema) -> None:
-        """UnsupportedSchema where a field is neither an image nor a scalar, or none is an image."""
+        """Raise UnsupportedSchema also if a field is neither an image nor a scalar, or if none is an image.
+
+        Raises
+        ------
+        UnsupportedSchema
+            Kind ``not-an-image`` or ``no-images``.
+        """
         super().check_schema(schema)
         for field in schema.fields:
-            if field.shape and not _pictured(field):
+            if field.shape and not _is_image(field):
                 raise UnsupportedSchema(
-                    f"format {self.name} cannot hold field {field.name}, which is {field.dtype} "
-                    f"{field.shape}; it holds {HELD}, and scalars beside them"
+                    f"format {self.name} cannot hold field {field.name}",
+                    kind="not-an-image",
+                    expected=f"an image, {HELD}, or a scalar",
+                    found=f"{field.dtype} {field.shape}",
                 )
         if not any(field.shape for field in schema.fields):
             raise UnsupportedSchema(
-                f"format {self.name} holds {HELD}; none is "
-                f"among the fields {', '.join(field.name for field in schema.fields)}"
+                f"format {self.name} needs a field of images",
+                kind="no-images",
+                expected=f"an image, {HELD}",
+                found=f"scalars {', '.join(field.name for field in schema.fields)}",
             )
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Encode every image, several at once; scalars as npy writes them."""
+        """Encode the images in several threads, and write scalars as format npy does."""
         pixels = [field for field in schema.fields if field.shape]
         scalars = Schema(schema.samples, tuple(field for field in schema.fields if not field.shape))
         Npy().write(path, scalars, self._encode(path, pixels, batches))
 
     def _encode(self, path: Path, pixels: Sequence[Field], batches: Iterable[Batch]) -> Iterator[Batch]:
-        """Write the images of every batch, and pass on what else is in it."""
+        """Write the images of each batch and yield its scalars."""
         start = 0
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             for batch in batches:
@@ -132,12 +147,12 @@ class Images(Format):
         file.write_bytes(self.encoded(pixels))
 
     def file_of(self, path: Path, name: str, row: int) -> Path:
-        """Where the image of a row lies."""
+        """Return the path of a row's image."""
         suffix = ".png" if self.lossless else ".jpg"
-        return path / name / f"{row // A_FOLDER:03}" / f"{row:09}{suffix}"
+        return path / name / f"{row // FOLDER_IMAGES:03}" / f"{row:09}{suffix}"
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> ImageReader:
-        """A reader; each image is looked at when it is read."""
+        """Return a reader, which checks each image when it is read."""
         from iobench.formats._image_reader import ImageReader
 
         if self.sniff(path):
@@ -145,26 +160,26 @@ class Images(Format):
             return ImageReader(path, schema, {"image": files}, {"label": labels})
         if not path.is_dir():
             raise corrupt(path, "a folder of images", "no such folder")
-        found = {}
+        images = {}
         for field in schema.fields:
             if field.shape:
-                if not _pictured(field):
+                if not _is_image(field):
                     raise corrupt(path, f"{field.name}: {field.dtype} {field.shape}", "images")
-                found[field.name] = [self.file_of(path, field.name, row) for row in range(schema.samples)]
+                images[field.name] = [self.file_of(path, field.name, row) for row in range(schema.samples)]
                 self._check_ends(path, field, schema.samples)
         scalars = tuple(field for field in schema.fields if not field.shape)
-        return ImageReader(path, schema, found, Npy().open(path, Schema(schema.samples, scalars)))
+        return ImageReader(path, schema, images, Npy().open(path, Schema(schema.samples, scalars)))
 
     def _check_ends(self, path: Path, field: Field, samples: int) -> None:
-        """CorruptArtifact where the last image is missing, or one more is there."""
+        """Raise CorruptArtifact if the last image is missing or there is one more."""
         last, after = (self.file_of(path, field.name, row) for row in (samples - 1, samples))
         if not last.is_file():
             raise corrupt(last, "an image", "no such file")
         if after.exists():
-            raise corrupt(path / field.name, f"{samples} images", f"{after.name}, which is one more")
+            raise corrupt(path / field.name, f"{samples} images", f"one more, {after.name}")
 
     def sniff(self, path: Path) -> bool:
-        """A folder of folders, one for each class, with image files in the first, and nothing else."""
+        """Return True for a folder that contains only folders, the first of them with image files."""
         with contextlib.suppress(OSError):
             entries = [entry for entry in path.iterdir() if not entry.name.startswith(".")]
             if entries and all(entry.is_dir() for entry in entries):
@@ -172,7 +187,13 @@ class Images(Format):
         return False
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """Fields `image` and `label`; every image must be of one size, which their headers say."""
+        """Return the schema of fields `image` and `label`; reads the header of every image.
+
+        Raises
+        ------
+        CorruptArtifact
+            An image cannot be read, or kind ``unequal-shapes``, ``link`` or ``no-images``.
+        """
         from iobench.formats._pixels import shape_of
 
         files, _ = classes(path)
@@ -180,26 +201,30 @@ class Images(Format):
         if len(shapes) > 1:
             (one, first), (other, second), *_ = shapes.items()
             raise CorruptArtifact(
-                f"{path}: {first.name} is {one} and {second.name} {other}, and samples must be of one "
-                f"shape: {FIXED}; 'iobench prepare --source {path} --sample-shape' does"
+                "the images differ in shape",
+                kind="unequal-shapes",
+                path=path,
+                expected="images of one shape",
+                found=f"{one} in {first.name} and {other} in {second.name}",
+                hint=f"{FIXED}, as 'iobench prepare --source {path} --sample-shape' does",
             )
         return Schema(len(files), (Field("image", next(iter(shapes)), "uint8"), Field("label", (), "int64")))
 
     def size_bound(self, schema: Schema) -> int:
-        """Each file with its last block; noise that no codec shrinks, and what JPEG makes of it."""
+        """Return logical bytes, a partial block per file, and the growth of incompressible images."""
         images = [field for field in schema.fields if field.shape]
         share = 0.02 if self.lossless else 2
         noise = int(share * sum(field.sample_bytes for field in images))
         return super().size_bound(schema) + schema.samples * (noise + (8 << 10) * len(images))
 
 
-def _pictured(field: Field) -> bool:
+def _is_image(field: Field) -> bool:
     return field.is_image or field.is_channels_first
 
 
 def classes(path: Path) -> tuple[list[Path], Array]:
-    """The files of a folder with a folder for each class, by class and then by name, and their labels."""
-    found: list[Path] = []
+    """Return the image files of a folder with one folder per class, sorted, and their int64 labels."""
+    images: list[Path] = []
     labels: list[int] = []
     try:
         folders = sorted(entry for entry in path.iterdir() if entry.is_dir() and entry.name[0] != ".")
@@ -207,11 +232,16 @@ def classes(path: Path) -> tuple[list[Path], Array]:
             files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES)
             linked = [file for file in (folder, *files) if file.is_symlink()]
             if linked:
-                raise corrupt(linked[0], "images in this folder", "a link")
-            found += files
+                raise CorruptArtifact(
+                    "a symbolic link",
+                    kind="link",
+                    path=linked[0],
+                    expected="image files in this folder",
+                )
+            images += files
             labels += [number] * len(files)
     except OSError as error:
-        raise corrupt(path, "a folder of images", error.strerror or str(error)) from error
-    if not found:
-        raise CorruptArtifact(f"{path}: it has no folder with PNG or JPEG files in it")
-    return found, np.array(labels, np.int64)
+        raise corrupt(path, "a folder of images", reason(error)) from error
+    if not images:
+        raise CorruptArtifact("no folder in it has PNG or JPEG files", kind="no-images", path=path)
+    return images, np.array(labels, np.int64)

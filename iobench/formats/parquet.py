@@ -42,7 +42,7 @@ class Parquet(Format):
     codec: str | None = option(None, "compression of pages", choices=(None, "snappy", "zstd"))
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
-        """Write `data.parquet`: plain values; 8-bit integers by dictionary, because plain ones take 4 bytes."""
+        """Write `data.parquet`: plain values, but 8-bit integers by dictionary: plain ones take 4 bytes."""
         import pyarrow.parquet as pq
 
         from iobench.formats._arrow_columns import arrow_schema, record_batch
@@ -63,7 +63,7 @@ class Parquet(Format):
         return ParquetReader(files_of(path), schema)
 
     def sniff(self, path: Path) -> bool:
-        """Return True for a file whose name ends in .parquet, or a folder of such files with Parquet's magic."""
+        """Return True for a file whose name ends in .parquet, or a folder where one has Parquet's magic."""
         if path.is_dir():
             return any(map(_has_magic, path.glob(PATTERN)))
         return path.suffix == ".parquet" and path.is_file()
