@@ -1,4 +1,4 @@
-"""The leaves of LitData's samples: how each of its serializers stores an array, a tensor or a number."""
+"""Leaves of LitData samples: layouts of litdata's serializers for arrays, tensors and numbers."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.formats._external import FIXED, not_fixed
 from iobench.formats._schema import DTYPES, Field
 
-# the numbers that litdata has for dtypes: of NumPy, and of torch (where it has two, both mean the same)
+# litdata's numbers of NumPy's and torch's dtypes; two numbers of a torch dtype are synonyms
 NUMPY = dict.fromkeys("int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64".split(), 0)
 NUMPY = {name: number for number, name in enumerate([*NUMPY, "complex64", "complex128", "bool"])}
 TORCH = {
@@ -36,14 +33,14 @@ NUMPY_NAMES = {number: name for name, number in NUMPY.items()}
 TORCH_NAMES = {number: name for name, numbers in TORCH.items() for number in numbers}
 SCALARS = {"int": "int64", "float": "float64", "bool": "bool"}
 MOST_AXES = 32
-ADVICE = {
-    "pickle": "pickled, and nothing is unpickled here; store an array or a tensor",
-    "bytes": "bytes, which do not say what they are; name the fields to take, with dtype and shape",
+HINTS = {
+    "pickle": "store an array or a tensor; iobench never unpickles data",
+    "bytes": "name the fields to read, with dtype and shape: --field 'x=float32[3,4]'",
 }
 
 
 def header_of(field: Field) -> bytes:
-    """What litdata's serializer of NumPy arrays puts before one."""
+    """Return the header that litdata's serializer of NumPy arrays writes before the values."""
     shape = field.shape
     return struct.pack(
         f"<{2 + len(shape)}I", NUMPY[field.dtype], len(shape), *(n & 0xFFFFFFFF for n in shape)
@@ -51,7 +48,15 @@ def header_of(field: Field) -> bytes:
 
 
 def prefix_of(path: Path, name: str, kind: str, field: Field) -> bytes:
-    """What stands before the values of a field in a leaf; CorruptArtifact where the leaf cannot hold it."""
+    """Return the bytes before the values of a field in a leaf.
+
+    `kind` is the serializer's name in litdata's index.
+
+    Raises
+    ------
+    CorruptArtifact
+        The leaf has another dtype or shape, or kind ``fields-needed`` or ``encoded-values``.
+    """
     kind, _, number = kind.partition(":")
     if kind == "numpy" and field.dtype in NUMPY:
         return header_of(field)
@@ -68,31 +73,46 @@ def prefix_of(path: Path, name: str, kind: str, field: Field) -> bytes:
 
 
 def field_of(path: Path, name: str, kind: str, stored: bytes) -> Field:
-    """The field that a leaf of the first sample holds; CorruptArtifact where it is no array or number."""
+    """Return name, shape and dtype of a leaf, from its bytes in the first sample.
+
+    Raises
+    ------
+    CorruptArtifact
+        Kind ``unsupported-dtype``, ``unequal-shapes``, ``fields-needed`` or ``encoded-values``.
+    """
     kind, _, number = kind.partition(":")
     if kind in SCALARS:
         return Field(name, (), SCALARS[kind])
     if kind in ("numpy", "tensor"):
-        dtype, shape = _header(path, name, "<" if kind == "numpy" else ">", stored)
+        code, shape = _header(path, name, "<" if kind == "numpy" else ">", stored)
     elif kind in ("no_header_numpy", "no_header_tensor") and number.isdigit():
-        dtype, shape = int(number), None
+        code, shape = int(number), None
     else:
         raise _refused(path, name, kind)
-    found = (NUMPY_NAMES if "numpy" in kind else TORCH_NAMES).get(dtype)
-    if found not in DTYPES:
+    dtype = (NUMPY_NAMES if "numpy" in kind else TORCH_NAMES).get(code)
+    if dtype not in DTYPES:
         raise CorruptArtifact(
-            f"{path}: leaf {name} is {found or 'of another dtype'}, not one of {', '.join(DTYPES)}"
+            f"leaf {name}: unsupported dtype",
+            kind="unsupported-dtype",
+            path=path,
+            expected=f"one of {', '.join(DTYPES)}",
+            found=dtype or f"litdata's dtype {code}",
         )
     if shape is None:
-        shape = (len(stored) // Field(name, (), found).sample_bytes,)
+        shape = (len(stored) // Field(name, (), dtype).sample_bytes,)
     if 0 in shape:
-        raise not_fixed(path, name, f"empty, of shape {shape}, in the first sample")
-    return Field(name, shape, found)
+        raise not_fixed(path, f"leaf {name}", f"an empty array of shape {shape} in the first sample")
+    return Field(name, shape, dtype)
 
 
 def _refused(path: Path, name: str, kind: str) -> CorruptArtifact:
-    advice = ADVICE.get(kind, f"encoded, not an array of one shape; decode it, {FIXED}")
-    return CorruptArtifact(f"{path}: leaf {name} is {kind}: {advice}")
+    return CorruptArtifact(
+        f"leaf {name} does not describe an array of one shape",
+        kind="fields-needed" if kind == "bytes" else "encoded-values",
+        path=path,
+        found=f"litdata's type {kind}",
+        hint=HINTS.get(kind, f"decode it, and {FIXED}"),
+    )
 
 
 def _header(path: Path, name: str, order: str, stored: bytes) -> tuple[int, tuple[int, ...]]:
@@ -103,14 +123,14 @@ def _header(path: Path, name: str, order: str, stored: bytes) -> tuple[int, tupl
 
 
 def leaf_names(path: Path, spec: object) -> list[str]:
-    """The name of each leaf of a sample, from the JSON that describes it: its keys, joined by `/`."""
+    """Return the name of each leaf, its keys joined by `/`, from the JSON description of a sample."""
     try:
         _, tree = json.loads(spec if isinstance(spec, str) else "")
         names = _names(tree, ())
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise corrupt(path, "a description of samples", reason(error)) from error
+        raise corrupt(path, "a description of samples", reason(error), kind="invalid-index") from error
     if len(set(names)) != len(names) or not names:
-        raise corrupt(path, "leaves that differ in name", ", ".join(names) or "none")
+        raise corrupt(path, "leaves of distinct names", ", ".join(names) or "none", kind="invalid-index")
     return names
 
 
@@ -123,5 +143,5 @@ def _names(tree: dict[str, Any], above: tuple[str, ...]) -> list[str]:
     elif kind in ("builtins.list", "builtins.tuple"):
         keys = [str(number) for number in range(len(children))]
     else:
-        raise ValueError(f"samples are of {kind}, not of dict, list or tuple")
+        raise ValueError(f"samples of type {kind}, not dict, list or tuple")
     return [name for key, child in zip(keys, children, strict=True) for name in _names(child, (*above, key))]

@@ -112,6 +112,16 @@ def inside(folder: Path, name: object) -> Path:
     return folder.joinpath(*parts)
 
 
+def check_sizes(files: Sequence[Path], sizes: Sequence[int]) -> None:
+    """Raise CorruptArtifact if a shard is missing or has another size than the index states."""
+    for file, size in zip(files, sizes, strict=True):
+        if not file.is_file():
+            raise corrupt(file, f"{size} bytes", "no such file", kind="missing-file")
+        if (actual := file.stat().st_size) != size:
+            kind = "truncated" if actual < size else "trailing-bytes"
+            raise corrupt(file, f"{size} bytes", actual, kind=kind)
+
+
 def locations_in(
     maps: Maps, rows: Sequence[int], items: SampleColumns, load_or_build: LoadOrBuild
 ) -> FieldLocations:

@@ -1,8 +1,8 @@
-"""LitData: `index.json` and chunks with a table of offsets, as litdata's PyTreeLoader reads them.
+"""Format litdata: `index.json` and chunks with a table of offsets, as litdata's PyTreeLoader reads them.
 
-Ours hold one dict per sample, whose leaves are NumPy arrays with litdata's own header (dtype and shape),
-so samples stand at one stride in each chunk. What others wrote may hold arrays and tensors of one
-shape, numbers, and bytes whose fields are told. Nothing is unpickled.
+iobench writes one dict per sample, whose leaves are NumPy arrays with litdata's header (dtype and shape),
+so samples are at a constant stride in each chunk. Existing folders may also hold tensors, numbers, and
+bytes whose fields the caller names. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats import _litdata_leaves
 from iobench.formats._external import fields_by_name
 from iobench.formats._format import Format
@@ -26,6 +23,7 @@ from iobench.formats._offset_shards import (
     MOST_SAMPLE_BYTES,
     SampleColumns,
     ShardColumn,
+    check_sizes,
     inside,
     offsets_of,
     placements,
@@ -45,7 +43,7 @@ WORD = 4
 
 @dataclass(frozen=True)
 class LitData(Format):
-    """An index and chunks that litdata's StreamingDataset reads."""
+    """An index and chunks for litdata's StreamingDataset."""
 
     name: ClassVar[str] = "litdata"
     summary: ClassVar[str] = "LitData chunks with an index, one array per field"
@@ -53,11 +51,11 @@ class LitData(Format):
     dtypes: ClassVar[frozenset[str]] = frozenset(NUMPY) - {"complex64", "complex128"}
 
     chunk_bytes: int = option(
-        64 << 20, "most bytes of a chunk", minimum=1, maximum=(1 << 32) - 1, unit="bytes"
+        64 << 20, "maximum bytes per chunk", minimum=1, maximum=(1 << 32) - 1, unit="bytes"
     )
 
     def check_schema(self, schema: Schema) -> None:
-        """As any format, and refuse samples that are too large for a chunk."""
+        """Raise UnsupportedSchema also for samples that are too large for a chunk."""
         super().check_schema(schema)
         self._refuse_large(schema, schema.sample_bytes, MOST_SAMPLE_BYTES, "a chunk")
 
@@ -69,7 +67,7 @@ class LitData(Format):
         writer.write_index()
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
-        """A reader, after the index was compared with the schema and the chunks with the index."""
+        """Compare index and schema, sizes of chunks and index, and return a reader."""
         index = _Index.read(path)
         if sum(index.rows) != schema.samples:
             raise corrupt(path / INDEX, f"{schema.samples} samples", sum(index.rows))
@@ -82,13 +80,13 @@ class LitData(Format):
         )
 
     def size_bound(self, schema: Schema) -> int:
-        """Samples with their headers, and the chunks' tables."""
+        """Return the samples with their headers plus the chunks' tables."""
         writer = _ChunkWriter(Path(), schema, self.chunk_bytes)
         record = len(writer.record.pattern) + WORD
         return schema.samples * record + writer.shards * 8192 + (1 << 20)
 
     def sniff(self, path: Path) -> bool:
-        """Whether it is a folder whose index lists chunks."""
+        """Return True for a folder whose index lists chunks."""
         try:
             index = read_index(path / INDEX)
         except CorruptArtifact:
@@ -96,7 +94,7 @@ class LitData(Format):
         return isinstance(index.get("chunks"), list) and isinstance(index.get("config"), dict)
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """What index and first sample say, after each sample was looked at; with fields told, these alone."""
+        """Return the schema of index and first sample, or that of `fields`; checks every sample."""
         index = _Index.read(path)
         maps = index.maps()
         try:
@@ -108,7 +106,7 @@ class LitData(Format):
 
 
 class _ChunkWriter(ShardWriter):
-    """Chunks of samples: the size of each leaf, then the leaves, each with its header."""
+    """Writer of chunks: per sample the size of each leaf, then the leaves, each with its header."""
 
     def __init__(self, path: Path, schema: Schema, chunk_bytes: int) -> None:
         self._path, self._chunk_bytes = path, chunk_bytes
@@ -128,7 +126,7 @@ class _ChunkWriter(ShardWriter):
         return table(self.rows_of(number), len(self.record.pattern))
 
     def write_index(self) -> None:
-        """Write what there is in each chunk, and what a sample consists of."""
+        """Write the index: the chunks, and the description of a sample."""
         leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
         names = [field.name for field in self.schema.fields]
         spec = {"type": "builtins.dict", "context": json.dumps(names), "children_spec": [leaf] * len(names)}
@@ -156,7 +154,7 @@ class _ChunkWriter(ShardWriter):
 
 @dataclass(frozen=True)
 class _Index:
-    """What an index says: files, samples and bytes of the chunks, name and serializer of each leaf."""
+    """Contents of an index: files, samples and bytes of the chunks, name and serializer of each leaf."""
 
     path: Path
     files: tuple[Path, ...]
@@ -166,18 +164,36 @@ class _Index:
 
     @classmethod
     def read(cls, folder: Path) -> _Index:
-        """The index of a folder; CorruptArtifact where it is none, or chunks are compressed or encrypted."""
+        """Read the index of a folder.
+
+        Raises
+        ------
+        CorruptArtifact
+            Kind ``invalid-index``, ``outside-folder``, ``compressed``, ``encrypted`` or ``unsupported-type``
+            (of chunks).
+        """
         path = folder / INDEX
-        found = read_index(path)
-        chunks, config = found.get("chunks"), found.get("config")
+        index = read_index(path)
+        chunks, config = index.get("chunks"), index.get("config")
         if not isinstance(chunks, list) or not chunks or not isinstance(config, dict):
-            raise corrupt(path, "an index of LitData chunks", "no chunks")
-        for what in ("compression", "ipc_compression", "encryption"):
-            if config.get(what):
-                raise CorruptArtifact(f"{path}: its chunks have {what} {config[what]}; optimize them without")
+            raise corrupt(path, "an index of LitData chunks", "no chunks", kind="invalid-index")
+        for option_name in ("compression", "ipc_compression", "encryption"):
+            if config.get(option_name):
+                encrypted = option_name == "encryption"
+                raise CorruptArtifact(
+                    f"its chunks are {'encrypted' if encrypted else 'compressed'}",
+                    kind="encrypted" if encrypted else "compressed",
+                    path=path,
+                    found=f"{option_name} {config[option_name]}",
+                    hint=f"write them without {option_name}",
+                )
         if config.get("item_loader") not in (None, LOADER):
             raise CorruptArtifact(
-                f"{path}: its chunks are of {config['item_loader']}; only {LOADER}'s are read"
+                "its chunks are written for another item loader",
+                kind="unsupported-type",
+                path=path,
+                expected=LOADER,
+                found=config["item_loader"],
             )
         kinds = config.get("data_format")
         names = leaf_names(path, config.get("data_spec"))
@@ -186,28 +202,27 @@ class _Index:
             or len(kinds) != len(names)
             or not all(isinstance(k, str) for k in kinds)
         ):
-            raise corrupt(path, f"a serializer for each of {', '.join(names)}", kinds)
+            raise corrupt(path, f"a serializer for each of {', '.join(names)}", kinds, kind="invalid-index")
         rows, sizes, files = [], [], []
         for chunk in chunks:
             known = chunk if isinstance(chunk, dict) else {}
             samples, size = known.get("chunk_size"), known.get("chunk_bytes")
             if type(samples) is not int or type(size) is not int or samples < 1:
-                raise corrupt(path, "samples and bytes of each chunk", f"{samples} and {size}")
+                raise corrupt(
+                    path, "samples and bytes of each chunk", f"{samples} and {size}", kind="invalid-index"
+                )
             rows.append(samples)
             sizes.append(size)
             files.append(inside(folder, known.get("filename")))
         return cls(path, tuple(files), tuple(rows), tuple(sizes), dict(zip(names, kinds, strict=True)))
 
     def maps(self) -> Maps:
-        """The chunks, after their sizes were compared."""
-        for file, size in zip(self.files, self.sizes, strict=True):
-            found = file.stat().st_size if file.is_file() else "no such file"
-            if found != size:
-                raise corrupt(file, f"{size} bytes", found)
+        """Return the mapped chunks; CorruptArtifact if one is missing or of another size."""
+        check_sizes(self.files, self.sizes)
         return Maps(self.files)
 
     def fields(self, maps: Maps) -> tuple[Field, ...]:
-        """Every leaf as the first sample has it; CorruptArtifact names the first that is none."""
+        """Return the field of each leaf, read from the first sample; CorruptArtifact if not an array."""
         edges = offsets_of(maps[0], self.files[0], self.rows[0])
         sample = maps[0][int(edges[0]) : int(edges[1])].tobytes()
         count = len(self.leaves)
@@ -223,14 +238,14 @@ class _Index:
         return tuple(fields)
 
     def items(self, fields: Sequence[Field]) -> SampleColumns:
-        """What a sample consists of, these fields being taken; CorruptArtifact where a leaf is another."""
+        """Return a sample's layout with these fields selected; CorruptArtifact if a leaf is another."""
         names = fields_by_name(self.path, self.leaves)
         if missing := [field.name for field in fields if field.name not in names]:
             raise corrupt(self.path, f"leaves {', '.join(missing)}", ", ".join(self.leaves))
-        taken = {names[field.name]: field for field in fields}
+        selected = {names[field.name]: field for field in fields}
         columns = []
         for head, (name, kind) in enumerate(self.leaves.items()):
-            field = taken.get(name)
+            field = selected.get(name)
             prefix = b"" if field is None else _litdata_leaves.prefix_of(self.path, name, kind, field)
             columns.append(ShardColumn(None, head, field, prefix))
         return SampleColumns(len(columns), tuple(columns))

@@ -1,9 +1,9 @@
-"""MDS, MosaicML's format: `index.json` and shards with a table of offsets; read by its StreamingDataset.
+"""Format mds: MosaicML's `index.json` and shards with a table of offsets, read by its StreamingDataset.
 
-Ours have fixed columns alone, so samples stand at one stride in each shard. Columns are sorted by name.
-Booleans are uint8 there, because MDS has none. What others wrote may have other columns beside those
-that are taken; columns of `bytes` can be told, and images, `png` and `jpeg`, are decoded as they are read.
-Nothing is unpickled.
+iobench writes only columns of fixed size, sorted by name, so samples are at a constant stride in each shard.
+Bools are stored as uint8, because MDS has no bools. Existing folders may hold further columns that are not
+read. Fields of columns of `bytes` are named by the caller; `png` and `jpeg` images are decoded when they are
+read. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats._format import Format
 from iobench.formats._mds_index import INDEX, NUMBERS, VERSION, MdsIndex, get
 from iobench.formats._offset_shards import (
@@ -37,7 +34,7 @@ from iobench.formats._schema import Batch, Field, Schema
 
 @dataclass(frozen=True)
 class Mds(Format):
-    """An index and shards that mosaicml-streaming reads."""
+    """An index and shards for mosaicml-streaming."""
 
     name: ClassVar[str] = "mds"
     summary: ClassVar[str] = "MosaicML's MDS shards with an index, fixed columns"
@@ -45,11 +42,11 @@ class Mds(Format):
     dtypes: ClassVar[frozenset[str]] = frozenset({"bool", *NUMBERS})
 
     shard_bytes: int = option(
-        64 << 20, "most bytes of a shard", minimum=1, maximum=(1 << 32) - 1, unit="bytes"
+        64 << 20, "maximum bytes per shard", minimum=1, maximum=(1 << 32) - 1, unit="bytes"
     )
 
     def check_schema(self, schema: Schema) -> None:
-        """As any format, and refuse samples that are too large for a shard."""
+        """Raise UnsupportedSchema also for samples that are too large for a shard."""
         super().check_schema(schema)
         self._refuse_large(schema, schema.sample_bytes, MOST_SAMPLE_BYTES, "a shard")
 
@@ -61,7 +58,7 @@ class Mds(Format):
         writer.write_index()
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
-        """A reader, after the index was compared with the schema and the shards with the index."""
+        """Compare index and schema, sizes of shards and index, and return a reader."""
         index = MdsIndex.read(path)
         items = index.items(schema.fields)
         if sum(index.rows) != schema.samples:
@@ -72,13 +69,13 @@ class Mds(Format):
         )
 
     def size_bound(self, schema: Schema) -> int:
-        """Samples, their offsets and the shards' descriptions."""
+        """Return samples plus their offsets and the shards' descriptions."""
         writer = _MdsWriter(Path(), schema, self.shard_bytes)
         per_shard = 4096 + 4 * len(writer.description)
         return schema.logical_bytes + 4 * schema.samples + writer.shards * per_shard + (1 << 20)
 
     def sniff(self, path: Path) -> bool:
-        """Whether it is a folder whose index has MDS shards."""
+        """Return True for a folder whose index lists MDS shards."""
         try:
             shards = read_index(path / INDEX).get("shards")
         except CorruptArtifact:
@@ -86,9 +83,9 @@ class Mds(Format):
         return isinstance(shards, list) and bool(shards) and get(shards[0], "format") == "mds"
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """What the index says, after each sample was looked at; with fields told, these alone.
+        """Return the schema of the index, or that of `fields`; checks every sample.
 
-        Hashes of shards are compared; those of kinds that Python has not are passed over.
+        Compares the shards' hashes, except those of algorithms that hashlib does not have.
         """
         index = MdsIndex.read(path)
         maps = index.maps()
@@ -106,7 +103,7 @@ class Mds(Format):
 
 
 class _MdsWriter(ShardWriter):
-    """Shards of fixed columns, in the order of their names."""
+    """Writer of shards of fixed columns, in the order of their names."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
         fields = sorted(schema.fields, key=lambda field: field.name)
@@ -133,7 +130,7 @@ class _MdsWriter(ShardWriter):
         return table(self.rows_of(number), len(self.record.pattern), self.description)
 
     def write_index(self) -> None:
-        """Write what there is in each shard."""
+        """Write the index of the shards."""
         shards = [self._config | {"zip_data": None} | self._entry(number) for number in range(self.shards)]
         index = {"version": VERSION, "shards": shards}
         (self._path / INDEX).write_text(json.dumps(index, sort_keys=True))
@@ -145,6 +142,6 @@ class _MdsWriter(ShardWriter):
 
 
 def _encoding(field: Field) -> str:
-    """The column that holds a field."""
+    """Return the encoding of the column of a field."""
     dtype = "uint8" if field.dtype == "bool" else field.dtype
     return f"ndarray:{dtype}:{','.join(map(str, field.shape))}" if field.shape else dtype
