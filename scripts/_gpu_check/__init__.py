@@ -1,1 +1,1 @@
-"""What `scripts/gpu_check` asks of a GPU: by commands, and by questions in processes of their own."""
+"""Checks of `scripts/gpu_check`: by commands of iobench, and by functions in child processes."""

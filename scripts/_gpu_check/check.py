@@ -1,4 +1,4 @@
-"""The folder that answers go to, the time that is left, and questions that cannot harm each other."""
+"""Run the steps of a check within a time limit, each isolated from the others, and write the verdicts."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = ROOT / "scripts" / "gpu_check"
 TOTAL_S = 470.0
-PATIENCE = 2.0  # times what a step is estimated to take, after which it is ended
-HOLDS, FAILS, UNKNOWN = "holds", "fails", "cannot tell"
-Verdict = tuple[str, str]
+TIMEOUT_FACTOR = 2.0  # of a step's estimate; after that it is killed
+PASS, FAIL, UNKNOWN = "pass", "fail", "unknown"
+Verdict = tuple[str, str]  # PASS, FAIL or UNKNOWN, and the evidence
 
 
 class Check:
-    """Steps, the folder that they write to and the time that is left."""
+    """Steps that run one after another, their verdicts and the output folder."""
 
     def __init__(self, device: str, out: Path, size: str) -> None:
         self.device, self.out, self.size, self.began = device, out, size, time.monotonic()
@@ -28,42 +28,42 @@ class Check:
         self._limit_s = TOTAL_S
         out.mkdir(parents=True, exist_ok=True)
 
-    def step(self, name: str, ask: Callable[[Check], Verdict], estimate_s: float = TOTAL_S) -> None:
-        """One question; what goes wrong while it is asked is its answer."""
+    def step(self, name: str, run: Callable[[Check], Verdict], estimate_s: float = TOTAL_S) -> None:
+        """Run one step and write its verdict; an exception is the verdict fail."""
         left_s = TOTAL_S - (time.monotonic() - self.began)
-        self._limit_s = min(PATIENCE * estimate_s, left_s)
+        self._limit_s = min(TIMEOUT_FACTOR * estimate_s, left_s)
         if left_s <= 0:
-            verdict = (UNKNOWN, "no time was left for it")
+            verdict = (UNKNOWN, "no time left")
         else:
             try:
-                verdict = ask(self)
+                verdict = run(self)
             except subprocess.TimeoutExpired as error:
-                verdict = (UNKNOWN, f"it took more than {error.timeout:.0f} s")
-            except Exception as error:  # noqa: BLE001 - one step's failure must not hide the others' answers
-                verdict = (FAILS, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
+                verdict = (UNKNOWN, f"killed after {error.timeout:.0f} s")
+            except Exception as error:  # noqa: BLE001 - the other steps must run
+                verdict = (FAIL, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
         self.verdicts.append((name, *verdict))
         print(f"{name}: {verdict[0]}: {verdict[1]}", flush=True)
-        lines = [f"{name}: {found}: {said}" for name, found, said in self.verdicts]
+        lines = [": ".join(one) for one in self.verdicts]
         (self.out / "verdicts.txt").write_text("\n".join(lines) + "\n")
-        keys = ("step", "verdict", "said")
+        keys = ("step", "verdict", "evidence")
         body = [dict(zip(keys, one, strict=True)) for one in self.verdicts]
         (self.out / "verdicts.json").write_text(json.dumps(body, indent=1) + "\n")
 
     def call(self, file: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """A Python module in a process of its own, its output in a file."""
+        """Run a Python module in a child process, with its output in a file."""
         return self._run(file, [sys.executable, "-m", *arguments])
 
-    def apart(self, question: str) -> Verdict:
-        """A question asked in a process of its own: an error of the device ends that one alone."""
+    def run_in_child(self, step: str) -> Verdict:
+        """Run a step in a child process, so that a device error ends this step alone."""
         where = ("--device", self.device, "--out", str(self.out))
-        done = self._run(f"{question}.txt", [sys.executable, str(SCRIPT), "--question", question, *where])
+        done = self._run(f"{step}.txt", [sys.executable, str(SCRIPT), "--step", step, *where])
         if done.returncode:
-            return said_by(done)
-        verdict, said = json.loads(done.stdout.splitlines()[-1])
-        return verdict, said
+            return verdict_of(done)
+        verdict, evidence = json.loads(done.stdout.splitlines()[-1])
+        return verdict, evidence
 
     def manifest(self) -> Any:
-        """Of the data that were prepared."""
+        """Load the manifest of the prepared data."""
         import iobench
 
         return iobench.find_dataset(self.data)
@@ -74,7 +74,7 @@ class Check:
         return done
 
 
-def said_by(done: subprocess.CompletedProcess[str]) -> Verdict:
-    """What a command's exit status and its last line say."""
-    said = [line for line in (done.stderr if done.returncode else done.stdout).splitlines() if line.strip()]
-    return (FAILS if done.returncode else HOLDS), said[-1].strip() if said else f"exit {done.returncode}"
+def verdict_of(done: subprocess.CompletedProcess[str]) -> Verdict:
+    """Return the verdict of a command from its exit code and its last line."""
+    lines = [line for line in (done.stderr if done.returncode else done.stdout).splitlines() if line.strip()]
+    return (FAIL if done.returncode else PASS), lines[-1].strip() if lines else f"exit {done.returncode}"

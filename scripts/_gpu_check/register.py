@@ -1,4 +1,4 @@
-"""A trial: a mapped file as pinned memory."""
+"""Experiment: register a memory-mapped file as pinned memory."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from _gpu_check.check import FAILS, HOLDS, UNKNOWN, Check, Verdict
+from _gpu_check.check import FAIL, PASS, UNKNOWN, Check, Verdict
 
 READ_ONLY = 0x08  # cudaHostRegisterReadOnly
-TIMES = 3  # that a file is copied: the best one counts
+COPIES = 3  # of the file; the best rate counts
 
 
 def host_register(check: Check) -> Verdict:
-    """A mapped file as pinned memory: what is copied from it takes no step of its own on the host."""
+    """Register a mapped file as pinned memory, so that copies to the device need no staging on the host."""
     import torch
 
     from iobench.host.device import device_of
 
     device_api = device_of(torch.device(check.device))
     device_api.use()
-    device_api.synchronize()  # CUDA's runtime is loaded
+    device_api.synchronize()  # loads CUDA's runtime
     library = _runtime()
     if library is None:
-        return UNKNOWN, "this torch has no libcudart of its own"
+        return UNKNOWN, "this torch does not include libcudart"
     path = max(check.manifest().files_of("npy"), key=lambda file: file.stat().st_size)
     with (
         open(path, "rb") as file,
@@ -36,40 +36,40 @@ def host_register(check: Check) -> Verdict:
     ):
         array = np.frombuffer(mapped, np.uint8)
         try:
-            return _tried(library, device_api, array)
+            return _register(library, device_api, array)
         finally:
-            del array  # or the map could not be closed
+            del array  # so that the map can be closed
 
 
-def _tried(library: Any, device_api: Any, array: Any) -> Verdict:
+def _register(library: Any, device_api: Any, array: Any) -> Verdict:
     import torch
 
     host = torch.from_numpy(array)
-    there = torch.empty_like(host, device=device_api.torch)
-    before = _copied(device_api, there, host)
+    target = torch.empty_like(host, device=device_api.torch)
+    before = _copy_rate(device_api, target, host)
     began = time.perf_counter()
     code = library.cudaHostRegister(array.ctypes.data, array.nbytes, READ_ONLY)
-    took = time.perf_counter() - began
+    register_s = time.perf_counter() - began
     if code:
-        library.cudaGetLastError()  # or the next call to CUDA would report it
-        return UNKNOWN, f"cudaHostRegister of a read-only map gives error {code}"
-    there.zero_()
-    after = _copied(device_api, there, host)
+        library.cudaGetLastError()  # clears the error, which the next CUDA call would report
+        return UNKNOWN, f"cudaHostRegister of a read-only map: error {code}"
+    target.zero_()
+    after = _copy_rate(device_api, target, host)
     library.cudaHostUnregister(array.ctypes.data)
-    said = (
-        f"{host.nbytes >> 20} MiB registered in {took:.3f} s, copied at {after:.2f} GB/s, before that at "
-        f"{before:.2f} (best of {TIMES})"
+    evidence = (
+        f"{host.nbytes >> 20} MiB registered in {register_s:.3f} s, copied at {after:.2f} GB/s, "
+        f"unregistered at {before:.2f} (best of {COPIES})"
     )
-    return (HOLDS, said) if torch.equal(there.cpu(), host) else (FAILS, f"other bytes arrived; {said}")
+    return (PASS, evidence) if torch.equal(target.cpu(), host) else (FAIL, f"wrong bytes; {evidence}")
 
 
-def _copied(device_api: Any, there: Any, host: Any) -> float:
-    """GB/s by the device's clock."""
+def _copy_rate(device_api: Any, target: Any, host: Any) -> float:
+    """Return the best copy rate in GB/s by the device's clock."""
     rates = []
-    for _ in range(TIMES):
+    for _ in range(COPIES):
         device_api.synchronize()
         start = device_api.mark()
-        there.copy_(host, non_blocking=True)
+        target.copy_(host, non_blocking=True)
         end = device_api.mark()
         device_api.synchronize()
         rates.append(host.nbytes / end.seconds_since(start) / 1e9)
@@ -77,7 +77,7 @@ def _copied(device_api: Any, there: Any, host: Any) -> float:
 
 
 def _runtime() -> Any:
-    """CUDA's runtime as torch has loaded it; None where it has none of its own."""
+    """Return the CUDA runtime that torch has loaded, or None."""
     loaded = re.search(r"(\S*libcudart\S*)", Path("/proc/self/maps").read_text())
     if loaded is None:
         return None

@@ -1,4 +1,4 @@
-"""scripts/gpu_check: its output without a GPU, and its questions on the simulated device."""
+"""scripts/gpu_check: its output without a GPU, and its steps on the simulated device."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 sys.path.append(str(SCRIPTS))
 from _gpu_check import check as checking  # noqa: E402 - not an installed package
-from _gpu_check import commands, plan, questions, register  # noqa: E402
+from _gpu_check import commands, device_checks, plan, register  # noqa: E402
 
 pytest_plugins = "plugged"
 
@@ -40,32 +40,34 @@ def test_the_plan_is_printed_without_a_gpu_and_takes_less_than_eight_minutes():
     assert [line.partition("  ")[0] for line in done.stdout.splitlines()[:-1]] == [s.name for s in plan.PLAN]
     assert sum(step.seconds for step in plan.PLAN) < 8 * 60
     assert checking.TOTAL_S < 8 * 60
-    assert done.stdout.splitlines()[-1].startswith("together")
+    assert done.stdout.splitlines()[-1].startswith("total")
 
 
-@pytest.mark.parametrize("question", [questions.identity, questions.allocations, questions.late_consumer])
-def test_its_questions_hold_on_a_correct_device(check, machine, question):
-    check.step("it", question)
+@pytest.mark.parametrize(
+    "step", [device_checks.identity, device_checks.allocations, device_checks.late_consumer]
+)
+def test_its_steps_pass_on_a_correct_device(check, machine, step):
+    check.step("it", step)
     ((_, verdict, output),) = check.verdicts
-    assert verdict == checking.HOLDS, output
+    assert verdict == checking.PASS, output
 
 
-def test_the_clock_s_question_holds_where_torch_runs_backward_passes(check, late):
-    check.device = "sim:0"  # the first device alone, of such a back end
-    check.step("clock", questions.clock)
-    assert check.verdicts[0][1] == checking.HOLDS, check.verdicts
+def test_the_clock_step_passes_if_torch_runs_backward_passes(check, late):
+    check.device = "sim:0"  # this back end supports only the first device
+    check.step("clock", device_checks.clock)
+    assert check.verdicts[0][1] == checking.PASS, check.verdicts
 
 
-def test_a_question_runs_in_a_process_of_its_own(check, monkeypatch, tmp_path):
-    """A device error ends that question alone: here the device is missing."""
-    check.step("clock", lambda check: check.apart("clock"))
+def test_a_step_runs_in_a_child_process(check, monkeypatch, tmp_path):
+    """A device error ends that step alone: here the device is missing."""
+    check.step("clock", lambda check: check.run_in_child("clock"))
     ((_, verdict, output),) = check.verdicts
-    assert verdict == checking.FAILS
+    assert verdict == checking.FAIL
     assert output.startswith("gpu_check: ")
     assert "'sim:1'" in output
 
 
-def test_a_step_that_takes_twice_its_estimate_is_ended(check):
+def test_a_step_that_takes_twice_its_estimate_is_killed(check):
     check.step(
         "one", lambda check: check.call("one.txt", "timeit", "-n", "1", "import time; time.sleep(60)"), 0.1
     )
@@ -74,37 +76,37 @@ def test_a_step_that_takes_twice_its_estimate_is_ended(check):
     assert "0 s" in output
 
 
-def test_a_failed_question_has_a_verdict_and_the_next_one_runs(check):
+def test_a_failed_step_has_a_verdict_and_the_next_one_runs(check):
     def refuse(check):
         raise ValueError("first\nsecond")
 
     check.step("one", refuse)
-    check.step("two", lambda check: (checking.HOLDS, "yes"))
+    check.step("two", lambda check: (checking.PASS, "yes"))
     lines = (check.out / "verdicts.txt").read_text().splitlines()
     assert [line.split(": ") for line in lines] == [
-        ["one", "fails", "ValueError", "first"],
-        ["two", "holds", "yes"],
+        ["one", "fail", "ValueError", "first"],
+        ["two", "pass", "yes"],
     ]
     result = json.loads((check.out / "verdicts.json").read_text())
-    assert [one["verdict"] for one in result] == ["fails", "holds"]
+    assert [one["verdict"] for one in result] == ["fail", "pass"]
 
 
 def test_without_time_left_the_verdict_is_unknown(check):
     check.began -= checking.TOTAL_S + 1
-    check.step("one", lambda check: pytest.fail("the question was asked"))
+    check.step("one", lambda check: pytest.fail("the step ran"))
     assert [one[:2] for one in check.verdicts] == [("one", checking.UNKNOWN)]
 
 
 def test_a_missing_library_is_named(check, monkeypatch):
     assert not commands.installed("no_such_library.dali")
     monkeypatch.setattr(commands, "installed", lambda module: False)
-    for ask, extra in ((commands.kvikio, "gds"), (commands.dali, "dali")):
-        verdict, output = ask(check)
+    for step, extra in ((commands.kvikio, "gds"), (commands.dali, "dali")):
+        verdict, output = step(check)
         assert verdict == checking.UNKNOWN
         assert f"'iobench[{extra}]'" in output
 
 
-def test_a_mapped_file_that_is_registered_arrives_whole_or_the_trial_fails(check, machine, monkeypatch):
+def test_a_registered_memory_map_is_copied_correctly_or_the_step_fails(check, machine, monkeypatch):
     class Library:
         cudaHostUnregister = staticmethod(lambda address: 0)
         cudaGetLastError = staticmethod(lambda: 0)
@@ -117,7 +119,7 @@ def test_a_mapped_file_that_is_registered_arrives_whole_or_the_trial_fails(check
     for code in (0, 801):
         monkeypatch.setattr(register, "_runtime", lambda code=code: Library(code))
         verdicts.append(register.host_register(check)[0])
-    assert verdicts == [checking.HOLDS, checking.UNKNOWN]
-    monkeypatch.setattr(register, "_copied", lambda room, there, host: 1.0)
+    assert verdicts == [checking.PASS, checking.UNKNOWN]
+    monkeypatch.setattr(register, "_copy_rate", lambda device_api, target, host: 1.0)
     monkeypatch.setattr(register, "_runtime", lambda: Library(0))
-    assert register.host_register(check)[0] == checking.FAILS
+    assert register.host_register(check)[0] == checking.FAIL

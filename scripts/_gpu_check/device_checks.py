@@ -1,44 +1,48 @@
-"""Questions about the device that no command asks; each is asked in a process of its own."""
+"""Steps that use the device directly, each in a child process."""
 
 from __future__ import annotations
 
 import json
 
-from _gpu_check.check import FAILS, HOLDS, UNKNOWN, Check, Verdict
+from _gpu_check.check import FAIL, PASS, UNKNOWN, Check, Verdict
 
 
 def identity(check: Check) -> Verdict:
+    """Report the GPU, its driver, its link and its NUMA node."""
     import torch
 
     from iobench.host.device import device_of
 
-    found = device_of(torch.device(check.device)).identity() or {}
-    (check.out / "identity.json").write_text(json.dumps(found, indent=1) + "\n")
-    return HOLDS, ", ".join(f"{name} {value}" for name, value in found.items())
+    identity = device_of(torch.device(check.device)).identity() or {}
+    (check.out / "identity.json").write_text(json.dumps(identity, indent=1) + "\n")
+    return PASS, ", ".join(f"{name} {value}" for name, value in identity.items())
 
 
 def allocations(check: Check) -> Verdict:
+    """Check that StreamLoader allocates no device memory from the third epoch on."""
     import torch
 
     from iobench import StreamLoader
     from iobench.host.device import device_of
 
-    device_api, seen = device_of(torch.device(check.device)), []
+    device_api, counts = device_of(torch.device(check.device)), []
     loader = StreamLoader(check.manifest().root, format="npy", order="random", device=check.device)
     device_api.empty_caches()
     for _ in range(6):
         before = device_api.allocations()
         if before is None:
-            return UNKNOWN, "nobody counts how often device memory is asked for"
+            return UNKNOWN, "this device does not count allocations"
         for batch in loader:
             batch["x"].float().mean()
         device_api.synchronize()
-        seen.append((device_api.allocations() or 0) - before)
-    said = f"device allocations per epoch {seen}, most reserved {(device_api.peak_bytes() or (0, 0))[1] >> 20} MiB"
-    return (HOLDS if sum(seen[2:]) == 0 else FAILS), said
+        counts.append((device_api.allocations() or 0) - before)
+    peak = (device_api.peak_bytes() or (0, 0))[1]
+    evidence = f"device allocations per epoch {counts}, peak reserved {peak >> 20} MiB"
+    return (PASS if sum(counts[2:]) == 0 else FAIL), evidence
 
 
 def late_consumer(check: Check) -> Verdict:
+    """Verify an epoch whose batches are used late, on a busy stream without synchronisation."""
     import torch
 
     from iobench import StreamLoader
@@ -46,18 +50,19 @@ def late_consumer(check: Check) -> Verdict:
     from iobench.loading.host_to_device import HostToDevice
 
     manifest, transfer = check.manifest(), HostToDevice(torch.device(check.device), non_blocking=True)
-    proof = Checksum(manifest.schema)
+    checksum = Checksum(manifest.schema)
     for batch in StreamLoader(
         manifest.root, format="npy", order="random", batch_size=64, device=check.device
     ):
         transfer.lag()
-        proof.add(batch)
+        checksum.add(batch)
         del batch
-    said = f"checksum {proof.content:016x}, expected {manifest.content:016x}"
-    return (HOLDS if proof.content == manifest.content else FAILS), said
+    evidence = f"checksum {checksum.content:016x}, expected {manifest.content:016x}"
+    return (PASS if checksum.content == manifest.content else FAIL), evidence
 
 
 def clock(check: Check) -> Verdict:
+    """Report compute and wait time by the device's clock."""
     import torch
 
     from iobench.bench import epoch
@@ -68,7 +73,7 @@ def clock(check: Check) -> Verdict:
     from iobench.loading.loaders import Job
     from iobench.loading.order import Order
 
-    manifest, said = check.manifest(), []
+    manifest, evidence = check.manifest(), []
     for loader in ("native", "stream"):
         for strict in (False, True):
             one, transfer = (
@@ -77,20 +82,21 @@ def clock(check: Check) -> Verdict:
             )
             job = Job(manifest.opener("npy"), Order("random", 64), check.device)
             trainer = Trainer("cnn", manifest.schema, transfer.device, seed=0)
-            found = DeviceClock(transfer.device_api, strict)
+            device_clock = DeviceClock(transfer.device_api, strict)
             transfer.release_memory()
-            with found:
-                wanted = epoch.RoundSpec(1, found.around(trainer.step), seconds=0.0)
-                done = epoch.measure(one, job, transfer, wanted).timing
-            said.append(
+            with device_clock:
+                spec = epoch.RoundSpec(1, device_clock.around(trainer.step), seconds=0.0)
+                done = epoch.measure(one, job, transfer, spec).timing
+            evidence.append(
                 f"{loader}{', strict' * strict}: epoch {done.epochs_s:.3f} s, host waited {done.wait_s:.3f}, "
-                f"device waited {found.waits.total_s:.3f}, computed {found.steps.total_s:.3f}, "
-                f"first batch {found.waits.first_s * 1e3:.1f} ms"
+                f"device waited {device_clock.waits.total_s:.3f}, computed {device_clock.steps.total_s:.3f}, "
+                f"first batch {device_clock.waits.first_s * 1e3:.1f} ms"
             )
-    return HOLDS, "; ".join(said)
+    return PASS, "; ".join(evidence)
 
 
 def cudnn(check: Check) -> Verdict:
+    """Check that the convolutions of the training step are those of cuDNN."""
     import torch
     from torch.profiler import profile
 
@@ -102,7 +108,7 @@ def cudnn(check: Check) -> Verdict:
         for field in manifest.schema.fields
     }
     trainer = Trainer("cnn", manifest.schema, device, seed=0)
-    with profile() as seen:
+    with profile() as profiler:
         trainer.step(batch)
-    found = sorted({event.key for event in seen.key_averages() if "convolution" in event.key})
-    return (HOLDS if any("cudnn" in name for name in found) else FAILS), ", ".join(found)
+    kernels = sorted({event.key for event in profiler.key_averages() if "convolution" in event.key})
+    return (PASS if any("cudnn" in name for name in kernels) else FAIL), ", ".join(kernels)
