@@ -1,4 +1,4 @@
-"""scripts/faults, as far as there is time: no injected fault ends badly, and a bad one would be seen."""
+"""scripts/faults --quick: iobench handles every injected fault, and a broken iobench is detected."""
 
 import json
 import os
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 KINDS = {
-    *("command-lines", "concurrency", "damages", "damages-of-others", "interrupts", "leaks"),
-    "manifests-by-type",
-    *("prepare-at-calls", "prepare-at-moments", "read-errors", "records-by-type", "sources"),
-    "studies-by-type",
+    *("command-lines", "concurrency", "corruption", "corruption-foreign", "interrupts", "leaks"),
+    "manifest-mutations",
+    *("crash-at-syscalls", "crash-at-times", "read-errors", "record-mutations", "hostile-sources"),
+    "study-mutations",
 }
 SCRIPTS = Path(__file__).parent.parent / "scripts"
 
@@ -24,33 +24,33 @@ def python(*arguments, **options):
     return subprocess.run(command, capture_output=True, text=True, env=environment, **options)
 
 
-@pytest.mark.timeout(1200)  # some 30 s on two idle cores; a slow machine is no fault
-def test_no_fault_ends_badly(tmp_path):
+@pytest.mark.timeout(1200)  # 60 s on two idle cores; a slow machine is not a failure
+def test_every_injected_fault_is_handled(tmp_path):
     done = python("-m", "_faults", "--quick", "--folder", tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = [line.split() for line in done.stdout.splitlines()[1:]]
     assert {row[0] for row in rows} == KINDS
-    assert all(int(tried) > 0 == int(bad) for _, tried, bad, _ in rows)
+    assert all(int(faults) > 0 == int(failures) for _, faults, failures, _ in rows)
     assert not list(tmp_path.iterdir())
 
 
-# each piece of code is run in a child of one process that has everything imported; what it prints is told
+# runs each piece of code in a forked child, so that iobench is imported once
 EACH = """
 import json, sys
-from _faults import kinds, ready
-from _faults.children import forked
+from _faults import kinds, preload
+from _faults.children import run_forked
 
 kinds.load()
-ready.load()
+preload.load()
 for what, code in json.loads(sys.stdin.read()).items():
     print(json.dumps(what), flush=True)
-    ended = forked(lambda: exec(code, {}))
-    print(ended.code, ended.said)
+    result = run_forked(lambda: exec(code, {}))
+    print(result.code, result.output)
 """
 
 
 def each(codes):
-    """What each of these pieces of code prints, and how it ends."""
+    """Return the output and the end of each piece of code."""
     done = python("-c", EACH, input=json.dumps(codes))
     assert done.returncode == 0, done.stderr
     parts = re.split("|".join(re.escape(json.dumps(what) + "\n") for what in codes), done.stdout)
@@ -63,18 +63,18 @@ import random
 import tempfile
 from pathlib import Path
 from _faults.registry import Trials
-from _faults import calls, power, prepares
-from _faults.kinds import prepare_struck
+from _faults import power, scenarios
+from _faults.kinds import crash_consistency
 from iobench.dataset import artifact_writer, manifest, manifest_file, seal
-replacing = prepares.scenarios(("npy",))[2]
-prepare_struck.scenarios = lambda formats: [replacing]
-prepare_struck.names = lambda: []
-prepare_struck.MODES = {modes}
+replacing = scenarios.scenarios(("npy",))[2]
+crash_consistency.scenarios = lambda formats: [replacing]
+crash_consistency.installed_formats = lambda: []
+crash_consistency.MODES = {modes}
 synced = power.Disk.synced
 
 
 def forget(end):
-    # the disk knows nothing of syncs of what is named so
+    # the disk ignores syncs of files of this name
     def some(self, descriptor):
         if not os.readlink(f"/proc/self/fd/{{descriptor}}").endswith(end):
             synced(self, descriptor)
@@ -83,18 +83,21 @@ def forget(end):
 
 {how}
 with tempfile.TemporaryDirectory(dir={folder!r}) as folder:
-    tried = prepare_struck.at_calls(Trials(Path(folder), random.Random(0), False))
-    print("bad:", next((problem for what, problem in tried if problem), None), flush=True)
+    outcomes = crash_consistency.at_syscalls(Trials(Path(folder), random.Random(0), False))
+    print("first failure:", next((failure for _, failure in outcomes if failure), None), flush=True)
 """
-KILLED, LOST, NAMES_KEPT = ["killed"], ["power lost"], ["power lost, names kept"]
-BY_LOT = [f"power lost, by lot {number}" for number in range(1, 5)]
+KILLED, LOST, NAMES_KEPT = ["killed"], ["power loss"], ["power loss, names kept"]
+RANDOM_NAMES = [f"power loss, random names {number}" for number in range(1, 5)]
 BROKEN = {
     "files are not synced": (NAMES_KEPT, "artifact_writer.sync = lambda folder: None"),
     "the manifest is not synced": (NAMES_KEPT, "forget('.tmp-manifest.json')"),
     "seals are not synced": (NAMES_KEPT, "forget(seal.FILE_NAME)"),
-    "the artifact's new name is not synced": (BY_LOT, "artifact_writer.sync_directory = lambda folder: None"),
+    "the artifact's new name is not synced": (
+        RANDOM_NAMES,
+        "artifact_writer.sync_directory = lambda folder: None",
+    ),
     "the manifest's new name is not synced": (LOST, "manifest_file.sync_directory = lambda folder: None"),
-    "the old goes before the new is listed": (
+    "the old artifact is deleted before the new one is listed": (
         KILLED,
         "save = manifest.Manifest.save\n"
         "def early(self):\n"
@@ -102,7 +105,7 @@ BROKEN = {
         "    save(self)\n"
         "manifest.Manifest.save = early",
     ),
-    "the new is listed before it has its name": (
+    "the new artifact is listed before it has its name": (
         KILLED,
         "name = artifact_writer.ArtifactWriter._name\n"
         "def late(self, folder, artifact):\n"
@@ -111,17 +114,17 @@ BROKEN = {
         "    name(self, folder, artifact)\n"
         "artifact_writer.ArtifactWriter._name = late",
     ),
-    "nothing is swept": (KILLED, "seal.sweep = lambda root, listed: None"),
+    "old artifacts are not deleted": (KILLED, "seal.sweep = lambda root, listed: None"),
 }
 
 
 @pytest.mark.timeout(600)
-def test_a_broken_protocol_is_seen(tmp_path):
-    """Each step of the protocol is needed: without it, replacing a dataset ends badly at some call."""
+def test_a_broken_protocol_is_detected(tmp_path):
+    """Each step of the protocol is necessary: without it, replacing a dataset fails at some call."""
     folder = str(tmp_path)
-    codes = {what: BREAK.format(how=how, modes=modes, folder=folder) for what, (modes, how) in BROKEN.items()}
-    for what, shown in each(codes).items():
-        assert re.match("bad: (after it|it ended)", shown), f"{what}: {shown}"
+    codes = {step: BREAK.format(how=how, modes=modes, folder=folder) for step, (modes, how) in BROKEN.items()}
+    for step, shown in each(codes).items():
+        assert re.match(r"first failure: (afterwards \(|exit )", shown), f"{step}: {shown}"
 
 
 UNGUARDED = """
@@ -137,21 +140,21 @@ def unguarded(folder):
 
 
 {module}.guarded = unguarded
-read_errors.LoopDisk = read_errors.CutFiles
-read_errors.WAYS = {{{way!r}: read_errors.WAYS[{way!r}]}}
+read_errors.LoopDisk = read_errors.TruncatedFiles
+read_errors.READERS = {{{way!r}: read_errors.READERS[{way!r}]}}
 read_errors.variants = lambda: ("npy",)
 import sys
 from _faults.__main__ import main
 sys.argv = ["faults", "--kind", "read-errors", "--folder", {folder!r}]
 print("exit", main(), flush=True)
 """
-WAYS = [("epoch", "run native"), ("epoch", "run dataloader"), ("verify", "verify")]
+READERS = [("epoch", "run native"), ("epoch", "run dataloader"), ("verify", "verify")]
 
 
 @pytest.mark.timeout(600)
-def test_a_map_that_nobody_guards_is_seen(tmp_path):
-    codes = {way: UNGUARDED.format(module=module, way=way, folder=str(tmp_path)) for module, way in WAYS}
+def test_an_unguarded_memory_map_is_detected(tmp_path):
+    codes = {way: UNGUARDED.format(module=module, way=way, folder=str(tmp_path)) for module, way in READERS}
     for way, shown in each(codes).items():
         assert re.search(r"read-errors +\d+ +[1-9]", shown), f"{way}: {shown}"
-        assert "it ended with -7" in shown, f"{way}: {shown}"  # SIGBUS
+        assert "exit -7: " in shown, f"{way}: {shown}"  # SIGBUS
         assert shown.endswith("exit 1\n0 \n"), f"{way}: {shown}"

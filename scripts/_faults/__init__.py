@@ -1,1 +1,1 @@
-"""Injected faults, by kind; see `__main__`."""
+"""Fault injection for iobench, by kind of fault; see `__main__`."""

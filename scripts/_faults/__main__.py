@@ -1,9 +1,11 @@
-"""Inject faults of every kind and count what goes wrong. Exits 1 where anything is bad.
+"""Inject faults of every kind into iobench and count those that it handles wrongly.
 
-Run:  scripts/faults [--quick] [--seed 0] [--kind NAME]... [--folder DIR] [--jobs N]
+    scripts/faults [--quick] [--seed 0] [--kind NAME]... [--folder DIR] [--jobs N]
 
-Each kind prints how many faults were tried and how many ended badly; each bad one is named on a
-line of its own, with what has to be typed to see it again. A kind is one module in `kinds`.
+Takes one to four minutes with --quick on two cores; without it each kind has 7 to 60 times as many faults.
+Every kind prints one line: the number of injected faults and of failures. Each failure is one more line
+with the options that reproduce it.
+Exit code 1 after any failure. A kind of fault is a function in a module of `kinds`.
 """
 
 from __future__ import annotations
@@ -21,66 +23,69 @@ from multiprocessing.connection import wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
 
-from _faults import kinds, ready
+from _faults import kinds, preload
 from _faults.registry import KINDS, Trials
 
 
 def main() -> int:
     kinds.load()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--quick", action="store_true", help="fewer of each kind, in less than a minute")
-    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="only these; repeatable")
-    parser.add_argument("--folder", type=Path, help="where to work, on the file system to try")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="kinds at once")
-    chosen = parser.parse_args()
+    parser.add_argument("--seed", type=int, default=0, help="of the random choices")
+    parser.add_argument("--quick", action="store_true", help="fewer faults of each kind")
+    parser.add_argument("--kind", action="append", choices=sorted(KINDS), help="only this kind; repeatable")
+    parser.add_argument("--folder", type=Path, help="work here, to test this file system")
+    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="kinds to run at once")
+    options = parser.parse_args()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    names = chosen.kind or sorted(KINDS)
-    print(f"{'kind':24} {'tried':>6} {'bad':>5} {'seconds':>8}", flush=True)
-    ready.load()
-    ready.hasten()
-    return side_by_side(names, chosen)
+    names = options.kind or sorted(KINDS)
+    print(f"{'kind':24} {'faults':>6} {'failures':>8} {'seconds':>8}", flush=True)
+    preload.load()
+    preload.shorten_rounds()
+    return run_kinds(names, options)
 
 
-def side_by_side(names: Sequence[str], chosen: argparse.Namespace) -> int:
-    """Try each kind in a process of its own, which has everything imported; 1 where anything is bad."""
+def run_kinds(names: Sequence[str], options: argparse.Namespace) -> int:
+    """Run each kind in a forked process that has everything imported; return the exit code."""
     fork = multiprocessing.get_context("fork")
-    waiting, bad = list(names), False
+    waiting, failed = list(names), False
     running: list[ForkProcess] = []
     while waiting or running:
-        while waiting and len(running) < chosen.jobs:
-            process = fork.Process(target=_apart, args=(waiting[0], chosen), name=waiting.pop(0))
+        while waiting and len(running) < options.jobs:
+            process = fork.Process(target=_kind_process, args=(waiting[0], options), name=waiting.pop(0))
             process.start()
             running.append(process)
         wait([process.sentinel for process in running])
         for process in [process for process in running if not process.is_alive()]:
             running.remove(process)
-            bad |= process.exitcode != 0
+            failed |= process.exitcode != 0
             if process.exitcode not in (0, 1):
-                print(f"  {process.name} itself ended with {process.exitcode}", flush=True)
-    return int(bad)
+                print(
+                    f"  {process.name}: the process of this kind ended with exit {process.exitcode}",
+                    flush=True,
+                )
+    return int(failed)
 
 
-def _apart(name: str, chosen: argparse.Namespace) -> None:
-    raise SystemExit(1 if run(name, chosen) else 0)
+def _kind_process(name: str, options: argparse.Namespace) -> None:
+    raise SystemExit(1 if run(name, options) else 0)
 
 
-def run(name: str, chosen: argparse.Namespace) -> int:
-    """Try one kind and print its line; how many were bad."""
-    again = f"--kind {name} --seed {chosen.seed}{' --quick' if chosen.quick else ''}"
-    started, tried, problems = time.monotonic(), 0, []
-    with tempfile.TemporaryDirectory(prefix="iobench-faults-", dir=chosen.folder) as folder:
-        trials = Trials(Path(folder), random.Random(f"{name} {chosen.seed}"), chosen.quick)
-        for what, problem in KINDS[name].tried(trials):
-            tried += 1
+def run(name: str, options: argparse.Namespace) -> int:
+    """Inject the faults of one kind and print its line; return the number of failures."""
+    reproduce = f"--kind {name} --seed {options.seed}{' --quick' if options.quick else ''}"
+    started, injected, failures = time.monotonic(), 0, []
+    with tempfile.TemporaryDirectory(prefix="iobench-faults-", dir=options.folder) as folder:
+        trials = Trials(Path(folder), random.Random(f"{name} {options.seed}"), options.quick)
+        for fault, problem in KINDS[name].inject(trials):
+            injected += 1
             if problem is not None:
-                problems.append(f"  {what}: {problem} ({again})")
-    # a kind that tries nothing proves nothing
-    problems += [] if tried else [f"  nothing was tried ({again})"]
-    line = f"{name:24} {tried:6} {len(problems):5} {time.monotonic() - started:8.1f}"
-    print(line, *problems, sep="\n", flush=True)
-    return len(problems)
+                failures.append(f"  {fault}: {problem} ({reproduce})")
+    # a kind without faults would pass
+    failures += [] if injected else [f"  no fault was injected ({reproduce})"]
+    line = f"{name:24} {injected:6} {len(failures):8} {time.monotonic() - started:8.1f}"
+    print(line, *failures, sep="\n", flush=True)
+    return len(failures)
 
 
 if __name__ == "__main__":

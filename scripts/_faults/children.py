@@ -1,9 +1,10 @@
-"""Work in a forked child that may die of it, and how it ended."""
+"""Run functions in forked children that may crash, hang or be killed, and report how they ended."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import resource
 import select
 import signal
@@ -14,74 +15,81 @@ import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from iobench.base.errors import (
-    IobenchError,
-)
+from iobench.base.errors import IobenchError
 
 DONE, REFUSED, CRASHED, INTERRUPTED, HANGS = 0, 1, 70, 130, "hangs"
-PATIENCE_S = 120
-LINE = 2000  # characters of an error
+TIMEOUT_S = 120
+MAX_MESSAGE = 2000  # characters of an error
 
 
 @dataclass(frozen=True)
-class Ended:
-    """An exit status as above, or minus the signal that ended the child; and what it said of it."""
+class ChildResult:
+    """The end of a child: a code as above, or minus its signal, and its stderr.
+
+    An IobenchError is `error[KIND]: MESSAGE` in the output.
+    """
 
     code: int | str
-    said: str
+    output: str
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of the IobenchError that ended the child."""
+        match = re.match(r"error\[([a-z0-9-]+)\]: ", self.output)
+        return match[1] if match and self.code == REFUSED else None
 
 
-def forked(
-    work: Callable[[], None], send: tuple[float, int] | None = None, patience_s: float = PATIENCE_S
-) -> Ended:
-    """Run `work` in a child; `send` a signal after so many seconds. Kills one that hangs."""
-    with tempfile.TemporaryFile("w+", errors="backslashreplace") as said:
-        pid = _started(work, said.fileno())
-        code = _awaited(pid, send, patience_s)
-        said.seek(0)
-        return Ended(code, said.read().strip())
+def run_forked(
+    work: Callable[[], None], signal_after: tuple[float, int] | None = None, timeout_s: float = TIMEOUT_S
+) -> ChildResult:
+    """Run `work` in a child; `signal_after` is (seconds, signal). A child that hangs is killed."""
+    with tempfile.TemporaryFile("w+", errors="backslashreplace") as stderr:
+        pid = _start(work, stderr.fileno())
+        code = _wait(pid, signal_after, timeout_s)
+        stderr.seek(0)
+        return ChildResult(code, stderr.read().strip())
 
 
-def together(works: Sequence[Callable[[], None]]) -> list[Ended]:
-    """Run each in a child of its own, all at once."""
+def run_together(works: Sequence[Callable[[], None]]) -> list[ChildResult]:
+    """Run each function in its own child, all at the same time."""
     with contextlib.ExitStack() as stack:
-        said = [stack.enter_context(tempfile.TemporaryFile("w+", errors="backslashreplace")) for _ in works]
-        children = [_started(work, file.fileno()) for work, file in zip(works, said, strict=True)]
-        ended = []
-        for pid, file in zip(children, said, strict=True):
-            code = _awaited(pid, None, PATIENCE_S)
+        files = [stack.enter_context(tempfile.TemporaryFile("w+", errors="backslashreplace")) for _ in works]
+        children = [_start(work, file.fileno()) for work, file in zip(works, files, strict=True)]
+        results = []
+        for pid, file in zip(children, files, strict=True):
+            code = _wait(pid, None, TIMEOUT_S)
             file.seek(0)
-            ended.append(Ended(code, file.read().strip()))
-        return ended
+            results.append(ChildResult(code, file.read().strip()))
+        return results
 
 
-def is_a_line(text: str) -> bool:
-    """Whether an error says what it has to say in one line that somebody can read."""
-    return 0 < len(text) < LINE and "\n" not in text
+def is_one_line(text: str) -> bool:
+    """Return whether an error is a single line of readable length."""
+    return 0 < len(text) < MAX_MESSAGE and "\n" not in text
 
 
-def complaint(ended: Ended, allowed: Sequence[int | str] = (DONE,)) -> str | None:
-    """What is bad about an end: None where it was as allowed, or refused in one line."""
-    if ended.code in allowed or (ended.code == REFUSED and is_a_line(ended.said)):
+def failure_of(result: ChildResult, allowed: Sequence[int | str] = (DONE,)) -> str | None:
+    """Describe a wrong end; None after an allowed code or an error of one line."""
+    if result.code in allowed or (result.code == REFUSED and is_one_line(result.output)):
         return None
-    return f"it ended with {ended.code}: {ended.said[-LINE:]}"
+    return f"exit {result.code}: {result.output[-MAX_MESSAGE:]}"
 
 
-def _started(work: Callable[[], None], said: int) -> int:
+def _start(work: Callable[[], None], stderr: int) -> int:
     sys.stdout.flush()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child can tell of it
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # until the child handles it
     pid = os.fork()
     if not pid:
-        _child(work, said)
+        _child(work, stderr)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return pid
 
 
-def _child(work: Callable[[], None], said: int) -> None:
+def _child(work: Callable[[], None], stderr: int) -> None:
     code = CRASHED
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.dup2(said, 2)  # whatever a library has to say, too
+        os.dup2(stderr, 2)  # also messages of libraries
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
             work()
@@ -89,20 +97,20 @@ def _child(work: Callable[[], None], said: int) -> None:
         except KeyboardInterrupt:
             code = INTERRUPTED
         except IobenchError as error:
-            os.write(said, str(error).encode(errors="backslashreplace"))
+            os.write(stderr, f"error[{error.kind}]: {error}".encode(errors="backslashreplace"))
             code = REFUSED
-        except BaseException:  # noqa: BLE001 - this is what is looked for
-            os.write(said, traceback.format_exc().encode(errors="backslashreplace"))
+        except BaseException:  # noqa: BLE001 - the failures that the kinds search for
+            os.write(stderr, traceback.format_exc().encode(errors="backslashreplace"))
     finally:
         os._exit(code)
 
 
-def _awaited(pid: int, send: tuple[float, int] | None, patience_s: float) -> int | str:
+def _wait(pid: int, signal_after: tuple[float, int] | None, timeout_s: float) -> int | str:
     process = os.pidfd_open(pid)
     try:
-        if send is not None and not select.select([process], [], [], send[0])[0]:
-            signal.pidfd_send_signal(process, send[1])
-        hangs = not select.select([process], [], [], patience_s)[0]
+        if signal_after is not None and not select.select([process], [], [], signal_after[0])[0]:
+            signal.pidfd_send_signal(process, signal_after[1])
+        hangs = not select.select([process], [], [], timeout_s)[0]
         if hangs:
             os.kill(pid, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -111,17 +119,17 @@ def _awaited(pid: int, send: tuple[float, int] | None, patience_s: float) -> int
         os.close(process)
 
 
-def seconds(work: Callable[[], None]) -> float:
-    """How long a child takes for it; RuntimeError where it does not get through."""
+def time_child(work: Callable[[], None]) -> float:
+    """Return the seconds that a child needs; raise RuntimeError if it fails."""
     started = time.monotonic()
-    ended = forked(work)
-    if ended.code != DONE:
-        raise RuntimeError(f"undisturbed it ended with {ended.code}: {ended.said}")
+    result = run_forked(work)
+    if result.code != DONE:
+        raise RuntimeError(f"failed without a fault, exit {result.code}: {result.output}")
     return time.monotonic() - started
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process have no more than so much address space beside what it has; for children."""
+    """Limit this process, a child, to so many more bytes of address space."""
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + more_bytes, now + more_bytes))

@@ -1,4 +1,4 @@
-"""JSON in which something has another type, range, name or depth."""
+"""Mutations of JSON: other types, ranges, names and depths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import random
 from typing import Any
 
-RAW = "RAW:"  # what follows it goes into the file as it is, without quotes
+RAW = "RAW:"  # the rest goes into the file unquoted
 VALUES: list[Any] = [
     *(None, True, False, 0, 1, 2, -1, 255, 10**9, 10**12, 2**63, 10**30, 10**400, 0.0, 0.5, -1.5, 1e300),
     *("", "x", "npy", "1", "\0", "\ud800", "\n", "é", "../x", "/etc/passwd", "x" * 300, "x" * 100_000),
@@ -18,33 +18,35 @@ VALUES: list[Any] = [
 ]
 
 
-def mutated(body: dict[str, Any], chance: random.Random) -> str:
-    """Change something somewhere in the body; says what."""
-    holder, key, path = _somewhere(body, chance)
+def mutated(body: dict[str, Any], rng: random.Random) -> str:
+    """Mutate the body at a random place; return a description."""
+    holder, key, path = _random_place(body, rng)
     if isinstance(holder, dict):
-        deed = chance.choice(("value", "value", "value", "value", "gone", "renamed", "added", "twice"))
-        if deed == "gone":
+        mutation = rng.choice(("value", "value", "value", "value", "gone", "renamed", "added", "twice"))
+        if mutation == "gone":
             del holder[key]
-        elif deed == "renamed":
-            holder[chance.choice(("x", "", "../x", "\ud800", "y" * 300))] = holder.pop(key)
-        elif deed == "added":
-            holder["more"] = chance.choice(VALUES)
-        elif deed == "twice":
-            holder[key + "\ue000"] = copy.deepcopy(holder[key])  # a mark that `text_of` takes away
+        elif mutation == "renamed":
+            holder[rng.choice(("x", "", "../x", "\ud800", "y" * 300))] = holder.pop(key)
+        elif mutation == "added":
+            holder["more"] = rng.choice(VALUES)
+        elif mutation == "twice":
+            holder[key + "\ue000"] = copy.deepcopy(
+                holder[key]
+            )  # `text_of` removes this character, so that the key is there twice
     else:
-        deed = chance.choice(("value", "value", "gone", "again"))
-        if deed == "gone":
+        mutation = rng.choice(("value", "value", "gone", "again"))
+        if mutation == "gone":
             del holder[key]
-        elif deed == "again":
-            holder.extend([holder[key]] * chance.choice((1, 40)))
-    if deed == "value":
-        holder[key] = chance.choice(VALUES)
+        elif mutation == "again":
+            holder.extend([holder[key]] * rng.choice((1, 40)))
+    if mutation == "value":
+        holder[key] = rng.choice(VALUES)
         return f"{path} = {str(holder[key])[:40]!r}"
-    return f"{path} {deed}"
+    return f"{path} {mutation}"
 
 
-def _somewhere(body: dict[str, Any], chance: random.Random) -> tuple[Any, Any, str]:
-    """A place in the body: what holds it, its key or number there, and the way to it."""
+def _random_place(body: dict[str, Any], rng: random.Random) -> tuple[Any, Any, str]:
+    """Choose a value: its container, its key or index, and its path."""
     places: list[tuple[Any, Any, str]] = []
 
     def visit(holder: Any, above: str) -> None:
@@ -55,11 +57,11 @@ def _somewhere(body: dict[str, Any], chance: random.Random) -> tuple[Any, Any, s
                 visit(holder[key], path)
 
     visit(body, "$")
-    return chance.choice(places) if places else ({"x": 0}, "x", "$")
+    return rng.choice(places) if places else ({"x": 0}, "x", "$")
 
 
 def text_of(body: dict[str, Any]) -> str:
-    """The body as JSON, with what is marked as raw put in raw and doubled keys really double."""
+    """Return the body as JSON, with RAW values unquoted and doubled keys."""
     text = json.dumps(body).replace("\\ue000", "")
     for raw in (value for value in VALUES if isinstance(value, str) and value.startswith(RAW)):
         text = text.replace(json.dumps(raw), raw[len(RAW) :])

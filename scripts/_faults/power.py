@@ -1,4 +1,4 @@
-"""A disk that forgets what was not synced when the power goes."""
+"""A simulated power failure: changes that were not synced are lost."""
 
 from __future__ import annotations
 
@@ -8,30 +8,29 @@ import shutil
 import stat
 from pathlib import Path
 
-_link = os.link  # as it is before anybody counts its calls
+_link = os.link  # before SyscallInterceptor wraps it
 
 
 class Disk:
-    """Knows of a folder what is on disk for certain: files and lists of names as they were last synced.
+    """The durable state of a folder: files and directory entries as of their last sync.
 
-    A hard link keeps each synced file, and an open descriptor each synced folder, so that no
-    inode number is used twice. Of the names that were not synced each is on disk all the same with
-    probability `luck`, because a file system promises no order between them; what was written
-    to a file and not synced is lost.
+    A hard link preserves each synced file, and an open descriptor each synced folder, so that no inode number
+    is reused. An entry that was not synced survives with probability `survival`, because a file system
+    guarantees no order between entries. File content that was not synced is lost.
     """
 
-    def __init__(self, root: Path, kept: Path, luck: float, chance: random.Random) -> None:
-        self.root, self.kept, self.luck, self.chance = root, kept, luck, chance
+    def __init__(self, root: Path, backup: Path, survival: float, rng: random.Random) -> None:
+        self.root, self.backup, self.survival, self.rng = root, backup, survival, rng
         self.names: dict[int, dict[str, int]] = {}
         self.folders: set[int] = set()
-        kept.mkdir()
+        backup.mkdir()
         for path in [root, *root.rglob("*")]:
             descriptor = os.open(path, os.O_RDONLY)
             self.synced(descriptor)
             os.close(descriptor)
 
     def synced(self, descriptor: int) -> None:
-        """Remember that a file or folder is on disk as it is."""
+        """Record the current state of a file or folder as durable."""
         status = os.fstat(descriptor)
         if stat.S_ISDIR(status.st_mode):
             if status.st_ino not in self.folders:
@@ -42,30 +41,30 @@ class Disk:
             _link(os.readlink(f"/proc/self/fd/{descriptor}"), self._copy_of(status.st_ino))
 
     def fail(self) -> None:
-        """Leave of the folder what a power failure now leaves."""
+        """Reduce the folder to what a power failure would leave."""
         here = {path.stat().st_ino: path for path in [self.root, *self.root.rglob("*")]}
-        rebuilt = self.kept / "rebuilt"
+        rebuilt = self.backup / "rebuilt"
         self._rebuild(self.root.stat().st_ino, rebuilt, here)
         shutil.rmtree(self.root)
         rebuilt.rename(self.root)
 
     def _rebuild(self, folder: int, target: Path, here: dict[int, Path]) -> None:
         target.mkdir()
-        certain = self.names.get(folder, {})
-        current = _names(here[folder]) if folder in here else certain
-        for name in sorted(certain.keys() | current.keys()):
-            chosen = (current if self.chance.random() < self.luck else certain).get(name)
+        durable = self.names.get(folder, {})
+        current = _names(here[folder]) if folder in here else durable
+        for name in sorted(durable.keys() | current.keys()):
+            chosen = (current if self.rng.random() < self.survival else durable).get(name)
             if chosen is None:
                 continue
             if chosen in self.folders or (chosen in here and here[chosen].is_dir()):
                 self._rebuild(chosen, target / name, here)
             elif self._copy_of(chosen).exists():
                 shutil.copy2(self._copy_of(chosen), target / name)
-            else:  # never synced: its name is there, its content is not
+            else:  # never synced: the name survived, the content did not
                 (target / name).touch()
 
     def _copy_of(self, inode: int) -> Path:
-        return self.kept / str(inode)
+        return self.backup / str(inode)
 
 
 def _names(folder: int | Path) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Ways to read an artifact to its end, and whether what they give is what was prepared."""
+"""Readers that read an artifact to its end, and a check of its content."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from pathlib import Path
 import numpy as np
 
 import iobench
-from _faults.attacked import arrays
+from _faults.targets import arrays
 from iobench import Manifest, RunOptions, StreamLoader, formats
-from iobench.base.errors import (
-    LoaderFailed,
-)
 
 BATCH = 64
 
@@ -20,38 +17,38 @@ BATCH = 64
 class Verify:
     """`iobench verify`."""
 
-    proves = True
+    verifies = True
 
     def __call__(self, root: Path, variant: str) -> None:
-        """LoaderFailed where it says that something is wrong."""
+        """Raise the damage that verify reports."""
         problem = iobench.verify(Manifest.load(root), [variant])[variant]
         if problem is not None:
-            raise LoaderFailed(str(problem))
+            raise problem
 
 
 class Run:
     """`iobench run` with one loader, in this process."""
 
-    proves = True
+    verifies = True
 
     def __init__(self, loader: str) -> None:
         self.loader = loader
 
     def __call__(self, root: Path, variant: str) -> None:
-        """LoaderFailed where the case fails."""
+        """Run two rounds; raise the error of a failed case."""
         options = RunOptions(
             format=(variant,), loader=(self.loader,), rounds="2", batch_size=(BATCH,), device=("cpu",)
         )
-        found = iobench.run(Manifest.load(root), options, out=root.parent / "out.jsonl")
-        for problem in found.failures.values():
-            raise problem
-        assert len(found.records) == 2, found.records
+        run = iobench.run(Manifest.load(root), options, out=root.parent / "out.jsonl")
+        for error in run.failures.values():
+            raise error
+        assert len(run.records) == 2, run.records
 
 
 class Stream:
-    """StreamLoader, which proves nothing."""
+    """StreamLoader, which does not verify content."""
 
-    proves = False
+    verifies = False
 
     def __init__(self, order: str = "sequential") -> None:
         self.order = order
@@ -62,7 +59,7 @@ class Stream:
             pass
 
 
-WAYS: dict[str, Callable[[Path, str], None]] = {
+READERS: dict[str, Callable[[Path, str], None]] = {
     "verify": Verify(),
     "run native": Run("native"),
     "run dataloader": Run("dataloader"),
@@ -73,10 +70,10 @@ WAYS: dict[str, Callable[[Path, str], None]] = {
 
 
 def assert_right(root: Path, variant: str) -> None:
-    """AssertionError where an artifact that was proved to be right is not."""
+    """Raise AssertionError if a verified artifact has wrong content."""
     opener = Manifest.load(root).opener(variant)
     samples = opener.schema.samples
     with opener() as reader:
-        found = reader.batch(slice(0, samples))
-    for name, wanted in formats.parse(variant).roundtrip(arrays(variant, samples)).items():
-        np.testing.assert_array_equal(found[name], wanted, f"{name}, which was proved, is wrong")
+        batch = reader.batch(slice(0, samples))
+    for name, expected in formats.parse(variant).roundtrip(arrays(variant, samples)).items():
+        np.testing.assert_array_equal(batch[name], expected, f"{name} was verified but is wrong")

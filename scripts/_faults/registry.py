@@ -1,13 +1,13 @@
-"""What a kind of fault is, and how one is declared.
+"""Registry of the kinds of faults.
 
-A kind is a function that injects faults and says of each what it was and what went wrong:
+A kind is a generator that injects faults and yields the description and the failure of each:
 
     @kind("pages-damaged")
     def pages_damaged(trials: Trials) -> Iterator[Outcome]:
-        for number in trials.some(full=500, quick=40):
-            yield f"page {number}", None  # or a sentence about what is bad
+        for number in trials.numbers(full=500, quick=40):
+            yield f"page {number}", None  # or a description of the failure
 
-It stands in a module of its own in `kinds`, which is found by itself.
+Every module of `kinds` is imported.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
-Outcome: TypeAlias = "tuple[str, str | None]"  # what was injected, and what is bad about what came of it
+Outcome: TypeAlias = "tuple[str, str | None]"  # the fault, and its failure if there is one
 
 
 @dataclass
 class Trials:
-    """What a kind works with: an empty folder of its own, chance, and whether there is little time."""
+    """Inputs of a kind: an empty folder, a random generator, and whether to be quick."""
 
     folder: Path
-    chance: random.Random
+    rng: random.Random
     quick: bool
 
-    def some(self, full: int, quick: int) -> range:
-        """The numbers of the trials."""
+    def numbers(self, full: int, quick: int) -> range:
+        """Return the numbers of the trials."""
         return range(quick if self.quick else full)
 
     def sample(self, everything: Sequence[T], quick: int) -> Sequence[T]:
-        """All of it, or as many as there is time for, in an order left to chance."""
-        return self.chance.sample(everything, min(quick, len(everything))) if self.quick else everything
+        """Return everything, or a random sample in quick mode."""
+        return self.rng.sample(everything, min(quick, len(everything))) if self.quick else everything
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of fault by its name."""
+    """A kind of fault."""
 
     name: str
-    tried: Callable[[Trials], Iterator[Outcome]]
+    inject: Callable[[Trials], Iterator[Outcome]]
 
 
 KINDS: dict[str, Kind] = {}
@@ -53,11 +53,11 @@ KINDS: dict[str, Kind] = {}
 def kind(
     name: str,
 ) -> Callable[[Callable[[Trials], Iterator[Outcome]]], Callable[[Trials], Iterator[Outcome]]]:
-    """Declare the decorated function to be the kind of that name."""
+    """Register the decorated generator as a kind."""
 
-    def declare(tried: Callable[[Trials], Iterator[Outcome]]) -> Callable[[Trials], Iterator[Outcome]]:
+    def declare(inject: Callable[[Trials], Iterator[Outcome]]) -> Callable[[Trials], Iterator[Outcome]]:
         assert name not in KINDS, name
-        KINDS[name] = Kind(name, tried)
-        return tried
+        KINDS[name] = Kind(name, inject)
+        return inject
 
     return declare

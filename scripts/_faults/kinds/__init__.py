@@ -1,10 +1,10 @@
-"""The kinds of faults, one module each."""
+"""The kinds of faults, by module."""
 
 import importlib
 import pkgutil
 
 
 def load() -> None:
-    """Import every module beside this one, each of which declares its kinds."""
-    for found in pkgutil.iter_modules(__path__):
-        importlib.import_module(f"{__name__}.{found.name}")
+    """Import every module of this package, which registers its kinds."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

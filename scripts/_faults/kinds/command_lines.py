@@ -1,4 +1,4 @@
-"""Command lines that nobody should type: an exit code of ours, and one line that says why."""
+"""Random invalid command lines: each must end with a documented exit code and one error line."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import iobench
-from _faults.attacked import Whole, done, names
-from _faults.children import complaint, forked
-from _faults.others import others
-from _faults.prepares import NAME, Call
+from _faults.children import failure_of, run_forked
+from _faults.cli_runs import run_cli
+from _faults.foreign_data import foreign_data
 from _faults.registry import Outcome, Trials, kind
-from _faults.typed import typed
+from _faults.scenarios import NAME, PrepareCall
+from _faults.targets import VerifiedDatasets, installed_formats, run_or_raise
 from iobench import RunOptions
 
-PATIENCE_S = 120  # what is bounded takes 20 s at most where the machine is idle
+TIMEOUT_S = 120  # bounded commands take up to 20 s on an idle machine
 NUMBERS = (
     "0 -1 1 2 9e999999KiB 1e400 1e7 10**9 999999999999 99999999999999999999999 nan inf -inf 0x10 1_0 ١٢ 1.5 "
     ".5 1e-400 4GiB -4GiB 9EiB 1KiB,2KiB 5% -5% 1e99% 1,2,3 0,0 , 1, ,1"
@@ -75,7 +75,7 @@ PATHS = [
 SWITCHES = (
     "--json --wide --quick --sudo --isolate --no-isolate --profile --no-limits --force --markdown --yes"
 ).split()
-# what each command takes of others' making; words, numbers or paths are given to any of them
+# the options of each command; each may get words, numbers or paths
 COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("prepare",): (
         *("--size", "--sample-shape", "--dtype", "--seed", "--compressibility", "--source", "--format"),
@@ -106,40 +106,37 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("diagnose",): ("--batches", "--seconds", "--timeout", "--device"),
     (): ("--version", "--help"),
 }
-# numbers that are taken by the word, so that what they ask for takes its time
-BOUNDED = {
+# options that limit the time of commands that would honour large numbers
+TIME_LIMITS = {
     "run": ["--max-time", "0.2", "--rounds", "2"],
     "limits": ["--seconds", "0.01"],
     "recommend": ["--max-time", "0.2", "--loader", "native"],
 }
-MOST_BYTES = 64 << 20  # that a file of a child may have
+MAX_FILE_BYTES = 64 << 20  # of a file that a child writes
 
 
 @kind("command-lines")
 def command_lines(trials: Trials) -> Iterator[Outcome]:
-    """Command lines made at random out of what is known to hurt."""
-    some = trials.sample(names(), quick=2)
-    values = (NUMBERS, [*WORDS, *some], [*PATHS, *_scene(trials.folder, some)])
-    for number in trials.some(full=500, quick=24):
-        arguments = _made(trials.chance, values)
-        ended = forked(functools.partial(_type, trials.folder, arguments), patience_s=PATIENCE_S)
+    """Type random combinations of values that are hard to parse."""
+    some = trials.sample(installed_formats(), quick=2)
+    values = (NUMBERS, [*WORDS, *some], [*PATHS, *_make_files(trials.folder, some)])
+    for number in trials.numbers(full=500, quick=24):
+        arguments = _random_command(trials.rng, values)
+        result = run_forked(functools.partial(_run, trials.folder, arguments), timeout_s=TIMEOUT_S)
         shown = [argument if len(argument) < 60 else f"{argument[:50]}…" for argument in arguments]
-        yield f"command line {number}: {shown!r}", complaint(ended)
+        yield f"command line {number}: {shown!r}", failure_of(result)
 
 
-def _scene(folder: Path, some: Sequence[str]) -> list[str]:
-    """A folder with a dataset, a run, and files of every kind that are not what they seem.
-
-    The paths of data in these formats that can be added.
-    """
-    done(functools.partial(Call(0, ("npy", "lmdb")), folder / "data", 1 << 12))
+def _make_files(folder: Path, some: Sequence[str]) -> list[str]:
+    """Create a dataset, a run and special files of every type; return paths of data that can be added."""
+    run_or_raise(functools.partial(PrepareCall(0, ("npy", "lmdb")), folder / "data", 1 << 12))
 
     def measure() -> None:
         manifest = iobench.find_dataset(folder / "data", NAME)
         options = RunOptions(format=("npy",), loader=("native",), rounds="2", limits=False)
         iobench.run(manifest, options, out=folder / "data" / "results" / "good.jsonl")
 
-    assert forked(measure).code == 0
+    assert run_forked(measure).code == 0
     for name in PATHS:
         path = folder / name
         if name.startswith("fifo"):
@@ -151,33 +148,33 @@ def _scene(folder: Path, some: Sequence[str]) -> list[str]:
     (folder / "link").symlink_to(folder / "nowhere")
     (folder / "loop").symlink_to(folder / "loop")
     (folder / "bytes.jsonl").write_bytes(b"\xff\x00{\n")
-    data = others(Whole(folder / "whole", some, samples=30), folder / "theirs")
+    data = foreign_data(VerifiedDatasets(folder / "whole", some, samples=30), folder / "foreign")
     return [str(one.path.relative_to(folder)) for one in data]
 
 
-def _made(chance: random.Random, values: Sequence[Sequence[str]]) -> list[str]:
-    command = chance.choice(list(COMMANDS))
+def _random_command(rng: random.Random, values: Sequence[Sequence[str]]) -> list[str]:
+    command = rng.choice(list(COMMANDS))
     made = list(command)
-    made += [_value(chance, values) for _ in range(chance.choice((0, 0, 1, 1, 2)))]
-    if command and command[0] in BOUNDED:
-        made += BOUNDED[command[0]]
-    for _ in range(chance.choice((0, 1, 1, 2, 3))):
+    made += [_value(rng, values) for _ in range(rng.choice((0, 0, 1, 1, 2)))]
+    if command and command[0] in TIME_LIMITS:
+        made += TIME_LIMITS[command[0]]
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
         options = COMMANDS[command]
-        made.append(chance.choice(options) if chance.random() < 0.9 else chance.choice(SWITCHES))
-        if chance.random() < 0.9:
-            made.append(_value(chance, values))
-    if chance.random() < 0.05:
-        made.insert(chance.randrange(len(made) + 1), chance.choice(("--x", "--", "-h", "--help", "-")))
+        made.append(rng.choice(options) if rng.random() < 0.9 else rng.choice(SWITCHES))
+        if rng.random() < 0.9:
+            made.append(_value(rng, values))
+    if rng.random() < 0.05:
+        made.insert(rng.randrange(len(made) + 1), rng.choice(("--x", "--", "-h", "--help", "-")))
     return [part.replace("\0", "") for part in made]
 
 
-def _value(chance: random.Random, values: Sequence[Sequence[str]]) -> str:
-    return chance.choice(chance.choice(values))
+def _value(rng: random.Random, values: Sequence[Sequence[str]]) -> str:
+    return rng.choice(rng.choice(values))
 
 
-def _type(folder: Path, arguments: list[str]) -> None:
+def _run(folder: Path, arguments: list[str]) -> None:
     os.chdir(folder)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_BYTES, MOST_BYTES))
-    problem = typed(*arguments).problem
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MAX_FILE_BYTES, MAX_FILE_BYTES))
+    problem = run_cli(*arguments).problem
     assert problem is None, problem

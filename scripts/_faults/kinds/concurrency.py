@@ -1,4 +1,4 @@
-"""Several at once: runs and StreamLoaders while prepare replaces, two prepares, two runs into one file."""
+"""Concurrent commands: readers while prepare replaces the data, two prepares, two runs into one file."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 import iobench
-from _faults.attacked import TOGETHER, done, variants
-from _faults.children import DONE, complaint, forked, together
-from _faults.prepares import NAME, Call
-from _faults.reading import WAYS
+from _faults.children import DONE, failure_of, run_forked, run_together
+from _faults.reading import READERS
 from _faults.registry import Outcome, Trials, kind
+from _faults.scenarios import NAME, PrepareCall
+from _faults.targets import FORMATS_PER_DATASET, run_or_raise, variants
 from iobench import Manifest, RunOptions
 from iobench.results import record
 
@@ -23,64 +23,64 @@ Attempt: TypeAlias = "Callable[[tuple[str, ...], Path, float], str | None]"
 
 @kind("concurrency")
 def concurrency(trials: Trials) -> Iterator[Outcome]:
-    """Each pair of commands, begun a moment apart that is left to chance."""
+    """Start each pair of commands a random time apart."""
     pairs: list[tuple[str, Attempt]] = [
-        *((f"{way} while prepare replaces", functools.partial(_replaced, way)) for way in WAYS),
-        ("two prepares of the same", functools.partial(_prepares, 0, 0)),
+        *((f"{way} while prepare replaces", functools.partial(_replaced, way)) for way in READERS),
+        ("two prepares of the same data", functools.partial(_prepares, 0, 0)),
         ("two prepares of different data", functools.partial(_prepares, 1, 2)),
         ("two runs into one file", _runs),
     ]
     everything = variants()
-    for number in trials.some(full=63, quick=len(pairs)):
+    for number in trials.numbers(full=63, quick=len(pairs)):
         what, attempt = pairs[number % len(pairs)]
-        apart_s, some = trials.chance.uniform(0, 0.2), tuple(trials.chance.sample(everything, TOGETHER))
-        problem = attempt(some, trials.folder / str(number), apart_s)
-        yield f"{number}: {what}, {apart_s:.3f} s apart, {' '.join(some)}", problem
+        delay_s, some = trials.rng.uniform(0, 0.2), tuple(trials.rng.sample(everything, FORMATS_PER_DATASET))
+        problem = attempt(some, trials.folder / str(number), delay_s)
+        yield f"{number}: {what}, {delay_s:.3f} s apart, {' '.join(some)}", problem
 
 
-def _replaced(way: str, some: tuple[str, ...], data_dir: Path, apart_s: float) -> str | None:
-    old, new = Call(0, some), Call(1, some, overwrite=True)
-    done(functools.partial(old, data_dir, ELEMENTS))
+def _replaced(way: str, some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
+    old, new = PrepareCall(0, some), PrepareCall(1, some, overwrite=True)
+    run_or_raise(functools.partial(old, data_dir, ELEMENTS))
 
     def read() -> None:
         until = time.monotonic() + 0.7
         while time.monotonic() < until:
-            WAYS[way](data_dir / NAME, some[0])
+            READERS[way](data_dir / NAME, some[0])
 
-    read_ended, prepare_ended = together([read, _later(apart_s, data_dir, new)])
-    if prepare_ended.code != DONE:
-        return f"prepare ended with {prepare_ended.code}: {prepare_ended.said}"
-    return complaint(read_ended) or _wrong(data_dir, some, new)
-
-
-def _prepares(one: int, other: int, some: tuple[str, ...], data_dir: Path, apart_s: float) -> str | None:
-    calls = [Call(seed, some, overwrite=one != other) for seed in (one, other)]
-    ended = together([_later(0, data_dir, calls[0]), _later(apart_s, data_dir, calls[1])])
-    if all(end.code != DONE for end in ended):
-        return f"neither prepared: {ended}"
-    problems = [problem for problem in map(complaint, ended) if problem]
-    return problems[0] if problems else _wrong(data_dir, some)
+    read_result, prepare_result = run_together([read, _later(delay_s, data_dir, new)])
+    if prepare_result.code != DONE:
+        return f"prepare: exit {prepare_result.code}: {prepare_result.output}"
+    return failure_of(read_result) or _damage_of(data_dir, some, new)
 
 
-def _runs(some: tuple[str, ...], data_dir: Path, apart_s: float) -> str | None:
-    two = Call(0, some[:2])
-    done(functools.partial(two, data_dir, ELEMENTS))
+def _prepares(one: int, other: int, some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
+    calls = [PrepareCall(seed, some, overwrite=one != other) for seed in (one, other)]
+    results = run_together([_later(0, data_dir, calls[0]), _later(delay_s, data_dir, calls[1])])
+    if all(result.code != DONE for result in results):
+        return f"both failed: {results}"
+    problems = [problem for problem in map(failure_of, results) if problem]
+    return problems[0] if problems else _damage_of(data_dir, some)
+
+
+def _runs(some: tuple[str, ...], data_dir: Path, delay_s: float) -> str | None:
+    two = PrepareCall(0, some[:2])
+    run_or_raise(functools.partial(two, data_dir, ELEMENTS))
     out = data_dir / "out.jsonl"
 
     def run(after_s: float) -> None:
         time.sleep(after_s)
         options = RunOptions(loader=("native",), rounds="20", limits=False)
-        found = iobench.run(iobench.find_dataset(data_dir, NAME), options, out=out)
-        assert not found.failures, found.failures
+        result = iobench.run(iobench.find_dataset(data_dir, NAME), options, out=out)
+        assert not result.failures, result.failures
 
-    ended = together([functools.partial(run, 0), functools.partial(run, apart_s)])
-    records, left_out = record.read(out)
-    if len(records) != 80 or left_out:
-        return f"{len(records)} records of 80, and {left_out}"
-    return next(filter(None, map(complaint, ended)), None)
+    results = run_together([functools.partial(run, 0), functools.partial(run, delay_s)])
+    records, problems = record.read(out)
+    if len(records) != 80 or problems:
+        return f"{len(records)} records of 80, problems {problems}"
+    return next(filter(None, map(failure_of, results)), None)
 
 
-def _later(after_s: float, data_dir: Path, call: Call) -> Callable[[], None]:
+def _later(after_s: float, data_dir: Path, call: PrepareCall) -> Callable[[], None]:
     def work() -> None:
         time.sleep(after_s)
         call(data_dir, ELEMENTS)
@@ -88,16 +88,16 @@ def _later(after_s: float, data_dir: Path, call: Call) -> Callable[[], None]:
     return work
 
 
-def _wrong(data_dir: Path, some: tuple[str, ...], expected: Call | None = None) -> str | None:
-    """What is wrong with what lies there afterwards."""
-    ended = forked(functools.partial(_assert_whole, data_dir, some, expected))
-    return None if ended.code == DONE else f"afterwards: {ended.said}"
+def _damage_of(data_dir: Path, some: tuple[str, ...], expected: PrepareCall | None = None) -> str | None:
+    """Describe damage that is left after both commands."""
+    result = run_forked(functools.partial(_assert_complete, data_dir, some, expected))
+    return None if result.code == DONE else f"dataset afterwards: {result.output}"
 
 
-def _assert_whole(data_dir: Path, some: tuple[str, ...], expected: Call | None) -> None:
+def _assert_complete(data_dir: Path, some: tuple[str, ...], expected: PrepareCall | None) -> None:
     manifest = Manifest.load(data_dir / NAME)
     wrong = {variant: problem for variant, problem in iobench.verify(manifest).items() if problem}
     assert not wrong, wrong
     assert set(manifest.artifacts) == set(some), sorted(manifest.artifacts)
     if expected is not None:
-        assert manifest.content == expected.content(ELEMENTS), "the data are not those prepared last"
+        assert manifest.content == expected.content(ELEMENTS), "not the data that were prepared last"

@@ -1,4 +1,4 @@
-"""Sources made to hurt: refused in one line, or read."""
+"""Hostile source files: each must be read or end with one error line."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from _faults.children import forked
+from _faults.children import run_forked
 from _faults.registry import Outcome, Trials, kind
 
 TESTS = Path(__file__).parents[3] / "tests" / "faults"
-AT_ONCE = 20
+PER_CHILD = 20
 
 
-@kind("sources")
+@kind("hostile-sources")
 def sources(trials: Trials) -> Iterator[Outcome]:
-    """What the tests attack `prepare --source` with, from other seeds, some in a child at a time."""
+    """Give `prepare --source` the files of the tests, from other seeds."""
     sys.path.append(str(TESTS))
     import hostile_sources
 
     every = list(hostile_sources.MAKERS)
-    trials.chance.shuffle(every)
-    count = len(trials.some(full=200, quick=20))
-    for first in range(0, count, AT_ONCE):
-        makers = [every[number % len(every)] for number in range(first, min(first + AT_ONCE, count))]
-        seed = trials.chance.randrange(1 << 30)
+    trials.rng.shuffle(every)
+    count = len(trials.numbers(full=200, quick=20))
+    for first in range(0, count, PER_CHILD):
+        makers = [every[number % len(every)] for number in range(first, min(first + PER_CHILD, count))]
+        seed = trials.rng.randrange(1 << 30)
 
         def attack(makers: list[object] = makers, seed: int = seed) -> None:
             _, bad = hostile_sources.attack(seed, len(makers), makers)
             assert not bad, "\n".join(bad)
 
-        ended = forked(attack)
-        problem = None if ended.code == 0 else f"it ended with {ended.code}: {ended.said}"
+        result = run_forked(attack)
+        problem = None if result.code == 0 else f"exit {result.code}: {result.output}"
         yield f"sources of seed {seed}", problem
-        yield from ((f"beside it: {maker.__name__}", None) for maker in makers[1:])
+        yield from ((f"in the same child: {maker.__name__}", None) for maker in makers[1:])

@@ -1,4 +1,4 @@
-"""Disks that fail while they are read: one line that names the file, never death by SIGBUS."""
+"""Disks that fail while they are read: one error line that names the file, and never SIGBUS."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from _faults.attacked import Whole, variants
-from _faults.children import REFUSED, complaint, forked
-from _faults.reading import WAYS
+from _faults.children import REFUSED, failure_of, run_forked
+from _faults.reading import READERS
 from _faults.registry import Outcome, Trials, kind
+from _faults.targets import VerifiedDatasets, variants
 from iobench import Manifest
 from iobench.dataset.manifest import Opener
 
-SAMPLES, PICTURES, DISK_BYTES = 6_000, 300, 96 << 20
-TWICE = ("run native", "run dataloader")  # which open it to prove it, and again for a round
+SAMPLES, IMAGE_SAMPLES, DISK_BYTES = 6_000, 300, 96 << 20
+CONTENT_KINDS = ("wrong-content", "wrong-row")  # errors of the content check name the case
+OPENS_TWICE = ("run native", "run dataloader")  # they open the data to verify them, and again for a round
 
 
 class LoopDisk:
-    """A small file system on a loop device, whose reads fail from `fail` on; OSError where there is none."""
+    """A small file system on a loop device, whose reads fail after `fail()`; OSError if it cannot be made."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self._backing = folder / "disk", folder / "backing"
@@ -36,7 +37,7 @@ class LoopDisk:
         _call("mount", "-o", "loop", str(self._backing), str(self.path))
 
     def fail(self, files: Sequence[Path]) -> None:
-        """Cut what is behind the device, and drop of these files what no map holds in memory."""
+        """Truncate the backing file, and evict the pages of these files."""
         for file in files:
             descriptor = os.open(file, os.O_RDONLY)
             os.fsync(descriptor)
@@ -45,76 +46,78 @@ class LoopDisk:
         os.truncate(self._backing, 0)
 
     def close(self) -> None:
-        """Give the device back."""
+        """Unmount the device."""
         _call("umount", "--lazy", str(self.path))
 
 
-class CutFiles:
-    """In place of a disk that cannot be had: files that are cut, whose maps fail alike."""
+class TruncatedFiles:
+    """Truncated files, whose memory maps fail as on a failing disk; needs no root."""
 
     def __init__(self, folder: Path) -> None:
-        self.path = folder / "cut"
+        self.path = folder / "files"
         self.path.mkdir(parents=True)
 
     def fail(self, files: Sequence[Path]) -> None:
-        """Cut each in the middle."""
+        """Truncate each file in the middle."""
         for file in files:
             os.truncate(file, file.stat().st_size // 2)
 
     def close(self) -> None:
-        """Nothing was taken."""
+        """Do nothing: there is no device."""
 
 
 @kind("read-errors")
 def read_errors(trials: Trials) -> Iterator[Outcome]:
-    """Every way to read every format, on a disk that fails, and over files that are cut."""
+    """Read every format with every reader from failing disks and truncated files."""
     every = [
         (disk, variant, way, opening)
-        for disk in (LoopDisk, CutFiles)
+        for disk in (LoopDisk, TruncatedFiles)
         for variant in variants()
-        for way in WAYS
+        for way in READERS
         if way != "run stream"
-        for opening in ((1,) if disk is CutFiles else (0, 1, 2) if way in TWICE else (0, 1))
+        for opening in ((1,) if disk is TruncatedFiles else (0, 1, 2) if way in OPENS_TWICE else (0, 1))
     ]
-    chosen = trials.chance.sample(every, min(len(every), 6 if trials.quick else 200))
-    whole = Whole(trials.folder / "whole", dict.fromkeys(one[1] for one in chosen), SAMPLES, PICTURES)
+    chosen = trials.rng.sample(every, min(len(every), 6 if trials.quick else 200))
+    datasets = VerifiedDatasets(
+        trials.folder / "whole", dict.fromkeys(one[1] for one in chosen), SAMPLES, IMAGE_SAMPLES
+    )
     for number, (disk_type, variant, way, opening) in enumerate(chosen):
-        disk: LoopDisk | CutFiles
+        disk: LoopDisk | TruncatedFiles
         try:
             disk = disk_type(trials.folder / str(number))
         except OSError:
-            disk = CutFiles(trials.folder / str(number))
+            disk = TruncatedFiles(trials.folder / str(number))
         try:
-            root = whole.copy(variant, disk.path / "d")
-            ended = forked(functools.partial(_read, root, variant, way, disk, opening))
+            root = datasets.copy(variant, disk.path / "d")
+            result = run_forked(functools.partial(_read, root, variant, way, disk, opening))
         finally:
             disk.close()
-        when = f"after opening {opening}" if opening else "before it is opened"
-        what = f"{type(disk).__name__} that fails {when}, {variant}, {way}"
-        problem = complaint(ended)
-        named = str(root) in ended.said or "wrong content" in ended.said
-        if ended.code == REFUSED and not named:
-            problem = f"it names no file: {ended.said}"
+        when = f"after opening {opening}" if opening else "before opening"
+        what = f"{type(disk).__name__} failing {when}, {variant}, {way}"
+        problem = failure_of(result)
+        named = str(root) in result.output or result.kind in CONTENT_KINDS
+        if result.code == REFUSED and not named:
+            problem = f"names no file: {result.output}"
         yield what, problem
         shutil.rmtree(trials.folder / str(number), ignore_errors=True)
 
 
-def _read(root: Path, variant: str, way: str, disk: LoopDisk | CutFiles, opening: int) -> None:
-    """Read, and have the disk fail as soon as the artifact has been opened so many times."""
+def _read(root: Path, variant: str, way: str, disk: LoopDisk | TruncatedFiles, opening: int) -> None:
+    """Read, and let the disk fail once the artifact has been opened so many times."""
     manifest = Manifest.load(root)
     if not opening:
         disk.fail(manifest.files_of(variant))
-    opened, count = Opener.__call__, 0
+    call, count = Opener.__call__, 0
 
     def then_fail(self: Opener) -> Any:
         nonlocal count
-        reader, count = opened(self), count + 1
+        reader, count = call(self), count + 1
         if count == opening:
             disk.fail(manifest.files_of(variant))
         return reader
 
     Opener.__call__ = then_fail  # type: ignore[method-assign]
-    WAYS[way](root, variant)
+    READERS[way](root, variant)
 
 
 def _call(*command: str) -> None:
