@@ -1,9 +1,9 @@
-"""tf.train.Example by hand: named features, each a list of bytes, floats or whole numbers.
+"""Encoder and parser of tf.train.Example: named features, each a list of bytes, floats or integers.
 
 Example  { Features features = 1; }
 Features { map<string, Feature> feature = 1; }
 Feature  { BytesList bytes = 1; FloatList floats = 2; Int64List ints = 3; }     one of them
-…List    { repeated value = 1; }                                floats and ints packed into one run
+…List    { repeated value = 1; }                                floats and ints are packed
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ LONGEST_VARINT = 10
 
 
 class BadExample(ValueError):
-    """Bytes that are no Example; says why."""
+    """The bytes are not an Example; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Where the values of a feature lie in an Example; `end` is past the last byte."""
+    """Range of bytes of a feature's values in an Example; `end` is exclusive."""
 
     kind: int
     begin: int
@@ -37,14 +37,14 @@ class Span:
 
 @dataclass(frozen=True)
 class ExampleLayout:
-    """Where every feature's values lie in an Example of `size` bytes, and what lies between them."""
+    """Layout of an Example of `size` bytes: the range of each feature's values."""
 
     size: int
     spans: Mapping[str, Span]
 
     @property
     def between(self) -> list[tuple[int, int]]:
-        """The runs of bytes that are no values: begin and end of each."""
+        """Begin and end of each range of bytes that are not values."""
         edges = [0]
         for span in sorted(self.spans.values(), key=lambda span: span.begin):
             edges += [span.begin, span.end]
@@ -53,25 +53,21 @@ class ExampleLayout:
 
 
 def varint(value: int) -> bytes:
-    """A whole number as seven bits to a byte, the lowest first."""
-    made = bytearray()
+    """Return a non-negative integer as a varint: seven bits per byte, lowest first."""
+    encoding = bytearray()
     while value > 127:
-        made.append(value & 127 | 128)
+        encoding.append(value & 127 | 128)
         value >>= 7
-    return bytes([*made, value])
+    return bytes([*encoding, value])
 
 
 def encoded(fields: Sequence[Field]) -> list[bytes | Field]:
-    """An Example with each field as one value of bytes, in parts: a field stands where its bytes go."""
+    """Return the parts of an Example with one bytes value per field; a Field marks where its bytes go."""
     entries: list[bytes | Field] = []
     total = 0
     for field in fields:
         head = b""
-        for tag in (
-            ENTRY,
-            ENTRY,
-            VALUE,
-        ):  # of the value in its list, the list, the feature: from the inside out
+        for tag in (ENTRY, ENTRY, VALUE):  # inside out: the value in its list, the list, the feature
             head = tag + varint(len(head) + field.sample_bytes) + head
         name = field.name.encode()
         key = ENTRY + varint(len(name)) + name
@@ -83,7 +79,7 @@ def encoded(fields: Sequence[Field]) -> list[bytes | Field]:
 
 
 def layout_of(data: memoryview) -> ExampleLayout:
-    """Where the features of an Example lie; BadExample where it is none."""
+    """Return the layout of an Example; BadExample if the bytes are not one."""
     spans: dict[str, Span] = {}
     for _, wire, begin, end in _parts(data, 0, len(data), {1: RUN}):
         for _, _, low, high in _parts(data, begin, end, {1: wire}):
@@ -104,20 +100,20 @@ def _entry(data: memoryview, begin: int, end: int) -> tuple[str, Span]:
 
 
 def _values(data: memoryview, key: str, kind: int, begin: int, end: int) -> Span:
-    """The only run of values in a list; BadExample where there are several, or none."""
+    """Return the range of a list's values; BadExample unless they are in one run."""
     single = {BYTES: RUN, FLOATS: FIXED_4, INTS: VARINT}[kind]
-    found = [
+    ranges = [
         (low, high) for _, wire, low, high in _parts(data, begin, end, {1: None}) if wire in (RUN, single)
     ]
-    if len(found) != 1:
-        raise BadExample(f"feature {key} has {len(found)} values that are not in one run")
-    return Span(kind, *found[0])
+    if len(ranges) != 1:
+        raise BadExample(f"feature {key} has {len(ranges)} separate values, not one packed list")
+    return Span(kind, *ranges[0])
 
 
 def _parts(
-    data: memoryview, begin: int, end: int, wanted: Mapping[int, int | None]
+    data: memoryview, begin: int, end: int, requested: Mapping[int, int | None]
 ) -> Iterator[tuple[int, int, int, int]]:
-    """Number, wire type, begin and end of the wanted parts of a message; of others, nothing."""
+    """Yield number, wire type, begin and end of the requested parts of a message; skip others."""
     place = begin
     while place < end:
         tag, place = _varint(data, place, end)
@@ -133,8 +129,8 @@ def _parts(
         place = max(place, start + size)
         if place > end:
             raise BadExample(f"a part of {size} bytes where {end - start} are left")
-        if number in wanted:
-            if wanted[number] not in (None, wire):
+        if number in requested:
+            if requested[number] not in (None, wire):
                 raise BadExample(f"part {number} of wire type {wire}")
             yield number, wire, start, place
 
@@ -146,25 +142,25 @@ def _varint(data: memoryview, place: int, end: int) -> tuple[int, int]:
         if data[at] < 128:
             return value, at + 1
         shift += 7
-    raise BadExample("a number that does not end")
+    raise BadExample("an unterminated number")
 
 
 def counts(packed: Array) -> Array:
-    """How many numbers each row of packed ones holds; uint8 (rows, bytes)."""
-    found: Array = (packed < 128).sum(1)
-    return found
+    """Return the number of varints in each row of `packed`, uint8 (rows, bytes)."""
+    ends: Array = (packed < 128).sum(1)
+    return ends
 
 
 def unpacked(stored: memoryview) -> Array:
-    """Packed numbers as int64; ValueError where the last does not end or one is too long."""
+    """Return packed varints as int64; ValueError if the last is unterminated or one is too long."""
     raw = np.frombuffer(stored, np.uint8)
     ends = np.flatnonzero(raw < 128)
     if not raw.size or ends[-1] != len(raw) - 1:
-        raise ValueError("numbers that do not end")
+        raise ValueError("an unterminated number")
     begins = np.append(0, ends[:-1] + 1)
     within = np.arange(len(raw)) - np.repeat(begins, ends + 1 - begins)
     if within.max() >= LONGEST_VARINT:
         raise ValueError("a number of more than ten bytes")
     bits = (raw & 127).astype(np.uint64) << (7 * within).astype(np.uint64)
-    found: Array = np.bitwise_or.reduceat(bits, begins).view(np.int64)
-    return found
+    numbers: Array = np.bitwise_or.reduceat(bits, begins).view(np.int64)
+    return numbers

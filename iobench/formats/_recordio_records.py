@@ -1,4 +1,4 @@
-"""The records of a RecordIO file: where each begins, how long it is, and what of it is in parts."""
+"""Records of a RecordIO file: their offsets and lengths, and records that consist of several parts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats._external import FIXED
 from iobench.formats._placed_reader import FieldLocations, Maps, runs
 from iobench.formats._placement import Blocks, Index, Listed
@@ -31,12 +28,18 @@ ID_AT = 8
 
 
 def index_of(begins: Index) -> str:
-    """The text of an index: number and offset of each record."""
+    """Return the text of an index: number and offset of each record."""
     return "".join(f"{row}\t{begin}\n" for row, begin in enumerate(begins.tolist()))
 
 
 class RecordIORecords:
-    """The records of a file, which an index may lie beside."""
+    """The records of a file, compared with its index if there is one.
+
+    Attributes
+    ----------
+    begin, size : int64 array
+        Offset of each record, and the bytes that it takes including headers and padding.
+    """
 
     def __init__(self, maps: Maps, load_or_build: LoadOrBuild) -> None:
         self._maps, self.path = maps, maps.files[0]
@@ -44,53 +47,80 @@ class RecordIORecords:
         self.begin, self.size, self._length = lists["begin"], lists["size"], lists["length"]
 
     def _walk(self) -> dict[str, Array]:
-        """Where records begin, the bytes that they take, how long their data are; as the index says, too."""
+        """Return offset, size and data length of each record; CorruptArtifact if the index differs."""
         begin, size, lengths = array("q"), array("q"), array("q")
         data, place, in_parts = self._maps[0].data, 0, False
         while place < len(data):
             kind, length = _head(data, place, self.path)
             if (kind in (MIDDLE, LAST)) != in_parts:
-                raise corrupt(self.path, f"a record at byte {place}", f"a part of kind {kind}")
+                raise corrupt(self.path, f"a record at byte {place}", f"part {kind} of a record")
             if not in_parts:
                 begin.append(place)
                 size.append(0)
-                lengths.append(
-                    -WORD if kind == FIRST else 0
-                )  # the magic word is between parts, not after them
+                # parts are joined by the magic word, which does not follow the last one
+                lengths.append(-WORD if kind == FIRST else 0)
             in_parts = kind in (FIRST, MIDDLE)
             step = HEAD.size + length + -length % WORD
             size[-1] += step
             lengths[-1] += length + (WORD if kind != WHOLE else 0)
             place += step
             if place > len(data):
-                raise corrupt(self.path, f"a record of {length} bytes", "the end of the file")
+                raise corrupt(
+                    self.path, f"a record of {length} bytes", "the end of the file", kind="truncated"
+                )
         if in_parts:
-            raise corrupt(self.path, "the last part of a record", "the end of the file")
+            raise corrupt(self.path, "the last part of a record", "the end of the file", kind="truncated")
         lists = {"begin": begin, "size": size, "length": lengths}
-        found = {name: np.frombuffer(values, np.int64) for name, values in lists.items()}
-        if len(self._maps.files) > 1 and self._maps[1].tobytes() != index_of(found["begin"]).encode():
-            raise corrupt(self._maps.files[1], "the number and offset of each record", "others")
-        return found
+        records = {name: np.frombuffer(values, np.int64) for name, values in lists.items()}
+        if len(self._maps.files) > 1 and self._maps[1].tobytes() != index_of(records["begin"]).encode():
+            raise corrupt(
+                self._maps.files[1], "the number and offset of each record", "others", kind="invalid-index"
+            )
+        return records
 
     @property
     def _in_parts(self) -> Array:
-        """Which records are in several parts."""
-        found: Array = self.size != HEAD.size + self._length + -self._length % WORD
-        return found
+        """Mask of the records that consist of several parts."""
+        several: Array = self.size != HEAD.size + self._length + -self._length % WORD
+        return several
 
-    def found(self, schema: Schema) -> FieldLocations:
-        """Where label and the other field of others' records lie; CorruptArtifact where they are not so."""
+    def inferred(self, schema: Schema) -> FieldLocations:
+        """Return the locations of `label` and one other field in records that another program wrote.
+
+        Raises
+        ------
+        CorruptArtifact
+            Kind ``unequal-shapes`` (of records or labels), ``too-many-arrays`` or ``fields-differ``.
+        """
         flags = self._flags()
         more = int(flags[0]) if (flags == flags[0]).all() else -1
         fields = {f.name: f for f in schema.fields if f.name != "label"}
-        if more < 0 or len(fields) > 1:
-            what = "records that differ in how many labels they have" if more < 0 else ", ".join(fields)
-            raise CorruptArtifact(f"{self.path}: {what}: one field beside label can be read from a record")
+        if more < 0:
+            raise CorruptArtifact(
+                "the records differ in their number of labels",
+                kind="unequal-shapes",
+                path=self.path,
+                found=f"{int(flags.min())} to {int(flags.max())} labels after the header",
+            )
+        if len(fields) > 1:
+            raise CorruptArtifact(
+                "too many fields",
+                kind="too-many-arrays",
+                path=self.path,
+                expected="label and at most one other field",
+                found=", ".join(fields),
+            )
         places = dict.fromkeys(fields, IR_HEADER.size + WORD * more)
         label = next((f for f in schema.fields if f.name == "label"), None)
         if label is not None:
             if (label.dtype, label.elements) != ("float32", max(1, more)):
-                raise corrupt(self.path, f"label as {label.dtype} {label.shape}", f"{max(1, more)} × float32")
+                raise CorruptArtifact(
+                    "label has another dtype or shape",
+                    kind="fields-differ",
+                    path=self.path,
+                    expected=f"{label.dtype} {label.shape}",
+                    found=f"{max(1, more)} × float32",
+                )
             places["label"] = IR_HEADER.size if more else LABEL_AT
         end = [places[name] + field.sample_bytes for name, field in fields.items()]
         least = IR_HEADER.size + WORD * more
@@ -99,7 +129,10 @@ class RecordIORecords:
     def placed(
         self, schema: Schema, places: Mapping[str, int], size: int | None, least: int = IR_HEADER.size
     ) -> FieldLocations:
-        """Where fields lie that begin at these bytes of data: `size` of them, or `least` or more."""
+        """Return the locations of fields at these byte offsets in the records' data.
+
+        Each record must hold `size` bytes of data, or at least `least` if `size` is None.
+        """
         if len(self.begin) != schema.samples:
             raise corrupt(self.path, f"{schema.samples} records", len(self.begin))
         self._check_sizes(size, least)
@@ -111,18 +144,22 @@ class RecordIORecords:
         )
 
     def _check_sizes(self, size: int | None, least: int = IR_HEADER.size) -> None:
-        """CorruptArtifact where a record has other than `size` bytes, or is too small for its labels."""
+        """Raise CorruptArtifact if a record does not hold `size` bytes, or fewer than `least` for None."""
         lengths = self._length
         wrong = np.flatnonzero(lengths < least if size is None else lengths != size)
         if wrong.size:
             row = int(wrong[0])
-            expected = f"an IRHeader, with labels, of {least}" if size is None else f"{size}; {FIXED}"
             raise CorruptArtifact(
-                f"{self.path}: record {row} has {lengths[row]} bytes of data, not {expected}"
+                f"record {row} is too short" if size is None else f"record {row} has another size",
+                kind="truncated" if size is None else "unequal-shapes",
+                path=self.path,
+                expected=f"an IRHeader with labels, {least} bytes" if size is None else f"{size} bytes",
+                found=f"{lengths[row]} bytes",
+                hint=None if size is None else FIXED,
             )
 
     def _blocks(self, schema: Schema, places: Mapping[str, int], size: int | None) -> Blocks:
-        """Records one by one, put together out of their parts."""
+        """Return each record as a block, whose decoder joins its parts."""
         fields = {name: schema.field(name) for name in places}
 
         def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
@@ -138,14 +175,14 @@ class RecordIORecords:
         return Blocks(tuple(places), (self.path,), rows, file, self.begin, self.size, decode)
 
     def _flags(self) -> Index:
-        """How many further labels each record says it has, which is what it begins with."""
+        """Return the flag of each record's IRHeader: its number of further labels."""
         self._check_sizes(None)
         flags = np.zeros(len(self.begin), np.int64)
         for row in np.flatnonzero(self._in_parts).tolist():
             flags[row] = IR_HEADER.unpack_from(self._data(row))[0]
         whole = np.flatnonzero(~self._in_parts)
-        for some, found in runs(self._maps[0], self.begin[whole] + HEAD.size, WORD):
-            flags[whole[some]] = found.view("<u4")[:, 0]
+        for some, words in runs(self._maps[0], self.begin[whole] + HEAD.size, WORD):
+            flags[whole[some]] = words.view("<u4")[:, 0]
         return flags
 
     def _data(self, row: int) -> bytes:
@@ -154,17 +191,17 @@ class RecordIORecords:
 
 
 def _head(data: memoryview, place: int, path: Path) -> tuple[int, int]:
-    """The continuation and the length that a record begins with."""
+    """Return the continuation flag and the length at the start of a part."""
     magic, word = HEAD.unpack_from(data, place) if place + HEAD.size <= len(data) else (0, 0)
     if magic != MAGIC or word >> LENGTH_BITS > LAST:
         raise corrupt(
-            path, f"a record at byte {place}", "another word than the magic one" if magic else "its end"
+            path, f"a record at byte {place}", "another magic word" if magic else "the end of the file"
         )
     return word >> LENGTH_BITS, word & MOST_BYTES
 
 
 def _joined(stored: memoryview, path: Path) -> bytes:
-    """The data of a record, with the magic word between its parts."""
+    """Return a record's data: its parts, joined by the magic word."""
     parts, place = [], 0
     while place < len(stored):
         _, length = _head(stored, place, path)

@@ -1,4 +1,4 @@
-"""What records of tf.train.Example hold: which feature is which field, and where its values lie in each."""
+"""Features of tf.train.Example records as fields: dtypes, shapes and locations."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats import _example
 from iobench.formats._example import BYTES, FLOATS, INTS, ExampleLayout, Span
 from iobench.formats._external import FIXED, as_options, fields_by_name, not_fixed
@@ -19,11 +16,17 @@ from iobench.formats._placement import Blocks, Decode, Index, Listed, Placement
 from iobench.formats._schema import Array, Field, Schema
 from iobench.formats._tfrecords import TFRecords
 
-AT_ONCE, LAYOUTS = 4096, 16  # records that are searched together, and layouts that are tried among them
+AT_ONCE, LAYOUTS = 4096, 16  # records compared together, and layouts tried among them
 
 
 def fields_of(path: Path, records: TFRecords) -> tuple[Field, ...]:
-    """The fields that the first record says it has; CorruptArtifact where it does not say what bytes are."""
+    """Return the fields of the first record's features.
+
+    Raises
+    ------
+    CorruptArtifact
+        Kind ``fields-needed``: a feature of bytes does not state its dtype and shape. ``name-clash``.
+    """
     layout = records.layout(0)
     names = fields_by_name(path, sorted(layout.spans))
     if unknown := [key for key in names.values() if layout.spans[key].kind == BYTES]:
@@ -31,23 +34,25 @@ def fields_of(path: Path, records: TFRecords) -> tuple[Field, ...]:
         typed = [as_options(known)] if known else []
         typed += [f"--field '{name}=DTYPE[SHAPE]'" for name, key in names.items() if key in unknown]
         raise CorruptArtifact(
-            f"{path}: {', '.join(unknown)}: values of bytes do not say what they are; tell the fields to "
-            f"take: {' '.join(typed)}"
+            f"bytes of {', '.join(unknown)} do not describe dtype and shape",
+            kind="fields-needed",
+            path=path,
+            hint=f"name the fields to read: {' '.join(typed)}",
         )
     return tuple(_field(records, name, layout.spans[key]) for name, key in names.items())
 
 
 def _field(records: TFRecords, name: str, span: Span) -> Field:
-    """A list of floats or whole numbers as the first record has it: a single one is a scalar."""
+    """Return the field of a list of floats or integers in the first record; one value is a scalar."""
     stored = np.frombuffer(records.data(0)[span.begin : span.end], np.uint8)
     count = len(stored) // 4 if span.kind == FLOATS else int(_example.counts(stored[None])[0])
     if not count:
-        raise not_fixed(records.path(0), name, "an empty list in the first record")
+        raise not_fixed(records.path(0), f"feature {name}", "an empty list in the first record")
     return Field(name, () if count == 1 else (count,), "float32" if span.kind == FLOATS else "int64")
 
 
 def locations_of(records: TFRecords, schema: Schema, lists: Mapping[str, Array]) -> FieldLocations:
-    """Where the fields lie, by what `lists_of` found."""
+    """Return the locations of the fields, from the arrays of `lists_of`."""
     files, rows = records.maps.files, np.arange(schema.samples)
     placement: dict[str, Placement] = {}
     blocks = []
@@ -62,9 +67,13 @@ def locations_of(records: TFRecords, schema: Schema, lists: Mapping[str, Array])
 
 
 def lists_of(records: TFRecords, schema: Schema) -> dict[str, Array]:
-    """Per field, by its number: where each record's values begin, and how long those are that are packed.
+    """Return int64 arrays per field number: each record's value offset, and bytes of packed integers.
 
-    CorruptArtifact where the records do not hold this schema.
+    Raises
+    ------
+    CorruptArtifact
+        The records do not match `schema`; kind ``fields-differ`` if a feature has another dtype, and
+        ``unequal-shapes`` if it has another length.
     """
     folder = records.maps.files[0].parent
     if len(records.file) != schema.samples:
@@ -75,26 +84,30 @@ def lists_of(records: TFRecords, schema: Schema) -> dict[str, Array]:
     kinds, begin, size = _spans(records, [names[field.name] for field in schema.fields])
     lists: dict[str, Array] = {}
     for number, field in enumerate(schema.fields):
-        held, expected = {
-            FLOATS: ("float32", "floats, float32"),
-            INTS: ("int64", "whole numbers, int64"),
-        }.get(kinds[number], (field.dtype, "bytes"))
-        if field.dtype != held:
-            raise corrupt(records.path(0), f"{field.name} as {field.dtype}", expected)
+        stored = {FLOATS: "float32", INTS: "int64"}.get(kinds[number], field.dtype)
+        if field.dtype != stored:
+            raise CorruptArtifact(
+                f"feature {field.name} has another dtype",
+                kind="fields-differ",
+                path=records.path(0),
+                expected=field.dtype,
+                found=stored,
+            )
         lists[f"begin_{number}"] = begin[number]
         if kinds[number] == INTS:
             lists[f"size_{number}"] = size[number]
-            held_numbers = _counts(records, begin[number], size[number])
-            _refuse_others(records, field, held_numbers, field.elements, "numbers")
+            counts = _counts(records, begin[number], size[number])
+            _refuse_others(records, field, counts, field.elements, "numbers")
         else:
             _refuse_others(records, field, size[number], field.sample_bytes, "bytes")
     return lists
 
 
 def _spans(records: TFRecords, keys: Sequence[str]) -> tuple[list[int], Array, Array]:
-    """The kind of each feature, and per feature and record where its values begin and how long they are.
+    """Return the kind of each feature, and offsets and bytes of its values, int64 (features, records).
 
-    Records are compared with one whose layout is known, many at a time: what is no value must be the same.
+    Parses one record and compares many others with it at once: records whose bytes between the values are
+    equal have the same layout. This avoids parsing each record.
     """
     count = len(records.file)
     kinds = [records.layout(0).spans[key].kind for key in keys]
@@ -108,8 +121,8 @@ def _spans(records: TFRecords, keys: Sequence[str]) -> tuple[list[int], Array, A
             for number, key in enumerate(keys):
                 span = layout.spans.get(key)
                 if span is None or span.kind != kinds[number]:
-                    found = "none" if span is None else "values of another kind"
-                    raise corrupt(records.path(row), f"feature {key} in record {row}", found)
+                    actual = "none" if span is None else "values of another type"
+                    raise corrupt(records.path(row), f"feature {key} in record {row}", actual)
                 begin[number, left[alike]] = records.offset[left[alike]] + span.begin
                 size[number, left[alike]] = span.end - span.begin
             left = left[~alike]
@@ -117,29 +130,29 @@ def _spans(records: TFRecords, keys: Sequence[str]) -> tuple[list[int], Array, A
 
 
 def _alike(records: TFRecords, rows: Index, row: int, layout: ExampleLayout) -> Array:
-    """Which of these records equal one in all that is no value of a feature."""
+    """Return a mask of the records that equal record `row` in all bytes between the values."""
     alike: Array = (records.length[rows] == layout.size) & (records.file[rows] == records.file[row])
     data, stored = np.frombuffer(records.data(row), np.uint8), records.maps[int(records.file[row])]
     for low, high in layout.between:
         at = np.flatnonzero(alike)
-        for some, found in runs(stored, records.offset[rows[at]] + low, high - low):
-            alike[at[some]] = (found == data[low:high]).all(1)
+        for some, piece in runs(stored, records.offset[rows[at]] + low, high - low):
+            alike[at[some]] = (piece == data[low:high]).all(1)
     return alike
 
 
 def _counts(records: TFRecords, begin: Index, size: Index) -> Index:
-    """How many packed whole numbers each record has."""
-    held = np.zeros(len(size), np.int64)
+    """Return the number of packed integers in each record."""
+    counts = np.zeros(len(size), np.int64)
     for number in np.unique(records.file).tolist():
         for width in np.unique(size[records.file == number]).tolist():
             rows = np.flatnonzero((records.file == number) & (size == width))
             for some, packed in runs(records.maps[number], begin[rows], max(1, width)):
-                held[rows[some]] = _example.counts(packed) if width else 0
-    return held
+                counts[rows[some]] = _example.counts(packed) if width else 0
+    return counts
 
 
 def _decoder(records: TFRecords, name: str) -> Decode:
-    """What unpacks whole numbers, one record's to a block."""
+    """Return the decoder of packed integers, one record per block."""
 
     def decode(number: int, stored: memoryview, out: Mapping[str, Array]) -> None:
         target = out[name]
@@ -151,11 +164,15 @@ def _decoder(records: TFRecords, name: str) -> Decode:
     return decode
 
 
-def _refuse_others(records: TFRecords, field: Field, found: Index, expected: int, what: str) -> None:
-    """CorruptArtifact where a record holds more or less of a field than it should."""
-    if (wrong := np.flatnonzero(found != expected)).size:
+def _refuse_others(records: TFRecords, field: Field, counts: Index, expected: int, unit: str) -> None:
+    """Raise CorruptArtifact (``unequal-shapes``) if a record's value of a field has another length."""
+    if (wrong := np.flatnonzero(counts != expected)).size:
         row = int(wrong[0])
         raise CorruptArtifact(
-            f"{records.path(row)}: {field.name} of record {row} has {found[row]} {what}, not {expected} as "
-            f"{field.dtype} {field.shape}; {FIXED}"
+            f"{field.name} of record {row} has another length",
+            kind="unequal-shapes",
+            path=records.path(row),
+            expected=f"{expected} {unit} for {field.dtype} {field.shape}",
+            found=f"{counts[row]} {unit}",
+            hint=FIXED,
         )

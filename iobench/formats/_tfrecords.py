@@ -1,4 +1,4 @@
-"""The records of TFRecord files: lengths, data and the checksums of both."""
+"""Records of TFRecord files: their offsets, lengths and checksums."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats import _example
 from iobench.formats._crc32c import masked, masked_rows
 from iobench.formats._example import BadExample, ExampleLayout
@@ -28,7 +25,7 @@ GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True)
 class TFRecords:
-    """The records of some files, in order: the file of each, where its data begin, and how long they are."""
+    """File number, data offset and data length of each record, in the order of the files."""
 
     maps: Maps
     file: Index
@@ -37,7 +34,13 @@ class TFRecords:
 
     @classmethod
     def of(cls, maps: Maps) -> TFRecords:
-        """Walk the records; CorruptArtifact where a length, its checksum or the end of a file is wrong."""
+        """Scan the records.
+
+        Raises
+        ------
+        CorruptArtifact
+            Kind ``truncated``, ``compressed`` or ``wrong-checksum`` (of a length).
+        """
         file, offset, length = array("q"), array("q"), array("q")
         for number, path in enumerate(maps.files):
             before = len(offset)
@@ -47,34 +50,39 @@ class TFRecords:
         return cls(maps, *arrays)
 
     def lists(self) -> dict[str, Array]:
-        """What was found, to be kept."""
+        """Return the arrays of an index cache."""
         return {"file": self.file, "offset": self.offset, "length": self.length}
 
     def data(self, row: int) -> memoryview:
-        """The bytes of a record."""
+        """Return the data of a record."""
         begin = int(self.offset[row])
         return self.maps[int(self.file[row])][begin : begin + int(self.length[row])].data
 
     def layout(self, row: int) -> ExampleLayout:
-        """Where the features of a record lie; CorruptArtifact where it is no Example."""
+        """Return the layout of a record; CorruptArtifact if it is not an Example."""
         try:
             return _example.layout_of(self.data(row))
         except BadExample as error:
             raise corrupt(self.path(row), f"record {row} as a tf.train.Example", error) from error
 
     def path(self, row: int) -> Path:
-        """The file of a record."""
+        """Return the file of a record."""
         return self.maps.files[int(self.file[row])]
 
     def verify(self, rows: Index) -> None:
-        """CorruptArtifact where the data of one of these do not have the checksum that follows them."""
+        """Raise CorruptArtifact (``wrong-checksum``) if the data of a record do not match its checksum."""
         from crc32c import crc32c
 
         for row in np.unique(rows).tolist():
             data, end = self.data(row), int(self.offset[row] + self.length[row])
-            (said,) = CRC.unpack(self.maps[int(self.file[row])][end : end + TAIL].tobytes())
-            if (found := masked(crc32c(data))) != said:
-                raise corrupt(self.path(row), f"record {row} with the checksum {said:08x}", f"{found:08x}")
+            (expected,) = CRC.unpack(self.maps[int(self.file[row])][end : end + TAIL].tobytes())
+            if (actual := masked(crc32c(data))) != expected:
+                raise corrupt(
+                    self.path(row),
+                    f"checksum {expected:08x} of record {row}",
+                    f"{actual:08x}",
+                    kind="wrong-checksum",
+                )
 
 
 def _walk(stored: Array, path: Path, offset: array[int], length: array[int]) -> None:
@@ -85,9 +93,12 @@ def _walk(stored: Array, path: Path, offset: array[int], length: array[int]) -> 
         if size > left - HEAD - TAIL:
             if place == 0 and data[: len(GZIP)] == GZIP:
                 raise CorruptArtifact(
-                    f"{path}: it is compressed; write its records again without compression"
+                    "the file is compressed",
+                    kind="compressed",
+                    path=path,
+                    hint="write its records without compression",
                 )
-            raise corrupt(path, f"a record of {size} bytes at byte {place}", f"{left} bytes")
+            raise corrupt(path, f"a record of {size} bytes at byte {place}", f"{left} bytes", "truncated")
         offset.append(place + HEAD)
         length.append(size)
         place += HEAD + size + TAIL
@@ -95,12 +106,15 @@ def _walk(stored: Array, path: Path, offset: array[int], length: array[int]) -> 
     for some, heads in runs(stored, begins, HEAD):
         if (wrong := np.flatnonzero(~lengths_are_right(heads))).size:
             raise corrupt(
-                path, f"the length of a record at byte {begins[some][wrong[0]]}", "another checksum"
+                path,
+                f"the length of a record at byte {begins[some][wrong[0]]}",
+                "another checksum",
+                kind="wrong-checksum",
             )
 
 
 def lengths_are_right(heads: Array) -> Array:
-    """Which heads of records have the checksum of their length; uint8 (records, 12)."""
-    said = np.ascontiguousarray(heads[:, LENGTH.size :]).view("<u4")[:, 0]
-    found: Array = masked_rows(heads[:, : LENGTH.size]) == said
-    return found
+    """Return a mask of the record heads, uint8 (records, 12), whose length matches its checksum."""
+    expected = np.ascontiguousarray(heads[:, LENGTH.size :]).view("<u4")[:, 0]
+    right: Array = masked_rows(heads[:, : LENGTH.size]) == expected
+    return right

@@ -1,11 +1,11 @@
-"""RecordIO: MXNet's `data.rec` with `data.idx`, written and read without MXNet.
+"""Format recordio: MXNet's `data.rec` with `data.idx`, written and read without MXNet.
 
-A record: a magic word, a word of 3 bits of continuation and 29 of length, the data, zeros to a whole
-word. Where data hold the magic word at a whole word, the record is continued after it in another
-(1 the first part, 2 those in between, 3 the last), so that a reader may look for the magic word.
-The index has a line per record, `number<tab>offset`. The data, as `mxnet.recordio.pack` has them: an
-IRHeader (flag u32, label f32, id u64, id2 u64), `flag` more labels, and then what is packed: here the
-fields of the sample one after the other, in the order of `schema.json`.
+A record is a magic word, a word with 3 bits of continuation and 29 bits of length, the data, and padding to
+a whole word. If the data contain the magic word at a word boundary, the record is split there into parts
+(1 the first, 2 the middle, 3 the last), so that readers can search for the magic word. The index has one line
+per record, `number<tab>offset`. The data are laid out as by `mxnet.recordio.pack`: an IRHeader (flag u32,
+label f32, id u64, id2 u64), `flag` further labels, and the packed bytes: here the sample's fields in the
+order of `schema.json`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.formats._format import Format
 from iobench.formats._placed_reader import FieldLocations, Maps, PlacedReader
 from iobench.formats._reader import LoadOrBuild, build_now
@@ -48,7 +46,7 @@ DATA_FILE, INDEX_FILE = "data.rec", "data.idx"
 
 @dataclass(frozen=True)
 class RecordIO(Format):
-    """One .rec file with an index, as MXNet reads them."""
+    """One .rec file with an index for MXNet."""
 
     name: ClassVar[str] = "recordio"
     summary: ClassVar[str] = "MXNet's .rec with .idx, one record per sample, without MXNet"
@@ -56,7 +54,7 @@ class RecordIO(Format):
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
 
     def check_schema(self, schema: Schema) -> None:
-        """As any format, and refuse samples that are too large for a record."""
+        """Raise UnsupportedSchema also for samples that are too large for a record."""
         super().check_schema(schema)
         self._refuse_large(schema, IR_HEADER.size + schema.sample_bytes, MOST_BYTES, "a record")
 
@@ -69,11 +67,11 @@ class RecordIO(Format):
         describe(path, schema)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
-        """A reader; the records are walked when rows are first asked for."""
+        """Return a reader, which scans the records when rows are first read."""
         if not path.is_dir():
             maps = Maps([path])
             return PlacedReader(
-                schema, maps, lambda load_or_build: RecordIORecords(maps, load_or_build).found(schema)
+                schema, maps, lambda load_or_build: RecordIORecords(maps, load_or_build).inferred(schema)
             )
         check_described(path, schema)
         maps = Maps([path / DATA_FILE, path / INDEX_FILE])
@@ -82,37 +80,46 @@ class RecordIO(Format):
         )
 
     def size_bound(self, schema: Schema) -> int:
-        """Records and lines of the index."""
+        """Return the bytes of the records and of the index."""
         record = len(_RecordIOWriter(Path(), schema).record.pattern)
         lines = 2 + len(str(schema.samples)) + len(str(schema.samples * record))
         return schema.samples * (record + lines) + (1 << 20)
 
     def sniff(self, path: Path) -> bool:
-        """A file whose name ends in .rec and that begins with the magic word."""
+        """Return True for a file whose name ends in .rec and that begins with the magic word."""
         if path.suffix != ".rec" or not path.is_file():
             return False
         with open(path, "rb") as file:
             return file.read(WORD) == struct.pack("<I", MAGIC)
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """The records of a .rec file: `label`, if it is told, and one field that has to be told."""
+        """Return the schema of a .rec file, of which `fields` names one field and optionally `label`.
+
+        Raises
+        ------
+        CorruptArtifact
+            Kind ``fields-needed``, ``fields-differ``, ``too-many-arrays`` or ``unequal-shapes``.
+        """
         if not fields:
             raise CorruptArtifact(
-                f"{path}: records do not say what they hold; name a field with dtype and shape for "
-                "the bytes of each record, and label, if it is to be read, as float32"
+                "records do not describe their fields",
+                kind="fields-needed",
+                path=path,
+                hint="name one for the bytes of a record: --field 'x=float32[3,224,224]'; "
+                "add --field label=float32 to read the labels",
             )
         maps = Maps([path])
         try:
             records = RecordIORecords(maps, build_now)
             schema = Schema(len(records.begin), tuple(fields))
-            records.found(schema)
+            records.inferred(schema)
             return schema
         finally:
             maps.close()
 
 
 class _RecordIOWriter(ShardWriter):
-    """One file of records of one size, but for those that hold the magic word."""
+    """Writer of one file of equally large records, except those that contain the magic word."""
 
     def __init__(self, path: Path, schema: Schema) -> None:
         self._file = path / DATA_FILE
@@ -131,7 +138,7 @@ class _RecordIOWriter(ShardWriter):
         table[:, at : at + 8] = rows.view(np.uint8).reshape(-1, 8)
 
     def stored(self, table: Array, first: int) -> bytes | memoryview:
-        """The records, those that hold the magic word in parts."""
+        """Return the records, of which those that contain the magic word are split into parts."""
         words = table.view("<u4")[:, HEAD.size // WORD : (HEAD.size + self._size) // WORD]
         held = (words == MAGIC).any(1)
         records: list[bytes | memoryview] = [raw_bytes(table)] if not held.any() else []
@@ -148,7 +155,7 @@ class _RecordIOWriter(ShardWriter):
 
 
 def _in_parts(data: bytes, words: Array) -> bytes:
-    """A record whose data hold the magic word, as MXNet cuts it: there, and without it."""
+    """Return a record split at each magic word in its data, which the split removes, as MXNet does."""
     places = (np.flatnonzero(words == MAGIC) * WORD).tolist()
     parts = []
     for number, (low, high) in enumerate(
@@ -161,6 +168,6 @@ def _in_parts(data: bytes, words: Array) -> bytes:
 
 
 def _written_locations(maps: Maps, schema: Schema, load_or_build: LoadOrBuild) -> FieldLocations:
-    """Where the fields lie in what we wrote."""
+    """Return the locations of the fields in records that iobench wrote."""
     records = RecordIORecords(maps, load_or_build)
     return records.placed(schema, schema.offsets(IR_HEADER.size), IR_HEADER.size + schema.sample_bytes)

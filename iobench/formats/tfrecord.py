@@ -1,9 +1,10 @@
-"""TFRecord: files of tf.train.Example records, written and read without TensorFlow.
+"""Format tfrecord: files of tf.train.Example records, written and read without TensorFlow.
 
-A record: its bytes as u64, their masked crc32c, the Example, its masked crc32c; little-endian. Ours are
-`iobench-00000-of-00004.tfrecord`, …, with each field as one value of bytes, and `schema.json`, because such
-bytes do not say their dtype and shape. What others wrote may hold lists of floats (which lie as float32
-lies in memory), of whole numbers (varints: decoded) and single values of bytes (whose fields are told).
+A record is its length as u64, the length's masked crc32c, the Example, and its masked crc32c; little-endian.
+iobench writes `iobench-00000-of-00004.tfrecord`, …, with one bytes value per field, and `schema.json`,
+because bytes do not describe their dtype and shape. Existing files may hold lists of floats (stored as
+float32 in memory), lists of integers (varints, decoded on reading) and single bytes values, whose fields
+the caller names.
 """
 
 from __future__ import annotations
@@ -15,10 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats import _example
 from iobench.formats._crc32c import masked, masked_rows
 from iobench.formats._file_kind import regular
@@ -33,13 +31,13 @@ from iobench.formats._schema_file import check_described, describe
 from iobench.formats._tfrecord_fields import fields_of, lists_of, locations_of
 from iobench.formats._tfrecords import CRC, HEAD, LENGTH, TAIL, TFRecords, lengths_are_right
 
-OURS = "iobench-"  # what names of files begin with that have a schema beside them
+PREFIX = "iobench-"  # of files written by iobench, which come with a schema
 MOST_BYTES = (1 << 31) - 1  # of a protocol buffer
 
 
 @dataclass(frozen=True)
 class TfRecord(Format):
-    """TFRecord files of tf.train.Example, one value of bytes per field."""
+    """TFRecord files of tf.train.Example with one bytes value per field."""
 
     name: ClassVar[str] = "tfrecord"
     summary: ClassVar[str] = "TFRecord files of tf.train.Example, without TensorFlow"
@@ -48,10 +46,10 @@ class TfRecord(Format):
     extra: ClassVar[str] = "tfrecord"
     dtypes: ClassVar[frozenset[str]] = frozenset(DTYPES)
 
-    shard_bytes: int = option(64 << 20, "most bytes of a file", minimum=1, unit="bytes")
+    shard_bytes: int = option(64 << 20, "maximum bytes per file", minimum=1, unit="bytes")
 
     def check_schema(self, schema: Schema) -> None:
-        """As any format, and refuse samples that are too large for a protocol buffer."""
+        """Raise UnsupportedSchema also for samples that are too large for a protocol buffer."""
         super().check_schema(schema)
         size = sum(
             len(p) if isinstance(p, bytes) else p.sample_bytes for p in _example.encoded(schema.fields)
@@ -65,20 +63,20 @@ class TfRecord(Format):
         describe(path, schema)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> TfRecordReader:
-        """A reader; the records are walked when rows are first asked for."""
+        """Return a reader, which scans the records when rows are first read."""
         files = _files(path)
-        if files[0].name.startswith(OURS):
+        if files[0].name.startswith(PREFIX):
             check_described(path, schema)
         return TfRecordReader(schema, Maps(files))
 
     def size_bound(self, schema: Schema) -> int:
-        """Records, and the schema."""
+        """Return the bytes of the records and of the schema file."""
         record = _TFRecordWriter(Path(), schema, self.shard_bytes).record.pattern
         shards = -(-schema.samples // rows_within(self.shard_bytes, len(record)))
         return schema.samples * len(record) + shards * 4096 + (1 << 20)
 
     def sniff(self, path: Path) -> bool:
-        """Whether it is, or is a folder of, files that begin with a length and its checksum."""
+        """Return True for a file, or a folder of files, that begin with a length and its checksum."""
         try:
             with open(regular(_files(path)[0]), "rb") as file:
                 head = file.read(HEAD)
@@ -87,7 +85,7 @@ class TfRecord(Format):
         return len(head) == HEAD and bool(lengths_are_right(np.frombuffer(head, np.uint8)[None])[0])
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """What the first record says, and all others too; with fields told, these alone."""
+        """Return the schema of the first record, or that of `fields`; checks all other records."""
         maps = Maps(_files(path))
         try:
             records = TFRecords.of(maps)
@@ -99,19 +97,19 @@ class TfRecord(Format):
 
 
 def _files(path: Path) -> list[Path]:
-    """The record files of a folder in the order of their names, or the one that `path` is."""
+    """Return a single file, or the record files of a folder in the order of their names."""
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if ".tfrec" in file.name)
-        if not found:
+        files = sorted(file for file in path.iterdir() if ".tfrec" in file.name)
+        if not files:
             raise corrupt(path, "a folder of .tfrecord files", "none")
-        return found
+        return files
     if not path.is_file():
         raise corrupt(path, "TFRecord files", "no such folder")
     return [path]
 
 
 class _TFRecordWriter(ShardWriter):
-    """Files of records that differ in the bytes of the fields and their checksum only."""
+    """Writer of records that differ only in the fields' bytes and the checksum."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
         self._path = path
@@ -122,7 +120,7 @@ class _TFRecordWriter(ShardWriter):
         super().__init__(schema, record, rows_within(shard_bytes, len(record.pattern)))
 
     def path_of(self, number: int) -> Path:
-        return self._path / f"{OURS}{number:05d}-of-{self.shards:05d}.tfrecord"
+        return self._path / f"{PREFIX}{number:05d}-of-{self.shards:05d}.tfrecord"
 
     def stamp(self, table: Array, first: int) -> None:
         from crc32c import crc32c
@@ -134,19 +132,19 @@ class _TFRecordWriter(ShardWriter):
 
 
 class TfRecordReader(PlacedReader):
-    """Checks the checksum of every record that it reads, as TensorFlow does."""
+    """Verifies the checksum of every record that it reads, as TensorFlow does."""
 
     def __init__(self, schema: Schema, maps: Maps) -> None:
-        super().__init__(schema, maps, self._look)
+        super().__init__(schema, maps, self._locate)
         self._records: TFRecords | None = None
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """One sample, after its record was verified."""
+        """Return one sample after its record's checksum was verified."""
         sample = super().sample(row, convert)
         self._verify(np.array([row]))
         return sample
 
-    def _look(self, load_or_build: LoadOrBuild) -> FieldLocations:
+    def _locate(self, load_or_build: LoadOrBuild) -> FieldLocations:
         lists = load_or_build("records", lambda: TFRecords.of(self._maps).lists())
         self._records = records = TFRecords(self._maps, lists["file"], lists["offset"], lists["length"])
         return locations_of(
