@@ -8,9 +8,9 @@ from iobench import studies
 from iobench.base.errors import (
     MissingDependency,
 )
-from iobench.loading.ray import cluster as ray_cluster
+from iobench.loading.ray import ray_runtime
 from iobench.studies import Measurements, StudyOptions, _parity, _shipping
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN
+from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
 from iobench.studies._parity import over_ranks, unaffected
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -29,51 +29,51 @@ def ranks(count):
 
 def test_trainings_that_are_the_same_are():
     answer = unaffected("c", ranks(2))
-    assert answer.answer == HOLDS
-    assert "2 of 2 batches" in answer.because
-    assert "accuracy 90.80% against 90.80%" in answer.because
+    assert answer.verdict == REPRODUCED
+    assert "2 of 2 batches" in answer.evidence
+    assert "accuracy 90.80% against 90.80%" in answer.evidence
 
 
 @pytest.mark.parametrize(
     ("dtype", "off", "expected"),
     [
-        ("float64", 1e-11, FAILS),
-        ("float64", 1e-13, HOLDS),
-        ("float32", 1e-4, FAILS),
-        ("float32", 1e-6, HOLDS),
+        ("float64", 1e-11, NOT_REPRODUCED),
+        ("float64", 1e-13, REPRODUCED),
+        ("float32", 1e-4, NOT_REPRODUCED),
+        ("float32", 1e-6, REPRODUCED),
     ],
 )
 def test_a_loss_that_is_off_is_seen(dtype, off, expected):
-    found = ranks(1)
-    found[0]["Ray's actors"][dtype] = {"losses": [*LOSSES[:2], LOSSES[2] + off]}
-    assert unaffected("c", found).answer == expected
-    assert over_ranks("c", {"one process": ranks(1), "DDP of 2": ranks(2)}).answer == HOLDS
+    measured = ranks(1)
+    measured[0]["Ray's actors"][dtype] = {"losses": [*LOSSES[:2], LOSSES[2] + off]}
+    assert unaffected("c", measured).verdict == expected
+    assert over_ranks("c", {"one process": ranks(1), "DDP of 2": ranks(2)}).verdict == REPRODUCED
 
 
 def test_a_batch_that_differs_on_any_rank_is_seen():
-    found = ranks(2)
-    found[1]["Ray's actors"]["hashes"] = ["a", "c"]
-    assert unaffected("c", found).answer == FAILS
-    found[1]["Ray's actors"]["hashes"] = ["a"]
-    assert unaffected("c", found).answer == FAILS
+    measured = ranks(2)
+    measured[1]["Ray's actors"]["hashes"] = ["a", "c"]
+    assert unaffected("c", measured).verdict == NOT_REPRODUCED
+    measured[1]["Ray's actors"]["hashes"] = ["a"]
+    assert unaffected("c", measured).verdict == NOT_REPRODUCED
 
 
 @pytest.mark.parametrize(
     ("others", "expected"),
     [
-        ((0.911, 0.901, 0.919, 0.911, 0.901), HOLDS),  # an image or two
-        ((0.81, 0.80, 0.83, 0.81, 0.80), FAILS),
-        ((0.95, 0.86, 0.97, 0.85, 0.94), UNKNOWN),  # five seeds that scatter do not tell
+        ((0.911, 0.901, 0.919, 0.911, 0.901), REPRODUCED),  # an image or two
+        ((0.81, 0.80, 0.83, 0.81, 0.80), NOT_REPRODUCED),
+        ((0.95, 0.86, 0.97, 0.85, 0.94), INCONCLUSIVE),  # five seeds that scatter do not tell
     ],
 )
 def test_accuracies_with_batchnorm_are_equivalent_or_not_over_seeds(others, expected):
-    found = {"one process": ranks(1), "DDP of 2": ranks(2)}
-    found["DDP of 2"][0]["torch's workers"] = trained(others)
-    assert over_ranks("c", deepcopy(found)).answer == expected
+    measured = {"one process": ranks(1), "DDP of 2": ranks(2)}
+    measured["DDP of 2"][0]["torch's workers"] = trained(others)
+    assert over_ranks("c", deepcopy(measured)).verdict == expected
 
 
 def test_without_ray_the_study_gives_the_pip_command(monkeypatch, tmp_path):
-    monkeypatch.setattr(ray_cluster, "installed", lambda: False)
+    monkeypatch.setattr(ray_runtime, "installed", lambda: False)
     with pytest.raises(MissingDependency, match="pip install 'iobench\\[ray\\]'"):
         studies.run("distributed-loading", StudyOptions(tmp_path, quick=True, device="cpu"))
 
@@ -85,10 +85,10 @@ def test_it_runs_and_answers_each_claim(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(_shipping, "QUICK_BATCHES", 4)
     monkeypatch.setattr(_parity, "trainings", lambda count, *_: ranks(count))
     result = studies.run("distributed-loading", StudyOptions(tmp_path, quick=True, device="cpu"))
-    told = {answer.claim: answer for answer in result.answers}
+    told = {answer.claim: answer for answer in result.claims}
     assert len(told) == 6
-    assert any("not run: needs 2 CUDA devices" in answer.because for answer in result.answers)
-    assert isinstance(result.found, Measurements)
-    assert result.found.table()
+    assert any("not run: needs 2 CUDA devices" in answer.evidence for answer in result.claims)
+    assert isinstance(result.measurements, Measurements)
+    assert result.measurements.table()
     studies.save(result, tmp_path)
     assert studies.past(tmp_path)[1] == []

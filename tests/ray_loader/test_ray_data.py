@@ -19,8 +19,8 @@ from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.testing._cases import SCHEMA, store
-from iobench.testing._damage import Bomb
-from iobench.testing.loaders import BATCH, as_arrays, job_over, left_open, read_all
+from iobench.testing._corruption import Bomb
+from iobench.testing.loaders import BATCH, as_arrays, job_over, files_left_open, read_all
 
 DTYPES = {field.name: field.dtype for field in SCHEMA.fields}
 
@@ -78,7 +78,7 @@ def test_an_abandoned_epoch_leaves_no_thread_and_no_open_file(tmp_path):
             continue
         thread.join(10.0)
         assert not thread.is_alive(), thread.name
-    assert not left_open(artifact.path)
+    assert not files_left_open(artifact.path)
 
 
 def test_a_missing_artifact_is_one_error(tmp_path):

@@ -11,7 +11,7 @@ from iobench import formats
 from iobench.base.errors import InvalidOption, IobenchError
 from iobench.loading import loaders
 from iobench.testing._cases import SCHEMA, store
-from iobench.testing.loaders import as_arrays, asked, job_over, read_all
+from iobench.testing.loaders import as_arrays, epoch_request, job_over, read_all
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -27,7 +27,7 @@ def test_batches_hold_the_requested_rows_and_actors_end(word, cluster, artifact)
     job, before = job_over(artifact, "random"), actors()
     with closing(loader.open(job)) as epochs:
         for number in range(2):
-            rows = asked(loader, job, number)
+            rows = epoch_request(loader, job, number)
             for expected, batch in zip(rows, map(as_arrays, epochs.epoch(rows)), strict=True):
                 for name, source in artifact.source.items():
                     np.testing.assert_array_equal(batch[name], source[expected], strict=True)
