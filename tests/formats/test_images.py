@@ -14,7 +14,7 @@ from iobench.base.errors import (
 )
 from iobench.formats import Field, Schema
 from iobench.testing._cases import assert_rows, random_batch, store
-from iobench.testing._places import assert_places
+from iobench.testing._placements import assert_placements
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -113,7 +113,7 @@ def test_folders_of_classes_are_read_in_place(tmp_path):
     expected = {"image": np.stack(pixels), "label": np.array([0, 0, 0, 1, 1, 1])}
     with IMAGES.open(tmp_path / "train", schema) as reader:
         assert_rows(reader.batch(np.array([5, 0, 5])), expected, [5, 0, 5])
-        assert_places(reader, expected)
+        assert_placements(reader, expected)
 
 
 def test_images_of_several_sizes_are_refused_by_name(tmp_path):

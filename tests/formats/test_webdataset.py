@@ -14,7 +14,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats import Field, Schema
 from iobench.testing._cases import SCHEMA, assert_rows, assert_same, read_all, store
-from iobench.testing._places import assert_places
+from iobench.testing._placements import assert_placements
 
 WEBDATASET = formats.get("webdataset")
 
@@ -219,7 +219,7 @@ def test_images_are_decoded_as_they_are_read(tmp_path, kind, mode):
     with WEBDATASET.open(path, schema) as reader:
         assert_rows(reader.batch(np.array([3, 0, 3])), expected, [3, 0, 3])
         assert_rows(reader.sample(2), expected, 2)
-        assert_places(reader, expected)
+        assert_placements(reader, expected)
 
 
 @pytest.mark.parametrize(

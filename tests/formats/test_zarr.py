@@ -15,7 +15,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
 from iobench.testing._cases import INDICES, SCHEMA, assert_rows, random_batch, store
-from iobench.testing._places import assert_places
+from iobench.testing._placements import assert_placements
 
 zarr = pytest.importorskip("zarr")
 numcodecs = pytest.importorskip("numcodecs")
@@ -164,7 +164,7 @@ def test_what_zarr_wrote_is_read_in_place(tmp_path, options, placed, packed):
         assert_rows(reader.batch(INDICES), source, INDICES)
         assert_rows(reader.batch(slice(3, 22)), source, slice(3, 22))
         assert (len(reader.placement()), len(reader.blocks())) == (placed, packed)
-        assert_places(reader, source)
+        assert_placements(reader, source)
 
 
 @pytest.mark.parametrize("alone", [True, False])
@@ -232,7 +232,7 @@ def test_chunks_cut_along_other_axes_and_missing_ones_have_no_location_but_are_r
     group.create_array("big", data=(data + 2).astype(">f8"), chunks=(2, 6), compressors=None)
     with ZARR.open(tmp_path / "t", ZARR.infer_schema(tmp_path / "t")) as reader:
         assert not reader.placement().keys() & {"cut", "empty"}
-        assert_places(reader, {"cut": data + 1, "empty": data, "big": data + 2})
+        assert_placements(reader, {"cut": data + 1, "empty": data, "big": data + 2})
         assert_rows(reader.batch(slice(None)), {"cut": data + 1, "empty": data, "big": data + 2}, slice(None))
 
 
