@@ -2,9 +2,10 @@
 
     .venv/bin/python scripts/minimal_loops.py [--order random] [--data-dir data] [--name NAME]
 
-Takes about 20 s for 40 MB in four formats. A loop reads one epoch of batches from one format, without checks,
-timing or options. Loops and cases take turns, with a warm page cache. The table has the samples/s of both and
-the case's as a fraction of the loop's (medians). The dataset must have one field, `x`, as the default has.
+Takes about two minutes for 40 MB in four formats. A loop reads one epoch of batches from one format, without
+checks, timing or options. Loops and cases take turns, with a warm page cache. The table has the samples/s of
+both and the case's as a fraction of the loop's (medians). The dataset must have one field, `x`, as the
+default has.
 """
 
 from __future__ import annotations

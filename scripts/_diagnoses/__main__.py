@@ -152,7 +152,8 @@ def summary(results: Sequence[dict[str, Any]]) -> None:
         detected = sum(one["detected"] for one in bad_loaders)
         print(
             f"{'busy' if busy else 'quiet'}: {detected} of {len(bad_loaders)} bad loaders detected, "
-            f"{alarmed} of {len(good_loaders)} good ones with false alarms, {false} of {len(advices)} advices false, "
+            f"{alarmed} of {len(good_loaders)} good ones with false alarms, "
+            f"{false} of {len(advices)} advices false, "
             f"background load noticed in {noticed} of {len(these)}"
         )
         took = [one["took_s"] for one in these]

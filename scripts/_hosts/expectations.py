@@ -32,7 +32,7 @@ class CommandOutput:
 
     @property
     def ended_by_torchrun(self) -> bool:
-        """Whether torchrun has started the traceback that it prints after a failed run."""
+        """True once torchrun has started the traceback that it prints after a failed run."""
         return any(line.startswith("Traceback ") for line in self.lines)
 
     def slowest(self) -> list[tuple[str, int, str]]:
@@ -64,7 +64,7 @@ class Expectations:
 
     @property
     def all_met(self) -> bool:
-        """Whether every step met its expectations."""
+        """True if every step met its expectations."""
         return not any(violated for _, violated, _ in self.steps)
 
 

@@ -13,7 +13,7 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 NAMES = ("alpha", "beta", "gamma")
 NETWORK = "10.77.0"
 SWITCH = f"iob{os.getpid()}"
-USER = 65534  # the user `nobody`
+USER = 65534  # an unprivileged user
 # may read all files, because Python may be installed where only root can read
 _AS_USER = (f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
 _READING = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
