@@ -46,15 +46,15 @@ def test_channels_may_come_first(tmp_path, fmt):
     batch = random_batch(first)
     artifact = store(fmt, tmp_path / "a", first)
     file = artifact.path / "image/000" / f"{4:09}.{'png' if fmt.lossless else 'jpg'}"
-    kept = fmt.roundtrip(batch)["image"]
-    assert np.array_equal(np.asarray(Image.open(file)), kept[4].transpose(1, 2, 0))
+    recoded = fmt.roundtrip(batch)["image"]
+    assert np.array_equal(np.asarray(Image.open(file)), recoded[4].transpose(1, 2, 0))
     with fmt.open(artifact.path, first) as reader:
-        assert np.array_equal(reader.batch(slice(0, 7))["image"], kept)
+        assert np.array_equal(reader.batch(slice(0, 7))["image"], recoded)
         (table,) = reader.blocks()
         out = {"image": np.empty((1, 3, 9, 6), np.uint8)}
         table.decode(4, memoryview(file.read_bytes()), out)
-    assert np.array_equal(out["image"][0], kept[4])
-    assert fmt.lossless == np.array_equal(kept, batch["image"])
+    assert np.array_equal(out["image"][0], recoded[4])
+    assert fmt.lossless == np.array_equal(recoded, batch["image"])
 
 
 def test_simplejpeg_reads_what_was_written(tmp_path):
