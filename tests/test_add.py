@@ -180,7 +180,7 @@ def test_notes_about_data_are_printed_before_they_are_hashed(external, inside):
     done = inside("add", external / "z.zarr", "--data-dir", external.parent / "data")
     assert done.returncode == 0, done.stderr
     warning, hashing = done.stderr.splitlines()[:2]
-    assert warning.startswith("warning[data-note]: z: ")
+    assert warning.startswith("warning[missing-chunks]: z: ")
     assert hashing == "hashing zarr"
 
 
