@@ -134,7 +134,7 @@ USAGE = [
     (("--loader", "native:pin_memory"), "malformed-option"),
     (("--max-time", "-3"), "out-of-range"),
     (("--plan", "/no/such/file.toml"), "conflicting-options"),
-    (("--save-plan", "/no/such/folder/p.toml"), "cannot-write"),
+    (("--save-plan", "/no/such/folder/p.toml"), "not-writable"),
     (("--speed", "9"), "usage"),
 ]
 
@@ -220,7 +220,7 @@ def test_a_plan_repeats_a_run_and_excludes_other_options(images, inside, tmp_pat
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("hello", "cannot-read"),
+        ("hello", "not-readable"),
         ("x = 1", "not-a-plan"),
         ("[run]\nspeed = 9", "unknown-option"),
         ("colour = 1\n[run]", "unknown-option"),

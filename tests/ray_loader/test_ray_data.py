@@ -20,7 +20,7 @@ from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.testing._cases import SCHEMA, store
 from iobench.testing._corruption import Bomb
-from iobench.testing.loaders import BATCH, as_arrays, job_over, files_left_open, read_all
+from iobench.testing.loaders import BATCH, as_arrays, files_left_open, job_over, read_all
 
 DTYPES = {field.name: field.dtype for field in SCHEMA.fields}
 
