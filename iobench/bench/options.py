@@ -101,8 +101,8 @@ class RunOptions:
     seed: int = run_option(
         0, "Seed of the sample order, the case order and the model.", limits=LIMITS["seed"]
     )
-    # values by option, for every loader that has the option and was named without it
-    loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by option, for
+    # every loader that has the option and was named without it
 
     def __post_init__(self) -> None:
         check_declared(self)
