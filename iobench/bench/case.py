@@ -44,14 +44,20 @@ class Case:
     @property
     def facets(self) -> dict[str, Any]:
         """All of the case as plain values, for records: see iobench.results.cases."""
-        facets = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        loader, variant = self.loader, facets.pop("variant")
+        others = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        del others["variant"], others["loader"]
         if self.order != "block":
-            del facets["block_bytes"], facets["window_bytes"]
+            del others["block_bytes"], others["window_bytes"]
         if not self.step_s:
-            del facets["step_s"]
-        named = {"format": OWN_DATA if loader.own_data else variant, "loader": loader.display_name}
-        return {**facets, **named, "options": loader.options}
+            del others["step_s"]
+        return {
+            "dataset": self.dataset,
+            "content": self.content,
+            "format": OWN_DATA if self.loader.own_data else self.variant,
+            "loader": self.loader.display_name,
+            "options": self.loader.options,
+            **others,
+        }
 
     @cached_property
     def key(self) -> str:
