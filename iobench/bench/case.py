@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from iobench.results.cases import OWN_DATA, key_of
 class Case:
     """One variant of a dataset under one loader with all options, and how its batches are drawn.
 
+    Every field is a facet; one that has the name of an option of RunOptions gets that option's values.
     A case is picklable and holds no open handle, so that it can be sent to another process. If the loader
     reads data of its own, `variant` names the artifact that it is compared with.
     """
@@ -43,25 +44,19 @@ class Case:
     @property
     def facets(self) -> dict[str, Any]:
         """All of the case as plain values, for records: see iobench.results.cases."""
-        blocks = {"block_bytes": self.block_bytes, "window_bytes": self.window_bytes}
+        others = {spec.name: getattr(self, spec.name) for spec in fields(self)}
+        del others["variant"], others["loader"]
+        if self.order != "block":
+            del others["block_bytes"], others["window_bytes"]
+        if not self.step_s:
+            del others["step_s"]
         return {
             "dataset": self.dataset,
             "content": self.content,
             "format": OWN_DATA if self.loader.own_data else self.variant,
             "loader": self.loader.display_name,
             "options": self.loader.options,
-            "device": self.device,
-            "batch_size": self.batch_size,
-            "order": self.order,
-            **(blocks if self.order == "block" else {}),
-            "seed": self.seed,
-            "cache": self.cache,
-            "model": self.model,
-            **({"step_s": self.step_s} if self.step_s else {}),
-            "strict": self.strict,
-            "profile": self.profile,
-            "isolated": self.isolated,
-            "world_size": self.world_size,
+            **others,
         }
 
     @cached_property
