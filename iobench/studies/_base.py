@@ -63,7 +63,7 @@ class StudyOptions:
 
     @property
     def gpu(self) -> bool:
-        """Whether batches go to an accelerator."""
+        """True if batches go to an accelerator."""
         return self.device != "cpu"
 
 
