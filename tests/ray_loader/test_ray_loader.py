@@ -69,7 +69,7 @@ def test_an_error_of_the_dataset_is_raised_once_after_the_batches_before_it(clus
     with pytest.raises(ZeroDivisionError) as caught:
         next(batches)
     assert RAISED in str(caught.value)
-    assert "in RayLoader worker 0." in str(caught.value)
+    assert "RayLoader worker 0" in str(caught.value)
     assert len(pids) == 1
     gone_within(10, pids)
 
@@ -128,7 +128,7 @@ def test_batches_are_assigned_in_turn_whatever_the_number_per_shipment(sizes):
 def test_without_ray_it_is_torch_s_loader_with_one_warning(monkeypatch):
     monkeypatch.setattr(ray_runtime, "installed", lambda: False)
     monkeypatch.setattr(loader, "_warned", [])
-    with pytest.warns(UserWarning, match=r'pip install "iobench\[ray\]"'):
+    with pytest.warns(UserWarning, match=r"iobench\[ray\]"):
         fallback = iobench.RayLoader(Augmented(), 4, shuffle=True, num_workers=2, generator=generator())
     expected = DataLoader(Augmented(), 4, shuffle=True, num_workers=2, generator=generator())
     assert_same(list(fallback), list(expected))
