@@ -95,7 +95,7 @@ class RunOptions:
     )
     limits: bool = run_option(True, "Measure the hardware limits of each case.")
     headroom: bool = run_option(False, "Also time the loop over batches that are already on the device.")
-    strict: bool = run_option(False, "Synchronise the device after each training step.")
+    strict: bool = run_option(False, "Synchronize the device after each training step.")
     profile: bool = run_option(False, "Split epochs into stages and sample the machine.")
     trace: bool = run_option(False, "Write a Chrome trace of the first batches of each case.")
     seed: int = run_option(

@@ -78,7 +78,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "samples_per_s",
         "samples/s",
-        "samples delivered to the device per second of an epoch; the clock stops after a device synchronise",
+        "samples delivered to the device per second of an epoch; the clock stops after a device synchronize",
         rate_text,
         lambda r: r.samples_per_s,
         stats.estimate,
