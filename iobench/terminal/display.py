@@ -34,7 +34,7 @@ from iobench.terminal.diagnosed import loop_table, profile_table
 from iobench.terminal.tuned import candidates_table
 from iobench.tuning.candidate import compare_to_baseline
 
-WIDE = 240  # columns for files and pipes
+WIDE = 240  # minimum columns for files and pipes, where no table is cut off
 
 
 class _Speed(ProgressColumn):
@@ -61,6 +61,9 @@ def result(*parts: RenderableType) -> None:
         if isinstance(part, str):
             console.print(Text(printable(part)), soft_wrap=True)
         else:
+            if not sys.stdout.isatty():
+                unlimited = console.options.update(width=sys.maxsize)
+                console.width = max(WIDE, console.measure(part, options=unlimited).maximum)
             console.print(part)
 
 

@@ -192,7 +192,7 @@ def _headline(
         message = f"Use {use.name}: the fastest setting within the limits, which the baseline exceeds"
         return Finding(LIMITED, message, values={"use": use.name})
     gain = comparison.ratio.median
-    message = f"Use {use.name}: {ratio_text(comparison.ratio)} as fast as the baseline"
+    message = f"Use {use.name}: {ratio_text(comparison.ratio, 'as fast as the baseline')}"
     return Finding(outcome, message, values={"use": use.name, "gain": gain})
 
 
@@ -233,7 +233,7 @@ def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Find
     # more gain than the waiting explains: the step itself is faster while no loader competes with it
     faster_step = waits is not None and (1 - waits) * headroom.ratio.median > 1 + stats.MIN_DIFFERENCE
     message = (
-        f"With batches already on the device the loop is {ratio_text(headroom.ratio)} as fast: "
+        f"With batches already on the device the loop is {ratio_text(headroom.ratio, 'as fast')}: "
         "no loader can bring more"
     )
     if faster_step:
