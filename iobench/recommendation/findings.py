@@ -258,7 +258,8 @@ def _basis(result: SearchResult) -> Iterator[Finding]:
         yield Finding(
             "extrapolated",
             f"Measured on {bytes_text(schema.logical_bytes)} on the same disk with a {data.cache} cache; "
-            f"costs of all {bytes_text(data.full_bytes)} are scaled by {three_digits(data.scale)}",
+            f"costs of all {bytes_text(data.full_bytes)} are extrapolated "
+            f"{three_digits(data.scale)}-fold: rough",
             values={"measured_bytes": schema.logical_bytes, "scale": data.scale},
         )
     if data.source is not None:

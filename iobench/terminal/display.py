@@ -83,7 +83,7 @@ def diagnosis(diagnosed: Diagnosis) -> None:
         warning(one.kind, one.sentence)
     result("", diagnosed.verdict.sentence, *(f"- {one.sentence}" for one in diagnosed.advice))
     if diagnosed.bottleneck is not False and not diagnosed.advice:
-        result("- No setting or habit stands out as the cause.")
+        result("- No other setting or habit that was tried is faster.")
 
 
 def run(outcome: Run, smallest: float, wide: bool = False) -> None:
