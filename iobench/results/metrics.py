@@ -242,7 +242,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "memory_bytes",
         "memory",
-        "peak of anonymous and shared memory, including workers, without the page cache",
+        "peak memory of the process, plus the USS of its workers, without the page cache",
         bytes_text,
         lambda r: r.memory.peak_bytes,
         _maximum,
