@@ -125,7 +125,7 @@ def kind_options_table(kind: str, rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         for number, option in enumerate(row["options"]):
             name = "" if number else row["name"]
-            table.add_row(name, option["name"], _default(option), _meaning(option))
+            table.add_row(name, option["name"], _default(option), _meaning(option, kind))
     return table
 
 
@@ -140,10 +140,11 @@ def _default(option: Mapping[str, Any]) -> str:
     return "auto" if value == "none" and automatic else str(value)
 
 
-def _meaning(option: Mapping[str, Any]) -> str:
-    """Return the help of an option, with the choices that it does not name."""
-    unnamed = [str(one) for one in option["choices"] or () if str(one) not in option["help"]]
-    return f"{option['help']}: {', '.join(map(str, option['choices']))}" if unnamed else option["help"]
+def _meaning(option: Mapping[str, Any], kind: str) -> str:
+    """Return the help of an option; that of a format names its choices, too."""
+    if kind != "format" or not option["choices"]:
+        return str(option["help"])
+    return f"{option['help']}: {', '.join(map(str, option['choices']))}"
 
 
 class _Plain(Table):
