@@ -40,7 +40,7 @@ thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 
 class Heap:
-    """Whether what was imported and collected is out of each look for garbage, which took 0.2 s.
+    """State of the garbage collector: frozen, it skips the imported modules, which took 0.2 s per collection.
 
     Rounds with forked workers put it back. To count what is frozen takes as long as a look.
     """
@@ -181,7 +181,7 @@ def call(*arguments, **options):
 
 
 def forked(action, folder):
-    """How a call ends in a child of this process, which a library may take down, and what it printed."""
+    """Run a call in a forked child, which a library may crash; return its exit code and output."""
     with open(folder / "stdout", "w+") as out, open(folder / "stderr", "w+") as err:
         if not (child := os.fork()):
             signal.signal(signal.SIGALRM, signal.SIG_DFL)  # it is pytest-timeout's

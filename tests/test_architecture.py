@@ -1,4 +1,4 @@
-"""Who may know whom: the rooms of ARCHITECTURE.md, read from every import there is, lazy ones too."""
+"""The rooms of ARCHITECTURE.md and their imports, lazy ones included."""
 
 import ast
 import functools

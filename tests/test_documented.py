@@ -53,7 +53,7 @@ def section_of(page, name):
 
 
 def literals(pattern):
-    """What a pattern catches in the package's source."""
+    """Return the matches of a pattern in the package's source."""
     return {match for text in SOURCES.values() for match in re.findall(pattern, text)}
 
 

@@ -1,4 +1,4 @@
-"""What the hand-written pages and the README tell people to type exists."""
+"""Commands and names in the hand-written pages and the README exist."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""How the project is written: docstrings, names with one meaning, and tests that leave wording free."""
+"""Style of the project: docstrings, names with one meaning, and tests that leave the wording free."""
 
 import ast
 import re
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCES = sorted(path for room in ("iobench", "scripts") for path in (ROOT / room).rglob("*.py"))
+FOLDERS = ("iobench", "scripts", "tests", "docs/_ext")
+SOURCES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
 NOT_A_FIRST_WORD = {"What", "Whether", "How", "Whoever", "Who", "Where", "That"}
 NOT_USED = re.compile(
     r"\b(nobody|somebody|whoever|anew|mends?|mended)\b|\bis told\b|\bis said to\b|\bsave for\b"
@@ -41,7 +42,7 @@ def test_words_of_the_old_dialect_are_gone():
     wrong = [
         f"{path.relative_to(ROOT)}: {match[0]}"
         for path in texts
-        if "_build" not in path.parts
+        if "_build" not in path.parts and path != Path(__file__)  # it lists them
         for match in NOT_USED.finditer(path.read_text())
     ]
     assert wrong == []

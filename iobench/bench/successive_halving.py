@@ -23,8 +23,8 @@ PRECISION = 0.02  # half-width of an interval relative to its median at which no
 class SuccessiveHalving:
     """Successive halving (Jamieson and Talwalkar 2016) that eliminates only significantly slower cases.
 
-    After each round the slower half of the field is eliminated as far as it is clearly behind; from ten
-    rounds on all cases that are clearly behind are eliminated.
+    After each round, cases of the slower half that are clearly behind are eliminated; from ten rounds on,
+    every case that is clearly behind.
 
     Attributes
     ----------

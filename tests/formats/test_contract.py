@@ -1,4 +1,4 @@
-"""What every format promises, run over ours in all their variants, and what only one of them does."""
+"""The contract suite over all formats and their variants, and promises of single formats."""
 
 import json
 import pickle

@@ -1,4 +1,4 @@
-"""What the commands print about fixed records, and the form of what they print about measured ones."""
+"""Output of the commands over fixed records, and its form over measured ones."""
 
 import numpy as np
 import pytest

@@ -99,7 +99,7 @@ def ranks(clock):
 
 
 def is_about(error, name, rank):
-    """Whether an error of this kind names a rank."""
+    """Return True if an error of this kind names a rank."""
     return error.kind == name and rank in error.problem
 
 

@@ -1,4 +1,4 @@
-"""What each field of a class holds: the comment beside it, or its entry in the docstring's Attributes."""
+"""Meanings of the fields of a class: the comment at the field, or its entry in the docstring's Attributes."""
 
 from __future__ import annotations
 

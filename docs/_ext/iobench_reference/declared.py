@@ -1,4 +1,4 @@
-"""What is declared once in the code: metrics, the facets of a case, studies, sources."""
+"""Pages of metrics, case facets, studies and sources, from their declarations."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Loader(Options, ABC):
     isolated : bool
         Whether each case of a run with this loader needs a process of its own by default.
     user_defined : bool
-        Whether it is the user's own function, whose content is checked only as far as its batches allow.
+        True for the user's own function, whose content is checked as far as its batches allow.
     """
 
     kind: ClassVar[str] = "loader"
