@@ -86,26 +86,13 @@ def add(
     check_readable(root)
     _check_separate(tree.path, root)
     form = formats.parse(format or _sniffed(tree.path))
-    if names and not form.selectable:
-        raise SourceError(
-            f"format {form.name} cannot select arrays by name",
-            kind="not-selectable",
-            path=path,
-            hint=f"omit ::{','.join(names)} to add all arrays",
-        )
+    _check_selectable(path, form, names)
     whole = f"{tree.path}::{','.join(names)}" if names else tree.path
     description = _describe(UntrustedData(Path(whole), form.variant, tree.stamp.bytes), fields, format)
     schema = description.schema
     for note in description.notes:
         warn(note)
-    if fields and schema.fields != tuple(fields):
-        raise SourceError(
-            "the data have other fields than --field",
-            kind="fields-differ",
-            path=path,
-            expected=_text(fields),
-            found=_text(schema.fields),
-        )
+    _check_fields(path, schema, fields)
     added = ExternalData(str(tree.path), tree.stamp, names, bool(fields))
     with os_errors(root), locked(root):
         before = sweep_and_load(root, overwrite)
@@ -136,6 +123,29 @@ class AddedSource(Source):
         data = UntrustedData(location.path, self._variant, self._added.stamp.bytes)
         yield from sandbox.batches(data, self.schema)
         location.check()
+
+
+def _check_selectable(path: Path, form: formats.Format, names: Sequence[str]) -> None:
+    """Raise SourceError if arrays are named in data whose format has none to select."""
+    if names and not form.selectable:
+        raise SourceError(
+            f"format {form.name} cannot select arrays by name",
+            kind="not-selectable",
+            path=path,
+            hint=f"omit ::{','.join(names)} to add all arrays",
+        )
+
+
+def _check_fields(path: Path, schema: Schema, fields: Sequence[Field]) -> None:
+    """Raise SourceError if the data describe other fields than those given."""
+    if fields and schema.fields != tuple(fields):
+        raise SourceError(
+            "the data have other fields than --field",
+            kind="fields-differ",
+            path=path,
+            expected=_text(fields),
+            found=_text(schema.fields),
+        )
 
 
 def _resolved(path: Path) -> Path:
