@@ -5,9 +5,7 @@ import signal
 import sys
 from types import FrameType
 
-from iobench.base.errors import (
-    INTERRUPTED,
-)
+from iobench.base.errors import INTERRUPTED
 
 MESSAGE = b"iobench: interrupted\n"
 

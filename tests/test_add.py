@@ -18,13 +18,7 @@ from tensordict import TensorDict, tensorclass
 
 import iobench
 from iobench import formats
-from iobench.base.errors import (
-    REPREPARE,
-    ArtifactExists,
-    CorruptArtifact,
-    SourceError,
-    WrongContent,
-)
+from iobench.base.errors import REPREPARE, ArtifactExists, CorruptArtifact, SourceError, WrongContent
 from iobench.dataset import sandbox
 from iobench.dataset.add import add
 from iobench.dataset.manifest import Manifest

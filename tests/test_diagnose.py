@@ -22,9 +22,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
-from iobench.base.errors import (
-    TargetError,
-)
+from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
 from iobench.diagnose import session
 from iobench.diagnose.diagnosis import BOTTLENECK, diagnose

@@ -20,9 +20,7 @@ from PIL import Image
 
 import iobench
 from iobench import open_source
-from iobench.base.errors import (
-    SourceError,
-)
+from iobench.base.errors import SourceError
 from iobench.dataset import sandbox
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.sources import checked

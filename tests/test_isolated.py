@@ -14,10 +14,7 @@ from conftest import damage
 from kinds import kind
 
 import iobench
-from iobench.base.errors import (
-    CaseDied,
-    WrongContent,
-)
+from iobench.base.errors import CaseDied, WrongContent
 from iobench.bench import isolated
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.isolated import Isolated

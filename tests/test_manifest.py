@@ -11,11 +11,7 @@ from kinds import kind
 from manifest_cases import refusal
 
 import iobench
-from iobench.base.errors import (
-    CorruptArtifact,
-    InvalidSettings,
-    ManifestError,
-)
+from iobench.base.errors import CorruptArtifact, InvalidSettings, ManifestError
 from iobench.dataset.manifest import Manifest, check_name, find_dataset
 
 pytest_plugins = ("manifest_fixtures",)

@@ -10,12 +10,7 @@ from kinds import kind
 from manifest_cases import refusal
 
 import iobench
-from iobench.base.errors import (
-    InvalidSettings,
-    ManifestError,
-    PrepareError,
-    SourceError,
-)
+from iobench.base.errors import InvalidSettings, ManifestError, PrepareError, SourceError
 from iobench.dataset.manifest import Manifest
 
 pytest_plugins = ("manifest_fixtures",)

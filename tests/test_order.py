@@ -9,15 +9,7 @@ from kinds import kind as error_kind
 from iobench.base.errors import InvalidSettings
 from iobench.bench.options import RunOptions
 from iobench.formats import Field, Schema
-from iobench.loading.order import (
-    LIMITS,
-    ORDERS,
-    Batching,
-    Order,
-    blocks_of,
-    check_setting,
-    shuffle_quality,
-)
+from iobench.loading.order import LIMITS, ORDERS, Batching, Order, blocks_of, check_setting, shuffle_quality
 
 ORDER = st.builds(
     Order,

@@ -4,9 +4,7 @@ import pytest
 from kinds import kind
 
 import iobench
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.bench.observer import Observer
 from iobench.bench.round_plan import RoundPlan, interleaved, worst
 from iobench.results import stats

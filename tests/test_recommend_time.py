@@ -8,12 +8,7 @@ import pytest
 from kinds import kind
 
 import iobench
-from iobench.base.errors import (
-    CaseDied,
-    InvalidSettings,
-    LoaderFailed,
-    WrongContent,
-)
+from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, WrongContent
 from iobench.bench import run_loop
 from iobench.bench.executor import InProcess
 from iobench.bench.options import RunOptions, cases_of

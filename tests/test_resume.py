@@ -10,10 +10,7 @@ from conftest import complaint, image_arrays, numbers, prepared
 from kinds import complaint_kind, kind
 
 import iobench
-from iobench.base.errors import (
-    InvalidSettings,
-    RecordError,
-)
+from iobench.base.errors import InvalidSettings, RecordError
 from iobench.bench import recorder
 from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions

@@ -10,10 +10,7 @@ from conftest import damage
 from faults import hostile_sources as hostile
 from kinds import kind
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    SourceError,
-)
+from iobench.base.errors import CorruptArtifact, SourceError
 from iobench.dataset import sandbox
 from iobench.dataset.sandbox import SniffResult
 from iobench.dataset.sources import checked, open_source

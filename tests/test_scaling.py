@@ -6,9 +6,7 @@ import pytest
 from kinds import kind
 from record_cases import MIB, a_record, rounds_of
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.ranks import launch
 from iobench.report import page
 from iobench.results import rank_stats

@@ -11,11 +11,7 @@ from conftest import numbers, tree
 from kinds import kind
 
 import iobench
-from iobench.base.errors import (
-    CorruptArtifact,
-    SourceError,
-    WrongContent,
-)
+from iobench.base.errors import CorruptArtifact, SourceError, WrongContent
 from iobench.dataset import seal
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.verify import content_of

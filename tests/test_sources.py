@@ -14,9 +14,7 @@ from kinds import kind
 from PIL import Image
 
 from iobench import Synthetic, open_source
-from iobench.base.errors import (
-    SourceError,
-)
+from iobench.base.errors import SourceError
 from iobench.dataset.sources import BATCH_BYTES, checked, prefetched
 from iobench.formats import DTYPES, NUMPY_DTYPES
 

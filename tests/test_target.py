@@ -10,10 +10,7 @@ import torch
 from kinds import complaint_kind, kind
 
 from iobench import formats
-from iobench.base.errors import (
-    InvalidSettings,
-    TargetError,
-)
+from iobench.base.errors import InvalidSettings, TargetError
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.options import RunOptions, cases_of, skip_notes
 from iobench.host.memory import file_behind

@@ -8,9 +8,7 @@ from conftest import every_dtype_arrays, prepared
 from kinds import kind
 
 import iobench
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.bench.training import Trainer
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.formats import DTYPES, Field, Schema

@@ -13,10 +13,7 @@ from kinds import complaint_kind, kind
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
-from iobench.base.errors import (
-    InvalidSettings,
-    TargetError,
-)
+from iobench.base.errors import InvalidSettings, TargetError
 from iobench.base.finding import Finding
 from iobench.diagnose.diagnosis import diagnose
 from iobench.diagnose.padding import padding_of

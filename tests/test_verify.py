@@ -9,10 +9,7 @@ from conftest import Arrays, damage, image_arrays
 from kinds import kind
 
 import iobench
-from iobench.base.errors import (
-    UnknownFormat,
-    WrongContent,
-)
+from iobench.base.errors import UnknownFormat, WrongContent
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.verify import verify_artifact
 

@@ -16,11 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from iobench.base.errors import (
-    IobenchError,
-    LoaderFailed,
-    ManifestError,
-)
+from iobench.base.errors import IobenchError, LoaderFailed, ManifestError
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.dataset.manifest import Manifest

@@ -11,9 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    WrongContent,
-)
+from iobench.base.errors import WrongContent
 from iobench.bench.process_group import ProcessGroup, SingleProcess
 from iobench.bench.sample_coverage import SampleCoverage
 from iobench.dataset.checksum import MASK, Checksum

@@ -11,11 +11,7 @@ from typing import Any
 
 import torch
 
-from iobench.base.errors import (
-    IobenchError,
-    LoaderFailed,
-    WrongContent,
-)
+from iobench.base.errors import IobenchError, LoaderFailed, WrongContent
 from iobench.base.text import reason
 from iobench.bench.device_clock import DeviceClock
 from iobench.bench.meter import Durations, Meter

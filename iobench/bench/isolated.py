@@ -16,10 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import (
-    CaseDied,
-    IobenchError,
-)
+from iobench.base.errors import CaseDied, IobenchError
 from iobench.bench.case import Case
 from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress

@@ -8,10 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from iobench import formats
-from iobench.base.errors import (
-    InvalidOption,
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidOption, InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted
@@ -109,9 +106,7 @@ class RunOptions:
         check_steps(self.step_ms, self.model)
         if self.headroom and not any(self.step_ms) and not any(name != "none" for name in self.model):
             raise InvalidSettings(
-                "--headroom needs a training step",
-                kind="missing-option",
-                hint="add --step-ms or --model",
+                "--headroom needs a training step", kind="missing-option", hint="add --step-ms or --model"
             )
         if self.warmup < 1:
             raise InvalidSettings(
@@ -228,9 +223,7 @@ def _isolated(options: RunOptions, grid: Sequence[Loader]) -> bool:
     foreign = [loader.display_name for loader in grid if loader.user_defined]
     if foreign and options.isolate is False:
         raise InvalidSettings(
-            f"{foreign[0]} needs a process of its own",
-            kind="conflicting-options",
-            hint="remove --no-isolate",
+            f"{foreign[0]} needs a process of its own", kind="conflicting-options", hint="remove --no-isolate"
         )
     return any(loader.isolated for loader in grid) if options.isolate is None else options.isolate
 

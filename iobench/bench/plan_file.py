@@ -10,9 +10,7 @@ from typing import Any
 
 import msgspec
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.bench.options import RunOptions
 
 if sys.version_info >= (3, 11):

@@ -9,10 +9,7 @@ from typing import Any
 
 import msgspec
 
-from iobench.base.errors import (
-    InvalidSettings,
-    RecordError,
-)
+from iobench.base.errors import InvalidSettings, RecordError
 from iobench.base.text import listed
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions

@@ -8,9 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.results import stats
 
 T = TypeVar("T")

@@ -11,9 +11,7 @@ from typing import TypeVar
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from iobench.base.errors import (
-    RecordError,
-)
+from iobench.base.errors import RecordError
 from iobench.base.text import reason
 from iobench.bench.epoch import epoch_request, opened
 from iobench.loading.host_to_device import DeviceBatch, HostToDevice

@@ -8,9 +8,7 @@ from contextlib import AbstractContextManager
 import torch
 from torch import nn
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.formats import Field, Schema
 from iobench.host.device import device_of
 

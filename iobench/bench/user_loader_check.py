@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    TargetError,
-)
+from iobench.base.errors import TargetError
 from iobench.bench.case import Case
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Manifest

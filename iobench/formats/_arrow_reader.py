@@ -12,13 +12,7 @@ import pyarrow as pa
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
-from iobench.formats._arrow_columns import (
-    DAMAGE,
-    arrays,
-    leaf_of,
-    sample_shape,
-    values,
-)
+from iobench.formats._arrow_columns import DAMAGE, arrays, leaf_of, sample_shape, values
 from iobench.formats._chunked_reader import ChunkedReader, Index
 from iobench.formats._external import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._file_kind import regular

@@ -9,11 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    MissingDependency,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, MissingDependency, corrupt
 from iobench.base.text import reason
 from iobench.formats._file_kind import regular
 from iobench.formats._schema import Array

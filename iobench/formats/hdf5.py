@@ -11,11 +11,7 @@ from typing import Any, ClassVar
 import h5py
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    InvalidOption,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, InvalidOption, corrupt
 from iobench.base.text import reason, shortened
 from iobench.formats import _hdf5_datasets
 from iobench.formats._arrays import (

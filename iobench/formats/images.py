@@ -21,12 +21,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    InvalidOption,
-    UnsupportedSchema,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema, corrupt
 from iobench.base.text import reason
 from iobench.formats._external import FIXED
 from iobench.formats._format import Format
@@ -233,10 +228,7 @@ def classes(path: Path) -> tuple[list[Path], Array]:
             linked = [file for file in (folder, *files) if file.is_symlink()]
             if linked:
                 raise CorruptArtifact(
-                    "a symbolic link",
-                    kind="link",
-                    path=linked[0],
-                    expected="image files in this folder",
+                    "a symbolic link", kind="link", path=linked[0], expected="image files in this folder"
                 )
             images += files
             labels += [number] * len(files)

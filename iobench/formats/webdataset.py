@@ -15,11 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    UnsupportedSchema,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema, corrupt
 from iobench.formats._external import fields_by_name
 from iobench.formats._file_kind import regular
 from iobench.formats._format import Format

@@ -8,12 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import (
-    IobenchError,
-    ManifestError,
-    PrepareError,
-    WrongContent,
-)
+from iobench.base.errors import IobenchError, ManifestError, PrepareError, WrongContent
 from iobench.base.units import MIB, bytes_text
 from iobench.dataset import index_cache
 from iobench.dataset.manifest import FILE_NAME, Manifest, missing_libraries

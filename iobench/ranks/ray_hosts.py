@@ -12,12 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from iobench.base.errors import (
-    IobenchError,
-    MissingDependency,
-    RankLost,
-    RanksDiffer,
-)
+from iobench.base.errors import IobenchError, MissingDependency, RankLost, RanksDiffer
 from iobench.base.text import reason
 
 REACH_S = 5.0  # for a connection to the cluster's address

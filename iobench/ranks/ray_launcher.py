@@ -13,9 +13,7 @@ from typing import Any, Protocol
 
 import psutil
 
-from iobench.base.errors import (
-    RankLost,
-)
+from iobench.base.errors import RankLost
 from iobench.ranks.launch import Launch, torchrun
 from iobench.ranks.ray_hosts import RemoteHost, hosts_of
 

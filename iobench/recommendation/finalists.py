@@ -11,14 +11,7 @@ from iobench.bench.case import Case
 from iobench.bench.outcome import Run
 from iobench.recommendation.alternatives import case_labels
 from iobench.recommendation.result import Finalist
-from iobench.recommendation.search import (
-    CHEAPEST,
-    DEFAULT,
-    FASTEST,
-    OTHER_LOADER,
-    RUNNER_UP,
-    SearchResult,
-)
+from iobench.recommendation.search import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, SearchResult
 from iobench.results import stats
 from iobench.results.cases import key_of
 from iobench.results.record import Record

@@ -81,10 +81,7 @@ def find(data_dir: Path, name: str) -> Path:
         if os.path.isfile(path):
             return path
     raise RecordError(
-        f"no run {name!r}",
-        kind="unknown-run",
-        path=data_dir / "results",
-        hint="'iobench runs' lists them",
+        f"no run {name!r}", kind="unknown-run", path=data_dir / "results", hint="'iobench runs' lists them"
     )
 
 

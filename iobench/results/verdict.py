@@ -14,13 +14,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import counted, seconds_text, three_digits
 from iobench.results import stats
-from iobench.results.per_loader import (
-    MAX_HIDDEN_WAIT,
-    LoaderCases,
-    describe_largest,
-    per_loader,
-    step_share,
-)
+from iobench.results.per_loader import MAX_HIDDEN_WAIT, LoaderCases, describe_largest, per_loader, step_share
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context, Summary
 

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.base.units import MIB, counted, three_digits
 from iobench.ranks.launch import Launch, torchrun
 from iobench.results import record

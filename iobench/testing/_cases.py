@@ -16,14 +16,7 @@ from typing import Any
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import (
-    Array,
-    Batch,
-    Field,
-    Format,
-    Reader,
-    Schema,
-)
+from iobench.formats import Array, Batch, Field, Format, Reader, Schema
 
 SCHEMA = Schema(
     23,

@@ -14,15 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from iobench.base.errors import UnsupportedSchema
-from iobench.formats import (
-    DTYPES,
-    Array,
-    Batch,
-    Field,
-    Format,
-    Reader,
-    Schema,
-)
+from iobench.formats import DTYPES, Array, Batch, Field, Format, Reader, Schema
 from iobench.testing._cases import (
     INDICES,
     SAMPLES,

@@ -15,14 +15,7 @@ import numpy as np
 import pytest
 
 from iobench.base.errors import CorruptArtifact, IobenchError
-from iobench.formats import (
-    Blocks,
-    Field,
-    Format,
-    Reader,
-    Schema,
-    get,
-)
+from iobench.formats import Blocks, Field, Format, Reader, Schema, get
 from iobench.testing._cases import (
     SAMPLES,
     Call,

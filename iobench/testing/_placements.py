@@ -10,14 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import (
-    Array,
-    Batch,
-    Blocks,
-    Format,
-    Reader,
-    Schema,
-)
+from iobench.formats import Array, Batch, Blocks, Format, Reader, Schema
 from iobench.testing._cases import StoredArtifact, assert_rows, store
 
 

@@ -240,9 +240,7 @@ def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Find
     if faster_step:
         message += "; part of it is a faster step, since no loader uses the CPU"
     yield Finding(
-        "headroom",
-        message,
-        values={"ratio": headroom.ratio.median, "step_is_faster": int(faster_step)},
+        "headroom", message, values={"ratio": headroom.ratio.median, "step_is_faster": int(faster_step)}
     )
 
 

@@ -20,9 +20,7 @@ import h5py
 import numpy as np
 from PIL import Image
 
-from iobench.base.errors import (
-    SourceError,
-)
+from iobench.base.errors import SourceError
 from iobench.base.text import printable
 from iobench.dataset.sources import checked, open_source
 

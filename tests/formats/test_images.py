@@ -7,11 +7,7 @@ from kinds import kind
 
 import iobench
 from iobench import formats
-from iobench.base.errors import (
-    CorruptArtifact,
-    InvalidOption,
-    UnsupportedSchema,
-)
+from iobench.base.errors import CorruptArtifact, InvalidOption, UnsupportedSchema
 from iobench.formats import Field, Schema
 from iobench.testing._cases import assert_rows, random_batch, store
 from iobench.testing._placements import assert_placements

@@ -17,11 +17,7 @@ from format_cases import variants
 from kinds import kind
 
 from iobench import formats
-from iobench.base.errors import (
-    InvalidOption,
-    MissingDependency,
-    UnknownFormat,
-)
+from iobench.base.errors import InvalidOption, MissingDependency, UnknownFormat
 
 FOLDER = Path(formats.__file__).parent
 EXTRAS = {"safetensors", "pyarrow", "zarr", "blosc2", "lance", "PIL"}

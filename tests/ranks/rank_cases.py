@@ -5,9 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import iobench
 from iobench import RunOptions
-from iobench.base.errors import (
-    RankLost,
-)
+from iobench.base.errors import RankLost
 from iobench.ranks.distributed_backend import DistributedBackend
 from iobench.ranks.group import RankGroup
 from iobench.ranks.rank import worker_loop

@@ -8,10 +8,7 @@ import time
 import pytest
 from kinds import kind
 
-from iobench.base.errors import (
-    InvalidSettings,
-    RankLost,
-)
+from iobench.base.errors import InvalidSettings, RankLost
 from iobench.ranks import heartbeat
 from iobench.ranks.group import GlooGroup
 from iobench.ranks.heartbeat import HeartbeatMonitor, KVStore

@@ -12,12 +12,7 @@ from kinds import kind
 from rank_cases import over_threads, run_over
 
 from iobench import RunOptions
-from iobench.base.errors import (
-    CaseDied,
-    InvalidSettings,
-    LoaderFailed,
-    RanksDiffer,
-)
+from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, RanksDiffer
 from iobench.bench import case as case_module
 from iobench.bench import case_limits, executor
 from iobench.bench.options import cases_of, skip_notes

@@ -6,11 +6,7 @@ import pytest
 from conftest import complaint
 from kinds import complaint_kind, kind
 
-from iobench.base.errors import (
-    PrepareError,
-    RankLost,
-    WrongContent,
-)
+from iobench.base.errors import PrepareError, RankLost, WrongContent
 from iobench.ranks import copies, ray_launcher
 from iobench.ranks.copies import Receiver
 from iobench.ranks.ray_launcher import follow

@@ -15,14 +15,7 @@ import torch
 from stream_cases import files_in_use
 
 from iobench.base.errors import CorruptArtifact, corrupt
-from iobench.formats import (
-    Blocks,
-    Chunked,
-    Field,
-    Listed,
-    Schema,
-    Strided,
-)
+from iobench.formats import Blocks, Chunked, Field, Listed, Schema, Strided
 from iobench.host.memory import untouched_array
 from iobench.loading.stream import block_reader, decoded_blocks, direct_reader, files, gather
 from iobench.loading.stream.block_reader import BlockReader

@@ -30,11 +30,7 @@ from stream_cases import (
     vector_arrays,
 )
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    InvalidSettings,
-    LoaderFailed,
-)
+from iobench.base.errors import CorruptArtifact, InvalidSettings, LoaderFailed
 from iobench.formats import Reader
 from iobench.host import page_cache
 from iobench.host.aio import ReadQueue

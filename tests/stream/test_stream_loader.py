@@ -30,12 +30,7 @@ from stream_cases import (
 )
 
 import iobench
-from iobench.base.errors import (
-    DeviceUnavailable,
-    InvalidSettings,
-    ManifestError,
-    UnknownFormat,
-)
+from iobench.base.errors import DeviceUnavailable, InvalidSettings, ManifestError, UnknownFormat
 from iobench.host import page_cache
 from iobench.loading.order import ORDERS
 from iobench.loading.stream import direct_reader as direct_reads

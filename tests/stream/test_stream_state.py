@@ -3,15 +3,7 @@ import json
 import pytest
 from conftest import image_arrays, numbers
 from kinds import kind
-from stream_cases import (
-    BATCH,
-    SAMPLES,
-    assert_batches,
-    every_order,
-    every_way,
-    loader,
-    rows_of,
-)
+from stream_cases import BATCH, SAMPLES, assert_batches, every_order, every_way, loader, rows_of
 
 import iobench
 from iobench.base.errors import InvalidSettings

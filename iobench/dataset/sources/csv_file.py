@@ -12,14 +12,7 @@ import numpy.typing as npt
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, MissingDependency
 from iobench.base.text import reason, shortened
-from iobench.formats import (
-    Array,
-    Convert,
-    Field,
-    Reader,
-    Schema,
-    identity,
-)
+from iobench.formats import Array, Convert, Field, Reader, Schema, identity
 
 try:
     import pyarrow

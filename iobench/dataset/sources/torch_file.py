@@ -18,15 +18,7 @@ import torch
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.base.text import reason, shortened
-from iobench.formats import (
-    DTYPES,
-    Array,
-    Convert,
-    Field,
-    Reader,
-    Schema,
-    identity,
-)
+from iobench.formats import DTYPES, Array, Convert, Field, Reader, Schema, identity
 
 SINGLE = "x"  # field name of a tensor that is not in a dict
 MAX_LEVELS = 16

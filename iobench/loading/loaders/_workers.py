@@ -41,9 +41,7 @@ class WorkerLoader(CopyingLoader):
         given = [name for name in self.need_workers if getattr(self, name) != defaults[name]]
         if given and not self.num_workers:
             raise InvalidSettings(
-                f"{self.name}: {', '.join(given)} needs workers",
-                kind="needs-workers",
-                hint="set num_workers",
+                f"{self.name}: {', '.join(given)} needs workers", kind="needs-workers", hint="set num_workers"
             )
 
     @property

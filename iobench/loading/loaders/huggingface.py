@@ -19,12 +19,7 @@ from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.formats import Format, Rows, TimingWrapper, field_name, option
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader, fetch_option
-from iobench.loading.loaders.dataloader import (
-    BatchDataset,
-    DataLoaderEpochs,
-    SampleDataset,
-    TorchDataLoader,
-)
+from iobench.loading.loaders.dataloader import BatchDataset, DataLoaderEpochs, SampleDataset, TorchDataLoader
 from iobench.loading.portable_error import PortableError
 from iobench.loading.tensors import tensor_of
 

@@ -16,12 +16,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.formats import Rows, option
 from iobench.loading.loaders._loader import Epochs, Job
 from iobench.loading.loaders._workers import WorkerLoader, fetch_option
-from iobench.loading.loaders.dataloader import (
-    BatchDataset,
-    DataLoaderEpochs,
-    SampleDataset,
-    TorchDataLoader,
-)
+from iobench.loading.loaders.dataloader import BatchDataset, DataLoaderEpochs, SampleDataset, TorchDataLoader
 
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader

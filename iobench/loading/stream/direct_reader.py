@@ -11,15 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench.base.errors import corrupt
-from iobench.formats import (
-    Array,
-    Convert,
-    Placement,
-    Reader,
-    Schema,
-    identity,
-    raw_bytes,
-)
+from iobench.formats import Array, Convert, Placement, Reader, Schema, identity, raw_bytes
 from iobench.host.aio import ReadFailed, ReadQueue, open_direct
 from iobench.host.memory import PAGE, address_of, touched_array
 from iobench.loading.stream.addresses import RowAddresses

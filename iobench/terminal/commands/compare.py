@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.results.stats import ENOUGH_ROUNDS
 from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, parse_percent, words_of
 from iobench.terminal.commands._records import records_of

@@ -8,9 +8,7 @@ from typing import Annotated
 
 import typer
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.base.text import printable
 from iobench.base.units import counted
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
@@ -127,9 +125,7 @@ def export(
     data_dir: Here = None,
 ) -> None:
     """Write past runs as one table, one row per round."""
-    from iobench.base.errors import (
-        RecordError,
-    )
+    from iobench.base.errors import RecordError
     from iobench.results import history
     from iobench.terminal import display
 

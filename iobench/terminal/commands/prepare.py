@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iobench.base.errors import (
-    InvalidSettings,
-    IobenchError,
-    SourceError,
-)
+from iobench.base.errors import InvalidSettings, IobenchError, SourceError
 from iobench.terminal.commands._options import DataDir, parse_bytes, parse_shape
 
 if TYPE_CHECKING:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
+from iobench.base.errors import InvalidSettings
 from iobench.bench.options import MODELS
 from iobench.loading.order import ORDERS
 from iobench.recommendation.requirements import EPOCHS, MAX_TIME_S

@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from iobench.base.errors import (
-    INTERRUPTED,
-    InvalidSettings,
-)
+from iobench.base.errors import INTERRUPTED, InvalidSettings
 from iobench.host import interrupts
-from iobench.terminal.commands._options import (
-    AsJson,
-    DataDir,
-    MinDifference,
-    Name,
-    parse_percent,
-)
+from iobench.terminal.commands._options import AsJson, DataDir, MinDifference, Name, parse_percent
 from iobench.terminal.commands._run_options import parse, with_run_options
 
 if TYPE_CHECKING:
