@@ -42,7 +42,7 @@ thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 class Heap:
     """State of the garbage collector: frozen, it skips the imported modules, which took 0.2 s per collection.
 
-    Rounds with forked workers put it back. To count what is frozen takes as long as a look.
+    Rounds with forked workers unfreeze the heap. Counting frozen objects takes as long as a collection.
     """
 
     frozen, unfreeze, count = False, gc.unfreeze, gc.get_freeze_count
