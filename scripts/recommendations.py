@@ -28,7 +28,6 @@ from iobench.dataset.manifest import Manifest
 from iobench.recommendation.candidates import candidate_set, loader_word
 from iobench.recommendation.requirements import Requirements
 from iobench.results import stats
-from iobench.results.cases import key_of
 from iobench.results.record import Record
 
 FEW, NEAR = 3, 1.5  # rounds of every candidate; one whose best is slower by more than this cannot win
@@ -165,7 +164,7 @@ def rates_of(records: Sequence[Record]) -> dict[str, dict[int, float]]:
     """Samples per second of each case, by round."""
     rates: dict[str, dict[int, float]] = {}
     for made in records:
-        rates.setdefault(key_of(made.case), {})[made.round] = made.samples_per_s
+        rates.setdefault(made.settings_key, {})[made.round] = made.samples_per_s
     return rates
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -11,21 +12,17 @@ from iobench.formats import Schema
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, Order
 from iobench.loading.stages import UNTIMED, Stages
-from iobench.results.cases import OWN_DATA, key_of
+from iobench.results.case_key import key_of
+from iobench.results.cases import OWN_DATA
 
 
 @dataclass(frozen=True)
-class Case:
-    """One variant of a dataset under one loader with all options, and how its batches are drawn.
-
-    A case is picklable and holds no open handle, so that it can be sent to another process. If the loader
-    reads data of its own, `variant` names the artifact that it is compared with.
-    """
+class CaseSettings:
+    """What a case is besides its format and loader: the data, the device, and how batches are drawn."""
 
     dataset: str
     content: str  # the dataset's checksum, hexadecimal
-    variant: str
-    loader: Loader  # with all device-dependent options resolved
+    _: KW_ONLY
     device: str = "cpu"
     batch_size: int = 256
     order: str = "random"
@@ -40,16 +37,15 @@ class Case:
     isolated: bool = False
     world_size: int = 1
 
-    @property
-    def facets(self) -> dict[str, Any]:
-        """All of the case as plain values, for records: see iobench.results.cases."""
+    def facets_with(self, format: str, loader: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all of a case as plain values, for records: see iobench.results.cases."""
         blocks = {"block_bytes": self.block_bytes, "window_bytes": self.window_bytes}
         return {
             "dataset": self.dataset,
             "content": self.content,
-            "format": OWN_DATA if self.loader.own_data else self.variant,
-            "loader": self.loader.display_name,
-            "options": self.loader.options,
+            "format": format,
+            "loader": loader,
+            "options": dict(options),
             "device": self.device,
             "batch_size": self.batch_size,
             "order": self.order,
@@ -63,6 +59,24 @@ class Case:
             "isolated": self.isolated,
             "world_size": self.world_size,
         }
+
+
+@dataclass(frozen=True)
+class Case(CaseSettings):
+    """One variant of a dataset under one loader with all options, and how its batches are drawn.
+
+    A case is picklable and holds no open handle, so that it can be sent to another process. If the loader
+    reads data of its own, `variant` names the artifact that it is compared with.
+    """
+
+    variant: str
+    loader: Loader  # with all device-dependent options resolved
+
+    @property
+    def facets(self) -> dict[str, Any]:
+        """All of the case as plain values, for records: see iobench.results.cases."""
+        stored = OWN_DATA if self.loader.own_data else self.variant
+        return self.facets_with(stored, self.loader.display_name, self.loader.options)
 
     @cached_property
     def key(self) -> str:

@@ -11,7 +11,8 @@ from typing import Any
 from iobench.base.units import three_digits
 from iobench.report.rows import FASTEST, RIVAL, Row, standing
 from iobench.results import cases
-from iobench.results.cases import FACETS, LABEL_FACETS, Facets
+from iobench.results.case_key import Facets, key_of
+from iobench.results.cases import FACETS, LABEL_FACETS
 from iobench.results.metrics import BY_NAME as METRIC
 from iobench.results.summary import MAX_SHOWN, CaseSummary, Context
 
@@ -42,7 +43,7 @@ class Matrix:
 
 def choice_of(case: CaseSummary) -> str:
     """Return the key of a choice, the same in every context: format, loader and its options."""
-    return cases.key_of({name: case.facets.get(name) for name in LABEL_FACETS})
+    return key_of({name: case.facets.get(name) for name in LABEL_FACETS})
 
 
 def matrix(contexts: Sequence[Context]) -> Matrix | None:
@@ -129,7 +130,7 @@ def series(summaries: Sequence[CaseSummary], axis: Axis) -> list[Row]:
         value = axis.value(case)
         if value is not None:
             rest = axis.rest(case.facets)
-            key = cases.key_of(rest)
+            key = key_of(rest)
             rests[key] = rest
             lines.setdefault(key, {})[value] = case
     several = dict(sorted(filter(_has_several, lines.items()), key=_highest, reverse=True))

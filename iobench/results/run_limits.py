@@ -49,4 +49,4 @@ def _with_limit(record: Record, highest: Mapping[Resource, float]) -> Record:
     if resource is None or record.limit is None:
         return record
     bytes_per_s = highest[resource] * record.limit.logical_per_byte
-    return replace(record, limit=replace(record.limit, bytes_per_s=bytes_per_s))
+    return record.with_limit(replace(record.limit, bytes_per_s=bytes_per_s))
