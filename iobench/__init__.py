@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from iobench.loading.batches import batches
     from iobench.loading.ray import RayLoader
     from iobench.loading.stream import StreamLoader
-    from iobench.notebook.recommend import recommend
-    from iobench.notebook.run import run
+    from iobench.notebook.notebook_recommendation import recommend
+    from iobench.notebook.notebook_run import run
     from iobench.recommendation.requirements import Requirements
     from iobench.results.summary import Summary, summarise
     from iobench.terminal.watch import watch
@@ -41,8 +41,8 @@ _HOMES = {
     "find_dataset": "iobench.dataset.manifest",
     "open_source": "iobench.dataset.sources",
     "prepare": "iobench.dataset.prepare",
-    "recommend": "iobench.notebook.recommend",
-    "run": "iobench.notebook.run",
+    "recommend": "iobench.notebook.notebook_recommendation",
+    "run": "iobench.notebook.notebook_run",
     "summarise": "iobench.results.summary",
     "tune": "iobench.tuning.tune",
     "verify": "iobench.dataset.verify",
@@ -52,8 +52,8 @@ _HOMES = {
 __all__ = [
     "AddedSource",
     "Manifest",
-    "Requirements",
     "RayLoader",
+    "Requirements",
     "Run",
     "RunOptions",
     "Source",

@@ -1,4 +1,4 @@
-"""`iobench`, and `python -m iobench`: Ctrl-C ends it with one line and 130, from the first moment on."""
+"""Entry point of `iobench` and `python -m iobench`: Ctrl-C exits with one line and 130 from the start."""
 
 import os
 import signal
@@ -9,31 +9,31 @@ from iobench.base.errors import (
     INTERRUPTED,
 )
 
-SAID = b"iobench: interrupted\n"
+MESSAGE = b"iobench: interrupted\n"
 
 
 def main() -> None:
-    """Run the command line. Where whoever started it has Ctrl-C ignored, it stays ignored."""
-    heeded = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-    if heeded:
+    """Run the command line. If the parent process ignores Ctrl-C, it stays ignored."""
+    handled = signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    if handled:
         signal.signal(signal.SIGINT, _leave)
     from iobench.terminal.cli import main as command_line
 
     try:
-        if heeded:
+        if handled:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         command_line()
     except KeyboardInterrupt:
-        os.write(2, SAID)
+        os.write(2, MESSAGE)
         sys.exit(INTERRUPTED)
     finally:
-        if heeded:  # it has ended, but for what Python does at exit
+        if handled:  # nothing is left but Python's own exit
             signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    """End at once: while modules are imported nothing is at stake, and some swallow the exception."""
-    os.write(2, SAID)
+    """Exit at once: during imports there is nothing to save, and some modules swallow the exception."""
+    os.write(2, MESSAGE)
     os._exit(INTERRUPTED)
 
 

@@ -1,9 +1,9 @@
-"""Hold the limits that iobench measures of a disk against fio's.
+"""Compare the disk limits that iobench measures with fio's. Takes about 80 seconds.
 
-Run:  .venv/bin/python scripts/fio_check.py [--data-dir data] [--name NAME] [--rounds 5]
+    .venv/bin/python scripts/fio_check.py [--data-dir data] [--name NAME] [--rounds 5]
 
-Needs fio (Debian: apt install fio) and a prepared dataset, whose largest file both read past the
-page cache, in turns; the table gives medians.
+Needs fio (Debian: apt install fio) and a prepared dataset. Both read its largest file in turns, past the page
+cache. The table has medians in MB/s.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from iobench.host import hardware_limits
 
 
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--name")
-    parser.add_argument("--rounds", type=int, default=5)
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="the data folder")
+    parser.add_argument("--name", help="the dataset; default: the only one")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each contender")
     options = parser.parse_args()
     manifest = find_dataset(options.data_dir, options.name)
     files = (file for variant in manifest.artifacts for file in manifest.files_of(variant))
@@ -47,16 +49,16 @@ def main() -> None:
         ),
     }
     print(f"{'':16} {'iobench':>12}  fio at block size, depth (MB/s)")
-    for name, (own, ways, kind) in pairs.items():
+    for name, (limit, settings, kind) in pairs.items():
         rates: dict[str, list[float]] = {"iobench": []}
         for _ in range(options.rounds):
-            rates["iobench"].append(own().bytes_per_s)
-            for size, depth in ways:
+            rates["iobench"].append(limit().bytes_per_s)
+            for size, depth in settings:
                 rate = fio(file, kind, size, depth)
                 rates.setdefault(f"{size}, {depth}", []).append(rate(0))
         medians = {way: statistics.median(values) / 1e6 for way, values in rates.items()}
-        others = "   ".join(f"{way}: {rate:8,.0f}" for way, rate in medians.items() if way != "iobench")
-        print(f"{name:16} {medians['iobench']:12,.0f}  {others}")
+        fio_rates = "   ".join(f"{way}: {rate:8,.0f}" for way, rate in medians.items() if way != "iobench")
+        print(f"{name:16} {medians['iobench']:12,.0f}  {fio_rates}")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Whether a process of its own changes a case's figures: each case both ways, in interleaved rounds.
+"""Measure the effect of process isolation: each case in its own process and in a shared one, interleaved.
 
-Run:  .venv/bin/python scripts/isolation.py [--rounds 31] [--name NAME] [--data-dir data] [--order random]
+    .venv/bin/python scripts/isolation.py [--rounds 31] [--name NAME] [--data-dir data] [--order random]
 
-Prints, for each case, how many times as fast it is apart as in one process with all others, with the
-95 % interval of the ratios taken round by round.
+Needs a prepared dataset. Takes twice as long as `iobench run` with as many rounds. Prints the speed of each
+case in its own process relative to the shared process, with the 95 % interval of the paired ratios.
 """
 
 from __future__ import annotations
@@ -24,25 +24,29 @@ from iobench.results.summary import rates
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=31)
-    parser.add_argument("--name")
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--order", default="random")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=31, help="rounds of each case")
+    parser.add_argument("--name", help="the dataset; default: the only one")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="the data folder")
+    parser.add_argument("--order", default="random", help="the sample order")
     parser.add_argument("--out", type=Path, default=Path("isolation.jsonl"), help="records are appended here")
-    chosen = parser.parse_args()
-    manifest = find_dataset(chosen.data_dir, chosen.name)
-    options = RunOptions(device=("cpu",), order=(chosen.order,), rounds=str(chosen.rounds), limits=False)
-    here = cases_of(manifest, replace(options, isolate=False), ["cpu"])
-    run = Run(manifest, options, [*here, *(replace(case, isolated=True) for case in here)], chosen.out)
+    arguments = parser.parse_args()
+    manifest = find_dataset(arguments.data_dir, arguments.name)
+    options = RunOptions(
+        device=("cpu",), order=(arguments.order,), rounds=str(arguments.rounds), limits=False
+    )
+    shared = cases_of(manifest, replace(options, isolate=False), ["cpu"])
+    run = Run(manifest, options, [*shared, *(replace(case, isolated=True) for case in shared)], arguments.out)
     RunLoop(run, Observer()).all_rounds()
-    for key, reason in run.failures.items():
-        print(f"{run.labels[key]}: {reason}")
+    for key, error in run.failures.items():
+        print(f"{run.labels[key]}: {error}")
     report(run)
 
 
 def report(run: Run) -> None:
-    """A line for each case that was measured both ways."""
+    """Print a line for each case that was measured both ways."""
     groups = by_case(run.records)
     labels = labels_of(groups)
     speeds, pairs = rates(groups), dict[str, dict[bool, str]]()

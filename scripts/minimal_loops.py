@@ -1,11 +1,11 @@
-"""Hold iobench's cases against minimal loops written by hand over the same libraries and data.
+"""Compare iobench's cases with minimal hand-written loops over the same libraries and data.
 
-Run:  .venv/bin/python scripts/minimal_loops.py [--order random] [--data-dir data] [--name NAME]
+    .venv/bin/python scripts/minimal_loops.py [--order random] [--data-dir data] [--name NAME]
 
-Each loop is what somebody would write who wants one epoch of batches from one format and nothing
-else: no checks, no meter, no options. Loops and cases take turns, warm, and the table gives the
-case's samples/s as a fraction of the loop's (medians). Loops know only what the default dataset
-holds: one field, `x`.
+Takes about two minutes for 40 MB in four formats. A loop reads one epoch of batches from one format, without
+checks, timing or options. Loops and cases take turns, with a warm page cache. The table has the samples/s of
+both and the case's as a fraction of the loop's (medians). The dataset must have one field, `x`, as the
+default has.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Samples:
 
 
 class Rows(Dataset[torch.Tensor]):
-    """A map-style Dataset out of a function that opens and one that gets a sample."""
+    """A map-style Dataset over a function that returns a sample."""
 
     def __init__(self, count: int, get: Callable[[int], torch.Tensor]) -> None:
         self.count, self.get = count, get
@@ -129,7 +129,7 @@ def memmap_sample(path: Path, batches: list[Any], field: Any) -> Iterator[torch.
 
 
 def _chunk_cache(batches: list[Any]) -> int:
-    """Plain chunks: HDF5's own cache in order, none at random, so that rows are read alone."""
+    """Return the size of HDF5's chunk cache: the default in order, none at random to read single rows."""
     return 1 << 20 if isinstance(batches[0], slice) else 0
 
 
@@ -140,7 +140,7 @@ def _dataloader(count: int, get: Callable[[int], torch.Tensor], batches: list[An
 
 
 def loop_rate(loop: Any, manifest: Manifest, variant: str, batches: list[Any]) -> float:
-    """Samples/s of one epoch of a minimal loop."""
+    """Return the samples/s of one epoch of a minimal loop."""
     field = manifest.schema.fields[0]
     started = time.perf_counter()
     count = sum(len(batch) for batch in loop(manifest.path_of(variant), batches, field))
@@ -148,7 +148,7 @@ def loop_rate(loop: Any, manifest: Manifest, variant: str, batches: list[Any]) -
 
 
 def compare(manifest: Manifest, variant: str, loader: str, order: Order, rounds: int) -> float:
-    """The case's samples/s over the loop's: the ratio of medians over alternating warm epochs."""
+    """Return the case's samples/s relative to the loop's: medians over alternating warm epochs."""
     suffix = "native" if loader == "native" else "sample"
     loop = globals()[f"{variant.partition(':')[0]}_{suffix}"]
     one, transfer = loaders.get(loader).on("cpu"), HostToDevice(torch.device("cpu"), False)
@@ -157,7 +157,7 @@ def compare(manifest: Manifest, variant: str, loader: str, order: Order, rounds:
     for number in range(rounds + 1):
         page_cache.warm(manifest.files_of(variant))
         measured = measure(one, job, transfer, RoundSpec(number, lambda batch: None, seconds=0.0)).timing
-        if number:  # the first epoch of each warms up
+        if number:  # the first epoch is a warm-up
             rates["loop"].append(loop_rate(loop, manifest, variant, epoch_request(one, job, number)))
             rates["case"].append(measured.samples / (measured.epochs_s + measured.open_s))
     medians = {name: statistics.median(values) for name, values in rates.items()}
@@ -170,13 +170,15 @@ def compare(manifest: Manifest, variant: str, loader: str, order: Order, rounds:
 
 
 def main() -> None:
-    """Compare every prepared variant whose container a loop knows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--name")
+    """Compare every prepared variant."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="the data folder")
+    parser.add_argument("--name", help="the dataset; default: the only one")
     parser.add_argument("--order", choices=("sequential", "random"), default="sequential")
     parser.add_argument("--batch-size", type=int, default=256)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="rounds of each contender")
     parser.add_argument("--format", action="append", help="a prepared variant; default: all")
     options = parser.parse_args()
     manifest = find_dataset(options.data_dir, options.name)

@@ -1,12 +1,13 @@
-"""How often `iobench compare` is wrong: identical commands, also beside a neighbour, and a slower loader.
+"""Measure the error rate of `iobench compare`: identical runs, with and without load, and a slower loader.
 
-Run:  .venv/bin/python scripts/pairs.py [--pairs 40] [--rounds 21] [--size 5e6] [--patience 30]
+    .venv/bin/python scripts/pairs.py [--pairs 40] [--rounds 21] [--size 5e6] [--max-wait 30]
 
-Each run is a process of its own. In every second pair a neighbour (a burner for each core and a reader of
-the disk) starts in the middle: of the first run, and stays, or of the second one. The other pairs wait for a
-quiet machine, and have a third run in which every batch takes a tenth longer inside the loader. Prints how
-often which were called what, by the very comparison behind `iobench compare`; pairs that were meant to be
-quiet and were not, by their own records (other work, or processors that ran faster or slower), stand apart.
+Takes about a minute for each pair. Each run is its own process. In every second pair a background load (a
+busy process for each core and a reader of the disk) starts in the middle of the first run, and stays, or of
+the second run. The other pairs wait for an idle machine and have a third run in which the loader is a tenth
+slower for each batch. Prints the outcomes of the comparison behind `iobench compare` for each kind of pair.
+Pairs that were meant to be idle but were not, by their own records (background load, or a changed CPU speed),
+are a separate kind.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from iobench.results.record import Record
 
 SLOWED_BY = 0.1
 FORMAT, LOADER, DATASET = "npy", "dataloader", "pairs"
-RUNS = ("base", "again", "slowed")
-WANTED_SLOWER = 0.95  # of the quiet pairs, called slower at least
-STEADY = 0.05  # of the pace of processors: what a pair may differ by to be called quiet
-LOOK_S = 1.0  # at whether the machine is quiet
+RUNS = ("base", "repeat", "slowed")
+MIN_SLOWER = 0.95  # share of the idle slowed pairs that must be called slower
+STEADY = 0.05  # largest relative change of CPU speed in an idle pair
+SAMPLE_S = 1.0  # of background load
 BURN = "while True: pass"
 READ = """
 import mmap, os, sys
@@ -50,21 +51,21 @@ while True:
 """
 
 
-def one_run(chosen: argparse.Namespace) -> None:
-    """The run that this process was started for."""
-    if chosen.slowed:
+def one_run(arguments: argparse.Namespace) -> None:
+    """Make the run that this process was started for."""
+    if arguments.slowed:
         slow_down()
-    options = RunOptions((FORMAT,), (LOADER,), device=("cpu",), rounds=str(chosen.rounds))
-    iobench.run(iobench.find_dataset(chosen.data_dir, DATASET), options, out=chosen.one)
+    options = RunOptions((FORMAT,), (LOADER,), device=("cpu",), rounds=str(arguments.rounds))
+    iobench.run(iobench.find_dataset(arguments.data_dir, DATASET), options, out=arguments.one)
 
 
 def slow_down() -> None:
-    """Have DataLoader take a tenth longer for each batch."""
-    quick = DataLoaderEpochs._epoch
+    """Make DataLoader a tenth slower for each batch."""
+    original = DataLoaderEpochs._epoch
 
-    def slowed(epochs: DataLoaderEpochs, asked: Sequence[Rows]) -> Iterator[HostBatch]:
+    def slowed(epochs: DataLoaderEpochs, request: Sequence[Rows]) -> Iterator[HostBatch]:
         before = perf_counter()
-        for batch in quick(epochs, asked):
+        for batch in original(epochs, request):
             until = perf_counter() + SLOWED_BY * (perf_counter() - before)
             while perf_counter() < until:
                 pass
@@ -75,116 +76,122 @@ def slow_down() -> None:
 
 
 class Pair:
-    """Two runs with one command, and a slower third one where no neighbour comes."""
+    """Two runs with the same command, and a slower third run if there is no background load."""
 
-    def __init__(self, chosen: argparse.Namespace, number: int) -> None:
-        self._chosen = chosen
+    def __init__(self, options: argparse.Namespace, number: int) -> None:
+        self._options = options
         self._busy_in = None if number % 2 == 0 else RUNS[number // 2 % 2]
-        self._folder = chosen.out / f"pair-{number:03}"
+        self._folder = options.out / f"pair-{number:03}"
 
     def measure(self) -> None:
-        """Make its runs, each in a process."""
+        """Make the runs, each in a process."""
         self._folder.mkdir(parents=True)
-        kind = f"neighbour from the middle of {self._busy_in}" if self._busy_in else "quiet"
+        kind = f"load from the middle of {self._busy_in}" if self._busy_in else "idle"
         (self._folder / "kind").write_text(kind)
         with ExitStack() as ends:
             for name in RUNS[:2] if self._busy_in else RUNS:
                 if not self._busy_in:
-                    wait_for_quiet(self._chosen.patience)
-                process = self._started(name)
+                    wait_for_idle(self._options.max_wait)
+                process = self._start(name)
                 if name == self._busy_in:
-                    self._call_neighbour(process, name, ends)
+                    self._start_load(process, name, ends)
                 if process.wait():
                     raise SystemExit(f"the run {name} of {self._folder} failed")
 
-    def _started(self, name: str) -> subprocess.Popen[bytes]:
-        own = ["--one", self._folder / f"{name}.jsonl", "--rounds", self._chosen.rounds]
-        more = ["--data-dir", self._chosen.data_dir, *(["--slowed"] * (name == "slowed"))]
-        return subprocess.Popen([sys.executable, __file__, *map(str, [*own, *more])])
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
+        arguments = ["--one", self._folder / f"{name}.jsonl", "--rounds", self._options.rounds]
+        more = ["--data-dir", self._options.data_dir, *(["--slowed"] * (name == "slowed"))]
+        return subprocess.Popen([sys.executable, __file__, *map(str, [*arguments, *more])])
 
-    def _call_neighbour(self, process: subprocess.Popen[bytes], name: str, ends: ExitStack) -> None:
-        """Start one once half of the rounds are made, who stays until the pair ends."""
+    def _start_load(self, process: subprocess.Popen[bytes], name: str, ends: ExitStack) -> None:
+        """Start the load after half of the rounds; it runs until the pair ends."""
         path = self._folder / f"{name}.jsonl"
-        while process.poll() is None and lines_of(path) < self._chosen.rounds // 2:
+        while process.poll() is None and lines_of(path) < self._options.rounds // 2:
             time.sleep(0.02)
-        file = iobench.find_dataset(self._chosen.data_dir, DATASET).files_of(FORMAT)[0]
+        file = iobench.find_dataset(self._options.data_dir, DATASET).files_of(FORMAT)[0]
         for command in [[BURN]] * len(os.sched_getaffinity(0)) + [[READ, str(file)]]:
             busy = subprocess.Popen([sys.executable, "-c", *command])
             ends.callback(busy.wait)
             ends.callback(busy.kill)
 
 
-def wait_for_quiet(patience_s: float) -> None:
-    """Until other processes leave the machine alone, but no longer than that."""
+def wait_for_idle(max_wait_s: float) -> None:
+    """Wait until there is no background load, up to a limit."""
     began = time.monotonic()
-    while time.monotonic() - began < patience_s:
-        watched = BackgroundLoadMonitor(Path.cwd())
-        watched.start()
-        time.sleep(LOOK_S)
-        if (watched.stop().processors or 0.0) < BACKGROUND_CPU:
+    while time.monotonic() - began < max_wait_s:
+        monitor = BackgroundLoadMonitor(Path.cwd())
+        monitor.start()
+        time.sleep(SAMPLE_S)
+        if (monitor.stop().processors or 0.0) < BACKGROUND_CPU:
             return
 
 
 def lines_of(path: Path) -> int:
-    """Lines of a file, none where it is not there."""
+    """Return the number of lines of a file, 0 if it does not exist."""
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def judge(folder: Path) -> None:
-    """Print how often each kind of pair was called what."""
-    called: dict[str, Counter[str]] = {}
+def evaluate(folder: Path) -> None:
+    """Print the outcomes of each kind of pair."""
+    outcomes_of: dict[str, Counter[str]] = {}
     for pair in sorted(folder.glob("pair-*")):
         base, *newer = (pair / f"{name}.jsonl" for name in RUNS)
         for path in filter(Path.exists, newer):
             old, new, name = record.read(base)[0], record.read(path)[0], path.stem
             kind = kind_of((pair / "kind").read_text(), old + new)
             (line,) = compare(old, {name: new}).cases
-            called.setdefault(f"{kind}: {name}", Counter())[line.comparison.outcome] += 1
-    for kind, outcomes in sorted(called.items()):
+            outcomes_of.setdefault(f"{kind}: {name}", Counter())[line.comparison.outcome] += 1
+    for kind, outcomes in sorted(outcomes_of.items()):
         print(f"{kind}, {outcomes.total()} pairs: {dict(outcomes)}")
-    same = [outcomes for kind, outcomes in called.items() if kind.endswith("again")]
+    same = [outcomes for kind, outcomes in outcomes_of.items() if kind.endswith("repeat")]
     different = sum(outcomes["faster"] + outcomes["slower"] for outcomes in same)
-    print(f"identical commands called different: {different} of {sum(o.total() for o in same)}, wanted 0")
-    slowed = called.get("quiet: slowed", Counter[str]())
+    print(f"identical commands called different: {different} of {sum(o.total() for o in same)} (expected 0)")
+    slowed = outcomes_of.get("idle: slowed", Counter[str]())
     if slowed.total():
         share = slowed["slower"] / slowed.total()
-        print(f"slowed by a tenth, quiet: slower {share:.0%}, wanted at least {WANTED_SLOWER:.0%}")
+        print(f"slowed by a tenth, idle: called slower {share:.0%} (expected at least {MIN_SLOWER:.0%})")
 
 
 def kind_of(meant: str, records: Sequence[Record]) -> str:
-    """The kind of a pair: a machine that was meant to be quiet may have been neither quiet nor steady."""
+    """Return the kind of a pair; a machine that was meant to be idle may have been busy or unsteady."""
     busy = any(sign.frequency([one.background for one in records]) for sign in background_signs.SIGNS)
-    paces = [one.processor.cpu_speed_per_s or 1.0 for one in records]
-    unsteady = stats.spread(paces) > STEADY or not 1 / (1 + STEADY) < _halves(paces) < 1 + STEADY
-    return "not as quiet as meant" if meant == "quiet" and (busy or unsteady) else meant
+    speeds = [one.processor.cpu_speed_per_s or 1.0 for one in records]
+    unsteady = stats.spread(speeds) > STEADY or not 1 / (1 + STEADY) < _halves(speeds) < 1 + STEADY
+    return "not as idle as meant" if meant == "idle" and (busy or unsteady) else meant
 
 
-def _halves(paces: Sequence[float]) -> float:
-    """What the median of the second half is of that of the first: the newer run's of the base's."""
-    middle = len(paces) // 2
-    return statistics.median(paces[middle:]) / statistics.median(paces[:middle])
+def _halves(speeds: Sequence[float]) -> float:
+    """Return the median of the second half (the newer run) relative to that of the first (the base)."""
+    middle = len(speeds) // 2
+    return statistics.median(speeds[middle:]) / statistics.median(speeds[:middle])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=40)
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--size", type=float, default=5e6)
-    parser.add_argument("--patience", type=float, default=30.0, help="seconds to wait for a quiet machine")
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=40, help="number of pairs")
+    parser.add_argument("--rounds", type=int, default=21, help="rounds of each run")
+    parser.add_argument("--size", type=float, default=5e6, help="float32 elements of the dataset")
+    parser.add_argument("--max-wait", type=float, default=30.0, help="seconds to wait for an idle machine")
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="the data folder")
     parser.add_argument("--out", type=Path, default=Path("pairs"), help="a new folder for all records")
-    parser.add_argument("--judge", action="store_true", help="judge the records that are there")
+    parser.add_argument(
+        "--evaluate", action="store_true", help="evaluate the records in --out without measuring"
+    )
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--slowed", action="store_true", help=argparse.SUPPRESS)
-    chosen = parser.parse_args()
-    if chosen.one:
-        one_run(chosen)
+    options = parser.parse_args()
+    if options.one:
+        one_run(options)
         return
-    if not chosen.judge:
-        iobench.prepare(iobench.Synthetic(int(chosen.size)), [FORMAT], data_dir=chosen.data_dir, name=DATASET)
-        for number in range(chosen.pairs):
-            Pair(chosen, number).measure()
-    judge(chosen.out)
+    if not options.evaluate:
+        iobench.prepare(
+            iobench.Synthetic(int(options.size)), [FORMAT], data_dir=options.data_dir, name=DATASET
+        )
+        for number in range(options.pairs):
+            Pair(options, number).measure()
+    evaluate(options.out)
 
 
 if __name__ == "__main__":

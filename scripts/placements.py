@@ -1,15 +1,17 @@
-"""Hold StreamLoader over every format against StreamLoader over npy, in one run, taking turns.
+"""Compare StreamLoader over every format with StreamLoader over npy. Takes hours at scale 1.
 
-Run:  .venv/bin/python scripts/placements.py [--data-dir data] [--rounds 5] [--scale 1.0]
+    .venv/bin/python scripts/placements.py [--data-dir data] [--rounds 5] [--scale 1.0]
           [--sample rows images floats] [--order random block] [--cache warm cold] [--format VARIANT…]
 
-Prepares its datasets (0.6 GB each of 512-byte rows, of 150 KB images of noise, which no codec shrinks, and
-of 150 KB images in floats from 0 to 1, as people normalise them, at scale 1) in the data folder. A format
-whose samples lie as they are in memory is held against npy (wanted: 0.8), one of encoded blocks against its
-own decoding of all blocks from memory, a thread for each processor (wanted: 0.8): not at random, where
-nearly every block is decoded for each group of batches, which takes minutes and says nothing of either. At
-random, warm, LMDB and chunked HDF5 are held against one sample at a time by their own libraries as well
-(wanted: 10 and 20 times). Figures are medians.
+Prepares its datasets in the data folder (at scale 1, 0.6 GB each): 512-byte rows, 150 KB images of noise,
+which no codec compresses, and 150 KB images as normalised floats from 0 to 1. The contenders take turns, and
+the table has medians, ratios and the expected ratios:
+
+- formats that store samples as they are in memory, relative to npy (expected: 0.8);
+- formats with encoded blocks, relative to decoding all blocks from memory with a thread per CPU (expected:
+  0.8), except in random order, which decodes nearly every block for each group of batches;
+- LMDB and chunked HDF5 in random order, warm, relative to their own libraries reading one sample at a time
+  (expected: 10 and 20).
 """
 
 from __future__ import annotations
@@ -32,11 +34,8 @@ import numpy as np
 from stream_speed import epoch_rate
 
 import iobench
-import iobench.base.errors
 from iobench import formats
-from iobench.base.errors import (
-    IobenchError,
-)
+from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.sources import Source
 from iobench.formats import Blocks
@@ -50,12 +49,12 @@ SAMPLES = {
     "images": ("uint8", (3, 224, 224), 6e8, 128),
     "floats": ("float32", (3, 112, 112), 1.5e8, 128),
 }
-ALSO = ["hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
-PER_SAMPLE = 3000  # samples that a library reads one by one
+EXTRA_VARIANTS = ["hdf5:chunk_bytes=0", "hdf5:compression=gzip", "lmdb:codec=lz4"]
+PER_SAMPLE = 3000  # samples that a library reads one at a time
 
 
 def dataset(options: argparse.Namespace, name: str) -> Manifest:
-    """The dataset of that kind of sample, prepared in all that can be written here."""
+    """Prepare the dataset of a kind of sample in all formats that can be written here."""
     dtype, shape, size, _ = SAMPLES[name]
     elements = int(size * options.scale)
     source = (
@@ -63,22 +62,22 @@ def dataset(options: argparse.Namespace, name: str) -> Manifest:
         if name == "floats"
         else iobench.Synthetic(elements, shape, dtype=dtype)
     )
-    usable = [found["name"] for found in formats.describe() if found["usable"] == "yes"]
-    wanted = options.format or [*usable, *ALSO]
+    usable = [entry["name"] for entry in formats.describe() if entry["usable"] == "yes"]
+    variants = options.format or [*usable, *EXTRA_VARIANTS]
     manifest = None
-    for variant in dict.fromkeys(["npy", *wanted]):
+    for variant in dict.fromkeys(["npy", *variants]):
         try:
             manifest, _ = iobench.prepare(
                 source, [variant], data_dir=options.data_dir, name=f"placements-{name}-{options.scale}"
             )
-        except (IobenchError, iobench.base.errors.IobenchError) as error:
-            print(f"{name}: {variant} is left out: {error}")
+        except IobenchError as error:
+            print(f"{name}: {variant} skipped: {error}")
     assert manifest is not None
     return manifest
 
 
 def normalised(folder: Path, elements: int, shape: tuple[int, ...]) -> Source:
-    """Pixels as floats, of which a codec finds three bytes in four by the first."""
+    """Create images as normalised floats, which codecs compress well."""
     file = folder / f"normalised-{elements}.npy"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -89,32 +88,32 @@ def normalised(folder: Path, elements: int, shape: tuple[int, ...]) -> Source:
 
 
 def kinds(manifest: Manifest) -> tuple[list[str], dict[str, list[Blocks]]]:
-    """Which prepared variants have a placement for all fields, and those that have blocks."""
+    """Return the prepared variants with a placement for all fields, and those with blocks."""
     placed, encoded = [], {}
     for variant in manifest.artifacts:
         with manifest.opener(variant)() as reader:
             try:
                 check_placements(reader.placement(), manifest.schema, variant)
                 placed.append(variant)
-            except iobench.base.errors.InvalidSettings:
+            except InvalidSettings:
                 if blocks := list(reader.blocks()):
                     encoded[variant] = blocks
     return placed, encoded
 
 
 def decoding(manifest: Manifest, tables: list[Blocks]) -> Rate:
-    """Bytes per second of decoding all blocks out of memory, a thread for each processor."""
+    """Measure the bytes per second of decoding all blocks from memory with a thread for each CPU."""
     content = {path: np.fromfile(path, np.uint8) for table in tables for path in table.files}
     ends = {id(table): np.append(table.first[1:], manifest.schema.samples) for table in tables}
     largest = max(int((ends[id(table)] - table.first).max()) for table in tables)
-    own = threading.local()  # memory that is touched once, as a loader's is
+    local = threading.local()  # memory is touched once, as a loader's is
 
     def decode(task: tuple[Blocks, int]) -> None:
         table, number = task
-        if not hasattr(own, "room"):
-            own.room = manifest.schema.empty(largest)
+        if not hasattr(local, "buffers"):
+            local.buffers = manifest.schema.empty(largest)
         rows = int(ends[id(table)][number] - table.first[number])
-        out = {name: own.room[name][:rows] for name in table.fields}
+        out = {name: local.buffers[name][:rows] for name in table.fields}
         low = int(table.offset[number])
         stored = content[table.files[int(table.file[number])]][low : low + int(table.stored[number])]
         table.decode(number, stored.data, out)
@@ -129,8 +128,8 @@ def decoding(manifest: Manifest, tables: list[Blocks]) -> Rate:
     return rate
 
 
-def own_library(manifest: Manifest, variant: str) -> Rate:
-    """Bytes per second of one sample at a time, at random, as the library's own examples read."""
+def single_samples(manifest: Manifest, variant: str) -> Rate:
+    """Measure the bytes per second of the library reading one sample at a time, in random order."""
     (file,) = manifest.files_of(variant)
 
     def rate(number: int) -> float:
@@ -142,39 +141,39 @@ def own_library(manifest: Manifest, variant: str) -> Rate:
                 for row in rows:
                     with env.begin() as transaction:
                         np.frombuffer(transaction.get(row.to_bytes(8, "big")), np.uint8)
-                taken = perf_counter() - started
+                elapsed = perf_counter() - started
         else:
             with h5py.File(file) as opened:
                 started = perf_counter()
                 for row in rows:
                     opened["x"][row]
-                taken = perf_counter() - started
-        return len(rows) * manifest.schema.sample_bytes / taken
+                elapsed = perf_counter() - started
+        return len(rows) * manifest.schema.sample_bytes / elapsed
 
     return rate
 
 
 def medians(rates: dict[str, Rate], rounds: int) -> dict[str, float]:
-    """The median rate of each over rounds in which all take turns, in another order each time."""
-    found: dict[str, list[float]] = {name: [] for name in rates}
+    """Return the median rate of each contender over rounds in random order."""
+    measured_rates: dict[str, list[float]] = {name: [] for name in rates}
     for number in range(rounds + 1):
         names = list(rates)
         random.Random(number).shuffle(names)
         for name in names:
             print(f"round {number} of {rounds}: {name:40}", end="\r", file=sys.stderr, flush=True)
             measured = rates[name](number)
-            if number:  # the first round warms up
-                found[name].append(measured)
-    return {name: statistics.median(values) for name, values in found.items()}
+            if number:  # the first round is a warm-up
+                measured_rates[name].append(measured)
+    return {name: statistics.median(values) for name, values in measured_rates.items()}
 
 
 def compare(options: argparse.Namespace, name: str, order: str, state: str) -> None:
-    """The lines of one kind of sample in one order and state of the cache."""
+    """Print the lines of one kind of sample, order and cache state."""
     manifest, batch_size = dataset(options, name), SAMPLES[name][3]
     placed, encoded = kinds(manifest)
     if order == "random":
         encoded = {}
-    for variant in manifest.artifacts:  # as they were written, files are in pages of other sizes
+    for variant in manifest.artifacts:  # pages from writing have other sizes
         page_cache.evict(manifest.files_of(variant))
     rates: dict[str, Rate] = {}
     for variant in ["npy", *(v for v in placed if v != "npy"), *encoded]:
@@ -185,37 +184,39 @@ def compare(options: argparse.Namespace, name: str, order: str, state: str) -> N
         rates[f"{variant} decoded"] = decoding(manifest, tables)
     libraries = [v for v in ("lmdb", "hdf5") if v in placed and (order, state) == ("random", "warm")]
     for variant in libraries:
-        rates[f"{variant} itself"] = own_library(manifest, variant)
-    found = medians(rates, options.rounds)
+        rates[f"{variant} itself"] = single_samples(manifest, variant)
+    result = medians(rates, options.rounds)
     for variant in [*placed, *encoded]:
         against = f"{variant} decoded" if variant in encoded else "npy"
-        line(f"{name}, {order}, {state}: {variant}", found[variant], found[against], against, 0.8)
-    for variant, wanted in zip(libraries, (10, 20), strict=False):
+        line(f"{name}, {order}, {state}: {variant}", result[variant], result[against], against, 0.8)
+    for variant, expected in zip(libraries, (10, 20), strict=False):
         itself = f"{variant} itself"
-        line(f"{name}, {order}, {state}: {variant}", found[variant], found[itself], itself, wanted)
+        line(f"{name}, {order}, {state}: {variant}", result[variant], result[itself], itself, expected)
 
 
-def line(what: str, rate: float, reference: float, against: str, wanted: float) -> None:
-    """One line of the table."""
+def line(what: str, rate: float, reference: float, against: str, expected: float) -> None:
+    """Print one line of the table."""
     print(
         f"{what:48} {rate / 1e6:8,.0f} MB/s {reference / 1e6:8,.0f} {against:30} "
-        f"{rate / reference:6.2f} (wanted {wanted})",
+        f"{rate / reference:6.2f} (expected {expected})",
         flush=True,
     )
 
 
 def main() -> None:
-    """Compare all kinds of samples, orders and states of the cache that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--scale", type=float, default=1.0)
+    """Compare the selected kinds of samples, orders and cache states."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data-dir", type=Path, default=Path("data"), help="the data folder")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds of each contender")
+    parser.add_argument("--scale", type=float, default=1.0, help="of the datasets' size")
     parser.add_argument("--sample", nargs="*", choices=SAMPLES, default=list(SAMPLES))
     parser.add_argument(
         "--order", nargs="*", choices=["sequential", "random", "block"], default=["random", "block"]
     )
     parser.add_argument("--cache", nargs="*", choices=["warm", "cold"], default=["warm", "cold"])
-    parser.add_argument("--format", nargs="*", help="default: all, and some variants")
+    parser.add_argument("--format", nargs="*", help="variants; default: all formats and some variants")
     options = parser.parse_args()
     for name in options.sample:
         for order in options.order:

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Regret of `iobench recommend`: its choice against the exhaustive grid, situation by situation.
 
+    .venv/bin/python scripts/recommendations.py [--rounds 31] [--max-time 30] [--stepped] [--out FILE]
+
 For each situation (size, sample size, order, cache state, training step) it makes a recommendation and then
 measures the grid of candidates in interleaved rounds: all in a few rounds, those roughly near the fastest in
 more, and those still near it and the recommended one in all. Regret is how much longer the recommended case
 takes than the fastest of the grid, with the training step if there is one, by the medians of the grid. The
-grid's time is what all candidates would have taken in all rounds. Run it on an idle machine: each situation
-takes several minutes, and --out resumes an interrupted run.
+grid's time is what all candidates would have taken in all rounds. Run it on an idle machine: each of the 18
+situations takes several minutes. --out resumes an interrupted run.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ from iobench.recommendation.requirements import Requirements
 from iobench.results import stats
 from iobench.results.record import Record
 
-FEW, NEAR = 3, 1.5  # rounds of every candidate; one whose best is slower by more than this cannot win
-MORE, NEARER = 9, 1.2  # rounds of those that are left; so are those of which the median is
+# rounds of every candidate, and the factor to the best rate within which a candidate stays in the grid
+FEW, NEAR = 3, 1.5
+MORE, NEARER = 9, 1.2  # the same for those that stay, by medians
 SMALL, MEDIUM, LARGE = (128,), (3, 32, 32), (3, 112, 112)  # float32: 512 B, 12 and 147 KiB a sample
 SITUATIONS = [
     (size, shape, order, cache, step_ms)
@@ -45,82 +48,88 @@ SITUATIONS = [
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--rounds", type=int, default=31, help="rounds of the grid")
-    asked.add_argument("--max-time", type=float, default=30.0, help="seconds for each recommendation")
-    asked.add_argument("--situations", type=int, default=len(SITUATIONS), help="only the first so many")
-    asked.add_argument("--stepped", action="store_true", help="only those with a training step")
-    asked.add_argument("--data-dir", type=Path)
-    asked.add_argument("--out", type=Path, help="keep what was found here, and go on from what is there")
-    given = asked.parse_args()
-    there = [json.loads(line) for line in lines_of(given.out)]
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=31, help="rounds of the grid")
+    parser.add_argument("--max-time", type=float, default=30.0, help="seconds for each recommendation")
+    parser.add_argument("--situations", type=int, default=len(SITUATIONS), help="measure only the first N")
+    parser.add_argument("--stepped", action="store_true", help="only situations with a training step")
+    parser.add_argument("--data-dir", type=Path, help="default: a temporary folder")
+    parser.add_argument("--out", type=Path, help="append results to this file, and resume from it")
+    options = parser.parse_args()
+    results = [json.loads(line) for line in lines_of(options.out)]
     heads = (
         "size       sample     order       cache  step    outcome",
         "recommended",
         "regret  of time  fastest",
     )
     print(f"{heads[0]}  {heads[1]:30} {heads[2]}")
-    for found in there:
-        show(found)
+    for result in results:
+        show(result)
     with tempfile.TemporaryDirectory() as folder:
-        for situation in SITUATIONS[: given.situations]:
-            known = name_of(situation) in {found["situation"] for found in there}
-            if not known and (situation[-1] or not given.stepped):
-                there.append(one(given, situation, given.data_dir or Path(folder)))
-                show(there[-1])
-                if given.out:
-                    with given.out.open("a") as lines:
-                        lines.write(json.dumps(there[-1]) + "\n")
-    regrets = [found["regret"] for found in there]
+        for situation in SITUATIONS[: options.situations]:
+            known = name_of(situation) in {result["situation"] for result in results}
+            if not known and (situation[-1] or not options.stepped):
+                results.append(one(options, situation, options.data_dir or Path(folder)))
+                show(results[-1])
+                if options.out:
+                    with options.out.open("a") as lines:
+                        lines.write(json.dumps(results[-1]) + "\n")
+    regrets = [result["regret"] for result in results]
     print(
         f"regret: median {statistics.median(regrets):.1%}, worst {max(regrets):.1%}; "
-        f"time: median {statistics.median(found['of_time'] for found in there):.0%} of the grid's"
+        f"time: median {statistics.median(result['of_time'] for result in results):.0%} of the grid's"
     )
 
 
 def lines_of(path: Path | None) -> list[str]:
-    """The lines of a file, none where there is none."""
+    """Return the lines of a file, none if it does not exist."""
     return path.read_text().splitlines() if path and path.exists() else []
 
 
 def name_of(situation: tuple) -> str:
-    """A situation as its row begins."""
+    """Return the first columns of a situation's row."""
     size, shape, order, cache, step_ms = situation
     step = f" {step_ms:g} ms" if step_ms else ""
     return f"{size:<10.0e} {'x'.join(map(str, shape)):10} {order:11} {cache:6}{step}"
 
 
-def show(found: dict) -> None:
+def show(result: dict) -> None:
     """Print a row."""
     print(
-        f"{found['situation']:46} {found['outcome']:8} {found['use']:30} {found['regret']:6.1%}  "
-        f"{found['of_time']:7.0%}  {found['fastest']}{found['surely']}",
+        f"{result['situation']:46} {result['outcome']:8} {result['use']:30} {result['regret']:6.1%}  "
+        f"{result['of_time']:7.0%}  {result['fastest']}{result['significantly']}",
         flush=True,
     )
 
 
-def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
-    """The regret, and the part of the grid's time that the recommendation took."""
+def one(options: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
+    """Recommend, measure the grid, and return the regret and the share of the grid's time."""
     size, shape, order, cache, step_ms = situation
     source = iobench.Synthetic(int(size), shape)
     manifest, _ = iobench.prepare(source, data_dir=data_dir)
-    real = manifest.schema.logical_bytes * (1 if cache == "warm" else 10**6)
-    requirements = Requirements(order=order, max_time_s=given.max_time, full_bytes=real, step_ms=step_ms)
+    full_bytes = manifest.schema.logical_bytes * (1 if cache == "warm" else 10**6)
+    requirements = Requirements(
+        order=order, max_time_s=options.max_time, full_bytes=full_bytes, step_ms=step_ms
+    )
     began = time.monotonic()
     result = iobench.recommend(manifest, requirements)
     took_s = time.monotonic() - began
     cases = candidate_set(manifest, requirements, "cpu", cache).cases
-    # finalists are all in processes of their own where one of them has to be
+    # all finalists are isolated if one of them has to be
     use = next(case for case in cases if result.use.key in (case.key, replace(case, isolated=True).key))
     used = replace(use, step_s=step_ms / 1000).key
     cases = [replace(case, step_s=step_ms / 1000) for case in cases]
     names = {case.key: f"{case.variant} · {loader_word(case)}, {case.order}" for case in cases}
-    rates, grid_s = grid(manifest, cases, cache, given, used)
+    rates, grid_s = grid(manifest, cases, cache, options, used)
     medians = {key: statistics.median(by_round.values()) for key, by_round in rates.items()}
     best = max(medians, key=lambda key: medians[key])
     sure = stats.compare_paired(rates[best], rates[used]) if best != used else None
-    surely = (
-        f" (surely, {sure.ratio.low:.2f}-{sure.ratio.high:.2f})" if sure and sure.outcome == "faster" else ""
+    significantly = (
+        f" (significant, {sure.ratio.low:.2f}-{sure.ratio.high:.2f})"
+        if sure and sure.outcome == "faster"
+        else ""
     )
     return {
         "situation": name_of(situation),
@@ -129,42 +138,42 @@ def one(given: argparse.Namespace, situation: tuple, data_dir: Path) -> dict:
         "fastest": names[best],
         "regret": medians[best] / medians[used] - 1,
         "of_time": took_s / grid_s,
-        "surely": surely,
+        "significantly": significantly,
     }
 
 
 def grid(
-    manifest: Manifest, cases: Sequence[Case], cache: str, given: argparse.Namespace, chosen: str
+    manifest: Manifest, cases: Sequence[Case], cache: str, options: argparse.Namespace, chosen: str
 ) -> tuple[dict[str, dict[int, float]], float]:
-    """Samples per second of who is near the fastest, by case and round; seconds that all would take."""
+    """Return samples per second near the fastest, by case and round, and the seconds of the full grid."""
     began = time.monotonic()
     few = measured(manifest, cases, cache, FEW)
     round_s = sum(one.timing.open_s + one.timing.epochs_s for one in few) / FEW
-    grid_s = time.monotonic() - began + round_s * (given.rounds - FEW)  # processes start once
+    grid_s = time.monotonic() - began + round_s * (options.rounds - FEW)  # processes are started once
     best = {key: max(by_round.values()) for key, by_round in rates_of(few).items()}
-    left = near(best, NEAR) | {chosen}
-    more = rates_of(measured(manifest, [case for case in cases if case.key in left], cache, MORE))
-    left = near({key: statistics.median(by_round.values()) for key, by_round in more.items()}, NEARER)
-    last = [case for case in cases if case.key in left | {chosen}]
-    return rates_of(measured(manifest, last, cache, given.rounds)), grid_s
+    remaining = near(best, NEAR) | {chosen}
+    more = rates_of(measured(manifest, [case for case in cases if case.key in remaining], cache, MORE))
+    remaining = near({key: statistics.median(by_round.values()) for key, by_round in more.items()}, NEARER)
+    last = [case for case in cases if case.key in remaining | {chosen}]
+    return rates_of(measured(manifest, last, cache, options.rounds)), grid_s
 
 
 def near(rates: dict[str, float], times: float) -> set[str]:
-    """Those whose rate is no more than so many times below the best."""
+    """Return the keys whose rate is within a factor of the best."""
     return {key for key, rate in rates.items() if rate * times > max(rates.values())}
 
 
 def measured(manifest: Manifest, cases: Sequence[Case], cache: str, rounds: int) -> list[Record]:
-    """The sound rounds of these cases."""
+    """Run the cases and return the valid records."""
     options = iobench.RunOptions(cache=(cache,), rounds=str(rounds), limits=False)
     return run(manifest, options, observer=Observer(), cases=cases).valid_records
 
 
 def rates_of(records: Sequence[Record]) -> dict[str, dict[int, float]]:
-    """Samples per second of each case, by round."""
+    """Return samples per second of each case, by round."""
     rates: dict[str, dict[int, float]] = {}
-    for made in records:
-        rates.setdefault(made.settings_key, {})[made.round] = made.samples_per_s
+    for record in records:
+        rates.setdefault(record.settings_key, {})[record.round] = record.samples_per_s
     return rates
 
 

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Regret of `iobench tune`: its choice against all settings, loader by loader.
 
-Each loader is tuned. Then all settings that the race knows, each with one more changed, and the chosen ones
-are measured in interleaved rounds of whole epochs: all in a few rounds, those near the fastest in all
-rounds. Start methods other than fork take seconds each time and are measured only if one was chosen. Regret
-is how much longer the chosen settings take than the fastest, by the medians of the grid. Run it on an idle
-machine: it takes minutes.
+    .venv/bin/python scripts/tunings.py [--rounds 31] [--max-time 30] [--only NAME...]
+
+Takes several minutes for each of five loaders, on an idle machine. Each loader is tuned. Then all settings of
+the search space, each with one more changed, and the chosen ones are measured in interleaved rounds of whole
+epochs: all in a few rounds, those near the fastest in all rounds. Start methods other than fork take seconds
+each time and are measured only if one was chosen. Regret is how much longer the chosen settings take than the
+fastest, by the medians of the grid.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ FEW, NEAR = 3, 1.25  # rounds of all settings; one whose best is slower by more 
 ROW_BYTES, ROWS = 64 << 10, 2000
 
 
-class Made(Dataset):
-    """Samples computed from their number."""
+class Computed(Dataset):
+    """Samples computed from their row number."""
 
     def __init__(self, rows: int, make: Callable[[int], np.ndarray]) -> None:
         self.rows, self.make = rows, make
@@ -52,7 +54,7 @@ def cpu_heavy(folder: Path) -> DataLoader:
     """Decompression of about a millisecond per sample."""
     packed = zlib.compress(np.random.default_rng(0).integers(0, 16, 1 << 18, dtype=np.uint8).tobytes())
     return DataLoader(
-        Made(600, lambda row: np.frombuffer(bytearray(zlib.decompress(packed)), np.uint8)[::64]), 32
+        Computed(600, lambda row: np.frombuffer(bytearray(zlib.decompress(packed)), np.uint8)[::64]), 32
     )
 
 
@@ -67,7 +69,7 @@ def io_bound(folder: Path) -> DataLoader:
         os.posix_fadvise(file, row * ROW_BYTES, ROW_BYTES, os.POSIX_FADV_DONTNEED)
         return np.frombuffer(bytearray(os.pread(file, ROW_BYTES, row * ROW_BYTES)), np.uint8)
 
-    return DataLoader(Made(ROWS, read), 64, shuffle=True)
+    return DataLoader(Computed(ROWS, read), 64, shuffle=True)
 
 
 def tiny(folder: Path) -> DataLoader:
@@ -82,7 +84,7 @@ def sleeping(folder: Path) -> DataLoader:
         time.sleep(2e-3)
         return np.full(256, row, np.float32)
 
-    return DataLoader(Made(500, wait), 32)
+    return DataLoader(Computed(500, wait), 32)
 
 
 def too_many_workers(folder: Path) -> DataLoader:
@@ -94,16 +96,18 @@ LOADERS = (cpu_heavy, io_bound, tiny, sleeping, too_many_workers)
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--rounds", type=int, default=31, help="rounds of the grid")
-    asked.add_argument("--max-time", type=float, default=30.0, help="seconds for each tuning")
-    asked.add_argument("--only", nargs="*", default=[], help="only loaders of these names")
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=31, help="rounds of the grid")
+    parser.add_argument("--max-time", type=float, default=30.0, help="seconds for each tuning")
+    parser.add_argument("--only", nargs="*", default=[], help="only loaders of these names")
+    options = parser.parse_args()
     print("loader            outcome  chosen                                    regret  fastest  of time")
     for make in LOADERS:
-        if not given.only or make.__name__ in given.only:
+        if not options.only or make.__name__ in options.only:
             with tempfile.TemporaryDirectory() as folder:
-                one(make, Path(folder), given.max_time, given.rounds)
+                one(make, Path(folder), options.max_time, options.rounds)
 
 
 def one(make: Callable[[Path], DataLoader], folder: Path, max_time_s: float, rounds: int) -> None:
@@ -128,7 +132,7 @@ def grid(loader: DataLoader, result: TuningResult, rounds: int) -> dict[str, Can
     consumer = Consumer("cpu")
     race = SettingsRace(own, TurnSpec(consumer, consumer.synchronize))
     known: dict[str, Candidate] = {}
-    for idle in (False, True):  # as tune may have taken it for either
+    for idle in (False, True):  # tune may have classified it as either
         like = search_space.LoaderTraits(idle=idle, starts=())
         first, _ = search_space.candidates_for(own, like)
         more = [one for candidate in first for one in search_space.refinements(own, candidate, like)]

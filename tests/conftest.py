@@ -33,7 +33,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 
 SAMPLES = 203  # no multiple of a batch
 
-case_limits.SECONDS = 0.002  # of a limit in each run: here nobody looks at how good it is
+case_limits.SECONDS = 0.002  # per limit of a run: tests do not depend on its accuracy
 case_limits.hardware_limits.IN_TURN_BYTES = 1 << 20  # nor at what memory it takes
 cpu_speed.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
@@ -194,7 +194,7 @@ def forked(action, folder):
                 action()
             except SystemExit as end:
                 code = end.code or 0
-            except BaseException:  # noqa: BLE001 - whoever waits is told
+            except BaseException:  # noqa: BLE001 - the parent reads it
                 traceback.print_exc()
             finally:
                 out.flush()

@@ -31,7 +31,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sandbox import SniffResult
 from iobench.formats import Field
-from iobench.testing._places import assert_places
+from iobench.testing._placements import assert_placements
 
 SAMPLES = 203
 X = np.random.default_rng(0).random((SAMPLES, 5), np.float32)
@@ -180,7 +180,7 @@ def test_notes_about_data_are_printed_before_they_are_hashed(external, inside):
     done = inside("add", external / "z.zarr", "--data-dir", external.parent / "data")
     assert done.returncode == 0, done.stderr
     warning, hashing = done.stderr.splitlines()[:2]
-    assert warning.startswith("warning[data-note]: z: ")
+    assert warning.startswith("warning[missing-chunks]: z: ")
     assert hashing == "hashing zarr"
 
 
@@ -567,7 +567,7 @@ def test_lmdb_as_usually_written(external, key, large):
     with lmdb_format.open(path, schema) as reader:
         np.testing.assert_array_equal(reader.batch(slice(3, SAMPLES))["x"], x[3:])
         np.testing.assert_array_equal(reader.batch(np.array([9, 0, 202]))["x"], x[[9, 0, 202]])
-        assert_places(reader, {"x": x})
+        assert_placements(reader, {"x": x})
 
 
 def test_lmdb_with_another_key_among_those_of_samples(external):
@@ -577,7 +577,7 @@ def test_lmdb_with_another_key_among_those_of_samples(external):
     lmdb_format, fields = formats.get("lmdb"), (Field("x", X.shape[1:], "float32"),)
     with lmdb_format.open(path, lmdb_format.infer_schema(path, fields)) as reader:
         np.testing.assert_array_equal(reader.batch(slice(0, SAMPLES))["x"], X)
-        assert_places(reader, {"x": X})
+        assert_placements(reader, {"x": X})
 
 
 def test_a_truncated_lmdb_is_reported(external):

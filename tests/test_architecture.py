@@ -118,7 +118,7 @@ def test_a_room_knows_only_those_below_it():
     assert_none({name: beyond(name) for name in inside()})
 
 
-def test_nobody_inside_goes_through_the_front_door():
+def test_no_module_imports_the_public_api():
     def through(name):
         used = {other for other in imports(name) if other == "iobench"}
         named = {
@@ -184,7 +184,7 @@ def test_what_answers_at_once_loads_nothing_heavy(arguments):
     assert done.stdout.splitlines()[-1] == "loaded:"
 
 
-def test_somebody_s_own_module_called_formats_is_theirs(tmp_path):
+def test_a_user_s_module_called_formats_is_not_shadowed(tmp_path):
     (tmp_path / "formats.py").write_text("MINE = True")
     code = "import formats, iobench.formats; print(formats.MINE, 'npy' in iobench.formats.names())"
     done = subprocess.run(

@@ -111,7 +111,7 @@ USAGE = [
     (("--format", "hdf5:speed=1"), "unknown-option"),
     (("--format", "hdf5:compression=zip"), "invalid-value"),
     (("--format", "npy,memmap"), "unknown-format"),
-    (("--loader", "train.py"), "invalid-settings"),
+    (("--loader", "train.py"), "no-function"),
     (("--loader", "fast"), "unknown-loader"),
     (("--device", "tpu"), "unknown-device"),
     (("--cache", "tepid"), "unknown-choice"),
@@ -123,17 +123,17 @@ USAGE = [
     (("--rounds", "0"), "out-of-range"),
     (("--warmup", "0"), "out-of-range"),
     (("--num-workers", "-1"), "invalid-value"),
-    (("--prefetch-factor", "2"), "invalid-settings"),
+    (("--prefetch-factor", "2"), "needs-workers"),
     (("--block-size", "4KiB"), "conflicting-options"),
     (("--loader", "native", "--direct"), "unknown-option"),
     (("--seed", "-1"), "out-of-range"),
     (("--sudo",), "missing-option"),
-    (("--pin-memory",), "invalid-settings"),
+    (("--pin-memory",), "no-pinned-memory"),
     (("--loader", "dataloader:speed=9"), "unknown-option"),
     (("--loader", "native:pin_memory"), "malformed-option"),
     (("--max-time", "-3"), "out-of-range"),
     (("--plan", "/no/such/file.toml"), "conflicting-options"),
-    (("--save-plan", "/no/such/folder/p.toml"), "cannot-write"),
+    (("--save-plan", "/no/such/folder/p.toml"), "not-writable"),
     (("--speed", "9"), "usage"),
 ]
 
@@ -219,7 +219,7 @@ def test_a_plan_repeats_a_run_and_excludes_other_options(images, inside, tmp_pat
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("hello", "cannot-read"),
+        ("hello", "not-readable"),
         ("x = 1", "not-a-plan"),
         ("[run]\nspeed = 9", "unknown-option"),
         ("colour = 1\n[run]", "unknown-option"),

@@ -526,17 +526,17 @@ def test_the_traceback_begins_with_the_user_s_own_code():
 
 
 def test_a_loader_that_hangs_has_the_stacks_of_all_its_processes():
-    def wait_for_nothing():
+    def hang():
         time.sleep(60)
 
     loader, before = (
-        DataLoader(Rows(work=wait_for_nothing), batch_size=8, **FORK),
+        DataLoader(Rows(work=hang), batch_size=8, **FORK),
         signal.getsignal(signal.SIGALRM),
     )
     with pytest.raises(TargetError, check=kind("timeout")) as caught:
         run_session(loader, timeout_s=1.0)
     assert "main process:" in caught.value.traceback
-    assert "in wait_for_nothing" in caught.value.traceback
+    assert "in hang" in caught.value.traceback
     assert signal.getsignal(signal.SIGALRM) is before
 
 

@@ -1,4 +1,4 @@
-"""Our own loaders keep the contract that other packages' are held to."""
+"""Built-in loaders keep the contract that loaders of other packages are tested for."""
 
 import io
 import itertools
@@ -12,11 +12,7 @@ import psutil
 import pytest
 
 from iobench import formats
-from iobench.base.errors import (
-    CorruptArtifact,
-    LoaderFailed,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, LoaderFailed
 from iobench.dataset.checksum import Checksum
 from iobench.dataset.manifest import Opener
 from iobench.formats import read_word
@@ -24,8 +20,8 @@ from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
 from iobench.testing._cases import SCHEMA, store
-from iobench.testing._damage import Bomb
-from iobench.testing.loaders import LoaderContract, as_arrays, asked, helper, job_over
+from iobench.testing._corruption import Bomb
+from iobench.testing.loaders import LoaderContract, as_arrays, epoch_request, is_python_helper, job_over
 
 FORMATS = {
     "ffcv": "ffcv",
@@ -33,10 +29,10 @@ FORMATS = {
     "litdata": "litdata:chunk_bytes=900",
     "mosaic": "mds:shard_bytes=700",
     "webdataset": "webdataset:shard_bytes=20000",
-}  # that a loader reads, where it does not read npy
+}  # format of each loader that does not read npy
 
 
-# one for each way of reading; native and stream try every format there is
+# one for each way of reading; native and stream are tested with every format
 KINDS = ("npy", "hdf5", "lmdb", "memmap", "zarr", "parquet", "webdataset")
 
 
@@ -58,33 +54,33 @@ class TestStream(LoaderContract):
     loader = loaders.parse("stream")
 
 
-def test_every_loader_is_held_to_it():
-    held = {cls.loader.name for cls in LoaderContract.__subclasses__() if cls.__module__ == __name__}
-    assert held | {"gds", "ray", "ray_data"} == set(loaders.names())  # whose own tests hold them to it
+def test_every_loader_has_a_contract_test():
+    tested = {cls.loader.name for cls in LoaderContract.__subclasses__() if cls.__module__ == __name__}
+    assert tested | {"gds", "ray", "ray_data"} == set(loaders.names())  # these have modules of their own
 
 
 @pytest.mark.parametrize("name", loaders.names())
-def test_every_loader_is_plain_by_default(name):
+def test_the_default_variant_is_the_name(name):
     assert loaders.class_of(name)().variant == name
 
 
 @pytest.mark.parametrize("name", loaders.names())
-def test_what_a_loader_is_advised_are_options_that_it_has_and_not_its_defaults(name):
-    known = loaders.class_of(name)
-    word = known.recommended_variant()
-    assert (word is None) == (not known.recommended_options)
+def test_recommended_options_exist_and_are_not_the_defaults(name):
+    cls = loaders.class_of(name)
+    word = cls.recommended_variant()
+    assert (word is None) == (not cls.recommended_options)
     if word is not None:
-        assert read_word(known, word) != known()
+        assert read_word(cls, word) != cls()
 
 
-PLAIN = ("npy", "lmdb")  # a format that is mapped, and one that is not, stand for all that have rows
+PLAIN = ("npy", "lmdb")  # a memory-mapped format and another one, for all formats with rows
 
 
 class TestSpdl(LoaderContract):
     loader, formats = loaders.class_of("spdl")(), PLAIN
 
 
-class TestSpdlKept(LoaderContract):
+class TestSpdlPersistent(LoaderContract):
     loader, formats = loaders.class_of("spdl")(threads=2, sink=1, keep_pipeline=True), ("npy",)
 
 
@@ -128,7 +124,7 @@ class TestTensorStore(LoaderContract):
     loader = loaders.class_of("tensorstore")()
 
 
-class TestTensorStoreAhead(LoaderContract):
+class TestTensorStorePrefetch(LoaderContract):
     loader = loaders.class_of("tensorstore")(prefetch=2, cache_bytes=1 << 20)
 
 
@@ -148,7 +144,7 @@ class TestDali(LoaderContract):
     loader, formats = loaders.class_of("dali")(), PLAIN
 
 
-# Workers of their own take seconds to start: two epochs of each, one of them left in the middle.
+# Starting worker processes takes seconds: two epochs of each, one of them abandoned.
 WORKERS = [
     "torchdata:api=stateful,fetch=batch,num_workers=1",
     "torchdata:fetch=batch,num_workers=1,method=process",
@@ -163,7 +159,7 @@ WORKERS = [
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("word", WORKERS)
-def test_workers_give_every_sample_and_end(word, tmp_path):
+def test_workers_return_every_sample_and_end(word, tmp_path):
     usable = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
     if usable != "yes":
         pytest.skip(usable)
@@ -172,17 +168,18 @@ def test_workers_give_every_sample_and_end(word, tmp_path):
     check, job, before = Checksum(SCHEMA), job_over(artifact, "random"), psutil.Process().children()
     assert loader.workers > 0
     with closing(loader.on("cpu").open(job)) as epochs:
-        for batch in epochs.epoch(asked(loader, job, 0)):
+        for batch in epochs.epoch(epoch_request(loader, job, 0)):
             check.add(as_arrays(batch))
-        with closing(epochs.epoch(asked(loader, job, 1))) as batches:
+        with closing(epochs.epoch(epoch_request(loader, job, 1))) as batches:
             next(batches)
     whole = Checksum(SCHEMA)
     whole.add(artifact.source)
     assert (check.content, check.samples) == (whole.content, SCHEMA.samples)
-    left = [p for p in set(psutil.Process().children()) - set(before) if not helper(p)]
-    assert not psutil.wait_procs(left, timeout=10)[1]
+    leaked = [p for p in set(psutil.Process().children()) - set(before) if not is_python_helper(p)]
+    assert not psutil.wait_procs(leaked, timeout=10)[1]
 
 
+DAMAGED = CorruptArtifact("values", kind="truncated", path=Path("x.npy"), expected="8 bytes", hint="copy it")
 FAILING = [
     "spdl",
     "spdl:keep_pipeline=yes,threads=2",
@@ -194,8 +191,8 @@ FAILING = [
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("word", FAILING)
-@pytest.mark.parametrize("error", [corrupt(Path("x.npy"), "8 bytes", "none"), ZeroDivisionError("a\nb")])
-def test_an_error_in_the_middle_is_one_line_and_no_hang(word, error, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", [DAMAGED, ZeroDivisionError("a\nb")])
+def test_an_error_in_an_epoch_is_one_line_without_a_hang(word, error, tmp_path, monkeypatch):
     usable = {one["name"]: one["usable"] for one in loaders.describe()}[word.partition(":")[0]]
     if usable != "yes":
         pytest.skip(usable)
@@ -215,14 +212,18 @@ def test_an_error_in_the_middle_is_one_line_and_no_hang(word, error, tmp_path, m
         monkeypatch.setattr(reader, name, failing(getattr(reader, name)))
     with closing(loader.on("cpu").open(job)) as epochs:
         with pytest.raises((LoaderFailed, CorruptArtifact)) as caught:
-            list(epochs.epoch(asked(loader, job, 0)))
+            list(epochs.epoch(epoch_request(loader, job, 0)))
+        if error is DAMAGED:
+            assert caught.value.fields() == error.fields()
+        else:
+            assert caught.value.kind == "raised"
+            assert "ZeroDivisionError: " in caught.value.problem
         assert "\n" not in str(caught.value)
-        assert ("x.npy: expected 8 bytes" if isinstance(error, CorruptArtifact) else "a") in str(caught.value)
-        assert len(list(epochs.epoch(asked(loader, job, 1)))) == 6  # and the next epoch is whole
+        assert len(list(epochs.epoch(epoch_request(loader, job, 1)))) == 6  # the next epoch is complete
 
 
-def test_a_member_that_asks_to_be_unpickled_is_not(tmp_path):
-    """WebDataset's own decoder would."""
+def test_a_pickled_member_is_not_unpickled(tmp_path):
+    """WebDataset's own decoder unpickles it."""
     usable = {one["name"]: one["usable"] for one in loaders.describe()}["webdataset"]
     if usable != "yes":
         pytest.skip(usable)
@@ -240,13 +241,13 @@ def test_a_member_that_asks_to_be_unpickled_is_not(tmp_path):
     schema = formats.Schema(5, (formats.Field("x", (3,), "float32"),))
     job = Job(Opener(formats.get("webdataset"), tmp_path / "a.tar", schema), Order("sequential", 2))
     with closing(loaders.parse("webdataset").on("cpu").open(job)) as epochs:
-        found = np.concatenate([batch["x"].numpy() for batch in epochs.epoch(0)])
-    np.testing.assert_array_equal(found, np.arange(5, dtype=np.float32)[:, None].repeat(3, 1))
+        rows = np.concatenate([batch["x"].numpy() for batch in epochs.epoch(0)])
+    np.testing.assert_array_equal(rows, np.arange(5, dtype=np.float32)[:, None].repeat(3, 1))
     assert not (tmp_path / "b").exists()
 
 
 @pytest.mark.parametrize("name", loaders.names())
-def test_what_a_loader_needs_is_an_extra_that_exists(name):
+def test_the_extra_of_a_loader_exists(name):
     cls, project = loaders.class_of(name), Path(__file__).parent.parent / "pyproject.toml"
     assert bool(cls.modules) == bool(cls.extra)
     assert not cls.extra or f"\n{cls.extra} = [" in project.read_text()

@@ -18,7 +18,7 @@ from iobench.host import page_cache
 from iobench.host.counters import Counters
 from iobench.loading import loaders, order
 from iobench.loading.loaders import Job
-from iobench.testing.loaders import left_open
+from iobench.testing.loaders import files_left_open
 
 FETCHES, LOADERS = ("sample", "batch"), loaders.DEFAULT_LOADERS
 ROWS = {
@@ -66,7 +66,7 @@ def assert_epoch(batches, manifest, rows):
 def test_dataloader_returns_every_sample_once_and_releases_files(images, name, kind, workers, fetch):
     forked = {"num_workers": 2, "start_method": "fork"} if workers else {}
     assert_epoch(epoch(images, name, rows=ROWS[kind], fetch=fetch, **forked), images, ROWS[kind])
-    assert not left_open(images.root)
+    assert not files_left_open(images.root)
 
 
 @pytest.mark.parametrize(("name", "fetch"), [("npy", "sample"), ("lmdb", "batch")])
@@ -80,7 +80,7 @@ def test_dataloader_works_with_spawned_workers(images, name, fetch):
 @pytest.mark.parametrize("kind", order.ORDERS)
 def test_native_returns_every_sample_once_and_releases_files(images, name, kind):
     assert_epoch(epoch(images, name, "native", rows=ROWS[kind]), images, ROWS[kind])
-    assert not left_open(images.root)
+    assert not files_left_open(images.root)
 
 
 @every_format

@@ -13,6 +13,7 @@ from nbclient import NotebookClient
 from record_cases import rounds_of
 
 from iobench.base.errors import MissingDependency, RecordError
+from iobench.base.finding import Finding
 from iobench.bench import run as bench
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
@@ -21,7 +22,6 @@ from iobench.notebook.notebook_recommendation import NotebookRecommendation
 from iobench.notebook.notebook_run import NotebookRun
 from iobench.notebook.notebook_watch import NotebookWatch
 from iobench.recommendation.result import Finalist, RacedFormat, Recommendation
-from iobench.results.finding import Finding
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.summary import summarise
 from iobench.results.verdict import sentences

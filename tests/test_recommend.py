@@ -653,7 +653,7 @@ def slower(path):
         yield {"x": torch.zeros(256, 32)}
 
 def broken(path):
-    raise ValueError("no such step")
+    raise ValueError("unusable")
 """
 
 
@@ -663,7 +663,7 @@ def test_loaders_that_get_slower_or_raise_lose_the_race_and_are_listed(manifest,
     requirements = Requirements(formats=("npy",), loaders=("stream", slower, broken), max_time_s=10.0)
     found = iobench.recommend(manifest, requirements)
     assert found.use.label.startswith("npy · stream")
-    assert any("no such step" in one.message for one in found.skipped)
+    assert any("unusable" in one.message for one in found.skipped)
     with pytest.raises(LoaderFailed, check=kind("no-case-measured")):
         iobench.recommend(manifest, Requirements(formats=("npy",), loaders=(broken,), max_time_s=10.0))
 
@@ -685,7 +685,7 @@ def test_a_step_of_ones_own_is_measured_on_a_batch_of_the_data(manifest, tmp_pat
         known = time_step(of, wanted, observer)
         assert 20 <= known.step_ms < 200
         assert "(" + wanted.step in known.describe(cold=False)
-    assert messages[0] == f"timing the training step: {wanted.step}"
+    assert messages[0].endswith(f": {wanted.step}")
 
 
 def test_a_model_is_timed_and_then_done_in_the_rounds_with_the_step(manifest):

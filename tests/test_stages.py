@@ -186,5 +186,5 @@ def test_a_trace_that_cannot_be_written_is_an_error(images, tmp_path, monkeypatc
         raise RuntimeError("full")
 
     monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", refuse)
-    with pytest.raises(RecordError, check=kind("cannot-write"), match="full"):
+    with pytest.raises(RecordError, check=kind("not-writable"), match="full"):
         profiled_run(images, tmp_path, ["npy"], ["native"], trace=True)

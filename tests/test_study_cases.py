@@ -1,4 +1,4 @@
-"""The cases that studies bring along deliver what every other case delivers, and note what they cost."""
+"""Loaders of studies return correct batches, and contenders measure their cost."""
 
 import sys
 from dataclasses import replace
@@ -7,75 +7,75 @@ import numpy as np
 import pytest
 import torch
 from conftest import image_arrays
+from kinds import kind
 
 import iobench
-from iobench.base.errors import (
-    MissingDependency,
-)
-from iobench.bench.epoch import Round, asked_of, measure
-from iobench.bench.proof import Proof
+from iobench.base.errors import MissingDependency
+from iobench.bench.content_check import ContentCheck
+from iobench.bench.epoch import RoundSpec, epoch_request, measure
 from iobench.dataset.manifest import Opener
 from iobench.formats import Field, Schema
+from iobench.loading.host_to_device import HostToDevice
 from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader
 from iobench.loading.order import Order
-from iobench.loading.transfer import HostToDevice
 from iobench.studies import StudyOptions, _patches, settings, small_batches
 from iobench.studies._combinations import BOTH, TABLE, Background, Resident, train_unwatched
 from iobench.studies._epochs import Discard, TrainingInParts, epochs
 from iobench.studies._libraries import hdf5_resizes, lmdb_when_full, misread_by_forks
 from iobench.studies._png import Png
 
+PIP = "pip install 'iobench[studies]'"
 CPU = HostToDevice(torch.device("cpu"), non_blocking=False)
 
 
 @pytest.mark.parametrize("loader", [Background(), Background(num_workers=2), Resident()])
 @pytest.mark.parametrize("order", ["sequential", "random"])
-def test_a_loader_of_a_study_delivers_every_sample_in_the_order_asked_for(images, loader, order):
+def test_a_loader_of_a_study_returns_every_sample_in_the_requested_order(images, loader, order):
     job = Job(images.opener("npy"), Order(order, 16))
-    proof = Proof(loader, job, images, asked_of(loader, job, 0))
-    measured = measure(loader, job, CPU, Round(0, proof.add, seconds=0.0))
-    proof.conclude()
-    assert measured.timing.samples == images.schema.samples
-    assert measured.timing.epochs == 1
+    check = ContentCheck(loader, job, images, epoch_request(loader, job, 0))
+    result = measure(loader, job, CPU, RoundSpec(0, check.add, seconds=0.0))
+    check.conclude()
+    assert result.timing.samples == images.schema.samples
+    assert result.timing.epochs == 1
 
 
-def test_every_row_of_the_table_has_a_name_of_its_own_on_a_gpu_and_fewer_without():
+def test_every_row_of_the_table_has_its_own_label_on_a_gpu_and_some_share_one_without():
     assert len({one.on("cuda:0").label for one in TABLE.values()}) == len(TABLE) == 11
     assert len({one.on("cpu").label for one in TABLE.values()}) == 7
-    assert BOTH.label == "pinned, non-blocking, 8 workers × 8, background thread"
+    assert BOTH.label.split(", ")[:3] == ["pinned", "non-blocking", "8 workers × 8"]
     assert not any(one.on("cpu").loader.pins("cpu") for one in TABLE.values())
     assert TABLE[3].loader.variant == (
         "dataloader:pin_memory=yes,non_blocking=yes,num_workers=8,prefetch_factor=8,start_method=fork"
     )
 
 
-def test_a_turn_notes_what_it_took(images):
+def test_a_round_has_metrics_of_its_parts(images):
     job = Job(images.opener("npy"), Order(batch_size=16))
-    turn = epochs(TorchDataLoader(), job, count=2, consumer=TrainingInParts)()
-    assert set(turn.noted) >= {"wait_s", "forward_s", "backward_s"}
-    assert 0 < sum(turn.noted[name] for name in ("wait_s", "forward_s", "backward_s")) < turn.seconds
+    result = epochs(TorchDataLoader(), job, count=2, consumer=TrainingInParts)()
+    assert set(result.metrics) >= {"wait_s", "forward_s", "backward_s"}
+    assert 0 < sum(result.metrics[name] for name in ("wait_s", "forward_s", "backward_s")) < result.seconds
 
 
-def test_a_turn_is_as_many_epochs_as_asked_each_in_an_order_of_its_own(images):
-    seen = []
+def test_a_round_has_several_epochs_each_in_its_own_order(images):
+    batches = []
 
-    class Seeing(Discard):
+    class Collect(Discard):
         def __call__(self, batch):
-            seen.append(batch["y"].clone())
+            batches.append(batch["y"].clone())
 
     job = Job(images.opener("npy"), Order("random", images.schema.samples))
-    epochs(TorchDataLoader(), job, count=2, consumer=Seeing)()
-    first, second = seen
+    epochs(TorchDataLoader(), job, count=2, consumer=Collect)()
+    first, second = batches
     assert not torch.equal(first, second)
     assert torch.equal(first.sort().values, second.sort().values)
 
 
-def test_the_control_trains_as_long_as_the_others(images):
+def test_the_control_trains_for_some_time(images):
     assert train_unwatched(replace(images.opener("npy"), random=True), "cpu", 1).seconds > 0
 
 
-def test_png_files_give_back_the_pixels(tmp_path):
+def test_png_files_are_read_back_exactly(tmp_path):
     pixels = np.moveaxis(image_arrays(9)["x"], 1, -1).copy()
     schema = Schema(9, (Field("x", pixels.shape[1:], "uint8"),))
     Png().write(tmp_path, schema, [{"x": pixels[:4]}, {"x": pixels[4:]}])
@@ -85,11 +85,11 @@ def test_png_files_give_back_the_pixels(tmp_path):
         assert np.array_equal(reader.sample(5)["x"], pixels[5])
 
 
-def test_what_is_said_of_the_libraries_is_tried():
+def test_the_libraries_behave_as_measured():
     assert (lmdb_when_full(), hdf5_resizes()) == ((True, True), True)
 
 
-def test_samples_that_forks_get_wrong_are_counted(images, own_images):
+def test_samples_that_forks_read_wrong_are_counted(images, own_images):
     assert (
         misread_by_forks(lambda: None, images.opener("hdf5"), images.opener("npy"), workers=2, epochs=1) == 0
     )
@@ -106,11 +106,11 @@ def test_samples_that_forks_get_wrong_are_counted(images, own_images):
     ("study", "library", "module"),
     [(settings, "prefetch_generator", None), (small_batches, "PIL", "iobench.studies._png")],
 )
-def test_a_study_without_its_extra_names_the_pip_command(monkeypatch, tmp_path, study, library, module):
+def test_a_study_without_its_extra_has_the_pip_command_as_hint(monkeypatch, tmp_path, study, library, module):
     monkeypatch.setitem(sys.modules, library, None)
     if module:
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setattr(settings, "QUICK", 100)
     monkeypatch.setattr(_patches, "QUICK", 16)
-    with pytest.raises(MissingDependency, match=r"pip install 'iobench\[studies\]'"):
+    with pytest.raises(MissingDependency, check=kind("missing-dependency", hint=PIP)):
         study.STUDY.measure(StudyOptions(tmp_path, quick=True, device="cpu"))

@@ -109,6 +109,12 @@ def bytes_text(count: float) -> str:
     return f"{three_digits(count / 1024**power)} {'KMGTP'[power - 1]}iB"
 
 
+def bytes_word(count: int) -> str:
+    """Write a number of bytes as it is typed, in the largest unit that divides it: `64MiB`."""
+    factor, unit = max((factor, unit) for unit, factor in _BYTES.items() if count % factor == 0)
+    return f"{count // factor}{unit}"
+
+
 def seconds_text(seconds: float) -> str:
     """Format a time with a fitting unit: `12 µs`, `3.40 ms`, `1.25 s`."""
     for limit, factor, unit in ((1e-3, 1e6, "µs"), (1.0, 1e3, "ms")):

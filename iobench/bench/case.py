@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +18,10 @@ from iobench.results.cases import OWN_DATA
 
 @dataclass(frozen=True)
 class CaseSettings:
-    """What a case is besides its format and loader: the data, the device, and how batches are drawn."""
+    """What a case is besides its format and loader: the data, the device, and how batches are drawn.
+
+    Every field is a facet; one that has the name of an option of RunOptions gets that option's values.
+    """
 
     dataset: str
     content: str  # the dataset's checksum, hexadecimal
@@ -39,25 +42,18 @@ class CaseSettings:
 
     def facets_with(self, format: str, loader: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return all of a case as plain values, for records: see iobench.results.cases."""
-        blocks = {"block_bytes": self.block_bytes, "window_bytes": self.window_bytes}
+        others = {spec.name: getattr(self, spec.name) for spec in fields(CaseSettings)}
+        if self.order != "block":
+            del others["block_bytes"], others["window_bytes"]
+        if not self.step_s:
+            del others["step_s"]
         return {
             "dataset": self.dataset,
             "content": self.content,
             "format": format,
             "loader": loader,
             "options": dict(options),
-            "device": self.device,
-            "batch_size": self.batch_size,
-            "order": self.order,
-            **(blocks if self.order == "block" else {}),
-            "seed": self.seed,
-            "cache": self.cache,
-            "model": self.model,
-            **({"step_s": self.step_s} if self.step_s else {}),
-            "strict": self.strict,
-            "profile": self.profile,
-            "isolated": self.isolated,
-            "world_size": self.world_size,
+            **others,
         }
 
 

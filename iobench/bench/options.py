@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from iobench import formats
@@ -17,12 +17,13 @@ from iobench.base.text import enumerated
 from iobench.base.units import counted
 from iobench.bench.case import Case
 from iobench.bench.multi_rank import multi_rank_cases, multi_rank_obstacle
-from iobench.bench.round_plan import DEFAULT_ROUNDS, RoundPlan
+from iobench.bench.round_plan import DEFAULT_ROUNDS, MAX_TIME_S, RoundPlan
+from iobench.bench.run_option import check_declared, run_option
 from iobench.dataset.manifest import Manifest, missing_libraries
 from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.loaders import DEFAULT_LOADERS, Loader
-from iobench.loading.order import BLOCK_BYTES, ORDERS, WINDOW_BYTES, check_setting
+from iobench.loading.order import BLOCK_BYTES, LIMITS, ORDERS, WINDOW_BYTES
 
 MODELS = ("none", "mlp", "cnn")
 TIMEOUT_S = 120.0
@@ -31,37 +32,9 @@ MOST_STEP_MS = 60_000.0
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of a run; the tuples are combined into cases, one for every valid combination.
+    """Options of a run, each declared once: `iobench run` and the reference are made from these fields.
 
-    Attributes
-    ----------
-    format, loader : tuple of str
-        Variants, or `all`: every prepared format, every installed loader that reads one of them.
-    device, cache, order, batch_size, block_bytes, window_bytes, model, step_ms : tuple
-        Facets of a case, one or several values each. `step_ms` is simulated device work per batch.
-    seed : int
-        Seed of the random order, of the order of cases and of the model.
-    recommended_options : bool
-        Add each loader that is named without options once more, with the options that its
-        documentation recommends.
-    loader_options : mapping of str to tuple
-        Values of loader options by name, for every loader that has them and was named without them.
-    rounds : str
-        A number, or `auto`: until the intervals are narrow, within `max_time` seconds.
-    max_time : float or None
-        Seconds after which no round begins but the first.
-    warmup : int
-        Untimed epochs per case; the first verifies the content.
-    timeout : float
-        Seconds without a batch after which the process of an isolated case is killed.
-    isolate : bool or None
-        Measure every case in a process of its own; by default if a loader of the run requires it.
-    sudo : bool
-        Drop the page cache through ``sudo -n`` for cold rounds.
-    limits, headroom : bool
-        Measure hardware limits; replay batches that are on the device already.
-    strict, profile, trace : bool
-        Synchronise after each step; split epochs into stages; write Chrome traces.
+    Every valid combination of the tuples is a case. A field that `Case` has too is the case's facet.
 
     Raises
     ------
@@ -69,45 +42,70 @@ class RunOptions:
         If a value is out of range or options exclude each other.
     """
 
-    format: tuple[str, ...] = ("all",)
-    loader: tuple[str, ...] = DEFAULT_LOADERS
-    device: tuple[str, ...] = ("auto",)
-    cache: tuple[str, ...] = ("warm",)
-    order: tuple[str, ...] = ("random",)
-    batch_size: tuple[int, ...] = (256,)
-    block_bytes: tuple[int, ...] = (BLOCK_BYTES,)
-    window_bytes: tuple[int, ...] = (WINDOW_BYTES,)
-    model: tuple[str, ...] = ("none",)
-    step_ms: tuple[float, ...] = (0.0,)
-    seed: int = 0
-    recommended_options: bool = False
-    loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    rounds: str = str(DEFAULT_ROUNDS)
-    max_time: float | None = None
-    warmup: int = 1
-    timeout: float = TIMEOUT_S
-    isolate: bool | None = None
-    sudo: bool = False
-    limits: bool = True
-    headroom: bool = False
-    strict: bool = False
-    profile: bool = False
-    trace: bool = False
+    format: tuple[str, ...] = run_option(
+        ("all",), "Format or variant of the dataset, or all; repeatable. [default: all]", repeatable=True
+    )
+    loader: tuple[str, ...] = run_option(
+        DEFAULT_LOADERS,
+        "Loader with its options, like dataloader:num_workers=4,fetch=batch, or all; repeatable. "
+        f"'iobench loaders' lists them. [default: {', '.join(DEFAULT_LOADERS)}]",
+        repeatable=True,
+    )
+    recommended_options: bool = run_option(
+        False, "Add each loader with the options that its documentation recommends."
+    )
+    device: tuple[str, ...] = run_option(("auto",), "Target devices: auto, cpu, cuda, cuda:1, …; a list.")
+    cache: tuple[str, ...] = run_option(
+        ("warm",), "Page cache: warm, cold, or both as warm,cold.", choices=page_cache.MODES
+    )
+    sudo: bool = run_option(False, "Drop the page cache with sudo -n.")
+    order: tuple[str, ...] = run_option(
+        ("random",), f"Order of samples: {', '.join(ORDERS)}; a list.", choices=ORDERS
+    )
+    batch_size: tuple[int, ...] = run_option(
+        (256,), "Samples per batch; a list.", limits=LIMITS["batch_size"]
+    )
+    block_bytes: tuple[int, ...] = run_option(
+        (BLOCK_BYTES,), "Block order: bytes per block; a list.", limits=LIMITS["block_bytes"], in_bytes=True
+    )
+    window_bytes: tuple[int, ...] = run_option(
+        (WINDOW_BYTES,),
+        "Block order: bytes of the shuffle window; a list.",
+        limits=LIMITS["window_bytes"],
+        in_bytes=True,
+    )
+    model: tuple[str, ...] = run_option(
+        ("none",), f"Training step on each batch: {', '.join(MODELS)}; a list.", choices=MODELS
+    )
+    step_ms: tuple[float, ...] = run_option(
+        (0.0,), "Milliseconds of a simulated training step on each batch; a list."
+    )
+    rounds: str = run_option(str(DEFAULT_ROUNDS), "Timed rounds per case, or auto.")
+    max_time: float | None = run_option(
+        None,
+        "Start no further round after this many seconds; verification and the first round of each "
+        f"case always run. [default: {MAX_TIME_S:g} with --rounds auto]",
+    )
+    warmup: int = run_option(1, "Untimed epochs per case; the first verifies the content.")
+    isolate: bool | None = run_option(
+        None, "Run each case in its own process. [default: if a loader of the run needs it]"
+    )
+    timeout: float = run_option(
+        TIMEOUT_S, "Kill the process of a case after this many seconds without a batch."
+    )
+    limits: bool = run_option(True, "Measure the hardware limits of each case.")
+    headroom: bool = run_option(False, "Also time the loop over batches that are already on the device.")
+    strict: bool = run_option(False, "Synchronise the device after each training step.")
+    profile: bool = run_option(False, "Split epochs into stages and sample the machine.")
+    trace: bool = run_option(False, "Write a Chrome trace of the first batches of each case.")
+    seed: int = run_option(
+        0, "Seed of the sample order, the case order and the model.", limits=LIMITS["seed"]
+    )
+    loader_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # values by option, for
+    # every loader that has the option and was named without it
 
     def __post_init__(self) -> None:
-        for name, known in (("cache", page_cache.MODES), ("order", ORDERS), ("model", MODELS)):
-            for value in getattr(self, name):
-                if value not in known:
-                    raise InvalidSettings(
-                        f"--{name}",
-                        kind="unknown-choice",
-                        expected=" or ".join(known),
-                        found=repr(value),
-                    )
-        for name in ("batch_size", "block_bytes", "window_bytes"):
-            for value in getattr(self, name):
-                check_setting(name, value)
-        check_setting("seed", self.seed)
+        check_declared(self)
         check_steps(self.step_ms, self.model)
         if self.headroom and not any(self.step_ms) and not any(name != "none" for name in self.model):
             raise InvalidSettings(
@@ -215,9 +213,6 @@ def _case(
         content=f"{manifest.content or 0:016x}",
         variant=variant,
         loader=loader.on(combination["device"]),
-        seed=options.seed,
-        strict=options.strict,
-        profile=options.profile,
         **combination,
     )
 
@@ -235,10 +230,13 @@ def _isolated(options: RunOptions, grid: Sequence[Loader]) -> bool:
 
 
 def _combinations(options: RunOptions, devices: Sequence[str]) -> Iterator[dict[str, Any]]:
-    names = ("cache", "order", "batch_size", "block_bytes", "window_bytes", "model")
+    """Yield each combination of the facets that options give, by the names of Case's fields."""
+    facets = {spec.name for spec in fields(Case)} - {"loader", "device"}
+    given = {spec.name: getattr(options, spec.name) for spec in fields(options) if spec.name in facets}
+    values = {name: value if isinstance(value, tuple) else (value,) for name, value in given.items()}
     steps = [value / 1000 for value in options.step_ms]
-    for values in itertools.product(devices, *(getattr(options, name) for name in names), steps):
-        yield dict(zip(("device", *names, "step_s"), values, strict=True))
+    for combination in itertools.product(devices, *values.values(), steps):
+        yield dict(zip(("device", *values, "step_s"), combination, strict=True))
 
 
 def _variants(manifest: Manifest, words: Sequence[str]) -> list[str]:

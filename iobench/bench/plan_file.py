@@ -43,7 +43,7 @@ def save(path: Path, options: RunOptions, dataset: str, content: str) -> None:
         path.write_text(f"{ABOUT}\n{tomli_w.dumps(table)}")
     except OSError as error:
         raise InvalidSettings(
-            f"--save-plan: {error.strerror}", kind="cannot-write", path=path, hint="name another file"
+            f"--save-plan: {error.strerror}", kind="not-writable", path=path, hint="name another file"
         ) from error
 
 
@@ -57,7 +57,7 @@ def load(path: Path) -> SavedPlan:
         table = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise InvalidSettings(f"--plan: {reason}", kind="cannot-read", path=path) from error
+        raise InvalidSettings(f"--plan: {reason}", kind="not-readable", path=path) from error
     known = {spec.name for spec in fields(RunOptions)}
     body = table.get("run")
     if not isinstance(body, dict):

@@ -48,7 +48,7 @@ def write(
     except (OSError, RuntimeError) as error:
         raise RecordError(
             f"the trace cannot be written: {reason(error)}",
-            kind="cannot-write",
+            kind="not-writable",
             path=path,
             hint="name another file with --out",
         ) from error

@@ -16,6 +16,7 @@ from typing import Any
 
 from iobench import formats
 from iobench.base.errors import ArtifactExists, SourceError
+from iobench.base.finding import Finding
 from iobench.base.text import listed, printable, shortened
 from iobench.dataset import sandbox, seal
 from iobench.dataset.artifact_writer import CLOCK_S, Prepared, library_of
@@ -42,7 +43,7 @@ def add(
     data_dir: Path = Path("data"),
     overwrite: bool = False,
     progress: Progress = no_progress,
-    warn: Callable[[str], None] = lambda sentence: None,
+    warn: Callable[[Finding], None] = lambda finding: None,
 ) -> tuple[Manifest, Prepared]:
     """Add existing data to a dataset where they lie, after hashing every sample once.
 
@@ -63,7 +64,7 @@ def add(
     progress : callable
         Called with the activity, the bytes done and the bytes in total.
     warn : callable
-        Called with each note about the data, a sentence.
+        Called with each warning about the data.
 
     Returns
     -------

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from iobench.base.errors import SourceError
+from iobench.base.finding import Finding
 from iobench.base.text import listed
 from iobench.dataset.sources._source import BATCH_BYTES
 from iobench.formats import Batch, Field, Schema, raw_bytes
@@ -131,10 +132,10 @@ def sniff(path: Path) -> SniffResult:
 
 @dataclass(frozen=True)
 class Description:
-    """Schema of untrusted data, and notes for the user about them, one sentence each."""
+    """Schema of untrusted data, and warnings about them."""
 
     schema: Schema
-    notes: tuple[str, ...]
+    notes: tuple[Finding, ...]
 
 
 def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
@@ -145,7 +146,9 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
     with _worker(data, "describe", fields=_plain(fields)) as worker:
         result = worker.result()
         inferred = tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in result["fields"])
-        return Description(Schema(result["samples"], inferred), tuple(result["notes"]))
+        return Description(
+            Schema(result["samples"], inferred), tuple(Finding(**note) for note in result["notes"])
+        )
 
 
 def batches(data: UntrustedData, schema: Schema) -> Iterator[Batch]:

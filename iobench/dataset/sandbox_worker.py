@@ -11,6 +11,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ def _describe(request: dict[str, Any]) -> None:
     schema = form.infer_schema(path, _fields(request["fields"]))
     notes = [] if request["kind"] in ADAPTERS else form.notes(path, schema)
     fields = [[field.name, list(field.shape), field.dtype] for field in schema.fields]
-    _send(DONE, {"samples": schema.samples, "fields": fields, "notes": notes})
+    _send(DONE, {"samples": schema.samples, "fields": fields, "notes": [asdict(note) for note in notes]})
 
 
 def _hash(request: dict[str, Any]) -> None:

@@ -61,8 +61,8 @@ class Gain:
         interval = (
             f" ({self.ratio.low:.1f} to {self.ratio.high:.1f})" if self.ratio.low and self.ratio.high else ""
         )
-        load = ", under background load: it may differ without" if self.background_load else ""
-        return f"{self.times:.1f} × as fast{interval} over {measured}{load}"
+        load = " under background load" if self.background_load else ""
+        return f"{self.times:.1f} × as fast{interval}{load}, over {measured}"
 
 
 def measured(gain: Gain | None) -> tuple[float | None, str]:

@@ -37,7 +37,7 @@ def fits_in_memory(loop: LoopStats) -> bool:
 
 
 def _decoding(evidence: Evidence) -> Advice | None:
-    """Samples that are decoded again in each epoch."""
+    """Repeated decoding of the same samples in each epoch."""
     profile = evidence.fetching
     if profile is None or profile.decode_share < SHARE:
         return None

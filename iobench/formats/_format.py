@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
+from iobench.base.finding import Finding
 from iobench.formats._options import Options
 from iobench.formats._reader import Reader
 from iobench.formats._schema import DTYPES, NUMPY_DTYPES, Batch, Field, Schema
@@ -122,8 +123,8 @@ class Format(Options, ABC):
         """
         raise CorruptArtifact(f"data in {self.name} cannot be added in place", kind="not-addable", path=path)
 
-    def notes(self, path: Path, schema: Schema) -> list[str]:
-        """Return notes about readable data at `path` that other programs wrote, one sentence each."""
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
+        """Return warnings about readable data at `path` that other programs wrote."""
         return []
 
     @abstractmethod

@@ -1,6 +1,6 @@
-"""Tar archives: where the files in them begin, and headers for many files of one size at once.
+"""Tar archives: scan for the offsets of the files, and headers for many files of one size at once.
 
-POSIX.1-1988 (ustar) and POSIX.1-2001 (pax) headers, and GNU's long names, as Python's tarfile writes them.
+Supports POSIX.1-1988 (ustar) and POSIX.1-2001 (pax) headers and GNU's long names, as Python's tarfile writes.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import shortened
 from iobench.formats._placed_reader import runs
 from iobench.formats._placement import Index
@@ -25,15 +22,15 @@ BLOCK = tarfile.BLOCKSIZE
 MAGIC_AT, MAGIC = 257, b"ustar"
 CHECKSUM = slice(148, 156)
 END = bytes(2 * BLOCK)
-DIGIT = b"@"  # stands for a digit of a name that differs from file to file
+DIGIT = b"@"  # placeholder for a digit of a sample's number in a name
 MOST_DIGITS = 18  # of a number in a pax header
-LONGEST_NAME = 1 << 16  # of a header that holds one: it is read whole
+LONGEST_NAME = 1 << 16  # bytes read of a header that holds a name
 LINKS = {b"1": "a hard link", b"2": "a symbolic link", b"S": "a sparse file"}
 
 
 @dataclass(frozen=True)
-class Member:
-    """A regular file in an archive: its name, and where its content begins and how long it is."""
+class TarMember:
+    """A regular file in an archive: its name, and offset and size of its content."""
 
     name: str
     offset: int
@@ -42,22 +39,25 @@ class Member:
 
 @dataclass
 class _Long:
-    """What an extended header says of the member that follows it."""
+    """Name and size that an extended header gives to the next member."""
 
     name: str | None = None
     size: int | None = None
 
 
 def is_tar(start: bytes) -> bool:
-    """Whether a file that begins with these bytes looks like an archive."""
+    """Return True if a file that begins with these bytes looks like an archive."""
     return start[MAGIC_AT : MAGIC_AT + len(MAGIC)] == MAGIC
 
 
-def members(stored: Array, path: Path) -> Iterator[Member]:
-    """Every regular file of an archive, in order.
+def members(stored: Array, path: Path) -> Iterator[TarMember]:
+    """Yield every regular file of an archive, in order.
 
-    CorruptArtifact where a header is damaged, content or end are missing, or a member is a link, sparse,
-    or named as if to lie outside the archive.
+    Raises
+    ------
+    CorruptArtifact
+        A header is damaged (``wrong-checksum`` if only its checksum differs), or kind ``truncated``,
+        ``not-a-file`` (a link, a sparse file or another member type) or ``unsafe-path``.
     """
     data, place, long = stored.data, 0, _Long()
     headers: list[int] = []
@@ -69,39 +69,52 @@ def members(stored: Array, path: Path) -> Iterator[Member]:
         kind, size, begin = header[156:157], _size(header, path, place), place + BLOCK
         place = begin + -(-size // BLOCK) * BLOCK
         if place > len(data):
-            _check_sums(stored, np.array(headers, np.int64), path)  # else the header lies about its size
+            # with a wrong checksum the size is not to be trusted, and the archive may be complete
+            _check_sums(stored, np.array(headers, np.int64), path)
             whole = f"{size:,} bytes of {shortened(long.name or _name(header))}"
-            raise _cut_off(path, whole, f"{max(0, len(data) - begin):,}")
+            raise _truncated(path, whole, f"{max(0, len(data) - begin):,}")
         if kind in (b"0", b"\0", b"7"):
             size = size if long.size is None else long.size
             name = long.name or _name(header)
             _refuse_outside(name, path)
             place = begin + -(-size // BLOCK) * BLOCK
-            yield Member(name, begin, size)
+            yield TarMember(name, begin, size)
             long = _Long()
         elif kind == b"5":
-            long = _Long()  # what came before was its own
+            long = _Long()  # an extended header before it was the folder's
         elif kind in (b"x", b"L"):
             _read_long(long, kind, bytes(data[begin : begin + min(size, LONGEST_NAME)]), path)
         elif kind not in (b"g", b"K"):
-            what = LINKS.get(kind, f"a member of type {kind!r}")
-            raise CorruptArtifact(f"{path}: {_name(header)} is {what}; only regular files hold samples")
+            raise _not_a_file(path, _name(header), LINKS.get(kind, f"a member of type {kind!r}"))
     if bytes(data[place : place + len(END)]) != END:
-        raise corrupt(
-            path, "a tar archive with two empty blocks at its end", "no such end; it may be cut off"
-        )
+        raise _truncated(path, "two empty blocks at its end", "no such end")
     _check_sums(stored, np.array(headers, np.int64), path)
 
 
-def _cut_off(path: Path, expected: str, found: str) -> CorruptArtifact:
-    """The CorruptArtifact for an archive that ends too soon; not prepare's own: their size is looked at."""
-    said = "the archive is cut off, copy it again from where it came"
-    return CorruptArtifact(f"{path}: expected {expected}, found {found}: {said}")
+def _truncated(path: Path, expected: str, found: str) -> CorruptArtifact:
+    return CorruptArtifact(
+        "the archive is truncated",
+        kind="truncated",
+        path=path,
+        expected=expected,
+        found=found,
+        hint="copy it again from its origin",
+    )
+
+
+def _not_a_file(path: Path, name: str, found: str) -> CorruptArtifact:
+    return CorruptArtifact(
+        f"{shortened(name)} cannot hold a sample",
+        kind="not-a-file",
+        path=path,
+        expected="a regular file",
+        found=found,
+    )
 
 
 def _size(header: bytes, path: Path, place: int) -> int:
     if 0 < len(header) < BLOCK:
-        raise _cut_off(path, f"the header of a file at byte {place}", "a part of it")
+        raise _truncated(path, f"the header of a file at byte {place}", f"{len(header)} bytes of it")
     if len(header) < BLOCK or not is_tar(header):
         raise corrupt(path, f"the header of a file at byte {place}", "none")
     try:
@@ -120,18 +133,24 @@ def _name(header: bytes) -> str:
 
 def _refuse_outside(name: str, path: Path) -> None:
     if name[:1] == "/" or (".." in name and ".." in PurePosixPath(name).parts):
-        raise CorruptArtifact(f"{path}: {name} is named as if it lay outside the archive; pack it again")
+        raise CorruptArtifact(
+            "a name points outside the archive",
+            kind="unsafe-path",
+            path=path,
+            found=shortened(name),
+            hint="pack the files again with relative names",
+        )
 
 
 def _read_long(long: _Long, kind: bytes, content: bytes, path: Path) -> None:
-    """Read a pax header, or a GNU long name, of the next member."""
+    """Read name and size from a pax header or a GNU long name of the next member."""
     if kind == b"L":
         long.name = content.partition(b"\0")[0].decode("utf-8", "replace")
         return
     while content:
-        said, _, rest = content.partition(b" ")
-        length = int(said) if said.isdigit() and len(said) <= MOST_DIGITS else 0
-        key, equals, value = rest[: max(0, length - len(said) - 2)].partition(b"=")
+        digits, _, rest = content.partition(b" ")
+        length = int(digits) if digits.isdigit() and len(digits) <= MOST_DIGITS else 0
+        key, equals, value = rest[: max(0, length - len(digits) - 2)].partition(b"=")
         if not equals or length > len(content):
             raise corrupt(path, "a pax header", content[:20])
         if key == b"path":
@@ -139,29 +158,39 @@ def _read_long(long: _Long, kind: bytes, content: bytes, path: Path) -> None:
         elif key == b"size" and value.isdigit() and len(value) <= MOST_DIGITS:
             long.size = int(value)
         elif key.startswith(b"GNU.sparse"):
-            raise CorruptArtifact(f"{path}: it holds a sparse file; only regular files hold samples")
+            raise _not_a_file(path, long.name or "a member", LINKS[b"S"])
         content = content[length:]
 
 
 def _check_sums(stored: Array, headers: Index, path: Path) -> None:
-    """CorruptArtifact where the checksum of a header is wrong."""
-    for some, found in runs(stored, headers, BLOCK):
-        sums = found.sum(1, np.int64) - found[:, CHECKSUM].sum(1, np.int64) + 8 * ord(" ")
-        digits = found[:, CHECKSUM.start : CHECKSUM.start + 6].astype(np.int64)
-        digits[(digits == ord(" ")) | (digits == 0)] = ord("0")  # some pad with spaces
-        said = ((digits - ord("0")) * 8 ** np.arange(5, -1, -1)).sum(1)
-        if (wrong := np.flatnonzero(said != sums)).size:
+    """Raise CorruptArtifact (``wrong-checksum``) if the checksum of a header is wrong."""
+    for some, blocks in runs(stored, headers, BLOCK):
+        sums = blocks.sum(1, np.int64) - blocks[:, CHECKSUM].sum(1, np.int64) + 8 * ord(" ")
+        digits = blocks[:, CHECKSUM.start : CHECKSUM.start + 6].astype(np.int64)
+        digits[(digits == ord(" ")) | (digits == 0)] = ord("0")  # some programs pad with spaces
+        recorded = ((digits - ord("0")) * 8 ** np.arange(5, -1, -1)).sum(1)
+        if (wrong := np.flatnonzero(recorded != sums)).size:
             place = int(headers[some][wrong[0]])
             raise corrupt(
-                path, f"a header at byte {place} with the checksum {sums[wrong[0]]}", said[wrong[0]]
+                path,
+                f"checksum {sums[wrong[0]]} of the header at byte {place}",
+                recorded[wrong[0]],
+                kind="wrong-checksum",
             )
 
 
 @dataclass
-class Headers:
-    """Headers of files of one size whose names differ in one run of digits: `@` stands for each of them.
+class TarHeaders:
+    """Template of headers for files of one size whose names differ only in a number.
 
-    `blocks`: the headers as tarfile makes them, with zeros for the digits.
+    Attributes
+    ----------
+    name : str
+        Name with `@` in place of each digit of the number.
+    size : int
+        Bytes of each file.
+    blocks : bytes
+        The headers as tarfile writes them, with zeros for the digits.
     """
 
     name: str
@@ -188,7 +217,7 @@ class Headers:
                 self._sums[block] = sum(content)
 
     def number(self, table: Array, begin: int, rows: Index) -> None:
-        """Put the numbers of samples into headers that begin at byte `begin` of each row of a table."""
+        """Write sample numbers into the headers at byte `begin` of each row of a table."""
         width = self.name.count("@")
         digits = (rows[:, None] // 10 ** np.arange(width - 1, -1, -1)) % 10
         for place in self._digits:

@@ -1,4 +1,4 @@
-"""What files in tar archives hold: arrays of NumPy, images, numbers as text, or raw bytes of a field told."""
+"""Fields of files in tar archives: NumPy arrays, images, integers as text, or raw bytes of a named field."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    corrupt,
-)
+from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats._external import FIXED, as_options
 from iobench.formats._npy import LONGEST, header_of, read_header
 from iobench.formats._packed_images import PackedImages
@@ -26,62 +23,82 @@ OTHER_IMAGES = {"ppm", "pgm", "pbm", "webp", "bmp", "tif", "tiff"}
 
 
 def fields_of(columns: Mapping[str, TarColumn], maps: Maps) -> tuple[Field, ...]:
-    """The field of each column; CorruptArtifact says what can be taken where the files of one say nothing."""
-    found = {suffix: field_of(suffix, column, maps) for suffix, column in columns.items()}
-    known = [field for field in found.values() if field is not None]
+    """Return the field of each column.
+
+    Raises
+    ------
+    CorruptArtifact
+        Kind ``fields-needed``, or ``unsupported-image`` for image types that are not decoded; the hint lists
+        the options that select the other fields or describe these.
+    """
+    inferred = {suffix: field_of(suffix, column, maps) for suffix, column in columns.items()}
+    known = [field for field in inferred.values() if field is not None]
     for suffix, column in columns.items():
-        if found[suffix] is None:
-            what = "images of a kind that is not decoded here; convert them to PNG or JPEG, or"
-            if _kind(suffix) not in OTHER_IMAGES:
-                what = "nothing that says its dtype and shape;"
-            how = _instead(suffix, column, known)
-            raise CorruptArtifact(f"{column.path(maps, 0)}: files .{suffix} hold {what} {how}")
+        if inferred[suffix] is None:
+            hint, image = _instead(suffix, column, known), _kind(suffix) in OTHER_IMAGES
+            raise CorruptArtifact(
+                f"images .{suffix} are not supported"
+                if image
+                else f"files .{suffix} do not describe dtype and shape",
+                kind="unsupported-image" if image else "fields-needed",
+                path=column.path(maps, 0),
+                hint=f"convert them to PNG or JPEG, or {hint}" if image else hint,
+            )
     return tuple(known)
 
 
 def _instead(suffix: str, column: TarColumn, known: Sequence[Field]) -> str:
-    """What to type where the files of a column do not say what they hold."""
-    ways = [f"take the others: {as_options(known)}"] if known else []
+    """Return the options to type for files that do not describe their contents."""
+    ways = [f"select the other fields: {as_options(known)}"] if known else []
     if len(set(column.size)) == 1:
-        ways.append(
-            f"tell what is in their {column.size[0]:,} bytes: --field '{_name_of(suffix)}=DTYPE[SHAPE]'"
-        )
-    return ", or ".join(ways) or "pack .npy files of one shape in their place, as they are not of one size"
+        ways.append(f"describe their {column.size[0]:,} bytes: --field '{_name_of(suffix)}=DTYPE[SHAPE]'")
+    return ", or ".join(ways) or "pack .npy files of one shape instead, because their sizes differ"
 
 
 def check_fields(columns: Mapping[str, TarColumn], maps: Maps, fields: Sequence[Field]) -> None:
-    """CorruptArtifact where the files of the first sample are other than the fields that were told."""
+    """Raise CorruptArtifact (``fields-differ``) if the first sample's files do not match `fields`."""
     for field in fields:
         suffix = suffix_of(columns, field)
         if suffix is None:
             continue
-        column, found = columns[suffix], field_of(suffix, columns[suffix], maps)
+        column, stored = columns[suffix], field_of(suffix, columns[suffix], maps)
         if _kind(suffix) in IMAGES and not field.is_image:
-            found = None  # as the bytes that they are
-        if found is not None and (found.dtype, found.shape) != (field.dtype, field.shape):
-            right = as_options([replace(found, name=field.name)])
-            said = f"is {found.dtype} {found.shape}: write {right}"
-        elif found is None and column.size[0] != field.sample_bytes:
-            said = f"has {column.size[0]:,} bytes, and that makes {field.sample_bytes:,}"
+            stored = None  # the encoded bytes are read
+        if stored is not None and (stored.dtype, stored.shape) != (field.dtype, field.shape):
+            expected, found = f"{field.dtype} {field.shape}", f"{stored.dtype} {stored.shape}"
+            hint = f"use {as_options([replace(stored, name=field.name)])}"
+        elif stored is None and column.size[0] != field.sample_bytes:
+            expected, found = f"{field.sample_bytes:,} bytes", f"{column.size[0]:,} bytes"
+            hint = "give the dtype and shape of all bytes of a file"
         else:
             continue
-        differs = f"{as_options([field])} differs from the data: the first .{suffix} {said}"
-        raise CorruptArtifact(f"{column.path(maps, 0)}: {differs}")
+        raise CorruptArtifact(
+            f"{as_options([field])} does not match the first .{suffix} file",
+            kind="fields-differ",
+            path=column.path(maps, 0),
+            expected=expected,
+            found=found,
+            hint=hint,
+        )
 
 
 def suffix_of(columns: Mapping[str, TarColumn], field: Field) -> str | None:
-    """The suffix of the files that hold a field; None where there are none."""
+    """Return the suffix of the files that hold a field; None if there are none."""
     return next((s for s in (f"{field.name.lower()}.npy", *columns) if s in columns and _is(s, field)), None)
 
 
 def field_of(suffix: str, column: TarColumn, maps: Maps) -> Field | None:
-    """What a column's first file says of itself; None where it says nothing."""
+    """Return the field that a column's first file describes; None if it describes none."""
     kind, path = _kind(suffix), column.path(maps, 0)
     if kind == "npy":
         _, shape, dtype = read_header(_start(maps, column, 0), f"the first .{suffix}", path)
         if dtype.name not in DTYPES:
             raise CorruptArtifact(
-                f"{path}: .{suffix} is of dtype {dtype}, which is none of {', '.join(DTYPES)}"
+                f"files .{suffix}: unsupported dtype",
+                kind="unsupported-dtype",
+                path=path,
+                expected=f"one of {', '.join(DTYPES)}",
+                found=dtype,
             )
         return Field(_name_of(suffix), shape, dtype.name)
     if kind in NUMBERS:
@@ -92,10 +109,21 @@ def field_of(suffix: str, column: TarColumn, maps: Maps) -> Field | None:
 
 
 def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> dict[str, Array]:
-    """Per field, by its number: shard and offset of each sample's values, and the size of what is encoded.
+    """Return int64 arrays per field number: shard and offset of each sample's values, size if encoded.
 
-    CorruptArtifact where the archives do not hold this schema. `thorough`: look at the size of each image,
-    too, which else is seen when it is decoded.
+    Parameters
+    ----------
+    maps : Maps
+        The archives.
+    schema : Schema
+        Samples and fields to locate.
+    thorough : bool
+        Read the header of each image; otherwise an image of another shape is refused when it is decoded.
+
+    Raises
+    ------
+    CorruptArtifact
+        The archives do not match `schema`.
     """
     samples, columns = columns_of(maps)
     folder = maps.files[0].parent
@@ -119,13 +147,13 @@ def lists_of(maps: Maps, schema: Schema, thorough: bool = False) -> dict[str, Ar
 
 
 def locations_of(maps: Maps, schema: Schema, lists: Mapping[str, Array]) -> FieldLocations:
-    """Where the fields lie, by what `lists_of` found."""
+    """Return the locations of the fields, from the arrays of `lists_of`."""
     placement: dict[str, Placement] = {}
     blocks = []
     for number, field in enumerate(schema.fields):
-        file, offset, size = (lists.get(f"{what}_{number}") for what in ("file", "offset", "size"))
+        file, offset, size = (lists.get(f"{part}_{number}") for part in ("file", "offset", "size"))
         if file is None or offset is None:
-            raise corrupt(maps.files[0].parent, f"a list of the files of {field.name}", "none")
+            raise corrupt(maps.files[0].parent, f"an index of the files of {field.name}", "none")
         if size is None:
             placement[field.name] = Listed(maps.files, file, offset)
         else:
@@ -138,7 +166,7 @@ def _kind(suffix: str) -> str:
 
 
 def _name_of(suffix: str) -> str:
-    """The field that files with this suffix hold: `x.npy` is x, `train-x.npy` is train_x."""
+    """Return the field name of files with this suffix: `x.npy` is x, `train-x.npy` is train_x."""
     return field_name(suffix.removesuffix(".npy"))
 
 
@@ -147,10 +175,10 @@ def _is(suffix: str, field: Field) -> bool:
 
 
 def _encoded(suffix: str, field: Field, folder: Path) -> bool:
-    """Whether files with this suffix are decoded for a field; CorruptArtifact where they hold another one."""
+    """Return True if files with this suffix are decoded for a field; CorruptArtifact if they hold another."""
     kind = _kind(suffix)
     if kind in NUMBERS and (field.dtype, field.shape) != ("int64", ()):
-        raise corrupt(folder, f"{field.name} as {field.dtype} {field.shape}", "whole numbers, int64")
+        raise corrupt(folder, f"{field.name} as {field.dtype} {field.shape}", "integers, int64")
     return kind in NUMBERS or (kind in IMAGES and field.is_image)
 
 
@@ -163,40 +191,51 @@ def _images(suffix: str, column: TarColumn) -> PackedImages:
 
 
 def _before(maps: Maps, field: Field, suffix: str, column: TarColumn) -> Index:
-    """The bytes before each array in its file, after headers and sizes were compared with the field."""
+    """Return the bytes before each array in its file; CorruptArtifact if headers or sizes do not match."""
     file, _, size = column.arrays()
     header = np.zeros(len(file), np.int64)
     if _kind(suffix) == "npy":
         header[:] = _headers(maps, field, column)
     if (wrong := np.flatnonzero(size != header + field.sample_bytes)).size:
-        found = int(size[wrong[0]] - header[wrong[0]])
+        row = int(wrong[0])
         raise CorruptArtifact(
-            f"{maps.files[file[wrong[0]]]}: field {field.name} has {found} bytes in sample {wrong[0]}, not "
-            f"{field.sample_bytes} as {field.dtype} {field.shape}; {FIXED}"
+            f"{field.name} of sample {row} has another size",
+            kind="unequal-shapes",
+            path=maps.files[file[row]],
+            expected=f"{field.sample_bytes} bytes for {field.dtype} {field.shape}",
+            found=f"{int(size[row] - header[row])} bytes",
+            hint=FIXED,
         )
     return header
 
 
 def _headers(maps: Maps, field: Field, column: TarColumn) -> Index:
-    """How long the .npy header of each row is; each different one is read once."""
+    """Return the length of each sample's .npy header; parses only headers other than the usual one."""
     file, offset, _ = column.arrays()
     lengths, first = np.zeros(len(file), np.int64), header_of(field)
     for number in np.unique(file).tolist():
         at = np.flatnonzero(file == number)
         fits = at[offset[at] + len(first) <= len(maps[number])]
         usual = np.frombuffer(first, np.uint8)
-        for some, found in runs(maps[number], offset[fits], len(first)):
-            lengths[fits[some]] = np.where((found == usual).all(1), len(first), 0)
+        for some, starts in runs(maps[number], offset[fits], len(first)):
+            lengths[fits[some]] = np.where((starts == usual).all(1), len(first), 0)
     for row in np.flatnonzero(lengths == 0).tolist():
         path, what = column.path(maps, row), f"{field.name} of sample {row}"
         lengths[row], shape, dtype = read_header(_start(maps, column, row), what, path)
         if (shape, dtype.name) != (field.shape, field.dtype):
-            raise corrupt(path, f"{what} as {field.dtype} {field.shape}", f"{dtype} {shape}")
+            raise CorruptArtifact(
+                f"{what} has another shape or dtype",
+                kind="unequal-shapes",
+                path=path,
+                expected=f"{field.dtype} {field.shape}",
+                found=f"{dtype} {shape}",
+                hint=FIXED,
+            )
     return lengths
 
 
 def _blocks(files: Sequence[Path], field: Field, file: Index, offset: Index, size: Index) -> Blocks:
-    """Files that are decoded, one to a block: images, or whole numbers as text."""
+    """Return files that are decoded, images or integers as text, as one block each."""
     if field.is_image:
         return PackedImages(field.name, file, offset, size).blocks(files, field)
 
@@ -204,7 +243,7 @@ def _blocks(files: Sequence[Path], field: Field, file: Index, offset: Index, siz
         try:
             out[field.name][0] = int(bytes(stored))
         except (ValueError, OverflowError) as error:
-            what = f"{field.name} of sample {number} as a whole number"
-            raise corrupt(files[int(file[number])], what, bytes(stored[:20])) from error
+            what = f"{field.name} of sample {number} as an integer"
+            raise corrupt(files[int(file[number])], what, bytes(stored[:20]), kind="not-a-number") from error
 
     return Blocks((field.name,), tuple(files), np.arange(len(file)), file, offset, size, decode)

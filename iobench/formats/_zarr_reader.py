@@ -15,6 +15,7 @@ import numpy.typing as npt
 import zarr
 
 from iobench.base.errors import CorruptArtifact, corrupt
+from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.formats._arrays import native
 from iobench.formats._external import check_stored, fields_by_name, schema_of_arrays
@@ -84,8 +85,8 @@ def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
     return schema
 
 
-def not_stored(path: Path, schema: Schema) -> list[str]:
-    """Return a sentence for each field with chunks that are not stored."""
+def not_stored(path: Path, schema: Schema) -> list[Finding]:
+    """Warn of each field with chunks that are not stored."""
     arrays, _ = open_arrays(path)
     names, notes = fields_by_name(path, arrays), []
     for field in schema.fields:
@@ -94,7 +95,10 @@ def not_stored(path: Path, schema: Schema) -> list[str]:
         if missing:
             fill = 0 if array.fill_value is None else array.fill_value
             are = "is not stored and reads" if missing == 1 else "are not stored and read"
-            notes.append(f"{field.name}: {missing:,} of {total:,} chunks {are} as the fill value {fill}")
+            message = f"{field.name}: {missing:,} of {total:,} chunks {are} as the fill value {fill}"
+            values: dict[str, float | int | str] = {"field": field.name, "fill": str(fill)}
+            values |= {"missing": missing, "chunks": total}
+            notes.append(Finding("missing-chunks", message, values=values))
     return notes
 
 

@@ -1,9 +1,9 @@
-"""WebDataset: tar shards; the files of a sample follow each other, named alike up to the first dot.
+"""Format webdataset: tar shards; a sample's files are consecutive and have one name up to the first dot.
 
-Ours are `000000.tar`, …, and sample 12's field x is the file `000000012.x.npy` in one of them. What others
-wrote is one archive, or a folder of them, whose samples all have the same files: `.npy` arrays of one
-shape, `.png`, `.jpg` and `.jpeg` images of one size, which are decoded as they are read, `.cls` and other
-whole numbers as text, and files of raw bytes whose fields are told.
+iobench writes `000000.tar`, …; field x of sample 12 is the file `000000012.x.npy` in one of them. Existing
+data are one archive, or a folder of them, whose samples all have the same files: `.npy` arrays of one shape,
+`.png`, `.jpg` and `.jpeg` images of one size, which are decoded when they are read, `.cls` and other integers
+as text, and files of raw bytes whose fields the caller names.
 """
 
 from __future__ import annotations
@@ -28,32 +28,34 @@ from iobench.formats._options import option
 from iobench.formats._placed_reader import Maps, PlacedReader
 from iobench.formats._record_writer import RecordTemplate, ShardWriter, rows_within
 from iobench.formats._schema import Array, Batch, Field, Schema
-from iobench.formats._tar import BLOCK, DIGIT, END, Headers, is_tar
+from iobench.formats._tar import BLOCK, DIGIT, END, TarHeaders, is_tar
 from iobench.formats._tar_columns import columns_of
 from iobench.formats._tar_fields import check_fields, fields_of, lists_of, locations_of
 
-DIGITS = 9  # of a sample's number, as WebDataset's own examples have them
+DIGITS = 9  # of a sample's number, as in WebDataset's own examples
 
 
 @dataclass(frozen=True)
 class WebDataset(Format):
-    """Tar shards of .npy files, one per field and sample."""
+    """Tar shards of .npy files, one file per field and sample."""
 
     name: ClassVar[str] = "webdataset"
     summary: ClassVar[str] = "tar shards, one .npy file per field and sample"
     library: ClassVar[str] = "numpy"
 
-    shard_bytes: int = option(64 << 20, "most bytes of a shard", minimum=1, unit="bytes")
+    shard_bytes: int = option(64 << 20, "maximum bytes per shard", minimum=1, unit="bytes")
 
     def check_schema(self, schema: Schema) -> None:
-        """As any format, and refuse names that differ in case alone, because webdataset lowers them."""
+        """Raise UnsupportedSchema also for names that differ only in case, because webdataset lowers them."""
         super().check_schema(schema)
         names: dict[str, str] = {}
         for field in schema.fields:
             if (other := names.setdefault(field.name.lower(), field.name)) != field.name:
                 raise UnsupportedSchema(
-                    f"format {self.name} cannot hold both {other} and {field.name}: "
-                    "webdataset takes them for one"
+                    f"format {self.name} cannot hold both {other} and {field.name}",
+                    kind="name-clash",
+                    expected="names that differ in more than case",
+                    hint="rename one of the fields",
                 )
 
     def write(self, path: Path, schema: Schema, batches: Iterable[Batch]) -> None:
@@ -63,7 +65,7 @@ class WebDataset(Format):
         writer.write(batches)
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> PlacedReader:
-        """A reader; the headers of all files in the shards are walked when rows are first asked for."""
+        """Return a reader, which scans the shards' headers when rows are first read."""
         maps = Maps(_shards(path))
         return PlacedReader(
             schema,
@@ -74,13 +76,13 @@ class WebDataset(Format):
         )
 
     def size_bound(self, schema: Schema) -> int:
-        """Records, and two empty blocks for each shard."""
+        """Return the bytes of the records plus two empty blocks per shard."""
         record = len(_TarWriter(Path(), schema, self.shard_bytes).record.pattern)
         shards = -(-schema.samples // rows_within(self.shard_bytes, record))
         return schema.samples * record + shards * (len(END) + 4096) + (1 << 20)
 
     def sniff(self, path: Path) -> bool:
-        """Whether it is an archive, or a folder with archives named .tar."""
+        """Return True for an archive, or a folder with archives, named .tar."""
         try:
             first = _shards(path)[0]
             with open(regular(first), "rb") as file:
@@ -89,7 +91,7 @@ class WebDataset(Format):
             return False
 
     def infer_schema(self, path: Path, fields: Sequence[Field] = ()) -> Schema:
-        """What the samples of all shards have in common; with fields told, these alone."""
+        """Return the schema of the files that all samples have, or that of `fields`."""
         maps = Maps(_shards(path))
         try:
             samples, columns = columns_of(maps)
@@ -103,31 +105,37 @@ class WebDataset(Format):
 
 
 def _shards(path: Path) -> list[Path]:
-    """The archives of a folder in the order of their names, or the one that `path` is."""
+    """Return a single archive, or the archives of a folder in the order of their names."""
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if file.suffix == ".tar")
-        if not found:
-            packed = next((f.name for f in path.iterdir() if ".tar." in f.name or f.suffix == ".tgz"), None)
-            what = f"{packed}, which is compressed: unpack it to a plain .tar" if packed else "none"
-            raise corrupt(path, "a folder of .tar shards", what)
-        return found
+        shards = sorted(file for file in path.iterdir() if file.suffix == ".tar")
+        if not shards:
+            packed = next((f for f in path.iterdir() if ".tar." in f.name or f.suffix == ".tgz"), None)
+            if packed is not None:
+                raise CorruptArtifact(
+                    "the archive is compressed",
+                    kind="compressed",
+                    path=packed,
+                    hint="decompress it to a plain .tar",
+                )
+            raise corrupt(path, "a folder of .tar shards", "none")
+        return shards
     if not path.is_file():
         raise corrupt(path, "tar shards", "no such folder")
     return [path]
 
 
 class _TarWriter(ShardWriter):
-    """Shards of records: per field a tar header, a .npy header, the array and zeros up to a whole block."""
+    """Writer of shards: per field a tar header, a .npy header, the array and zeros up to a whole block."""
 
     def __init__(self, path: Path, schema: Schema, shard_bytes: int) -> None:
         self._path, at = path, 0
-        self._headers: list[tuple[int, Headers]] = []
+        self._headers: list[tuple[int, TarHeaders]] = []
         parts: list[bytes | Field] = []
         digits = DIGIT.decode() * max(DIGITS, len(str(schema.samples - 1)))
         for field in schema.fields:
             npy = header_of(field)
             size = len(npy) + field.sample_bytes
-            header = Headers(f"{digits}.{field.name}.npy", size)
+            header = TarHeaders(f"{digits}.{field.name}.npy", size)
             self._headers.append((at, header))
             parts += [header.blocks, npy, field, bytes(-size % BLOCK)]
             at += len(header.blocks) + size + -size % BLOCK

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from iobench.base.finding import Finding
 from iobench.formats._format import Format
 from iobench.formats._options import option
 from iobench.formats._rebatch import Slab
@@ -89,7 +90,7 @@ class Zarr(Format):
 
         return infer_schema_of(path, fields)
 
-    def notes(self, path: Path, schema: Schema) -> list[str]:
+    def notes(self, path: Path, schema: Schema) -> list[Finding]:
         """Report the chunks that are not stored, which may be intended or a loss."""
         from iobench.formats._zarr_reader import not_stored
 

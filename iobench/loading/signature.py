@@ -46,7 +46,7 @@ def signature_of(module: str, name: str) -> Signature:
         text = file.read_bytes()
         body = ast.parse(text, str(file)).body
     except (OSError, SyntaxError, ValueError) as error:
-        raise TargetError(f"cannot be read: {reason(error)}", kind="cannot-read", path=module) from error
+        raise TargetError(f"cannot be read: {reason(error)}", kind="not-readable", path=module) from error
     definitions = [one for one in _definitions(body) if one.name == name]
     if not definitions:
         raise TargetError(

@@ -122,7 +122,9 @@ def candidate_set(
     )
     if requirements.only == CORE:
         cases = [case for case in cases if not packages_of(case)]
-        skipped.insert(0, Finding("not-core", "formats and loaders that need other packages: --only core"))
+        skipped.insert(
+            0, Finding("not-core", "formats and loaders that need other packages are excluded by --only core")
+        )
     required = requirements.required_shuffle
     for order in requirements.orders:
         if (quality := shuffle_of(manifest, requirements, order)) < required:

@@ -106,7 +106,8 @@ class Axis:
 
 def axes(summaries: Sequence[CaseSummary]) -> list[Axis]:
     """Return an axis for every numeric facet, every numeric loader option, and the dataset's size."""
-    facets = [name for name in FACETS if any(_is_number(case.facets.get(name)) for case in summaries)]
+    names = dict.fromkeys([*FACETS, *(name for case in summaries for name in case.facets)])
+    facets = [name for name in names if any(_is_number(case.facets.get(name)) for case in summaries)]
     counts = [name for name in facets if name not in ("memory", "samples", "seed")]
     options = dict.fromkeys(name for case in summaries for name in case.facets.get("options") or {})
     return [

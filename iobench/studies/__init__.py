@@ -1,4 +1,4 @@
-"""Published experiments, done on this machine, and whether what they claim holds here."""
+"""Studies: published experiments, repeated on this machine, with a verdict on each of their claims."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from iobench import formats
+from iobench.base.errors import RecordError
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.dataset.staging import os_errors
-from iobench.host import machine
-from iobench.results.documents import Documents
-from iobench.studies._base import Answer, Result, Study, StudyOptions, names, study_of
-from iobench.studies._turns import Measurements
+from iobench.host import machine_info
+from iobench.results.result_store import ResultStore
+from iobench.studies._base import ClaimResult, Study, StudyOptions, StudyResult, names, study_of
+from iobench.studies._rounds import Measurements
 
 __all__ = [
-    "Answer",
+    "ClaimResult",
     "Measurements",
-    "Result",
     "Study",
     "StudyOptions",
+    "StudyResult",
     "described",
     "names",
     "past",
@@ -30,70 +31,80 @@ __all__ = [
 ]
 
 
-def run(name: str, options: StudyOptions) -> Result:
-    """Do a study and answer its claims.
+def run(name: str, options: StudyOptions) -> StudyResult:
+    """Run a study and return a verdict on each of its claims.
 
-    InvalidSettings where there is none of that name, PrepareError where the folder or the disk refuse,
-    MissingDependency where it needs a library that is not here.
+    Raises
+    ------
+    InvalidSettings
+        If there is no study of that name.
+    PrepareError
+        If the folder cannot be written or the disk is full.
+    MissingDependency
+        If a library that the study needs is not installed.
     """
     study = study_of(name)
-    from iobench.bench.epoch import heap_restored  # loads torch
+    from iobench.bench.epoch import heap_restored  # imports torch
 
     with os_errors(options.data_dir), heap_restored():
         options.folder.mkdir(parents=True, exist_ok=True)
-        found = study.measure(options)
-    return Result(
+        measured = study.measure(options)
+    return StudyResult(
         name=name,
         source=study.source,
-        about=study.about(options),
-        found=found,
-        answers=[answer.in_full(options.quick) for answer in study.answers(found)],
-        machine=machine.describe(options.data_dir, options.device, _packages()),
+        setup=study.setup(options),
+        measurements=measured,
+        claims=[claim.with_sizes(options.quick) for claim in study.evaluate(measured)],
+        machine=machine_info.describe(options.data_dir, options.device, _packages()),
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         quick=options.quick,
     )
 
 
 def _packages() -> set[str]:
-    """The packages of the formats that studies measure."""
+    """Return the packages of the formats that studies measure."""
     variants = (*DEFAULT_FORMATS, "lmdb:codec=lz4")
     return {library for variant in variants for library in formats.parse(variant).libraries}
 
 
-def save(result: Result, data_dir: Path) -> Path:
-    """Write a result beside the records of runs, where reports find it; RecordError where that fails."""
-    return _KEPT.save(result.as_dict(), result.name, result.time, data_dir)
+def save(result: StudyResult, data_dir: Path) -> Path:
+    """Write a result next to the records of runs, where reports read it.
 
-
-def past(data_dir: Path) -> tuple[list[Result], list[str]]:
-    """The newest result of each study in a data folder, and a sentence for each file that holds none.
-
-    One of quick sizes counts only where there is no other. RecordError where the results cannot be listed.
+    Returns its file. Raises RecordError if it cannot be written.
     """
-    every, problems = _KEPT.past(data_dir)
-    found: dict[str, Result] = {}
-    for result in every:
-        if not result.quick or found.get(result.name, result).quick:
-            found[result.name] = result
-    return list(found.values()), problems
+    return _STORE.save(result.as_dict(), result.name, result.time, data_dir)
 
 
-def _check(result: Result) -> None:
-    """ValueError or the like where what a report relies on is not there."""
-    result.found.table()
+def past(data_dir: Path) -> tuple[list[StudyResult], list[RecordError]]:
+    """Return the newest result of each study in a data folder, and an error for each unreadable file.
+
+    A result of quick sizes is returned only if there is no other. Raises RecordError if the folder cannot be
+    listed.
+    """
+    results, problems = _STORE.load(data_dir)
+    newest: dict[str, StudyResult] = {}
+    for result in results:
+        if not result.quick or newest.get(result.name, result).quick:
+            newest[result.name] = result
+    return list(newest.values()), problems
+
+
+def _check(result: StudyResult) -> None:
+    """Raise ValueError or similar if a result lacks what reports need."""
+    result.measurements.table()
     if not isinstance(result.machine.get("cpu"), str):
         raise ValueError("its machine has no cpu")
 
 
-_KEPT = Documents(Result, ".study.json", "a study's result", _check)
+_STORE = ResultStore(StudyResult, ".study.json", "a study's result", _check)
 
 
 def described() -> list[dict[str, Any]]:
-    """Every study: its name, its question, its source in words, and the parts of its reference."""
-    return [{"name": name, **_words(study_of(name))} for name in names()]
+    """Return the name, question, source and reference of every study, for JSON."""
+    return [{"name": name, **_description(study_of(name))} for name in names()]
 
 
-def _words(study: Study) -> dict[str, Any]:
+def _description(study: Study) -> dict[str, Any]:
     unknown = study.reference.unknown
     source = f"{study.source} ({unknown})" if unknown else study.source
     return {"question": study.question, "source": source, **asdict(study.reference), "part": study.part}

@@ -1,4 +1,4 @@
-"""What a study is: a published experiment, done here, and claims that its rounds answer."""
+"""Base classes of studies: a published experiment, its claims, and the verdict on each claim."""
 
 from __future__ import annotations
 
@@ -16,19 +16,35 @@ from typing import Any, ClassVar
 
 import psutil
 
-from iobench.base.errors import (
-    InvalidSettings,
-)
-from iobench.results import others
-from iobench.studies._turns import Measurements
+from iobench.base.errors import InvalidSettings
+from iobench.results.background_signs import background_warnings
+from iobench.results.run_warning import RunWarning, Value
+from iobench.studies._rounds import Measurements
 
-HOLDS, FAILS, UNKNOWN = "holds here", "does not hold here", "cannot tell"
+REPRODUCED, NOT_REPRODUCED, INCONCLUSIVE = "reproduced", "not reproduced", "inconclusive"
 SCRATCH = "scratch-"
+QUICK = RunWarning(
+    "quick-sizes",
+    "with --quick sizes, variation between rounds hides many differences",
+    hints=("repeat the study without --quick for reliable verdicts",),
+)
 
 
 @dataclass(frozen=True)
 class StudyOptions:
-    """How large a study is, and where its data lies."""
+    """Sizes and folder of a study.
+
+    Attributes
+    ----------
+    data_dir : Path
+        Data folder; studies keep their datasets in `studies` below it.
+    quick : bool
+        Whether sizes are small.
+    device : str
+        Device that batches go to.
+    on_status : callable
+        Called with each status message.
+    """
 
     data_dir: Path
     quick: bool
@@ -37,23 +53,23 @@ class StudyOptions:
 
     @property
     def folder(self) -> Path:
-        """Where studies keep datasets, apart from the user's own."""
+        """Folder of the studies' datasets, apart from the user's own."""
         return self.data_dir / "studies"
 
     @property
     def warmup(self) -> int:
-        """Rounds of many epochs that do not count."""
+        """Number of warm-up rounds."""
         return 0 if self.quick else 1
 
     @property
     def gpu(self) -> bool:
-        """Whether batches go to a GPU, of whatever make."""
+        """True if batches go to an accelerator."""
         return self.device != "cpu"
 
 
 @dataclass(frozen=True)
 class Reference:
-    """What was published: its title and author, the year and the address where they are known."""
+    """A publication: title, author, and the year and address if they are known."""
 
     title: str
     author: str
@@ -65,112 +81,158 @@ class Reference:
         return ", ".join([*known, *([self.address] if self.address else [])])
 
     @property
+    def missing(self) -> list[str]:
+        """Names of the fields that are not known."""
+        return [name for name in ("year", "address") if getattr(self, name) is None]
+
+    @property
     def unknown(self) -> str:
-        """What nobody here knows of it, in words; empty where nothing is missing."""
-        missing = [name for name in ("year", "address") if getattr(self, name) is None]
-        return f"its {' and '.join(missing)} {'are' if len(missing) > 1 else 'is'} not known here" * bool(
-            missing
-        )
+        """The fields that are not known, as a clause; empty if all are known."""
+        missing = self.missing
+        verb = "are" if len(missing) > 1 else "is"
+        return f"its {' and '.join(missing)} {verb} not known here" if missing else ""
 
 
 @dataclass(frozen=True)
-class Answer:
-    """A published claim, whether it holds on this machine, why one says so, and on what data that rests."""
+class ClaimResult:
+    """The verdict on a published claim.
+
+    Attributes
+    ----------
+    claim : str
+        The claim, one sentence.
+    verdict : str
+        `REPRODUCED`, `NOT_REPRODUCED` or `INCONCLUSIVE`.
+    evidence : str
+        The figures that the verdict rests on, in words.
+    data : str
+        Amount of data that was timed; empty if none was.
+    values : list of dict
+        The figures by name, one dict for each comparison or observation.
+    """
 
     claim: str
-    answer: str
-    because: str
-    data: str = ""  # empty where no data were timed
+    verdict: str
+    evidence: str
+    data: str = ""
+    values: list[dict[str, Value]] = field(default_factory=list)
 
     @property
     def sentence(self) -> str:
-        """The answer as it may be quoted: never without what it rests on."""
-        return f"{self.answer}{f', measured on {self.data}' if self.data else ''}: {self.claim}"
+        """Verdict and claim, with the data that they rest on."""
+        return f"{self.verdict}{f', measured on {self.data}' if self.data else ''}: {self.claim}"
 
-    def in_full(self, quick: bool) -> Answer:
-        """The same with a word on the data where they were of quick sizes."""
+    def with_sizes(self, quick: bool) -> ClaimResult:
+        """Return it with a remark on the data if sizes were small."""
         return replace(self, data=f"{self.data} (--quick sizes)") if quick and self.data else self
 
 
 @dataclass(frozen=True)
-class Result:
-    """A study's answers, with what they rest on."""
+class StudyResult:
+    """The claims of a study with their verdicts, and all measurements.
+
+    Attributes
+    ----------
+    name, source : str
+        The study and its reference.
+    setup : str
+        Sizes and settings, in words.
+    measurements : Measurements
+        All rounds of all contenders.
+    claims : list of ClaimResult
+        A verdict on each claim.
+    machine : dict
+        The machine; has at least `cpu`.
+    time : str
+        Start of the study, ISO 8601 in UTC.
+    quick : bool
+        Whether sizes were small.
+    """
 
     name: str
     source: str
-    about: str  # sizes and settings, in words
-    found: Measurements
-    answers: list[Answer]
+    setup: str
+    measurements: Measurements
+    claims: list[ClaimResult]
     machine: dict[str, Any]
     time: str
     quick: bool = False
 
     @property
-    def warnings(self) -> list[str]:
-        """Why one should not rely on it, where one should not."""
-        small = (
-            "quick sizes are so small that what varies from round to round hides many differences; "
-            "for answers to rely on, do the study without --quick"
-        )
-        return [*([small] if self.quick else []), *others.said(self.found.others, "turns")]
+    def warnings(self) -> list[RunWarning]:
+        """Reasons not to rely on the verdicts."""
+        background = background_warnings(self.measurements.background, "turns")
+        return [*([QUICK] if self.quick else []), *background]
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return {**asdict(self), "kind": "study"}
+        """Return its fields and warnings, for JSON."""
+        warnings = [warning.as_dict() for warning in self.warnings]
+        return {**asdict(self), "warnings": warnings, "kind": "study"}
 
 
 class Study(ABC):
-    """A published experiment: how to do it here, and what it claims."""
+    """A published experiment: how to repeat it here, and the claims that it makes.
+
+    Attributes
+    ----------
+    reference : Reference
+        The publication.
+    part : str
+        Part of the publication that is repeated; empty for all of it.
+    question : str
+        The question that it answers.
+    """
 
     reference: ClassVar[Reference]
-    part: ClassVar[str] = ""  # of the reference, where it is not all of it
+    part: ClassVar[str] = ""
     question: ClassVar[str]
 
     @property
     def source(self) -> str:
-        """The reference, and which part of it, in words."""
+        """The reference and the part of it, in words."""
         return f"{self.reference}: {self.part}" if self.part else str(self.reference)
 
     @abstractmethod
-    def about(self, options: StudyOptions) -> str:
-        """Sizes and settings, in words."""
+    def setup(self, options: StudyOptions) -> str:
+        """Return sizes and settings, in words."""
 
     @abstractmethod
     def measure(self, options: StudyOptions) -> Measurements:
-        """Do the experiment."""
+        """Run the experiment."""
 
     @abstractmethod
-    def answers(self, found: Measurements) -> list[Answer]:
-        """What the rounds say about each claim; pure."""
+    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
+        """Return a verdict on each claim; pure."""
 
 
 def cores() -> int:
-    """How many processors may be used, which decides what workers bring."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def names() -> list[str]:
-    """Every study: one module of this folder each."""
+    """Return the names of all studies: one module of this folder each."""
     here = importlib.import_module("iobench.studies")
-    found = (module.name for module in pkgutil.iter_modules(here.__path__))
-    return [name.replace("_", "-") for name in found if not name.startswith("_")]
+    modules = (module.name for module in pkgutil.iter_modules(here.__path__))
+    return [name.replace("_", "-") for name in modules if not name.startswith("_")]
 
 
 def study_of(name: str) -> Study:
-    """The study of that name; InvalidSettings lists those there are."""
+    """Return the study of a name; InvalidSettings (`unknown-study`) if there is none."""
     if name not in names():
-        raise InvalidSettings(f"unknown study {name!r}; known: {', '.join(names())}")
-    module = importlib.import_module(f"iobench.studies.{name.replace('-', '_')}")
-    found: Study = module.STUDY
-    return found
+        raise InvalidSettings(
+            f"unknown study {name!r}", kind="unknown-study", expected=f"one of {', '.join(names())}"
+        )
+    study: Study = importlib.import_module(f"iobench.studies.{name.replace('-', '_')}").STUDY
+    return study
 
 
 @contextmanager
 def scratch(options: StudyOptions) -> Iterator[Path]:
-    """A folder for as long as the block runs; what studies that were killed have left is removed first."""
+    """Yield a temporary folder, and remove folders that killed studies left behind."""
     options.folder.mkdir(parents=True, exist_ok=True)
-    for left in options.folder.glob(f"{SCRATCH}*"):
-        if not psutil.pid_exists(int(left.name.split("-")[1])):
-            shutil.rmtree(left, ignore_errors=True)
+    for stale in options.folder.glob(f"{SCRATCH}*"):
+        if not psutil.pid_exists(int(stale.name.split("-")[1])):
+            shutil.rmtree(stale, ignore_errors=True)
     with TemporaryDirectory(dir=options.folder, prefix=f"{SCRATCH}{os.getpid()}-") as folder:
         yield Path(folder)

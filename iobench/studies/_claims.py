@@ -1,4 +1,4 @@
-"""What rounds say about a claim."""
+"""Verdicts on claims, from the rounds of contenders."""
 
 from __future__ import annotations
 
@@ -7,103 +7,113 @@ from collections.abc import Mapping, Sequence
 
 from iobench.base.units import seconds_text, three_digits
 from iobench.results import stats
+from iobench.results.run_warning import Value
 from iobench.results.stats import Comparison, Estimate
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer
-from iobench.studies._turns import Measurements
+from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED, ClaimResult
+from iobench.studies._rounds import Measurements
 
-EPOCH_S = 0.05  # below this, what it costs to begin an epoch (a millisecond or two) is no small part of it
-STARTING = 0.5  # of an epoch, from which on it measures how workers are started
+EPOCH_S = 0.05  # in a shorter epoch the start, which takes a millisecond or two, is a large part
+STARTING = 0.5  # share of the time; above it an epoch measures the start of workers
 
 
 def against(seconds: Mapping[str, Sequence[float]], one: str, other: str) -> Comparison:
-    """How many times as fast one contender is as another, with which it took turns."""
+    """Compare the speed of two contenders, round by round."""
     rates, others = (dict(enumerate(1 / value for value in seconds[name])) for name in (one, other))
     return stats.compare_paired(rates, others)
 
 
-def claimed_faster(claim: str, found: Measurements, one: str, other: str, aside: str = "") -> Answer:
-    """The answer to a claim that one contender is faster than another."""
-    compared = against(found.seconds, one, other)
-    answers = {"faster": HOLDS, "slower": FAILS, "equivalent": FAILS}
-    return Answer(
-        claim,
-        answers.get(compared.outcome, UNKNOWN),
-        _because(found, one, other, compared.ratio) + aside,
-        found.data,
-    )
+def claimed_faster(claim: str, measured: Measurements, one: str, other: str, aside: str = "") -> ClaimResult:
+    """Return the verdict on a claim that one contender is faster than another."""
+    verdicts = {"faster": REPRODUCED, "slower": NOT_REPRODUCED, "equivalent": NOT_REPRODUCED}
+    return _compared(claim, measured, (one, other), verdicts, aside)
 
 
-def claimed_equal(claim: str, found: Measurements, one: str, other: str, aside: str = "") -> Answer:
-    """The answer to a claim that two contenders are equally fast."""
-    compared = against(found.seconds, one, other)
-    answers = {"equivalent": HOLDS, "faster": FAILS, "slower": FAILS}
-    return Answer(
-        claim,
-        answers.get(compared.outcome, UNKNOWN),
-        _because(found, one, other, compared.ratio) + aside,
-        found.data,
-    )
+def claimed_equal(claim: str, measured: Measurements, one: str, other: str, aside: str = "") -> ClaimResult:
+    """Return the verdict on a claim that two contenders are equally fast."""
+    verdicts = {"equivalent": REPRODUCED, "faster": NOT_REPRODUCED, "slower": NOT_REPRODUCED}
+    return _compared(claim, measured, (one, other), verdicts, aside)
 
 
-def if_large_enough(answer: Answer, found: Measurements, *names: str, epochs: int = 1) -> Answer:
-    """The same, or that nobody can tell where an epoch of one of these is little more than its beginning."""
-    short = {name: statistics.median(found.seconds[name]) / epochs for name in names}
+def _compared(
+    claim: str, measured: Measurements, pair: tuple[str, str], verdicts: Mapping[str, str], aside: str
+) -> ClaimResult:
+    compared = against(measured.seconds, *pair)
+    verdict = verdicts.get(compared.outcome, INCONCLUSIVE)
+    (one, other), ratio = pair, compared.ratio
+    if ratio.median < 1:  # the faster one first
+        one, other, ratio = other, one, _inverse(ratio)
+    evidence = _evidence(measured, one, other, ratio) + aside
+    return ClaimResult(claim, verdict, evidence, measured.data, [_values(one, other, ratio)])
+
+
+def if_large_enough(result: ClaimResult, measured: Measurements, *names: str, epochs: int = 1) -> ClaimResult:
+    """Return the result; inconclusive if an epoch of a contender is too short."""
+    short = {name: statistics.median(measured.seconds[name]) / epochs for name in names}
     name = min(short, key=lambda one: short[one])
     if short[name] >= EPOCH_S:
-        return answer
+        return result
     took, least = seconds_text(short[name]), seconds_text(EPOCH_S)
-    return too_small(answer, f"an epoch of {name} takes {took}, and below {least} it is mostly its beginning")
+    reason = f"an epoch of {name} takes {took}; below {least} it is mostly its start"
+    return too_small(result, reason, {"contender": name, "epoch_s": short[name]})
 
 
-def if_started(answer: Answer, found: Measurements, *names: str) -> Answer:
-    """The same, or that nobody can tell where workers spend more time on being started than on reading."""
-    starts = {name: found.median("first_batch_s", name) for name in names if "first_batch_s" in found.noted}
+def if_started(result: ClaimResult, measured: Measurements, *names: str) -> ClaimResult:
+    """Return the result; inconclusive if a contender's workers take longer to start than to read."""
+    starts = {
+        name: measured.median("first_batch_s", name) for name in names if "first_batch_s" in measured.metrics
+    }
     known = {name: start for name, start in starts.items() if start is not None}
-    shares = {name: start / statistics.median(found.seconds[name]) for name, start in known.items()}
+    shares = {name: start / statistics.median(measured.seconds[name]) for name, start in known.items()}
     name = max(shares, key=lambda one: shares[one], default=None)
     if name is None or shares[name] < STARTING:
-        return answer
-    return too_small(answer, f"{name} takes {shares[name]:.0%} of its epochs to start its workers")
+        return result
+    reason = f"{name} takes {shares[name]:.0%} of its epochs to start its workers"
+    return too_small(result, reason, {"contender": name, "start_share": shares[name]})
 
 
-def too_small(answer: Answer, why: str) -> Answer:
-    """That nobody can tell, because the data are too small for the claim."""
-    because = f"the data are too small to tell: {why}; {answer.because}"
-    return Answer(answer.claim, UNKNOWN, because, answer.data)
+def too_small(result: ClaimResult, reason: str, values: dict[str, Value]) -> ClaimResult:
+    """Return an inconclusive result: the data are too small for the claim."""
+    evidence = f"the data are too small: {reason}; {result.evidence}"
+    return ClaimResult(result.claim, INCONCLUSIVE, evidence, result.data, [*result.values, values])
 
 
-def all_of(claim: str, parts: Sequence[Answer]) -> Answer:
-    """The answer to a claim with several parts, each of which has to hold."""
-    given = [part.answer for part in parts]
-    answer = FAILS if FAILS in given else UNKNOWN if UNKNOWN in given else HOLDS
+def all_of(claim: str, parts: Sequence[ClaimResult]) -> ClaimResult:
+    """Return the verdict on a claim of several parts, each of which must be reproduced."""
+    given = [part.verdict for part in parts]
+    worst = (one for one in (NOT_REPRODUCED, INCONCLUSIVE) if one in given)
     data = dict.fromkeys(part.data for part in parts if part.data)
-    return Answer(claim, answer, "; ".join(part.because for part in parts), "; ".join(data))
+    evidence = "; ".join(part.evidence for part in parts)
+    values = [one for part in parts for one in part.values]
+    return ClaimResult(claim, next(worst, REPRODUCED), evidence, "; ".join(data), values)
 
 
-def opposite(answer: Answer, claim: str) -> Answer:
-    """The answer to a claim that says the opposite."""
-    turned = {HOLDS: FAILS, FAILS: HOLDS}.get(answer.answer, UNKNOWN)
-    return Answer(claim, turned, answer.because, answer.data)
+def opposite(result: ClaimResult, claim: str) -> ClaimResult:
+    """Return the verdict on a claim that says the opposite."""
+    turned = {REPRODUCED: NOT_REPRODUCED, NOT_REPRODUCED: REPRODUCED}.get(result.verdict, INCONCLUSIVE)
+    return ClaimResult(claim, turned, result.evidence, result.data, result.values)
 
 
-def no_gpu(claim: str) -> Answer:
-    """The answer to a claim about a device that is not here."""
-    return Answer(claim, UNKNOWN, "no GPU")
+def no_gpu(claim: str) -> ClaimResult:
+    """Return the result for a claim about a GPU on a machine without one."""
+    return ClaimResult(claim, INCONCLUSIVE, "no GPU")
 
 
-def _because(found: Measurements, one: str, other: str, ratio: Estimate) -> str:
-    """Who is how many times as fast as whom, the faster one first."""
-    if ratio.median < 1:
-        return _because(found, other, one, _inverse(ratio))
+def _evidence(measured: Measurements, faster: str, slower: str, ratio: Estimate) -> str:
     interval = (
         f" (95 % interval {three_digits(ratio.low)} to {three_digits(ratio.high)})"
         if ratio.low is not None and ratio.high is not None
         else ""
     )
     first, second = (
-        f"{name} ({seconds_text(statistics.median(found.seconds[name]))})" for name in (one, other)
+        f"{name} ({seconds_text(statistics.median(measured.seconds[name]))})" for name in (faster, slower)
     )
     return f"{first} is {three_digits(ratio.median)} × as fast{interval} as {second}"
+
+
+def _values(faster: str, slower: str, ratio: Estimate) -> dict[str, Value]:
+    values: dict[str, Value] = {"faster": faster, "slower": slower, "ratio": ratio.median}
+    ends = {"low": ratio.low, "high": ratio.high}
+    return values | {name: end for name, end in ends.items() if end is not None}
 
 
 def _inverse(ratio: Estimate) -> Estimate:

@@ -1,4 +1,4 @@
-"""The combinations of DataLoader's settings that the reference compares, as loaders and contenders."""
+"""The reference's combinations of DataLoader settings, as loaders and contenders."""
 
 from __future__ import annotations
 
@@ -9,51 +9,49 @@ from typing import ClassVar
 
 import torch
 
-from iobench.base.errors import (
-    LoaderFailed,
-)
-from iobench.bench.epoch import asked_of, collect_garbage, opened
+from iobench.base.errors import LoaderFailed
+from iobench.bench.epoch import collect_garbage, epoch_request, opened
 from iobench.bench.meter import Meter
 from iobench.dataset.manifest import Opener
 from iobench.formats import Rows
+from iobench.loading.host_to_device import HostBatch, HostToDevice
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
 from iobench.loading.order import Order
-from iobench.loading.transfer import HostBatch, HostToDevice
-from iobench.studies._apart import Heartbeat
 from iobench.studies._epochs import Training, epochs
-from iobench.studies._turns import Contender, Turn
+from iobench.studies._rounds import Contender, RoundResult
+from iobench.studies._subprocess import Heartbeat
 
 BATCH = 256
-MANY, FEW = 8, 4  # workers, and batches that each is ahead in the next line
-AHEAD, BARELY = 8, 2
+MANY, FEW = 8, 4  # workers
+DEEP, SHALLOW = 8, 2  # prefetch factor
 
 
 @dataclass(frozen=True)
 class Combination:
-    """A row of the reference's table: which of DataLoader's memory-related settings are used."""
+    """A row of the reference's table: a combination of DataLoader's memory-related settings."""
 
     pinned: bool = False
     non_blocking: bool = False
     workers: int = 0
-    ahead: int | None = None  # batches of each worker
-    background: bool = False  # a thread between loader and training
-    resident: bool = False  # all of the data on the device before the first batch
+    prefetch: int | None = None  # prefetch factor
+    background: bool = False  # a prefetching thread between loader and training
+    resident: bool = False  # all data on the device before the first batch
 
     @property
     def label(self) -> str:
-        """What is set, in words."""
+        """The settings in words."""
         words = {
             "pinned": self.pinned,
             "non-blocking": self.non_blocking,
-            f"{self.workers} workers × {self.ahead}": self.workers > 0,
+            f"{self.workers} workers × {self.prefetch}": self.workers > 0,
             "background thread": self.background,
-            "all on the device": self.resident,
+            "all data on the device": self.resident,
         }
-        return ", ".join(word for word, given in words.items() if given) or "nothing set"
+        return ", ".join(word for word, is_set in words.items() if is_set) or "nothing set"
 
     def on(self, device: str) -> Combination:
-        """The same as far as it means something on a device."""
+        """Return it without the settings that have no effect on a device."""
         return replace(self, pinned=False, non_blocking=False) if device == "cpu" else self
 
     @property
@@ -64,74 +62,76 @@ class Combination:
         kind = Background if self.background else TorchDataLoader
         return kind(
             num_workers=self.workers,
-            prefetch_factor=self.ahead,
-            start_method="fork" if self.workers else None,  # others start so slowly that it hides the rest
+            prefetch_factor=self.prefetch,
+            start_method="fork"
+            if self.workers
+            else None,  # other start methods are so slow that they hide everything else
             pin_memory=self.pinned,
             non_blocking=self.non_blocking,
         )
 
     def contender(self, opener: Opener, device: str, count: int) -> Contender:
-        """So many epochs of training with these settings; see `epochs`."""
+        """Return a contender that trains for `count` epochs with these settings; see `epochs`."""
         return epochs(self.on(device).loader, shuffled(opener, device), count, Training)
 
 
 TABLE = {
     1: Combination(pinned=True),
     2: Combination(True, True),
-    3: Combination(True, True, MANY, AHEAD),
-    4: Combination(True, True, MANY, BARELY),
-    5: Combination(True, True, FEW, AHEAD),
-    6: Combination(True, True, FEW, BARELY),
+    3: Combination(True, True, MANY, DEEP),
+    4: Combination(True, True, MANY, SHALLOW),
+    5: Combination(True, True, FEW, DEEP),
+    6: Combination(True, True, FEW, SHALLOW),
     7: Combination(True, True, background=True),
     8: Combination(pinned=True, background=True),
     9: Combination(background=True),
     10: Combination(),
     11: Combination(resident=True),
 }
-BOTH = Combination(True, True, MANY, AHEAD, background=True)  # said to deadlock
+BOTH = Combination(True, True, MANY, DEEP, background=True)  # the reference reports a deadlock
 
 
 @dataclass(frozen=True)
 class Background(TorchDataLoader):
-    """DataLoader in a thread that is a batch ahead of the training."""
+    """A DataLoader in a thread that prefetches one batch."""
 
     name: ClassVar[str] = "background"
-    summary: ClassVar[str] = "DataLoader in a thread that is a batch ahead"
+    summary: ClassVar[str] = "DataLoader in a thread that prefetches one batch"
 
     def open(self, job: Job) -> Epochs:
-        """DataLoader's epochs, passed on by a thread."""
+        """Open a DataLoader behind a thread."""
         return BackgroundEpochs(self, job)
 
 
 class BackgroundEpochs(DataLoaderEpochs):
-    """What DataLoader yields, a batch ahead."""
+    """DataLoader's epochs, prefetched by a thread."""
 
     @property
     def ahead(self) -> bool:
-        """The thread is."""
+        """True: the thread reads ahead."""
         return True
 
-    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
         from prefetch_generator import BackgroundGenerator
 
-        yield from BackgroundGenerator(super()._epoch(asked))
+        yield from BackgroundGenerator(super()._epoch(request))
 
 
 @dataclass(frozen=True)
 class Resident(Loader):
-    """Batches indexed out of tensors that are on the device before the first epoch."""
+    """Indexes batches from tensors that are on the device before the first epoch."""
 
     name: ClassVar[str] = "resident"
-    summary: ClassVar[str] = "batches indexed out of tensors on the device"
+    summary: ClassVar[str] = "batches indexed from tensors on the device"
     library: ClassVar[str] = "torch"
 
     def open(self, job: Job) -> Epochs:
-        """Read all of it and move it; LoaderFailed where it does not fit."""
+        """Read all data and copy them to the device; LoaderFailed if they do not fit."""
         return ResidentEpochs(self, job)
 
 
 class ResidentEpochs(Epochs):
-    """Indexes whole batches."""
+    """Epochs of batches indexed on the device."""
 
     def __init__(self, loader: Resident, job: Job) -> None:
         super().__init__(loader, job)
@@ -142,26 +142,29 @@ class ResidentEpochs(Epochs):
             self._whole = {name: torch.from_numpy(array).to(device) for name, array in whole.items()}
         except torch.OutOfMemoryError as error:
             raise LoaderFailed(
-                f"{job.opener.path}: not all of it fits on {device}; free memory there"
+                f"the data do not fit into the memory of {device}",
+                kind="out-of-memory",
+                path=job.opener.path,
+                hint="free memory on the device",
             ) from error
 
-    def _epoch(self, asked: Sequence[Rows]) -> Iterator[HostBatch]:
-        for rows in asked:
+    def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:
+        for rows in request:
             index = rows if isinstance(rows, slice) else torch.from_numpy(rows).to(self._device)
             yield {name: tensor[index] for name, tensor in self._whole.items()}
 
     def close(self) -> None:
-        """Let go of the tensors."""
+        """Release the tensors."""
         self._whole = {}
 
 
 def shuffled(opener: Opener, device: str) -> Job:
-    """Batches of the reference's size, in random order."""
+    """Return a job with the reference's batch size, in random order."""
     return Job(opener, Order("random", BATCH), device)
 
 
 def train_with_both(heartbeat: Heartbeat, opener: Opener, device: str, count: int) -> float:
-    """Seconds that so many epochs take with a background thread over workers, if they ever end."""
+    """Return the seconds that epochs take with a background thread over workers; may deadlock."""
     epoch, seconds = BOTH.contender(opener, device, 1), 0.0
     for _ in range(count):
         seconds += epoch().seconds
@@ -169,17 +172,17 @@ def train_with_both(heartbeat: Heartbeat, opener: Opener, device: str, count: in
     return seconds
 
 
-def train_unwatched(opener: Opener, device: str, count: int) -> Turn:
-    """So many epochs with nothing set, of which only the time is measured: the control."""
+def train_unwatched(opener: Opener, device: str, count: int) -> RoundResult:
+    """Train for epochs with no setting and measure only their time: the control."""
     loader, job = TABLE[10].loader.on(device), shuffled(opener, device)
     transfer = HostToDevice(torch.device(device), non_blocking=False)
-    transfer.make_room()
+    transfer.release_memory()
     train, meter = Training(opener, transfer), Meter()
     for number in range(1, count + 1):
         collect_garbage(forking=False)
-        asked = asked_of(loader, job, number)
+        request = epoch_request(loader, job, number)
         with closing(opened(loader, job)) as opened_epochs, meter:
-            for batch in opened_epochs.epoch(asked):
+            for batch in opened_epochs.epoch(request):
                 train(transfer.move(batch))
             transfer.synchronize()
-    return Turn(meter.elapsed_s)
+    return RoundResult(meter.elapsed_s)

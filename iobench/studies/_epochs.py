@@ -1,4 +1,4 @@
-"""Loaders as contenders: whole epochs under meter and counters, with or without a training step."""
+"""Loaders as contenders: whole epochs, with or without a training step."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from contextlib import contextmanager
 
 import torch
 
-from iobench.bench.epoch import Round, measure
+from iobench.bench.epoch import RoundSpec, measure
 from iobench.bench.meter import Meter
 from iobench.bench.training import Trainer
 from iobench.dataset.manifest import Opener
 from iobench.host.monitor import Monitor
+from iobench.loading.host_to_device import DeviceBatch, HostToDevice
 from iobench.loading.loaders import Job, Loader
-from iobench.loading.transfer import DeviceBatch, HostToDevice
 from iobench.results.parts import Measured
-from iobench.studies._turns import Contender, Turn
+from iobench.studies._rounds import Contender, RoundResult
 
 GPU_SNAPSHOT_S = 0.1
 
 
 class Discard:
-    """Lets go of each batch."""
+    """A consumer that discards each batch."""
 
     def __init__(self, opener: Opener, transfer: HostToDevice) -> None:
         self._transfer = transfer
 
     def __call__(self, batch: DeviceBatch) -> None:
-        """Do it."""
+        """Discard a batch."""
 
-    def noted(self) -> dict[str, float]:
-        """Figures about all batches so far."""
+    def metrics(self) -> dict[str, float]:
+        """Return metrics of all batches so far."""
         return {}
 
 
 class Training(Discard):
-    """Trains a small network, without waiting for the device after each batch."""
+    """A consumer that trains a small network, without waiting for the device after each batch."""
 
     model = "mlp"
 
@@ -45,12 +45,12 @@ class Training(Discard):
         self._trainer = Trainer(self.model, opener.schema, transfer.device, seed=0)
 
     def __call__(self, batch: DeviceBatch) -> None:
-        """Train on it."""
+        """Train on a batch."""
         self._trainer.step(batch)
 
 
 class TrainingInParts(Training):
-    """Trains a small convolutional network, forward and backward each timed on a synchronised device."""
+    """A consumer that trains a small CNN and times forward and backward pass, each with synchronisation."""
 
     model = "cnn"
 
@@ -59,7 +59,7 @@ class TrainingInParts(Training):
         self._forward, self._backward = Meter(), Meter()
 
     def __call__(self, batch: DeviceBatch) -> None:
-        """Train on it."""
+        """Train on a batch."""
         with self._forward:
             loss = self._trainer.forward(batch)
             self._transfer.synchronize()
@@ -67,8 +67,8 @@ class TrainingInParts(Training):
             self._trainer.backward(loss)
             self._transfer.synchronize()
 
-    def noted(self) -> dict[str, float]:
-        """Seconds of all batches so far."""
+    def metrics(self) -> dict[str, float]:
+        """Return the seconds of both passes over all batches so far."""
         return {"forward_s": self._forward.elapsed_s, "backward_s": self._backward.elapsed_s}
 
 
@@ -78,37 +78,37 @@ def epochs(
     count: int = 1,
     consumer: Callable[[Opener, HostToDevice], Discard] = Discard,
 ) -> Contender:
-    """A loader as a contender, a turn of which is so many epochs, each anew and in an order of its own.
+    """Return a contender whose round is `count` epochs of a loader, each opened again, in another order.
 
-    Opening and closing are not in its time; starting workers is. Noted: `wait_s`, `first_batch_s`,
-    `memory_bytes`
-    and what the consumer notes; on a GPU `gpu_allocated_bytes`, `gpu_reserved_bytes` and `gpu_busy`.
+    Its time includes the start of workers, but not opening and closing. Its metrics are `wait_s`,
+    `first_batch_s`, `memory_bytes` and those of the consumer; on a GPU also `gpu_allocated_bytes`,
+    `gpu_reserved_bytes` and `gpu_busy`.
     """
     loader = loader.on(job.device)
     transfer = HostToDevice(torch.device(job.device), loader.copies_without_blocking)
 
-    def run() -> Turn:
-        transfer.make_room()  # what another contender reserved there would count here
+    def run() -> RoundResult:
+        transfer.release_memory()  # of other contenders, which would count here
         consume, busy = consumer(job.opener, transfer), list[float]()
-        with _watching_gpu(job, busy):
+        with _gpu_monitor(job, busy):
             measured = [
-                measure(loader, job, transfer, Round(number, consume, seconds=0.0))
+                measure(loader, job, transfer, RoundSpec(number, consume, seconds=0.0))
                 for number in range(1, count + 1)
             ]
-        noted = {**_noted(measured), **_on_gpu(transfer, busy), **consume.noted()}
-        return Turn(sum(epoch.timing.epochs_s for epoch in measured), noted)
+        metrics = {**_metrics(measured), **_gpu_metrics(transfer, busy), **consume.metrics()}
+        return RoundResult(sum(epoch.timing.epochs_s for epoch in measured), metrics)
 
     return run
 
 
-def _noted(measured: list[Measured]) -> dict[str, float]:
+def _metrics(measured: list[Measured]) -> dict[str, float]:
     memory = [epoch.memory.peak_bytes for epoch in measured if epoch.memory.peak_bytes is not None]
     peak: dict[str, float] = {"memory_bytes": max(memory)} if memory else {}
     first_s = sum(epoch.timing.first_batch_s for epoch in measured)
     return {"wait_s": sum(epoch.timing.wait_s for epoch in measured), "first_batch_s": first_s, **peak}
 
 
-def _on_gpu(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:
+def _gpu_metrics(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:
     peaks = dict(
         zip(("gpu_allocated_bytes", "gpu_reserved_bytes"), transfer.peak_bytes() or (), strict=False)
     )
@@ -116,8 +116,8 @@ def _on_gpu(transfer: HostToDevice, busy: list[float]) -> dict[str, float]:
 
 
 @contextmanager
-def _watching_gpu(job: Job, busy: list[float]) -> Iterator[None]:
-    """Have what part of the time the GPU was busy in the list, once the block has ended."""
+def _gpu_monitor(job: Job, busy: list[float]) -> Iterator[None]:
+    """Append the GPU's utilization, 0 to 1, at several moments of the block to a list when it ends."""
     if job.device == "cpu":
         yield
         return

@@ -1,9 +1,10 @@
-"""What is said of HDF5 and LMDB as such, tried out."""
+"""Experiments with the libraries of HDF5 and LMDB."""
 
 from __future__ import annotations
 
 import tempfile
 import warnings
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from torch.utils.data import DataLoader
 from iobench.base.units import MIB
 from iobench.dataset.manifest import Opener
 from iobench.loading.loaders.dataloader import SampleDataset
-from iobench.studies._apart import Heartbeat
+from iobench.loading.portable_error import PortableError
+from iobench.studies._subprocess import Heartbeat
 
-ALIVE_EVERY = 100  # samples
+HEARTBEAT_SAMPLES = 100
 
 
 def misread_by_forks(heartbeat: Heartbeat, opener: Opener, truth: Opener, workers: int, epochs: int) -> int:
-    """How many samples forked workers got wrong through one handle, opened before, that all share."""
+    """Return how many samples forked workers read wrong through one handle opened before the fork."""
     dataset, field = SampleDataset(replace(opener, random=True)), opener.schema.fields[0].name
     dataset.open().sample(0)
     wrong = 0
@@ -30,13 +32,21 @@ def misread_by_forks(heartbeat: Heartbeat, opener: Opener, truth: Opener, worker
         for epoch in range(epochs):
             rows = np.random.Generator(np.random.PCG64(epoch)).permutation(len(dataset))
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of more workers than cores
+                warnings.simplefilter("ignore")  # about more workers than cores
                 loader = iter(_forked(dataset, rows.tolist(), workers))
-            for number, (row, sample) in enumerate(zip(rows, loader, strict=True)):
-                if number % ALIVE_EVERY == 0:
+            for number, (row, sample) in enumerate(zip(rows, _unwrapped(loader), strict=True)):
+                if number % HEARTBEAT_SAMPLES == 0:
                     heartbeat()
                 wrong += not np.array_equal(sample[field][0].numpy(), reader.sample(int(row))[field])
     return wrong
+
+
+def _unwrapped(samples: Iterator[Any]) -> Iterator[Any]:
+    """Yield the samples of workers, and raise the errors of iobench as they were raised there."""
+    try:
+        yield from samples
+    except PortableError as error:
+        raise error.unwrap() from None
 
 
 def _forked(dataset: Any, rows: list[int], workers: int) -> DataLoader[Any]:
@@ -44,7 +54,7 @@ def _forked(dataset: Any, rows: list[int], workers: int) -> DataLoader[Any]:
 
 
 def lmdb_when_full() -> tuple[bool, bool]:
-    """Whether LMDB refuses what does not fit into its map, and takes it once the map was enlarged."""
+    """Return whether LMDB refuses data beyond its map size, and accepts them after the map was enlarged."""
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder, lmdb.open(folder, map_size=MIB) as env:
         refused = not _puts(env, 2 * MIB)
         env.set_mapsize(8 * MIB)
@@ -52,7 +62,7 @@ def lmdb_when_full() -> tuple[bool, bool]:
 
 
 def hdf5_resizes() -> bool:
-    """Whether a dataset in HDF5 that holds data takes more rows."""
+    """Return whether rows can be appended to an HDF5 dataset that holds data."""
     with tempfile.TemporaryDirectory(prefix="iobench-") as folder:
         with h5py.File(Path(folder) / "x.h5", "w") as file:
             rows = file.create_dataset("x", data=np.arange(10), maxshape=(None,), chunks=(4,))

@@ -1,6 +1,6 @@
-"""The same trainings and the same batches by both loaders, in one process or in each rank of several.
+"""Program that trains with both loaders, in one process or in each rank of several.
 
-A program: `python -m iobench.studies._parity_ranks FOLDER EPOCHS` writes what it measured as FOLDER/RANK.json.
+`python -m iobench.studies._parity_ranks FOLDER EPOCHS` writes its results to FOLDER/RANK.json.
 """
 
 from __future__ import annotations
@@ -33,39 +33,39 @@ LOADERS = {"torch's workers": DataLoader, "Ray's actors": RayLoader}
 
 
 @dataclass(frozen=True)
-class Group:
-    """The ranks that train together; a process by itself where torchrun has not started it."""
+class TrainingGroup:
+    """The ranks that train together; a single process unless torchrun started it."""
 
     gloo: GlooGroup | None = None
     rank: int = 0
     world_size: int = 1
 
-    def over_all(self, network: nn.Module) -> nn.Module:
-        """The network, its gradients averaged over all ranks after each backward pass."""
+    def distributed(self, network: nn.Module) -> nn.Module:
+        """Return the network with its gradients averaged over all ranks after each backward pass."""
         return DistributedDataParallel(network) if self.gloo else network
 
     def mean(self, own: Sequence[float]) -> list[float]:
-        """The mean of each figure over all ranks."""
-        every = self.gloo.all_gather(list(own)) if self.gloo else [own]
-        return [sum(values) / len(every) for values in zip(*every, strict=True)]
+        """Return the mean of each value over all ranks."""
+        rows = self.gloo.all_gather(list(own)) if self.gloo else [own]
+        return [sum(values) / len(rows) for values in zip(*rows, strict=True)]
 
 
 @contextmanager
-def joined() -> Iterator[Group]:
-    """The group of this process."""
-    place = RankInfo.from_env()
-    if place is None:
-        yield Group()
+def joined() -> Iterator[TrainingGroup]:
+    """Join and yield the group of this process."""
+    info = RankInfo.from_env()
+    if info is None:
+        yield TrainingGroup()
         return
-    gloo = join(place)
+    gloo = join(info)
     try:
-        yield Group(gloo, place.rank, place.world_size)
+        yield TrainingGroup(gloo, info.rank, info.world_size)
     finally:
         gloo.close()
 
 
 class Blobs(Dataset[dict[str, torch.Tensor]]):
-    """Ten classes that overlap, drawn anew for each machine from the same seed; float64."""
+    """Ten overlapping classes in float64, drawn from a fixed seed."""
 
     def __init__(self, samples: int, seed: int) -> None:
         centres = np.random.default_rng(0).standard_normal((CLASSES, INPUTS))
@@ -81,8 +81,8 @@ class Blobs(Dataset[dict[str, torch.Tensor]]):
         return {"x": self.x[row], "y": self.y[row]}
 
 
-class Augmented(Blobs):
-    """The same under random transforms of torch, NumPy and Python."""
+class NoisyBlobs(Blobs):
+    """Blobs with random transforms by torch, NumPy and Python."""
 
     def __getitem__(self, row: int) -> dict[str, torch.Tensor]:
         noise = torch.rand(INPUTS, dtype=torch.float64) + np.random.rand() + random.random()
@@ -90,8 +90,8 @@ class Augmented(Blobs):
 
 
 @contextmanager
-def loading(kind: str, dataset: Blobs, group: Group) -> Iterator[tuple[Any, Any]]:
-    """A loader of that kind over a rank's share, with its sampler."""
+def loading(kind: str, dataset: Blobs, group: TrainingGroup) -> Iterator[tuple[Any, Any]]:
+    """Yield a loader of a kind over this rank's share, and its sampler."""
     sampler: Any = DistributedSampler(dataset, group.world_size, group.rank)
     loader: Any = LOADERS[kind](
         dataset,
@@ -108,23 +108,23 @@ def loading(kind: str, dataset: Blobs, group: Group) -> Iterator[tuple[Any, Any]
             loader.close()
 
 
-def hashes(kind: str, group: Group, epochs: int) -> list[str]:
-    """A hash of each batch of a rank's epochs under random transforms."""
-    measured = []
-    with loading(kind, Augmented(SAMPLES, 1), group) as (loader, sampler):
+def hashes(kind: str, group: TrainingGroup, epochs: int) -> list[str]:
+    """Return a hash of each batch of this rank's epochs under random transforms."""
+    digests = []
+    with loading(kind, NoisyBlobs(SAMPLES, 1), group) as (loader, sampler):
         for epoch in range(epochs):
             sampler.set_epoch(epoch)
-            measured += [hashlib.sha256(b["x"].numpy().tobytes()).hexdigest() for b in loader]
-    return measured
+            digests += [hashlib.sha256(b["x"].numpy().tobytes()).hexdigest() for b in loader]
+    return digests
 
 
-def trained(
-    batches: tuple[Any, Any], group: Group, dtype: torch.dtype, normed: bool, seed: int, epochs: int
+def train(
+    batches: tuple[Any, Any], group: TrainingGroup, dtype: torch.dtype, normed: bool, seed: int, epochs: int
 ) -> dict[str, Any]:
-    """The loss of each step over all ranks, the accuracy afterwards, and the seconds of a training."""
+    """Train a network; return the loss of each step over all ranks, the final accuracy and the seconds."""
     loader, sampler = batches
     network = _network(dtype, normed, seed)
-    model = group.over_all(network)
+    model = group.distributed(network)
     optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
     losses, began = [], time.perf_counter()
     for epoch in range(epochs):
@@ -152,28 +152,26 @@ def _network(dtype: torch.dtype, normed: bool, seed: int) -> nn.Module:
 def _accuracy(network: nn.Module, dtype: torch.dtype) -> float:
     tested = Blobs(TESTED, 2)
     with torch.no_grad():
-        measured = network.eval()(tested.x.to(dtype)).argmax(1)
-    return float((measured == tested.y).double().mean())
+        predicted = network.eval()(tested.x.to(dtype)).argmax(1)
+    return float((predicted == tested.y).double().mean())
 
 
-def everything(kind: str, group: Group, epochs: int) -> dict[str, Any]:
-    """All trainings by one loader, and the hashes of its batches."""
+def everything(kind: str, group: TrainingGroup, epochs: int) -> dict[str, Any]:
+    """Return all trainings with one loader, and the hashes of its batches."""
     with loading(kind, Blobs(SAMPLES, 1), group) as batches:
         return {
-            "float64": trained(batches, group, torch.float64, False, 0, epochs),
-            "float32": trained(batches, group, torch.float32, False, 0, epochs),
-            "batchnorm": [
-                trained(batches, group, torch.float32, True, seed, epochs) for seed in range(SEEDS)
-            ],
+            "float64": train(batches, group, torch.float64, False, 0, epochs),
+            "float32": train(batches, group, torch.float32, False, 0, epochs),
+            "batchnorm": [train(batches, group, torch.float32, True, seed, epochs) for seed in range(SEEDS)],
             "hashes": hashes(kind, group, 2),
         }
 
 
 def main(folder: Path, epochs: int) -> None:
-    """Write what this rank measured."""
+    """Write the results of this rank."""
     with joined() as group:
-        measured = {kind: everything(kind, group, epochs) for kind in LOADERS}
-        (folder / f"{group.rank}.json").write_text(json.dumps(measured))
+        results = {kind: everything(kind, group, epochs) for kind in LOADERS}
+        (folder / f"{group.rank}.json").write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

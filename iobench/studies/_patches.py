@@ -1,4 +1,4 @@
-"""Small images in every format and as PNG files, and the contenders over them."""
+"""Small images in several formats and as PNG files, and contenders that read them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from pathlib import Path
 from iobench.dataset.manifest import Manifest, Opener
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
-from iobench.host import cache
+from iobench.host import page_cache
 from iobench.loading.loaders import Job
 from iobench.loading.loaders.dataloader import TorchDataLoader
 from iobench.loading.order import Order
 from iobench.studies._base import StudyOptions
 from iobench.studies._epochs import TrainingInParts, epochs
-from iobench.studies._turns import Contender
+from iobench.studies._rounds import Contender
 
-FORMATS = ("npy", "hdf5", "lmdb", "lmdb:codec=lz4", "memmap")  # beside png
+FORMATS = ("npy", "hdf5", "lmdb", "lmdb:codec=lz4", "memmap")  # in addition to png
 BATCHES, QUICK_BATCHES = (8, 16, 32, 64, 128), (8, 32, 128)
 WORKERS, QUICK_WORKERS = (0, 2, 4, 8, 16), (0, 2)  # the last for all formats
 PUBLISHED, QUICK = 8192, 256  # patches
 SIDE, SMALL_SIDE, CHANNELS = 64, 16, 3  # pixels
-COMPRESSIBILITY = 0.4  # about what PNG and lz4 get out of photographs
+COMPRESSIBILITY = 0.4  # about that of photographs with PNG and lz4
 
 
 def sizes_of(options: StudyOptions) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Patches, batch sizes and numbers of workers."""
+    """Return the number of patches, the batch sizes and the numbers of workers."""
     return (QUICK, QUICK_BATCHES, QUICK_WORKERS) if options.quick else (PUBLISHED, BATCHES, WORKERS)
 
 
 def contenders_of(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
-    """Every format with every batch; and PNG, smallest and largest batch, with fewer workers."""
+    """Return every format with every batch size, and PNG with fewer workers.
+
+    The latter with the smallest and the largest batch size.
+    """
     _, batches, (*fewer, most) = sizes_of(options)
     largest = {
         f"{name}, batch {batch}": _contender(opener, options, batch, most)
@@ -45,7 +48,7 @@ def contenders_of(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[
 
 
 def pinned_contenders(options: StudyOptions, openers: Mapping[str, Opener]) -> dict[str, Contender]:
-    """Pinned against pageable memory, with few workers; nothing where there is no GPU."""
+    """Return contenders with pinned and with pageable memory and few workers; none without a GPU."""
     if not options.gpu:
         return {}
     _, batches, (_, few, *_) = sizes_of(options)
@@ -59,14 +62,14 @@ def pinned_contenders(options: StudyOptions, openers: Mapping[str, Opener]) -> d
 
 
 def pinned_name(side: int, batch: int, pinned: bool) -> str:
-    """The contender with pinned, or with pageable, memory."""
+    """Return the name of a contender with pinned or pageable memory."""
     return f"npy, {side} pixels, batch {batch}, {'pinned' if pinned else 'pageable'}"
 
 
 def _contender(
     opener: Opener, options: StudyOptions, batch: int, workers: int, pinned: bool | None = None
 ) -> Contender:
-    fork = "fork" if workers else None  # where another is Python's default, it would be measured here
+    fork = "fork" if workers else None  # other start methods would take up most of the time
     loader = TorchDataLoader(num_workers=workers, start_method=fork, pin_memory=pinned)
     job = Job(opener, Order("random", batch), options.device)
     return epochs(loader, job, consumer=TrainingInParts)
@@ -77,12 +80,12 @@ def _prepared(options: StudyOptions, side: int) -> Manifest:
     source = Synthetic(size, (side, side, CHANNELS), "uint8", compressibility=COMPRESSIBILITY)
     name = f"patches-{side}-{source.schema.samples}"
     manifest = prepare(source, FORMATS, data_dir=options.folder, name=name)[0]
-    cache.warm([file for variant in FORMATS for file in manifest.files_of(variant)])
+    page_cache.warm([file for variant in FORMATS for file in manifest.files_of(variant)])
     return manifest
 
 
 def openers_of(options: StudyOptions, folder: Path) -> dict[str, Opener]:
-    """Of every format, and of PNG files in a folder that is empty before."""
+    """Write PNG files into an empty folder, and return the opener of every format and of these."""
     from iobench.studies._png import Png
 
     options.on_status("writing patches")

@@ -1,4 +1,4 @@
-"""Samples as PNG files, one each: what practitioners come from, and no format for arrays of other kinds."""
+"""PNG files, one per sample: the usual starting point of practitioners; for images only."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from iobench.base.errors import (
-    MissingDependency,
-)
-from iobench.formats import Array, Batch, Convert, Format, Reader, Schema, same
+from iobench.base.errors import MissingDependency
+from iobench.formats import Array, Batch, Convert, Format, Reader, Schema, identity
 
 try:
     from PIL import Image
 except ImportError as error:
-    raise MissingDependency("PNG files need Pillow: pip install 'iobench[studies]'") from error
+    raise MissingDependency("PNG files need Pillow", hint="pip install 'iobench[studies]'") from error
 
 
 @dataclass(frozen=True)
 class Png(Format):
-    """A folder of files named by row; for one field of uint8, height × width × 3."""
+    """A folder of files named by row, for one field of uint8 with shape (height, width, 3)."""
 
     name: ClassVar[str] = "png"
     summary: ClassVar[str] = "one PNG file per sample"
@@ -38,7 +36,7 @@ class Png(Format):
                 row += 1
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> Reader:
-        """A reader that opens each file when its row is asked for."""
+        """Return a reader that opens a file for each sample."""
         return PngReader(path, schema)
 
 
@@ -49,20 +47,20 @@ class PngReader(Reader):
         super().__init__(schema)
         self._path, self._field = path, schema.fields[0].name
 
-    def sample(self, row: int, convert: Convert = same) -> dict[str, Any]:
-        """One decoded image."""
+    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
+        """Decode one image."""
         with Image.open(_file(self._path, row)) as image:
             return {self._field: convert(np.array(image))}
 
     def close(self) -> None:
-        """No file is open between two samples."""
+        """Do nothing: no file stays open."""
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         self._read_rows(np.arange(start, stop), out)
 
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
-        for place, row in enumerate(rows):
-            out[self._field][place] = self.sample(int(row))[self._field]
+        for position, row in enumerate(rows):
+            out[self._field][position] = self.sample(int(row))[self._field]
 
 
 def _file(path: Path, row: int) -> Path:

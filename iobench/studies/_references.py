@@ -1,4 +1,4 @@
-"""The write-ups by practitioners that studies repeat, as far as they are known here."""
+"""Publications of practitioners that studies repeat; fields that are not known are left empty."""
 
 from __future__ import annotations
 

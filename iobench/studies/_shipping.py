@@ -1,4 +1,4 @@
-"""What it costs to ship batches from Ray's actors, and from which cost of a transform on that pays."""
+"""Cost of sending batches from Ray actors, and the cost of a transform from which that pays off."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from iobench.base.units import MIB, seconds_text
 from iobench.loading.ray import RayLoader
 from iobench.studies._base import StudyOptions
 from iobench.studies._claims import against
-from iobench.studies._turns import Measurements, interleave, timed
+from iobench.studies._rounds import Measurements, interleave, timed
 
 COLUMNS = 128  # float32: samples of 512 B
-SAMPLES = MIB // (COLUMNS * 4)  # of a batch, a MiB
+SAMPLES = MIB // (COLUMNS * 4)  # in a batch of a MiB
 HERE, ELSEWHERE = 2, 6  # workers on this host, and over three hosts
-COSTS_S, QUICK_COSTS_S = (0.0, 0.008, 0.032, 0.128), (0.0, 0.128)  # of a transform, per MiB
+COSTS_S, QUICK_COSTS_S = (0.0, 0.008, 0.032, 0.128), (0.0, 0.128)  # CPU time of a transform per MiB
 BATCHES, QUICK_BATCHES = 32, 8
-ALONE_HERE, TORCH, RAY, RAY_ELSEWHERE = (
+MAIN_PROCESS, TORCH, RAY, RAY_ELSEWHERE = (
     "this process",
     f"torch, {HERE} workers",
     f"Ray, {HERE} actors",
@@ -34,17 +34,17 @@ LIGHT = "samples of 512 B"
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A batch that is asked for: what its transform costs, and in how many samples it is read."""
+class BatchRequest:
+    """A requested batch: the cost of its transform, and the number of samples that it is read in."""
 
     seconds: float
     samples: int
 
 
-class Priced(Dataset[torch.Tensor]):
-    """Batches of a MiB, whose transform takes a processor somewhere else for as long as it is told to.
+class SlowTransform(Dataset[torch.Tensor]):
+    """Batches of a MiB whose transform takes a given time on a core of another host.
 
-    The worker sleeps meanwhile, so that a machine with few processors can stand for several hosts.
+    The worker sleeps for that time, so that a machine with few cores can stand for several hosts.
     """
 
     def __init__(self) -> None:
@@ -53,62 +53,65 @@ class Priced(Dataset[torch.Tensor]):
     def __len__(self) -> int:
         return SAMPLES
 
-    def __getitem__(self, asked: Any) -> torch.Tensor:
-        if asked.seconds:
-            time.sleep(asked.seconds)
-        if asked.samples == 1:
+    def __getitem__(self, request: Any) -> torch.Tensor:
+        if request.seconds:
+            time.sleep(request.seconds)
+        if request.samples == 1:
             return self.rows.clone()
         collated: torch.Tensor = default_collate(list(self.rows))
         return collated
 
 
-class Requests(Sampler[Asked]):
-    """What the next epoch asks for."""
+class Requests(Sampler[BatchRequest]):
+    """A sampler whose items are the requests of the next epoch."""
 
     def __init__(self, batches: int) -> None:
-        self.batches, self.asked = batches, Asked(0.0, 1)
+        self.batches, self.request = batches, BatchRequest(0.0, 1)
 
     def __len__(self) -> int:
         return self.batches
 
-    def __iter__(self) -> Iterator[Asked]:
-        return iter([self.asked] * self.batches)
+    def __iter__(self) -> Iterator[BatchRequest]:
+        return iter([self.request] * self.batches)
 
 
 def costs(options: StudyOptions) -> tuple[float, ...]:
-    """The transforms that are tried: seconds of a processor per MiB."""
+    """Return the costs of the transforms: seconds of CPU time per MiB."""
     return QUICK_COSTS_S if options.quick else COSTS_S
 
 
 def batches(options: StudyOptions) -> int:
-    """Of an epoch, a MiB each."""
+    """Return the number of batches in an epoch, a MiB each."""
     return QUICK_BATCHES if options.quick else BATCHES
 
 
 def speed(options: StudyOptions) -> Measurements:
-    """Epochs of every loader under every transform, and when each gave its first batch."""
+    """Measure epochs of every loader with every transform, and the time to the first batch of each."""
     requests = Requests(batches(options))
     with ExitStack() as ends:
         loaders = _loaders(requests)
         for loader in loaders.values():
             ends.callback(getattr(loader, "close", lambda: None))
         starts_s = {name: _first_batch_s(loader) for name, loader in loaders.items()}
-        asked = {
-            f"{LIGHT}, {name}": (loaders[name], Asked(0.0, SAMPLES)) for name in (ALONE_HERE, TORCH, RAY)
+        epochs = {
+            f"{LIGHT}, {name}": (loaders[name], BatchRequest(0.0, SAMPLES))
+            for name in (MAIN_PROCESS, TORCH, RAY)
         }
         for cost in costs(options):
-            ways = (TORCH, RAY, RAY_ELSEWHERE)
-            asked |= {f"{cost_text(cost)}, {name}": (loaders[name], Asked(cost, 1)) for name in ways}
-        contenders = {name: timed(partial(_epoch, requests, *one)) for name, one in asked.items()}
-        found = interleave(contenders, 3 if options.quick else 5, on_status=options.on_status)
-    found.figures.update(starts_s=starts_s, costs_s=list(costs(options)), batches=batches(options))
-    return found
+            workers = (TORCH, RAY, RAY_ELSEWHERE)
+            epochs |= {
+                f"{cost_text(cost)}, {name}": (loaders[name], BatchRequest(cost, 1)) for name in workers
+            }
+        contenders = {name: timed(partial(_epoch, requests, *one)) for name, one in epochs.items()}
+        measured = interleave(contenders, 3 if options.quick else 5, on_status=options.on_status)
+    measured.figures.update(starts_s=starts_s, costs_s=list(costs(options)), batches=batches(options))
+    return measured
 
 
-def crossing(found: Measurements) -> str:
-    """From which cost of a transform on other hosts' processors pay."""
-    pays = [cost for cost in found.figures["costs_s"] if _is_faster(found, cost_text(cost))]
-    shipped = median(found.seconds[f"{cost_text(0.0)}, {RAY}"]) / found.figures["batches"]
+def crossing(measured: Measurements) -> str:
+    """Return the lowest cost of a transform at which cores of other hosts pay off, in words."""
+    pays = [cost for cost in measured.figures["costs_s"] if _is_faster(measured, cost_text(cost))]
+    shipped = median(measured.seconds[f"{cost_text(0.0)}, {RAY}"]) / measured.figures["batches"]
     return (
         f"of the costs tried, {ELSEWHERE} actors are faster "
         f"{f'from {cost_text(min(pays))} on' if pays else 'at none'}; without a transform, {RAY} take "
@@ -116,32 +119,32 @@ def crossing(found: Measurements) -> str:
     )
 
 
-def starts(found: Measurements) -> str:
-    """When each loader gave its first batch."""
+def starts(measured: Measurements) -> str:
+    """Return the time to the first batch of each loader, in words."""
     return "first batch after " + ", ".join(
-        f"{seconds_text(seconds)} ({name})" for name, seconds in found.figures["starts_s"].items()
+        f"{seconds_text(seconds)} ({name})" for name, seconds in measured.figures["starts_s"].items()
     )
 
 
 def cost_text(seconds: float) -> str:
-    """What a transform costs, as it stands in a contender's name."""
+    """Return a transform's cost as in contenders' names."""
     return f"{1000 * seconds:g} ms/MiB"
 
 
-def _is_faster(found: Measurements, cost: str) -> bool:
-    compared = against(found.seconds, f"{cost}, {RAY_ELSEWHERE}", f"{cost}, {TORCH}")
+def _is_faster(measured: Measurements, cost: str) -> bool:
+    compared = against(measured.seconds, f"{cost}, {RAY_ELSEWHERE}", f"{cost}, {TORCH}")
     return compared.outcome == "faster"
 
 
 def _loaders(requests: Requests) -> dict[str, Any]:
-    dataset = Priced()
-    same: dict[str, Any] = {"batch_size": None, "sampler": requests}
-    ahead = {**same, "num_workers": HERE, "persistent_workers": True}
+    dataset = SlowTransform()
+    common: dict[str, Any] = {"batch_size": None, "sampler": requests}
+    parallel = {**common, "num_workers": HERE, "persistent_workers": True}
     return {
-        ALONE_HERE: DataLoader(dataset, **same),
-        TORCH: DataLoader(dataset, **ahead),
-        RAY: RayLoader(dataset, **ahead),
-        RAY_ELSEWHERE: RayLoader(dataset, **{**ahead, "num_workers": ELSEWHERE}),
+        MAIN_PROCESS: DataLoader(dataset, **common),
+        TORCH: DataLoader(dataset, **parallel),
+        RAY: RayLoader(dataset, **parallel),
+        RAY_ELSEWHERE: RayLoader(dataset, **{**parallel, "num_workers": ELSEWHERE}),
     }
 
 
@@ -150,12 +153,12 @@ def _first_batch_s(loader: Any) -> float:
     batches = iter(loader)
     next(batches)
     taken = time.perf_counter() - began
-    for _ in batches:  # to its end: workers that persist would go on with it
+    for _ in batches:  # to the end: persistent workers would otherwise continue with it
         pass
     return taken
 
 
-def _epoch(requests: Requests, loader: Any, asked: Asked) -> None:
-    requests.asked = asked
+def _epoch(requests: Requests, loader: Any, request: BatchRequest) -> None:
+    requests.request = request
     for _ in loader:
         pass

@@ -18,7 +18,7 @@ POLL_S = 0.5
 
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
-    """Result of the work.
+    """StudyResult of the work.
 
     Attributes
     ----------

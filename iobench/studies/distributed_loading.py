@@ -1,22 +1,19 @@
-"""A DataLoader whose workers are actors of Ray: what it changes in a training, and when it is faster."""
+"""A DataLoader on Ray: its effect on a training, and when it is faster."""
 
 from __future__ import annotations
 
 import torch
 
-from iobench.base.errors import (
-    DeviceUnavailable,
-    MissingDependency,
-)
+from iobench.base.errors import DeviceUnavailable, MissingDependency
 from iobench.host.device import pick_device
-from iobench.loading.ray import cluster
+from iobench.loading.ray import ray_runtime
 from iobench.studies import _parity
 from iobench.studies import _shipping as shipping
-from iobench.studies._base import UNKNOWN, Answer, Study, StudyOptions
+from iobench.studies._base import INCONCLUSIVE, ClaimResult, Study, StudyOptions
 from iobench.studies._claims import claimed_faster
-from iobench.studies._parity import ALONE, RANKS, Found
+from iobench.studies._parity import RANKS, SINGLE, RankResults
 from iobench.studies._references import DISTRIBUTED_LOADER
-from iobench.studies._turns import Measurements, together
+from iobench.studies._rounds import Measurements, merged
 
 EPOCHS, QUICK_EPOCHS = 10, 2
 
@@ -25,46 +22,46 @@ class DistributedLoadingStudy(Study):
     """Accuracy and speed of torch's workers and of Ray's actors."""
 
     reference = DISTRIBUTED_LOADER
-    question = "Does a DataLoader on Ray leave a training as it is, and when is it faster?"
+    question = "Does a DataLoader on Ray leave a training unchanged, and when is it faster?"
 
-    def about(self, options: StudyOptions) -> str:
-        """Sizes and settings, in words."""
+    def setup(self, options: StudyOptions) -> str:
+        """Return sizes and settings, in words."""
         costs = ", ".join(shipping.cost_text(cost) for cost in shipping.costs(options))
         epochs = QUICK_EPOCHS if options.quick else EPOCHS
         return (
             f"{shipping.batches(options)} batches of 1 MiB with transforms of {costs}, "
-            f"processors of other hosts simulated by sleeping; trainings of {epochs} epochs over 1,800 "
+            f"cores of other hosts simulated by sleeping; trainings of {epochs} epochs over 1,800 "
             "generated samples, in one process and by DDP over 2 ranks on the CPU"
         )
 
     def measure(self, options: StudyOptions) -> Measurements:
-        """Speed first, in this process, then the trainings, each in processes of their own."""
-        if not cluster.installed():
-            raise MissingDependency("this study needs Ray: pip install 'iobench[ray]'")
-        with cluster.connected(shipping.ELSEWHERE):
+        """Measure speed in this process, then run the trainings in processes of their own."""
+        if not ray_runtime.installed():
+            raise MissingDependency("this study needs Ray", hint="pip install 'iobench[ray]'")
+        with ray_runtime.connected(shipping.ELSEWHERE):
             import ray
 
-            options.on_status("loaders are started")
+            options.on_status("starting loaders")
             speed = shipping.speed(options)
             epochs = QUICK_EPOCHS if options.quick else EPOCHS
             address = ray.get_runtime_context().gcs_address
             options.on_status("trainings in one process and over 2 ranks")
             ranks = {
-                ALONE: _parity.trainings(1, address, epochs),
+                SINGLE: _parity.trainings(1, address, epochs),
                 RANKS: _parity.trainings(2, address, epochs),
             }
-        data = f"batches of 1 MiB and trainings on {torch.get_num_threads()} processors"
-        return together([speed, _parity.accuracies(ranks)], data, ranks=ranks, **speed.figures)
+        data = f"batches of 1 MiB and trainings on {torch.get_num_threads()} cores"
+        return merged([speed, _parity.accuracies(ranks)], data, ranks=ranks, **speed.figures)
 
-    def answers(self, found: Measurements) -> list[Answer]:
-        """What the rounds say about each claim."""
-        ranks: dict[str, list[Found]] = found.figures["ranks"]
-        most = shipping.cost_text(max(found.figures["costs_s"]))
+    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
+        """Return a verdict on each claim."""
+        ranks: dict[str, list[RankResults]] = measured.figures["ranks"]
+        most = shipping.cost_text(max(measured.figures["costs_s"]))
         light, heavy = (f"{shipping.LIGHT}, ", f"{most}, ")
         return [
             _parity.unaffected(
                 "A training in one process is as accurate with it (there 90.65 against 91.09 %).",
-                ranks[ALONE],
+                ranks[SINGLE],
             ),
             _data_parallel(),
             _parity.unaffected(
@@ -73,29 +70,29 @@ class DistributedLoadingStudy(Study):
             _parity.over_ranks("DDP over 2 ranks is the same training as one process.", ranks),
             claimed_faster(
                 "Where the transform is heavy, processors of other hosts load faster than this host's.",
-                found,
+                measured,
                 heavy + shipping.RAY_ELSEWHERE,
                 heavy + shipping.TORCH,
-                f"; {shipping.crossing(found)}",
+                f"; {shipping.crossing(measured)}",
             ),
             claimed_faster(
                 "Where it is light, actors load faster than torch's workers.",
-                found,
+                measured,
                 light + shipping.RAY,
                 light + shipping.TORCH,
-                f"; {shipping.starts(found)}",
+                f"; {shipping.starts(measured)}",
             ),
         ]
 
 
-def _data_parallel() -> Answer:
+def _data_parallel() -> ClaimResult:
     claim = "A training by DataParallel is as accurate with it (there 90.67 against 90.32 %)."
     try:
         pick_device("cuda:1")
-        why = "not run: this study trains on the CPU"
+        reason = "not run: this study trains on the CPU"
     except DeviceUnavailable:
-        why = "not run: needs 2 CUDA devices"
-    return Answer(claim, UNKNOWN, f"{why}; on the CPU DataParallel changes nothing, and would prove nothing")
+        reason = "not run: needs 2 CUDA devices"
+    return ClaimResult(claim, INCONCLUSIVE, f"{reason}; on the CPU DataParallel changes nothing")
 
 
 STUDY = DistributedLoadingStudy()

@@ -1,4 +1,4 @@
-"""Dataset under DataLoader, tensorclass under DataLoader, tensorclass by slices: who iterates fastest."""
+"""Iteration speed of Dataset under DataLoader, tensorclass under DataLoader, and tensorclass by slices."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from iobench.base.units import bytes_text, seconds_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import prepare
 from iobench.dataset.sources import Synthetic
-from iobench.host import cache
+from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.studies._base import FAILS, HOLDS, Answer, Study, StudyOptions
+from iobench.results.run_warning import Value
+from iobench.studies._base import NOT_REPRODUCED, REPRODUCED, ClaimResult, Study, StudyOptions
 from iobench.studies._claims import all_of, claimed_equal, if_large_enough, no_gpu
 from iobench.studies._epochs import epochs
 from iobench.studies._references import IO_EVALUATION
-from iobench.studies._turns import Contender, Measurements, interleave, timed
+from iobench.studies._rounds import Contender, Measurements, interleave, timed
 
 PUBLISHED, QUICK = 10**8, 5 * 10**6  # elements
 BATCH = 256
@@ -35,28 +36,28 @@ FILLED, BUILT = "filling a pre-allocated TensorDict", "building the TensorDict"
 
 
 class IterationStudy(Study):
-    """Every byte delivered, except by the contender that is shown for delivering none."""
+    """Epochs in which every byte is read, and one lazy contender that reads none."""
 
     reference = IO_EVALUATION
     part = "experiments 1, 3 and 4"
     question = "Is tensorclass a faster way to feed training than DataLoader?"
 
-    def about(self, options: StudyOptions) -> str:
-        """Sizes and settings, in words."""
+    def setup(self, options: StudyOptions) -> str:
+        """Return sizes and settings, in words."""
         size = f"{_elements(options):,} float32 in samples of 128"
         return f"{size}, memory-mapped and warm, batch {BATCH}, to the CPU{' and GPU' if options.gpu else ''}"
 
     def measure(self, options: StudyOptions) -> Measurements:
-        """An epoch of each, to the CPU; and how much of a cold file the lazy one has read."""
+        """Measure epochs of each contender, and the part of a cold file that the lazy one reads."""
         source = Synthetic(_elements(options))
         manifest = prepare(source, ["memmap"], data_dir=options.folder, name=f"iteration-{source.size}")[0]
-        cache.warm(manifest.files_of("memmap"))
+        page_cache.warm(manifest.files_of("memmap"))
         held = TensorDict({"x": _mapped(manifest)["x"].clone()}, [manifest.schema.samples])
         contenders = {
-            DATASET: _case(manifest, "dataloader"),
-            BATCHED: timed(lambda: _sum(DataLoader(_mapped(manifest), BATCH, collate_fn=_same))),
-            SLICED: _case(manifest, "native"),
-            INDEXED: _case(manifest, "native", order="random"),
+            DATASET: _contender(manifest, "dataloader"),
+            BATCHED: timed(lambda: _sum(DataLoader(_mapped(manifest), BATCH, collate_fn=_unchanged))),
+            SLICED: _contender(manifest, "native"),
+            INDEXED: _contender(manifest, "native", order="random"),
             IN_MEMORY: timed(lambda: _sum(held[start : start + BATCH].clone() for start in _starts(held))),
             LAZY: timed(lambda: _slice_lazily(_mapped(manifest))),
             FILLED: timed(lambda: _fill(held["x"])),
@@ -64,47 +65,49 @@ class IterationStudy(Study):
         }
         if options.gpu:
             contenders |= {
-                GPU_DATASET: _case(manifest, "dataloader", options.device),
-                GPU_SLICED: _case(manifest, "native", options.device),
+                GPU_DATASET: _contender(manifest, "dataloader", options.device),
+                GPU_SLICED: _contender(manifest, "native", options.device),
             }
-        found = interleave(contenders, on_status=options.on_status)
+        measured = interleave(contenders, on_status=options.on_status)
         return replace(
-            found,
+            measured,
             figures={"lazy_residency": _residency_after(manifest, _slice_lazily)},
             data=f"{manifest.schema.samples:,} samples of {bytes_text(manifest.schema.sample_bytes)}",
         )
 
-    def answers(self, found: Measurements) -> list[Answer]:
-        """What the rounds say about each claim."""
-        equal = [_equal("", found, one, DATASET) for one in (BATCHED, SLICED)]
+    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
+        """Return a verdict on each claim."""
+        equal = [_equal("", measured, one, DATASET) for one in (BATCHED, SLICED)]
         return [
             all_of("Dataset, tensorclass under DataLoader and slices iterate equally fast.", equal),
-            _equal("Slicing by itself brings no visible gain.", found, SLICED, BATCHED),
-            _of_the_copy(found),
-            _equal("Filling a pre-allocated TensorDict costs what building one does.", found, FILLED, BUILT),
-            _to_the_gpu(found),
+            _equal("Slicing by itself brings no visible gain.", measured, SLICED, BATCHED),
+            _copy_claim(measured),
+            _equal(
+                "Filling a pre-allocated TensorDict costs what building one does.", measured, FILLED, BUILT
+            ),
+            _gpu_claim(measured),
         ]
 
 
-def _equal(claim: str, found: Measurements, one: str, other: str) -> Answer:
-    """Whether both take equally long, where the slower one takes long enough to tell."""
-    slower = max(one, other, key=lambda name: statistics.median(found.seconds[name]))
-    return if_large_enough(claimed_equal(claim, found, one, other), found, slower)
+def _equal(claim: str, measured: Measurements, one: str, other: str) -> ClaimResult:
+    """Return the verdict on a claim of equal times; inconclusive if the slower one is too short."""
+    slower = max(one, other, key=lambda name: statistics.median(measured.seconds[name]))
+    return if_large_enough(claimed_equal(claim, measured, one, other), measured, slower)
 
 
-def _of_the_copy(found: Measurements) -> Answer:
+def _copy_claim(measured: Measurements) -> ClaimResult:
     claim = "To the CPU both load in 0.00 s, so all the time is the copy to the GPU."
-    touched = found.figures["lazy_residency"]
-    lazy, read = (seconds_text(min(found.seconds[name])) for name in (LAZY, SLICED))
-    told = (
+    touched = measured.figures["lazy_residency"]
+    lazy, read = (seconds_text(min(measured.seconds[name])) for name in (LAZY, SLICED))
+    evidence = (
         f"a loop that only slices a memory map and 'moves' the slices to the CPU took {lazy} and brought "
-        f"{touched:.1%} of a cold file into memory; one in which every byte arrives took {read}"
+        f"{touched:.1%} of a cold file into memory; a loop that reads every byte took {read}"
     )
+    values: list[dict[str, Value]] = [{"lazy_residency": touched}]
     if touched >= 0.5:
-        return Answer(claim, HOLDS, told, found.data)
-    return Answer(
-        claim, FAILS, f"{told}: slicing alone reads nothing, so its time is not that of loading", found.data
-    )
+        return ClaimResult(claim, REPRODUCED, evidence, measured.data, values)
+    evidence += "; slicing alone reads nothing, so its time is not that of loading"
+    return ClaimResult(claim, NOT_REPRODUCED, evidence, measured.data, values)
 
 
 def _elements(options: StudyOptions) -> int:
@@ -115,12 +118,14 @@ def _mapped(manifest: Manifest) -> Any:
     return TensorDict.load_memmap(str(manifest.path_of("memmap")), mode="r")
 
 
-def _to_the_gpu(found: Measurements) -> Answer:
+def _gpu_claim(measured: Measurements) -> ClaimResult:
     claim = "To the GPU, tensordict and DataLoader cost the same."
-    return _equal(claim, found, GPU_SLICED, GPU_DATASET) if GPU_SLICED in found.seconds else no_gpu(claim)
+    return (
+        _equal(claim, measured, GPU_SLICED, GPU_DATASET) if GPU_SLICED in measured.seconds else no_gpu(claim)
+    )
 
 
-def _case(manifest: Manifest, loader: str, device: str = "cpu", order: str = "sequential") -> Contender:
+def _contender(manifest: Manifest, loader: str, device: str = "cpu", order: str = "sequential") -> Contender:
     return epochs(loaders.get(loader), Job(manifest.opener("memmap"), Order(order, BATCH), device))
 
 
@@ -143,17 +148,17 @@ def _fill(source: torch.Tensor) -> None:
     whole["x"].copy_(source)
 
 
-def _same(batch: Any) -> Any:
+def _unchanged(batch: Any) -> Any:
     return batch
 
 
 def _residency_after(manifest: Manifest, work: Callable[[Any], None]) -> float:
-    """The part of the file that is in memory once the work was done over it, cold."""
+    """Return the residency of the file, which was cold before, after some work on it."""
     files = manifest.files_of("memmap")
-    cache.evict(files)
+    page_cache.evict(files)
     mapped = _mapped(manifest)
     work(mapped)
-    return cache.residency([path for path in files if path.suffix == ".memmap"])
+    return page_cache.residency([path for path in files if path.suffix == ".memmap"])
 
 
 STUDY = IterationStudy()

@@ -1,9 +1,10 @@
-"""Putting pieces together: concatenated, or written into memory that was there before."""
+"""Concatenation of pieces, or writing them into pre-allocated memory."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,16 @@ import torch
 from tensordict import TensorDict
 
 from iobench.base.units import bytes_text
-from iobench.studies._base import Answer, Study, StudyOptions
+from iobench.results.run_warning import Value
+from iobench.studies._base import ClaimResult, Study, StudyOptions
 from iobench.studies._claims import against, all_of, claimed_equal, claimed_faster, opposite
 from iobench.studies._references import IO_EVALUATION
-from iobench.studies._turns import Measurements, interleave, timed, together
+from iobench.studies._rounds import Measurements, interleave, merged, timed
 
-ROWS, COLUMNS, ITEM_BYTES = 1000, 128, 4  # of a piece: half a MB
+ROWS, COLUMNS, ITEM_BYTES = 1000, 128, 4  # in a piece of half a MB
 COUNTS, QUICK_COUNTS = (2, 8, 32, 128, 512), (2, 8, 32)
-MOST_GROWN = 128  # pieces that are added one by one: what that copies grows with their square
-TURNS = 15
+MAX_GROWN = 128  # pieces to append one by one: the copied bytes grow with the square
+ROUNDS = 15
 CAT, STACK, TD_CAT, FILL, MEMMAP = (
     "torch.cat",
     "torch.stack",
@@ -31,53 +33,56 @@ GROWN = "torch.cat, piece by piece"
 
 
 class PreallocationStudy(Study):
-    """Time and peak memory against the number of pieces."""
+    """Time and peak memory by number of pieces."""
 
     reference = IO_EVALUATION
     part = "experiment 2"
-    question = "When does pre-allocating pay?"
+    question = "When does pre-allocation pay off?"
 
-    def about(self, options: StudyOptions) -> str:
-        """Sizes and settings, in words."""
+    def setup(self, options: StudyOptions) -> str:
+        """Return sizes and settings, in words."""
         counts = ", ".join(map(str, self._counts(options)))
         return f"{counts} pieces of {ROWS} × {COLUMNS} float32 put together along the first dimension"
 
     def measure(self, options: StudyOptions) -> Measurements:
-        """Each way with each number of pieces."""
+        """Measure each method with each number of pieces."""
         parts = []
         for count in self._counts(options):
             options.on_status(f"{count} pieces")
-            ways = {_of(name, count): way for name, way in _ways(count).items()}
-            contenders = {name: timed(way) for name, way in ways.items()}
-            parts.append(interleave(contenders, TURNS, warmup=2, on_status=options.on_status))
-            parts[-1].noted["memory_bytes"] = {name: _peak(way) for name, way in ways.items()}
+            methods = {_of(name, count): method for name, method in _methods(count).items()}
+            contenders = {name: timed(method) for name, method in methods.items()}
+            parts.append(interleave(contenders, ROUNDS, warmup=2, on_status=options.on_status))
+            parts[-1].metrics["memory_bytes"] = {name: _peak(method) for name, method in methods.items()}
         few, *_, many = counts = list(self._counts(options))
         data = f"{few} to {many} pieces of {bytes_text(ROWS * COLUMNS * ITEM_BYTES)}"
-        return together(parts, data, counts=counts)
+        return merged(parts, data, counts=counts)
 
-    def answers(self, found: Measurements) -> list[Answer]:
-        """What the rounds say about each claim."""
-        few, *_, many = found.figures["counts"]
-        gains = claimed_faster("", found, _of(FILL, few), _of(CAT, few))
-        apart = [claimed_equal("", found, _of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
+    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
+        """Return a verdict on each claim."""
+        few, *_, many = measured.figures["counts"]
+        gains = claimed_faster("", measured, _of(FILL, few), _of(CAT, few))
+        equal = [claimed_equal("", measured, _of(TD_CAT, count), _of(CAT, count)) for count in (few, many)]
+        wins = claimed_faster(
+            "Pre-allocating wins clearly once the pieces are many and large.",
+            measured,
+            _of(FILL, many),
+            _of(CAT, many),
+            f"{_memory(measured, many)}; {_crossing(measured, CAT)}, which also allocates once; "
+            f"{_crossing(measured, GROWN)}, which copies everything for each piece",
+        )
         return [
-            claimed_faster(
-                "Pre-allocating wins clearly once the pieces are many and large.",
-                found,
-                _of(FILL, many),
-                _of(CAT, many),
-                f"{_memory(found, many)}; {_crossing(found, CAT)}, which allocates once, too; "
-                f"{_crossing(found, GROWN)}, which copies all that is there for each piece",
+            replace(
+                wins, values=[*wins.values, *(_crossing_values(measured, name) for name in (CAT, GROWN))]
             ),
             opposite(gains, "With few pieces there is no gain."),
-            all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", apart),
+            all_of("Without pre-allocation a TensorDict takes as long as plain tensors.", equal),
         ]
 
     def _counts(self, options: StudyOptions) -> tuple[int, ...]:
         return QUICK_COUNTS if options.quick else COUNTS
 
 
-def _ways(count: int) -> dict[str, Callable[[], Any]]:
+def _methods(count: int) -> dict[str, Callable[[], Any]]:
     pieces = [torch.full((ROWS, COLUMNS), float(number)) for number in range(count)]
     dicts = [TensorDict({"x": piece}, [ROWS]) for piece in pieces]
 
@@ -97,7 +102,7 @@ def _ways(count: int) -> dict[str, Callable[[], Any]]:
         return whole
 
     return {
-        **({GROWN: grown} if count <= MOST_GROWN else {}),
+        **({GROWN: grown} if count <= MAX_GROWN else {}),
         CAT: lambda: torch.cat(pieces),
         STACK: lambda: torch.stack(pieces),
         TD_CAT: lambda: torch.cat(dicts),  # type: ignore[arg-type]
@@ -106,17 +111,25 @@ def _ways(count: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def _of(way: str, count: int) -> str:
-    """The contender that puts so many pieces together in this way."""
-    return f"{way}, {count} pieces"
+def _of(method: str, count: int) -> str:
+    """Return a contender's name: the method and the number of pieces."""
+    return f"{method}, {count} pieces"
 
 
-def _crossing(found: Measurements, other: str) -> str:
-    """With how many pieces pre-allocating is faster than another way."""
-    counts = [n for n in found.figures["counts"] if _of(other, n) in found.seconds]
-    wins = [n for n in counts if against(found.seconds, _of(FILL, n), _of(other, n)).outcome == "faster"]
-    won = f"with {', '.join(map(str, wins))} pieces" if wins else "with no number of pieces tried"
+def _crossing(measured: Measurements, other: str) -> str:
+    """Return the numbers of pieces at which pre-allocation is faster than another method, in words."""
+    wins = _wins(measured, other)
+    won = f"with {', '.join(map(str, wins))} pieces" if wins else "at no number of pieces"
     return f"pre-allocated is faster {won} than {other}"
+
+
+def _crossing_values(measured: Measurements, other: str) -> dict[str, Value]:
+    return {"method": other, "faster_at_pieces": ", ".join(map(str, _wins(measured, other)))}
+
+
+def _wins(measured: Measurements, other: str) -> list[int]:
+    counts = [n for n in measured.figures["counts"] if _of(other, n) in measured.seconds]
+    return [n for n in counts if against(measured.seconds, _of(FILL, n), _of(other, n)).outcome == "faster"]
 
 
 def _filled(whole: Any, pieces: list[Any]) -> Any:
@@ -125,14 +138,14 @@ def _filled(whole: Any, pieces: list[Any]) -> Any:
     return whole
 
 
-def _peak(way: Callable[[], Any]) -> list[float]:
-    """Bytes by which resident memory was larger at its peak; nothing where the kernel does not tell."""
+def _peak(method: Callable[[], Any]) -> list[float]:
+    """Return the growth of resident memory at its peak, in bytes; an empty list if it is unknown."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the last peak
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
         before = _status_bytes("VmRSS")
-        way()
+        method()
         grown = _status_bytes("VmHWM") - before
-        return [grown] if grown > 0 else []  # small pieces go where others were
+        return [grown] if grown > 0 else []  # small pieces reuse freed memory
     except OSError:
         return []
 
@@ -142,10 +155,10 @@ def _status_bytes(name: str) -> int:
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def _memory(found: Measurements, count: int) -> str:
-    held = {name: found.median("memory_bytes", _of(name, count)) for name in (CAT, FILL)}
-    told = [f"{name} takes {bytes_text(value)}" for name, value in held.items() if value is not None]
-    return "".join(f"; {one}" for one in told)
+def _memory(measured: Measurements, count: int) -> str:
+    held = {name: measured.median("memory_bytes", _of(name, count)) for name in (CAT, FILL)}
+    texts = [f"{name} takes {bytes_text(value)}" for name, value in held.items() if value is not None]
+    return "".join(f"; {one}" for one in texts)
 
 
 STUDY = PreallocationStudy()

@@ -1,4 +1,4 @@
-"""Small batches from PNG, HDF5, LMDB, npy and memmap: where an epoch's time goes."""
+"""Small batches from PNG, HDF5, LMDB, npy and memmap: breakdown of an epoch's time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from functools import partial
 
 from iobench.base.units import bytes_text, counted, seconds_text
 from iobench.results import stats
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN, Answer, Study, StudyOptions, cores, scratch
+from iobench.studies._base import (
+    INCONCLUSIVE,
+    NOT_REPRODUCED,
+    REPRODUCED,
+    ClaimResult,
+    Study,
+    StudyOptions,
+    cores,
+    scratch,
+)
 from iobench.studies._claims import (
     against,
     all_of,
@@ -31,23 +40,23 @@ from iobench.studies._patches import (
     sizes_of,
 )
 from iobench.studies._references import IO_BOTTLENECK
+from iobench.studies._rounds import Measurements, interleave, merged
 from iobench.studies._subprocess import run_in_subprocess
-from iobench.studies._turns import Measurements, interleave, together
 
-TWICE = 2.0  # "much better" begins here
-FORK_WORKERS, FORK_EPOCHS, FORK_LIMIT_S = 4, 2, 120.0  # for some samples
-OF_THE_LIBRARY = ("SIGSEGV", "raised OSError", "raised KeyError")  # how h5py fails where it reads nonsense
-LEAST_BUSY = 0.005  # of a GPU, as far as its driver tells
+TWICE = 2.0  # "much better" means at least this ratio
+FORK_WORKERS, FORK_EPOCHS, FORK_LIMIT_S = 4, 2, 120.0  # between heartbeats
+OF_THE_LIBRARY = ("SIGSEGV", "raised OSError", "raised KeyError")  # failures of h5py that reads wrong bytes
+LEAST_BUSY = 0.005  # resolution of a GPU's utilization
 
 
 class SmallBatchesStudy(Study):
-    """Data, forward and backward time apart, per format, batch, number of workers and kind of memory."""
+    """Time for data, forward and backward pass, by format, batch size, workers and kind of memory."""
 
     reference = IO_BOTTLENECK
     question = "What feeds small batches best?"
 
-    def about(self, options: StudyOptions) -> str:
-        """Sizes and settings, in words."""
+    def setup(self, options: StudyOptions) -> str:
+        """Return sizes and settings, in words."""
         samples, batches, workers = sizes_of(options)
         return (
             f"{samples:,} generated patches of {SIDE} × {SIDE} × {CHANNELS} bytes ({COMPRESSIBILITY:.0%} of "
@@ -56,17 +65,17 @@ class SmallBatchesStudy(Study):
         )
 
     def measure(self, options: StudyOptions) -> Measurements:
-        """Every format with every batch, PNG with other numbers of workers, and what the libraries do."""
+        """Measure every format with every batch size, PNG with fewer workers, and test the libraries."""
         samples, batches, workers = sizes_of(options)
         with scratch(options) as folder:
             openers = openers_of(options, folder)
             contenders = contenders_of(options, openers) | pinned_contenders(options, openers)
-            found = interleave(contenders, warmup=options.warmup, on_status=options.on_status)
+            measured = interleave(contenders, warmup=options.warmup, on_status=options.on_status)
         options.on_status("reading HDF5 in forked workers that share one handle")
         both = openers["hdf5"], openers["npy"]
         forks = run_in_subprocess(misread_by_forks, *both, FORK_WORKERS, FORK_EPOCHS, limit_s=FORK_LIMIT_S)
-        return together(
-            [found],
+        return merged(
+            [measured],
             f"{samples:,} samples of {bytes_text(SIDE * SIDE * CHANNELS)} and {counted(cores(), 'core')}",
             batches=list(batches),
             workers=list(workers),
@@ -81,93 +90,101 @@ class SmallBatchesStudy(Study):
             hdf5_resizes=hdf5_resizes(),
         )
 
-    def answers(self, found: Measurements) -> list[Answer]:
-        """What the rounds say about each claim."""
-        (few, *_, many), (none, *some, most) = found.figures["batches"], found.figures["workers"]
+    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
+        """Return a verdict on each claim."""
+        (few, *_, many), (none, *some, most) = measured.figures["batches"], measured.figures["workers"]
         small, large = f"png, batch {few}", f"png, batch {many}"
         fewer = some[0] if some else none
         return [
             if_large_enough(
                 claimed_faster(
-                    "An epoch with a larger batch is shorter.", found, large, small, _over_batches(found)
+                    "An epoch with a larger batch is shorter.",
+                    measured,
+                    large,
+                    small,
+                    _over_batches(measured),
                 ),
-                found,
+                measured,
                 small,
             ),
             claimed_faster(
                 "The time for data does not grow in proportion to the batch.",
-                found.of("wait_s"),
+                measured.of("wait_s"),
                 large,
                 small,
-                ", in the time that an epoch waits for data; were each wait in proportion to its batch, both "
-                f"would wait equally long{_over_batches(found, 'wait_s')}",
+                ", in the time that an epoch waits for data; if each wait were in proportion to its batch, "
+                f"both would wait equally long{_over_batches(measured, 'wait_s')}",
             ),
             if_started(
                 claimed_faster(
                     f"With small batches, fewer workers are better than {most}.",
-                    found,
+                    measured,
                     f"{small}, {fewer} workers",
                     small,
-                    "".join(_over_workers(found, batch) for batch in (few, many)),
+                    "".join(_over_workers(measured, batch) for batch in (few, many)),
                 ),
-                found,
+                measured,
                 small,
             ),
-            _better_but_not_much(found, f"lmdb:codec=lz4, batch {few}", small),
-            *_of_the_gpu(found),
-            _of_forks(found),
-            Answer(
+            _lmdb_claim(measured, f"lmdb:codec=lz4, batch {few}", small),
+            *_gpu_claims(measured),
+            _forks_claim(measured),
+            ClaimResult(
                 "LMDB needs its map_size in advance.",
-                HOLDS if found.figures["lmdb"]["refuses"] else FAILS,
-                "what does not fit is refused"
-                + ("; an open environment's map can be enlarged" if found.figures["lmdb"]["grows"] else ""),
+                REPRODUCED if measured.figures["lmdb"]["refuses"] else NOT_REPRODUCED,
+                "data beyond it are refused"
+                + (
+                    "; the map of an open environment can be enlarged"
+                    if measured.figures["lmdb"]["grows"]
+                    else ""
+                ),
             ),
-            Answer(
+            ClaimResult(
                 "HDF5 can be resized.",
-                HOLDS if found.figures["hdf5_resizes"] else FAILS,
-                "a chunked dataset made with maxshape=None took more rows",
+                REPRODUCED if measured.figures["hdf5_resizes"] else NOT_REPRODUCED,
+                "rows were appended to a chunked dataset created with maxshape=None",
             ),
         ]
 
 
-def _over_batches(found: Measurements, figure: str | None = None) -> str:
-    """Medians of PNG over all batches."""
-    batches = found.figures["batches"]
-    shown = found.of(figure) if figure else found
+def _over_batches(measured: Measurements, figure: str | None = None) -> str:
+    """Return the medians of PNG by batch size, in words."""
+    batches = measured.figures["batches"]
+    shown = measured.of(figure) if figure else measured
     medians = [seconds_text(statistics.median(shown.seconds[f"png, batch {batch}"])) for batch in batches]
     return f"; batch {', '.join(map(str, batches))}: {', '.join(medians)}"
 
 
-def _over_workers(found: Measurements, batch: int) -> str:
-    """Medians of PNG over all numbers of workers."""
-    *fewer, most = found.figures["workers"]
+def _over_workers(measured: Measurements, batch: int) -> str:
+    """Return the medians of PNG by number of workers, in words."""
+    *fewer, most = measured.figures["workers"]
     names = [f"png, batch {batch}, {count} workers" for count in fewer] + [f"png, batch {batch}"]
-    medians = [seconds_text(statistics.median(found.seconds[name])) for name in names]
+    medians = [seconds_text(statistics.median(measured.seconds[name])) for name in names]
     return f"; batch {batch}, {', '.join(map(str, (*fewer, most)))} workers: {', '.join(medians)}"
 
 
-def _better_but_not_much(found: Measurements, packed: str, png: str) -> Answer:
+def _lmdb_claim(measured: Measurements, packed: str, png: str) -> ClaimResult:
     claim = "LMDB with lz4 is better than PNG, but not so much better."
-    better = claimed_faster(claim, found, packed, png)
-    ratio = against(found.seconds, packed, png).ratio
-    if better.answer != HOLDS or ratio.low is None or ratio.high is None:
+    better = claimed_faster(claim, measured, packed, png)
+    ratio = against(measured.seconds, packed, png).ratio
+    if better.verdict != REPRODUCED or ratio.low is None or ratio.high is None:
         return better
     if ratio.low < TWICE < ratio.high:
-        return replace(better, answer=UNKNOWN)
-    return better if ratio.high <= TWICE else replace(better, answer=FAILS)
+        return replace(better, verdict=INCONCLUSIVE)
+    return better if ratio.high <= TWICE else replace(better, verdict=NOT_REPRODUCED)
 
 
-def _of_the_gpu(found: Measurements) -> list[Answer]:
+def _gpu_claims(measured: Measurements) -> list[ClaimResult]:
     busier = "The GPU is busier with larger batches (33, 31, 37, 52, 84 %)."
     pageable = "With small batches pageable memory is better than pinned."
     helps = f"Pinned memory does not help with {SMALL_SIDE}-pixel inputs and does with {SIDE}-pixel ones."
-    if not found.figures["gpu"]:
+    if not measured.figures["gpu"]:
         return [no_gpu(claim) for claim in (busier, pageable, helps)]
-    few, *_, many = found.figures["batches"]
-    name, gains = pinned_name, partial(claimed_faster, "", found)
+    few, *_, many = measured.figures["batches"]
+    name, gains = pinned_name, partial(claimed_faster, "", measured)
     return [
-        _busier(busier, found),
-        claimed_faster(pageable, found, name(SIDE, few, False), name(SIDE, few, True)),
+        _utilization_claim(busier, measured),
+        claimed_faster(pageable, measured, name(SIDE, few, False), name(SIDE, few, True)),
         all_of(
             helps,
             [
@@ -178,33 +195,39 @@ def _of_the_gpu(found: Measurements) -> list[Answer]:
     ]
 
 
-def _busier(claim: str, found: Measurements) -> Answer:
-    busy = [found.median("gpu_busy", f"png, batch {batch}") for batch in found.figures["batches"]]
-    seen = [share for share in busy if share is not None]
-    if len(seen) < len(busy):
-        return Answer(
+def _utilization_claim(claim: str, measured: Measurements) -> ClaimResult:
+    busy = [measured.median("gpu_busy", f"png, batch {batch}") for batch in measured.figures["batches"]]
+    known = [share for share in busy if share is not None]
+    if len(known) < len(busy):
+        return ClaimResult(
             claim,
-            UNKNOWN,
-            "the GPU's driver does not tell how busy it is, or the epochs were too short for it to tell",
+            INCONCLUSIVE,
+            "the GPU's driver does not report its utilization, or the epochs were too short",
         )
-    few, *_, many = found.figures["batches"]
-    shares = found.noted["gpu_busy"]
+    few, *_, many = measured.figures["batches"]
+    shares = measured.metrics["gpu_busy"]
     large, small = ([max(s, LEAST_BUSY) for s in shares[f"png, batch {batch}"]] for batch in (many, few))
     outcome = stats.compare_rates(large, small).outcome
-    told = ", ".join(f"{share:.0%}" for share in seen)
-    answer = {"faster": HOLDS, "slower": FAILS, "equivalent": FAILS}.get(outcome, UNKNOWN)
-    return Answer(claim, answer, f"with the batches tried: {told}", found.data)
+    texts = ", ".join(f"{share:.0%}" for share in known)
+    verdict = {"faster": REPRODUCED, "slower": NOT_REPRODUCED, "equivalent": NOT_REPRODUCED}.get(
+        outcome, INCONCLUSIVE
+    )
+    return ClaimResult(claim, verdict, f"GPU utilization by batch size: {texts}", measured.data)
 
 
-def _of_forks(found: Measurements) -> Answer:
-    claim, forks = "HDF5 is vulnerable when read in parallel.", found.figures["forks"]
-    what = f"{FORK_WORKERS} forked workers that share a handle which was open before"
-    safe = "; iobench opens one in each worker, and proves what arrives"
+def _forks_claim(measured: Measurements) -> ClaimResult:
+    claim, forks = "HDF5 is vulnerable when read in parallel.", measured.figures["forks"]
+    what = f"{FORK_WORKERS} forked workers that share a handle opened before the fork"
+    safe = "; iobench opens one in each worker, and checks the content that arrives"
     if forks["failure"] is not None:
-        blamed = forks["hung"] or any(sign in forks["failure"] for sign in OF_THE_LIBRARY)
-        return Answer(claim, HOLDS if blamed else UNKNOWN, f"{what}: the process {forks['failure']}{safe}")
+        at_fault = forks["hung"] or any(sign in forks["failure"] for sign in OF_THE_LIBRARY)
+        return ClaimResult(
+            claim, REPRODUCED if at_fault else INCONCLUSIVE, f"{what}: the process {forks['failure']}{safe}"
+        )
     read = f"{what} read {forks['wrong']:,} of {forks['samples']:,} samples wrong"
-    return Answer(claim, HOLDS if forks["wrong"] else FAILS, f"{read}{safe if forks['wrong'] else ''}")
+    return ClaimResult(
+        claim, REPRODUCED if forks["wrong"] else NOT_REPRODUCED, f"{read}{safe if forks['wrong'] else ''}"
+    )
 
 
 STUDY = SmallBatchesStudy()

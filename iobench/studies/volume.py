@@ -1,4 +1,4 @@
-"""All formats over volumes of data, warm and cold, and past the end of memory."""
+"""All formats with several volumes of data, warm and cold, and beyond the memory."""
 
 from __future__ import annotations
 
@@ -10,27 +10,23 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from iobench.base.errors import (
-    ColdCacheUnavailable,
-    LoaderFailed,
-    PrepareError,
-)
+from iobench.base.errors import ColdCacheUnavailable, LoaderFailed, PrepareError
 from iobench.base.units import GIB, bytes_text
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import DEFAULT_FORMATS, prepare
 from iobench.dataset.sources import Synthetic
 from iobench.host import page_cache
-from iobench.studies._base import HOLDS, UNKNOWN, Answer, Study, StudyOptions, scratch
+from iobench.studies._base import INCONCLUSIVE, REPRODUCED, ClaimResult, Study, StudyOptions, scratch
 from iobench.studies._claims import EPOCH_S, all_of, claimed_equal, claimed_faster, if_large_enough
-from iobench.studies._limited import memory_group
+from iobench.studies._memory_limit import memory_group
 from iobench.studies._references import IO_EVALUATION
+from iobench.studies._rounds import Measurements, merged
 from iobench.studies._subprocess import run_in_subprocess
-from iobench.studies._turns import Measurements, together
-from iobench.studies._volumes import LOADERS, HowLong, at, rounds, rounds_within
+from iobench.studies._volumes import LOADERS, TimeEstimates, at, rounds, rounds_within
 
 PUBLISHED, QUICK = tuple(10**power for power in range(5, 10)), (10**5, 10**7)  # elements
 ITEM_BYTES = 4
-DISK_SHARE, MEMORY_SHARE = 0.6, 0.4  # of what is free: all formats at once; the arrays
+DISK_SHARE, MEMORY_SHARE = 0.6, 0.4  # of free space and memory: all formats together; the arrays
 LIMIT_BYTES, QUICK_LIMIT_BYTES = 512 << 20, 128 << 20
 OF_LIMIT, QUICK_OF_LIMIT = (0.25, 0.5, 1.0, 2.0), (0.5, 2.0)
 QUICK_LIMITED = ("npy", "memmap")
@@ -40,14 +36,14 @@ BATCHES, SLICES = (f"memmap · {word}" for word in LOADERS.values())
 
 
 class VolumeStudy(Study):
-    """Runs like any other, over volumes."""
+    """Runs of `iobench run` with several volumes."""
 
     reference = IO_EVALUATION
     part = "the volume of data, which it varied, and the disk, which it left out"
     question = "Does the answer depend on how much data there is?"
 
-    def about(self, options: StudyOptions) -> str:
-        """Sizes and settings, in words."""
+    def setup(self, options: StudyOptions) -> str:
+        """Return sizes and settings, in words."""
         few, *_, many = QUICK if options.quick else PUBLISHED
         fits = "" if options.quick else " or what fits"
         return (
@@ -56,20 +52,20 @@ class VolumeStudy(Study):
         )
 
     def measure(self, options: StudyOptions) -> Measurements:
-        """Rounds over every volume, warm and cold; and warm ones under a memory limit."""
+        """Run rounds with every volume, warm and cold, and warm ones under a memory limit."""
         parts, cold_failure, sizes = list[Measurements](), None, _sizes(options)
         for size in sizes:
             options.on_status(f"{_power(size)} elements")
             with _prepared(options, size, DEFAULT_FORMATS) as manifest:
-                measured = partial(rounds, manifest.root, DEFAULT_FORMATS, options.device)
-                parts.append(measured("warm", _power(size), observer=HowLong(options, "warm")))
+                measure = partial(rounds, manifest.root, DEFAULT_FORMATS, options.device)
+                parts.append(measure("warm", _power(size), observer=TimeEstimates(options, "warm")))
                 try:
-                    cold = measured("cold", f"{_power(size)}, cold", observer=HowLong(options, "cold"))
+                    cold = measure("cold", f"{_power(size)}, cold", observer=TimeEstimates(options, "cold"))
                     parts.append(cold)
                 except ColdCacheUnavailable as error:
                     cold_failure = str(error)
         limited, limit_failure = _under_a_limit(options)
-        return together(
+        return merged(
             [*parts, *limited],
             f"{bytes_text(sizes[0] * ITEM_BYTES)} to {bytes_text(sizes[-1] * ITEM_BYTES)} "
             f"in samples of {SAMPLE_BYTES} B",
@@ -80,30 +76,30 @@ class VolumeStudy(Study):
             limit_failure=limit_failure,
         )
 
-    def answers(self, found: Measurements) -> list[Answer]:
-        """What the rounds say about each claim."""
-        sizes = found.figures["sizes"]
-        cold, failure = [f"{size}, cold" for size in sizes], found.figures["cold_failure"]
-        alike = "DataLoader and tensorclass cost the same"
+    def evaluate(self, measured: Measurements) -> list[ClaimResult]:
+        """Return a verdict on each claim."""
+        sizes = measured.figures["sizes"]
+        cold, failure = [f"{size}, cold" for size in sizes], measured.figures["cold_failure"]
+        equal = "DataLoader and tensorclass cost the same"
         return [
-            _alike(f"{alike}, whatever the volume.", found, sizes, None),
-            _alike(f"{alike} from a cold disk, too (not tested there).", found, cold, failure),
-            _proportional(found, sizes),
-            _where_memory_ends(found),
+            _equal_claim(f"{equal}, whatever the volume.", measured, sizes, None),
+            _equal_claim(f"{equal} from a cold disk, too (not tested there).", measured, cold, failure),
+            _proportional_claim(measured, sizes),
+            _memory_claim(measured),
         ]
 
 
 def _sizes(options: StudyOptions) -> tuple[int, ...]:
-    """Numbers of elements, as far as they fit."""
+    """Return the numbers of elements that fit on the disk and in memory."""
     if options.quick:
         return QUICK
-    room = shutil.disk_usage(options.folder).free * DISK_SHARE / len(DEFAULT_FORMATS)
-    most = min(room, page_cache.free_memory() * MEMORY_SHARE) / ITEM_BYTES
+    free = shutil.disk_usage(options.folder).free * DISK_SHARE / len(DEFAULT_FORMATS)
+    most = min(free, page_cache.free_memory() * MEMORY_SHARE) / ITEM_BYTES
     return tuple(size for size in PUBLISHED if size <= max(most, PUBLISHED[0]))
 
 
 def _limits(options: StudyOptions) -> tuple[int, tuple[float, ...], Sequence[str]]:
-    """Bytes of the memory limit, what is read under it as a multiple of that, and in which formats."""
+    """Return the memory limit in bytes, the volumes as multiples of it, and the formats."""
     if options.quick:
         return QUICK_LIMIT_BYTES, QUICK_OF_LIMIT, QUICK_LIMITED
     return LIMIT_BYTES, OF_LIMIT, DEFAULT_FORMATS
@@ -111,13 +107,13 @@ def _limits(options: StudyOptions) -> tuple[int, tuple[float, ...], Sequence[str
 
 @contextmanager
 def _prepared(options: StudyOptions, size: int, variants: Sequence[str]) -> Iterator[Manifest]:
-    """A dataset for as long as the block runs."""
+    """Prepare a dataset for the duration of a block."""
     with scratch(options) as folder:
         yield prepare(Synthetic(size), variants, data_dir=folder, name="volume")[0]
 
 
 def _under_a_limit(options: StudyOptions) -> tuple[list[Measurements], str | None]:
-    """Warm rounds in processes that may have little memory, and what there was against it."""
+    """Run warm rounds in processes with little memory; return them, and the obstacle if there was one."""
     limit, shares, _ = _limits(options)
     parts: list[Measurements] = []
     try:
@@ -137,12 +133,13 @@ def _limited(options: StudyOptions, group: Path, share: float) -> Measurements:
         _prepared(options, PUBLISHED[0], variants) as rehearsal,
         _prepared(options, size, variants) as manifest,
     ):
-        # or pages would stay that count elsewhere
+        # pages that are already cached would count to another group
         page_cache.evict([file for variant in variants for file in manifest.files_of(variant)])
         arguments = (group, rehearsal.root, manifest.root, options.device, _of_limit(share))
         outcome = run_in_subprocess(rounds_within, *arguments, limit_s=LIMITED_S)
     if outcome.value is None:
-        raise LoaderFailed(f"under a memory limit of {bytes_text(limit)} the process {outcome.failure}")
+        problem = f"under a memory limit of {bytes_text(limit)} the process {outcome.failure}"
+        raise LoaderFailed(problem, kind="process-ended")
     return outcome.value
 
 
@@ -165,56 +162,60 @@ def _gib_of(contender: str) -> str:
     return f"a GiB of {contender}"
 
 
-def _per_gib(found: Measurements) -> Measurements:
-    """Seconds for each GiB in place of seconds."""
-    speeds = found.noted["speed_bytes_per_s"]
+def _per_gib(measured: Measurements) -> Measurements:
+    """Return the measurements in seconds per GiB."""
+    speeds = measured.metrics["speed_bytes_per_s"]
     seconds = {_gib_of(name): [GIB / speed for speed in values] for name, values in speeds.items()}
-    return Measurements(seconds, data=found.data)
+    return Measurements(seconds, data=measured.data)
 
 
-def _proportional(found: Measurements, sizes: Sequence[str]) -> Answer:
-    """From the smallest volume an epoch over which is more than its own beginning."""
+def _proportional_claim(measured: Measurements, sizes: Sequence[str]) -> ClaimResult:
+    """Return the verdict from the smallest volume whose epochs are long enough."""
     claim = "Time grows in proportion to the volume, so that one volume speaks for all."
-    epoch_s = {size: statistics.median(found.seconds[at(SLICES, size)]) for size in sizes}
+    epoch_s = {size: statistics.median(measured.seconds[at(SLICES, size)]) for size in sizes}
     large = [size for size in sizes[:-1] if epoch_s[size] >= EPOCH_S] or sizes[:1]
-    answer = claimed_equal(
+    result = claimed_equal(
         claim,
-        _per_gib(found),
+        _per_gib(measured),
         _gib_of(at(SLICES, large[0])),
         _gib_of(at(SLICES, sizes[-1])),
-        f"; {_speeds(found, SLICES, sizes)}",
+        f"; {_speeds(measured, SLICES, sizes)}",
     )
-    return if_large_enough(answer, found, at(SLICES, large[0]), at(SLICES, sizes[-1]))
+    return if_large_enough(result, measured, at(SLICES, large[0]), at(SLICES, sizes[-1]))
 
 
-def _alike(claim: str, found: Measurements, volumes: Sequence[str], failure: str | None) -> Answer:
+def _equal_claim(
+    claim: str, measured: Measurements, volumes: Sequence[str], failure: str | None
+) -> ClaimResult:
     if failure is not None:
-        return Answer(claim, UNKNOWN, failure)
-    each = [claimed_equal("", found, at(SLICES, volume), at(BATCHES, volume)) for volume in volumes]
+        return ClaimResult(claim, INCONCLUSIVE, failure)
+    each = [claimed_equal("", measured, at(SLICES, volume), at(BATCHES, volume)) for volume in volumes]
     return all_of(claim, each)
 
 
-def _speeds(found: Measurements, label: str, volumes: Sequence[str]) -> str:
-    medians = [found.median("speed_bytes_per_s", at(label, volume)) or 0.0 for volume in volumes]
-    told = (f"{bytes_text(speed)}/s at {volume}" for volume, speed in zip(volumes, medians, strict=True))
-    return f"{label} reads {', '.join(told)}"
+def _speeds(measured: Measurements, label: str, volumes: Sequence[str]) -> str:
+    medians = [measured.median("speed_bytes_per_s", at(label, volume)) or 0.0 for volume in volumes]
+    texts = (f"{bytes_text(speed)}/s at {volume}" for volume, speed in zip(volumes, medians, strict=True))
+    return f"{label} reads {', '.join(texts)}"
 
 
-def _where_memory_ends(found: Measurements) -> Answer:
+def _memory_claim(measured: Measurements) -> ClaimResult:
     claim = "Where memory ends, so does the warm cache: reading slows down (not tested there)."
-    if found.figures["limit_failure"] is not None:
-        return Answer(claim, UNKNOWN, found.figures["limit_failure"])
-    within, *_, beyond = volumes = found.figures["limited"]
-    labels = [name.partition(" at ")[0] for name in found.seconds if name.endswith(at("", beyond))]
+    if measured.figures["limit_failure"] is not None:
+        return ClaimResult(claim, INCONCLUSIVE, measured.figures["limit_failure"])
+    within, *_, beyond = volumes = measured.figures["limited"]
+    labels = [name.partition(" at ")[0] for name in measured.seconds if name.endswith(at("", beyond))]
     slower = {
-        label: claimed_faster(claim, _per_gib(found), _gib_of(at(label, within)), _gib_of(at(label, beyond)))
+        label: claimed_faster(
+            claim, _per_gib(measured), _gib_of(at(label, within)), _gib_of(at(label, beyond))
+        )
         for label in labels
     }
-    fastest = max(labels, key=lambda label: found.median("speed_bytes_per_s", at(label, within)) or 0.0)
-    same = [label for label, answer in slower.items() if answer.answer != HOLDS]
-    unmoved = f"; not clearly slower at {beyond}: {', '.join(same)}" if same else ""
-    told = f"{slower[fastest].because}; {_speeds(found, fastest, volumes)}{unmoved}"
-    return replace(slower[fastest], because=told, data=found.figures["limited_data"])
+    fastest = max(labels, key=lambda label: measured.median("speed_bytes_per_s", at(label, within)) or 0.0)
+    same = [label for label, result in slower.items() if result.verdict != REPRODUCED]
+    unchanged = f"; not significantly slower at {beyond}: {', '.join(same)}" if same else ""
+    evidence = f"{slower[fastest].evidence}; {_speeds(measured, fastest, volumes)}{unchanged}"
+    return replace(slower[fastest], evidence=evidence, data=measured.figures["limited_data"])
 
 
 STUDY = VolumeStudy()

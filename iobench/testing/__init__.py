@@ -1,6 +1,6 @@
-"""Contract suites: what iobench expects of every plug-in, as pytest classes to run over your own.
+"""Contract suites: the requirements of iobench on plug-ins, as pytest classes to subclass.
 
-A package that adds a format by the entry point group `iobench.formats` tests it with
+A package that adds a format through the entry point group `iobench.formats` tests it with
 
     from iobench.testing.formats import FormatContract
     from my_package.module import RawBin
@@ -8,14 +8,15 @@ A package that adds a format by the entry point group `iobench.formats` tests it
     class TestRawBin(FormatContract):
         format = RawBin()
 
-and one that adds a loader by `iobench.loaders` likewise with `iobench.testing.loaders.LoaderContract`:
+and a package that adds a loader through `iobench.loaders` with
+`iobench.testing.loaders.LoaderContract`:
 
     class TestTape(LoaderContract):
         loader = Tape()
 
-and `pytest`. Needs pytest and hypothesis. A class for each variant, `RawBin(level=3)`, tests options.
-For a format that keeps nothing but samples in a file, garbage of the right size is content: the suite
-finds those files by the reader's `placement`.
+and runs `pytest`. Needs pytest and hypothesis. Options are tested by one class per variant, such as
+`RawBin(level=3)`. In a file that holds only samples, garbage of the right size is valid content; the suite
+identifies such files by the reader's `placement`.
 """
 
 import pytest
@@ -24,7 +25,7 @@ pytest.register_assert_rewrite(
     "iobench.testing.loaders",
     "iobench.testing._cases",
     "iobench.testing._content",
-    "iobench.testing._damage",
-    "iobench.testing._life",
-    "iobench.testing._places",
+    "iobench.testing._corruption",
+    "iobench.testing._lifecycle",
+    "iobench.testing._placements",
 )

@@ -1,4 +1,4 @@
-"""What the contract of formats runs on: random data, and what a format made of it."""
+"""Random data for the contract suites, and artifacts written from them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from iobench.base.errors import (
-    CorruptArtifact,
-)
+from iobench.base.errors import CorruptArtifact
 from iobench.formats import (
     Array,
     Batch,
@@ -41,8 +39,8 @@ INDICES = np.array([22, 0, 7, 7, 3, 22])
 
 
 @dataclass(frozen=True)
-class Artifact:
-    """What a format wrote, with what it was given."""
+class StoredArtifact:
+    """An artifact with its format, schema and the source data."""
 
     format: Format
     path: Path
@@ -50,12 +48,12 @@ class Artifact:
     source: Batch
 
     def open(self) -> Reader:
-        """A new reader."""
+        """Return a new reader."""
         return self.format.open(self.path, self.schema)
 
 
 def random_batch(schema: Schema, seed: int = 0) -> Batch:
-    """All samples of a schema, made of random bytes, which no codec can shrink."""
+    """Return all samples of a schema, of random bytes, which no codec can compress."""
     rng = np.random.default_rng(seed)
     return {f.name: _random(rng, (schema.samples, *f.shape), np.dtype(f.dtype)) for f in schema.fields}
 
@@ -66,32 +64,32 @@ def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[An
     return np.frombuffer(rng.bytes(int(np.prod(shape)) * dtype.itemsize), dtype).reshape(shape)
 
 
-def store(fmt: Format, path: Path, schema: Schema, batch_sizes: Sequence[int] = (5,)) -> Artifact:
-    """The artifact of random data, written in batches of these sizes, the last one for the rest."""
+def store(fmt: Format, path: Path, schema: Schema, batch_sizes: Sequence[int] = (5,)) -> StoredArtifact:
+    """Write random data in batches of these sizes, and the rest in a last batch."""
     source = random_batch(schema)
     edges = [0, *itertools.accumulate(batch_sizes, initial=0), schema.samples]
     edges = [min(edge, schema.samples) for edge in edges]
     batches = ({name: a[low:high] for name, a in source.items()} for low, high in itertools.pairwise(edges))
     fmt.write(path, schema, batches)
-    return Artifact(fmt, path, schema, fmt.roundtrip(source))
+    return StoredArtifact(fmt, path, schema, fmt.roundtrip(source))
 
 
-def assert_same(found: Any, expected: Array) -> None:
-    """Equal shape, dtype and bytes, so that NaN equals itself; for arrays and tensors."""
-    found = np.asarray(found)
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    assert found.tobytes() == expected.tobytes()
+def assert_same(actual: Any, expected: Array) -> None:
+    """Assert equal shape, dtype and bytes of an array or tensor, so that NaN equals itself."""
+    actual = np.asarray(actual)
+    assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    assert actual.tobytes() == expected.tobytes()
 
 
 def assert_rows(batch: Batch, source: Batch, rows: Any) -> None:
-    """The batch holds these rows of all its fields, and has a field at all."""
+    """Assert that the batch has at least one field, and these rows in each of its fields."""
     assert batch
     for name, array in batch.items():
         assert_same(array, source[name][rows])
 
 
-def bare_files(artifact: Artifact, reader: Reader) -> set[Path]:
-    """The files that hold samples from their first byte on, in which garbage is content."""
+def bare_files(artifact: StoredArtifact, reader: Reader) -> set[Path]:
+    """Return the files that hold samples from their first byte on, in which garbage is valid content."""
     placed: list[tuple[Path, int]] = []
     for placement in reader.placement().values():
         file, offset = placement.locate(np.arange(len(reader)))
@@ -100,17 +98,17 @@ def bare_files(artifact: Artifact, reader: Reader) -> set[Path]:
 
 
 def column(native: Any, name: str) -> Any:
-    """A field of a native batch: a dict or something with attributes, as a tensorclass."""
+    """Return a field of a native batch, which is a dict or has attributes, as a tensorclass has."""
     return native[name] if isinstance(native, dict) else getattr(native, name)
 
 
 def files_of(path: Path) -> list[Path]:
-    """Every file below a folder that holds something."""
+    """Return every non-empty file below a folder."""
     return sorted(file for file in path.rglob("*") if file.is_file() and file.stat().st_size)
 
 
 def read_all(fmt: Format, path: Path, schema: Schema) -> Batch | None:
-    """Every sample, checked, opened and read; None where the format says that the artifact is corrupt."""
+    """Check, open and read all samples; None if the format raises CorruptArtifact."""
     try:
         fmt.check(path, schema)
         with fmt.open(path, schema) as reader:
@@ -122,8 +120,8 @@ def read_all(fmt: Format, path: Path, schema: Schema) -> Batch | None:
 
 
 def open_and_read(pickled: bytes, rows: Any) -> Batch:
-    """These rows of an artifact whose pickled parts came to this process."""
-    fmt, path, schema = pickle.loads(pickled)  # our own, made by the test
+    """Return these rows of an artifact whose format, path and schema are pickled."""
+    fmt, path, schema = pickle.loads(pickled)  # trusted: the test itself pickled it
     with fmt.open(path, schema) as reader:
         batch: Batch = reader.batch(rows)
         return batch
@@ -134,7 +132,7 @@ Call = Callable[..., Any]
 
 @contextmanager
 def spawned() -> Iterator[Call]:
-    """Calls a function in a spawned process; where a wild read killed it, the next call has another one."""
+    """Yield a function that calls another in a spawned process, with a new process after it died."""
     pools: list[ProcessPoolExecutor] = []
 
     def call(function: Callable[..., Any], *args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What the contract says of content: whatever is written comes back, in whatever rows are asked for."""
+"""Contract tests of content: all schemas and all selections of rows are read back as written."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from iobench.base.errors import (
-    UnsupportedSchema,
-)
+from iobench.base.errors import UnsupportedSchema
 from iobench.formats import (
     DTYPES,
     Array,
@@ -29,14 +27,14 @@ from iobench.testing._cases import (
     INDICES,
     SAMPLES,
     SCHEMA,
-    Artifact,
+    StoredArtifact,
     assert_rows,
     assert_same,
     column,
     store,
 )
 
-# The same method runs in the class of each format, which hypothesis takes for a mistake.
+# Each format's class runs the same method, which hypothesis reports as a mistake by default.
 contract = settings(
     max_examples=25,
     deadline=None,
@@ -46,18 +44,18 @@ contract = settings(
 
 
 def field_lists(fmt: Format) -> st.SearchStrategy[Any]:
-    """Shapes and dtypes of a few fields that a format can hold."""
+    """Return a strategy for shapes and dtypes of a few fields that a format can hold."""
     shapes = st.lists(st.integers(1, 5), max_size=3)
-    return st.lists(st.tuples(shapes, st.sampled_from(held(fmt))), min_size=1, max_size=4)
+    return st.lists(st.tuples(shapes, st.sampled_from(supported(fmt))), min_size=1, max_size=4)
 
 
-def held(fmt: Format) -> list[str]:
-    """The dtypes that a format holds, in the order of DTYPES."""
+def supported(fmt: Format) -> list[str]:
+    """Return the dtypes that a format can hold, in the order of DTYPES."""
     return [dtype for dtype in DTYPES if dtype in fmt.dtypes]
 
 
 def garbage(schema: Schema, count: int) -> Batch:
-    """A batch of other content, to be overwritten."""
+    """Return a batch of other content, to be overwritten."""
     out = schema.empty(count)
     for array in out.values():
         array.reshape(-1).view(np.uint8)[:] = 0xA5 if array.dtype != bool else 1
@@ -75,12 +73,12 @@ WRONG: dict[str, Callable[[str], Array]] = {
 }
 
 
-class Content:
-    """Schemas of all kinds, written in batches of any size."""
+class ContentTests:
+    """Tests of many schemas, written in batches of any size."""
 
     @contract
     @given(st.integers(1, 20), st.lists(st.integers(0, 9), max_size=4), st.data())
-    def test_any_schema_in_any_batches_comes_back_in_order(
+    def test_any_schema_is_read_back_in_order(
         self, fmt: Format, samples: int, batch_sizes: list[int], data: Any
     ) -> None:
         specs = data.draw(field_lists(fmt))
@@ -93,7 +91,7 @@ class Content:
                 assert_rows(reader.batch(np.array(rows, np.int64)), artifact.source, rows)
 
     def test_every_dtype_as_scalar_and_as_array(self, fmt: Format, tmp_path: Path) -> None:
-        dtypes = held(fmt)
+        dtypes = supported(fmt)
         fields = [Field(f"{dtype}_{len(shape)}", shape, dtype) for dtype in dtypes for shape in ((), (3, 2))]
         artifact = store(fmt, tmp_path / "a", Schema(7, tuple(fields)))
         with artifact.open() as reader:
@@ -123,7 +121,7 @@ class Content:
             assert_rows(reader.batch(slice(1, 8)), artifact.source, slice(1, 8))
             assert_rows(reader.batch(np.array([8, 0, 4, 0])), artifact.source, [8, 0, 4, 0])
 
-    def test_names_that_a_library_uses_itself(self, fmt: Format, tmp_path: Path) -> None:
+    def test_names_that_libraries_reserve(self, fmt: Format, tmp_path: Path) -> None:
         names = ("data", "schema", "meta", "keys", "names", "batch_size", "dtype", "type")
         fields = (*(Field(name, (2,), "int16") for name in names), Field("x", (), "uint8"))
         artifact = store(fmt, tmp_path / "a", Schema(4, fields))
@@ -133,7 +131,7 @@ class Content:
             for name in names:
                 assert_same(column(native, name), artifact.source[name][[3, 0]])
 
-    def test_a_dtype_that_it_does_not_hold_is_refused_by_name(self, fmt: Format) -> None:
+    def test_an_unsupported_dtype_is_refused_by_name(self, fmt: Format) -> None:
         for dtype in DTYPES:
             schema = Schema(1, (Field("x", (2,), dtype),))
             if dtype in fmt.dtypes:
@@ -144,8 +142,8 @@ class Content:
                 assert error.value.kind == "unsupported-dtype"
 
 
-class Rows:
-    """Rows as slices and as indices, into memory of the caller's or fresh."""
+class RowTests:
+    """Tests of rows as slices and indices, read into the caller's arrays or new ones."""
 
     def test_length_and_schema(self, reader: Reader, schema: Schema) -> None:
         assert len(reader) == SAMPLES
@@ -156,7 +154,7 @@ class Rows:
     @example([])
     @example([22, 0, 7, 7, 3, 22])
     def test_indices_in_any_order_with_duplicates(
-        self, artifact: Artifact, reader: Reader, rows: Any
+        self, artifact: StoredArtifact, reader: Reader, rows: Any
     ) -> None:
         assert_rows(reader.batch(np.array(rows, np.int64)), artifact.source, rows)
 
@@ -170,10 +168,10 @@ class Rows:
     @example(slice(None, None, 3))
     @example(slice(None, None, -1))
     @example(slice(18, 3, -4))
-    def test_slices_as_numpy_means_them(self, artifact: Artifact, reader: Reader, rows: Any) -> None:
+    def test_slices_as_in_numpy(self, artifact: StoredArtifact, reader: Reader, rows: Any) -> None:
         assert_rows(reader.batch(rows), artifact.source, rows)
 
-    def test_indices_of_any_integer_dtype(self, artifact: Artifact, reader: Reader) -> None:
+    def test_indices_of_any_integer_dtype(self, artifact: StoredArtifact, reader: Reader) -> None:
         for dtype in ("int64", "int32", "uint8", "uint64"):
             assert_rows(reader.batch(INDICES.astype(dtype)), artifact.source, INDICES)
 
@@ -188,9 +186,7 @@ class Rows:
             with pytest.raises(ValueError):
                 pytest.fail(f"{rows} gave {reader.batch(np.array(rows))}")
 
-    def test_out_is_wholly_overwritten_and_stays_the_callers(
-        self, artifact: Artifact, reader: Reader
-    ) -> None:
+    def test_out_is_overwritten_and_not_retained(self, artifact: StoredArtifact, reader: Reader) -> None:
         out = garbage(artifact.schema, 6)
         for rows in (slice(4, 10), slice(20, 2, -3), INDICES, slice(4, 10)):
             reader.read(rows, out)
@@ -201,7 +197,7 @@ class Rows:
         with artifact.open() as fresh:
             assert_rows(fresh.batch(slice(None)), artifact.source, slice(None))
 
-    def test_out_may_hold_some_of_the_fields(self, artifact: Artifact, reader: Reader) -> None:
+    def test_out_may_hold_some_of_the_fields(self, artifact: StoredArtifact, reader: Reader) -> None:
         for rows in (slice(4, 10), INDICES):
             for names in (["mask"], ["label", "rgb"], []):
                 out = {name: garbage(artifact.schema, 6)[name] for name in names}
@@ -220,13 +216,13 @@ class Rows:
         with pytest.raises(KeyError, match="depth"):
             reader.read(slice(0, 1), {"depth": np.empty(1)})
 
-    def test_sample_is_one_row_of_every_field(self, artifact: Artifact, reader: Reader) -> None:
+    def test_sample_is_one_row_of_every_field(self, artifact: StoredArtifact, reader: Reader) -> None:
         for row in range(SAMPLES):
             sample = reader.sample(row)
             assert list(sample) == list(artifact.source)
             assert_rows(sample, artifact.source, row)
 
-    def test_announcing_random_order_changes_no_content(self, artifact: Artifact) -> None:
+    def test_announcing_random_order_changes_no_content(self, artifact: StoredArtifact) -> None:
         with artifact.format.open(artifact.path, artifact.schema, random=True) as reader:
             for rows in (slice(4, 10), INDICES):
                 assert_rows(reader.batch(rows), artifact.source, rows)
@@ -236,7 +232,7 @@ class Rows:
         with pytest.raises(IndexError):
             reader.sample(SAMPLES)
 
-    def test_native_batches_hold_the_same(self, artifact: Artifact, reader: Reader) -> None:
+    def test_native_batches_have_the_same_content(self, artifact: StoredArtifact, reader: Reader) -> None:
         for rows in (slice(4, 10), slice(None, None, 5), INDICES):
             native = reader.native(rows)
             for name, array in artifact.source.items():

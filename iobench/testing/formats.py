@@ -1,4 +1,4 @@
-"""The contract of formats: subclass `FormatContract` and name your format; see `iobench.testing`."""
+"""Contract suite of formats: subclass `FormatContract` and set `format`; see `iobench.testing`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from pathlib import Path
 import pytest
 
 from iobench.formats import Format, Reader, Schema
-from iobench.testing._cases import SCHEMA, Artifact, Call, spawned, store
-from iobench.testing._content import Content, Rows
-from iobench.testing._damage import Damage
-from iobench.testing._life import Life
-from iobench.testing._places import Places
+from iobench.testing._cases import SCHEMA, Call, StoredArtifact, spawned, store
+from iobench.testing._content import ContentTests, RowTests
+from iobench.testing._corruption import CorruptionTests
+from iobench.testing._lifecycle import LifecycleTests
+from iobench.testing._placements import PlacementTests
 
 
-class NarrowFormatContract(Rows, Life, Places, Damage):
-    """As `FormatContract`, for a format that holds some kinds of samples only, like those of `samples`.
+class NarrowFormatContract(RowTests, LifecycleTests, PlacementTests, CorruptionTests):
+    """`FormatContract` without the tests of arbitrary schemas, for formats that hold only some.
 
-    These are 23, in fields `rgb`, `signal` of shape (2, 5), `label` and `mask`.
+    Attributes
+    ----------
+    format : Format
+        The format under test.
+    samples : Schema
+        A schema that the format holds: 23 samples with fields `rgb`, `signal` of shape (2, 5), `label` and
+        `mask`.
     """
 
     format: Format
@@ -28,43 +34,43 @@ class NarrowFormatContract(Rows, Life, Places, Damage):
     @pytest.fixture(scope="class")
     @staticmethod
     def fmt(request: pytest.FixtureRequest) -> Format:
-        """The format under test."""
-        found: Format = request.cls.format
-        return found
+        """Return the format under test."""
+        fmt: Format = request.cls.format
+        return fmt
 
     @pytest.fixture(scope="class")
     @staticmethod
     def schema(request: pytest.FixtureRequest) -> Schema:
-        """What most tests write."""
-        found: Schema = request.cls.samples
-        return found
+        """Return the schema that most tests write."""
+        schema: Schema = request.cls.samples
+        return schema
 
     @pytest.fixture(scope="class")
     @staticmethod
-    def artifact(fmt: Format, schema: Schema, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-        """What it wrote of 23 samples; not to be changed."""
+    def artifact(fmt: Format, schema: Schema, tmp_path_factory: pytest.TempPathFactory) -> StoredArtifact:
+        """Return an artifact of 23 samples; tests must not modify it."""
         return store(fmt, tmp_path_factory.mktemp("artifact") / "a", schema)
 
     @pytest.fixture(scope="class")
     @staticmethod
-    def reader(artifact: Artifact) -> Iterator[Reader]:
-        """An open reader of it."""
+    def reader(artifact: StoredArtifact) -> Iterator[Reader]:
+        """Yield an open reader of the artifact."""
         with artifact.open() as reader:
             yield reader
 
     @pytest.fixture
     @staticmethod
-    def damaged(artifact: Artifact, tmp_path: Path) -> Path:
-        """A copy for a test to damage."""
+    def damaged(artifact: StoredArtifact, tmp_path: Path) -> Path:
+        """Return a copy of the artifact that the test may damage."""
         return shutil.copytree(artifact.path, tmp_path / "damaged")
 
     @pytest.fixture(scope="module")
     @staticmethod
     def elsewhere() -> Iterator[Call]:
-        """Calls a function in another process, one for all formats: it takes a second to start."""
+        """Yield a function that calls others in a shared process, which takes a second to start."""
         with spawned() as call:
             yield call
 
 
-class FormatContract(NarrowFormatContract, Content):
-    """Everything that iobench relies on in a format, as tests of `format`."""
+class FormatContract(NarrowFormatContract, ContentTests):
+    """Tests of everything that iobench relies on in a format; set `format` in a subclass."""

@@ -1,4 +1,4 @@
-"""The contract of loaders: subclass `LoaderContract` and name your loader; see `iobench.testing`."""
+"""Contract suite of loaders: subclass `LoaderContract` and set `loader`; see `iobench.testing`."""
 
 from __future__ import annotations
 
@@ -32,56 +32,64 @@ from iobench.formats import (
 )
 from iobench.loading.loaders import EpochRequest, Job, Loader, describe
 from iobench.loading.order import ORDERS, Order
-from iobench.testing._cases import SCHEMA, Artifact, store
+from iobench.testing._cases import SCHEMA, StoredArtifact, store
 
 BATCH = 4  # 23 samples: five batches and a short one
-ENDING_S = 10.0  # for processes and threads to end
+ENDING_S = 10.0  # allowed for processes and threads to end
 
 
 class LoaderContract:
-    """Everything that iobench relies on in a loader, as tests of `loader` over every format that it reads."""
+    """Tests of everything that iobench relies on in a loader, over every format that it reads.
+
+    Attributes
+    ----------
+    loader : Loader
+        The loader under test.
+    formats : sequence of str or None
+        Formats to test, if they represent all that the loader reads; by default every installed one.
+    """
 
     loader: Loader
-    formats: Sequence[str] | None = None  # that it is tried over, where these stand for all that it reads
+    formats: Sequence[str] | None = None
 
     @pytest.fixture(scope="class", autouse=True)
     @staticmethod
     def usable(request: pytest.FixtureRequest) -> None:
-        """Skips, with the reason, where what the loader needs is not installed."""
+        """Skip the tests, with the reason, if a library that the loader needs is not installed."""
         known = {one["name"]: one["usable"] for one in describe()}
         if (usable := known.get(request.cls.loader.name, "yes")) != "yes":
             pytest.skip(usable)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        """Tests are made for what the loader reads and the orders that it has, and for nothing else."""
+        """Parametrize the tests by the formats that the loader reads and the orders that it has."""
         if "artifact" in metafunc.fixturenames:
             metafunc.parametrize("artifact", self._read(), indirect=True, scope="class")
         if "job" in metafunc.fixturenames:
             metafunc.parametrize("job", self.loader.orders, indirect=True)
 
     def _read(self) -> list[str]:
-        """The formats that are installed, that the loader reads and that hold the samples."""
-        found = []
+        """Return the installed formats that the loader reads and that can hold the samples."""
+        readable = []
         for name in self.formats or names():
             with suppress(MissingDependency, UnsupportedSchema):
                 fmt: Format = get(name)
                 fmt.check_schema(SCHEMA)
-                found += [name] if self.loader.reads(fmt) else []
-        return found
+                readable += [name] if self.loader.reads(fmt) else []
+        return readable
 
     @pytest.fixture(scope="class")
     @staticmethod
-    def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-        """23 samples in a format."""
+    def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StoredArtifact:
+        """Return an artifact of 23 samples in one format."""
         return store(get(request.param), tmp_path_factory.mktemp("artifact") / "a", SCHEMA)
 
     @pytest.fixture
-    def job(self, request: pytest.FixtureRequest, artifact: Artifact) -> Job:
-        """What it is opened over, in an order."""
+    def job(self, request: pytest.FixtureRequest, artifact: StoredArtifact) -> Job:
+        """Return a job over the artifact in one order."""
         return job_over(artifact, request.param)
 
-    def test_it_says_what_it_is(self) -> None:
-        """Its name, summary and options are words that stand for it, and it has an order."""
+    def test_name_summary_and_library(self) -> None:
+        """The loader has a name, a summary and an order, and its variant reads back as the same loader."""
         assert self.loader.name
         assert self.loader.summary
         assert self.loader.library
@@ -89,17 +97,17 @@ class LoaderContract:
         assert self.loader.orders
         assert read_word(type(self.loader), self.loader.variant) == self.loader
 
-    def test_it_travels_to_other_processes(self) -> None:
-        """It can be pickled, and is the same afterwards."""
+    def test_it_can_be_pickled(self) -> None:
+        """The loader equals its unpickled copy."""
         assert pickle.loads(pickle.dumps(self.loader)) == self.loader
 
-    def test_an_epoch_has_every_sample(self, job: Job, artifact: Artifact) -> None:
-        """Each exactly once, save what it says that it repeats or drops; two epochs running."""
+    def test_an_epoch_has_every_sample(self, job: Job, artifact: StoredArtifact) -> None:
+        """Two consecutive epochs have each sample exactly once, except as `repeats` and `drops` allow."""
         hashes = Checksum(SCHEMA).hashes(artifact.source)
         with closing(self.loader.on("cpu").open(job)) as epochs:
             for number in (0, 1):
-                batches: Iterable[Any] = epochs.epoch(asked(self.loader, job, number))
-                if not self.loader.reuses:  # then they are good as long as they are held
+                batches: Iterable[Any] = epochs.epoch(epoch_request(self.loader, job, number))
+                if not self.loader.reuses:  # batches stay valid
                     batches = list(batches)
                 seen = np.concatenate([Checksum(SCHEMA).hashes(as_arrays(batch)) for batch in batches])
                 if not self.loader.repeats:
@@ -109,8 +117,8 @@ class LoaderContract:
                 if not self.loader.drops:
                     assert set(seen.tolist()) == set(hashes.tolist())
 
-    def test_random_order_is_another_one_in_each_epoch(self, artifact: Artifact) -> None:
-        """And the same one when the same epoch is asked of a loader that was opened anew."""
+    def test_random_order_differs_between_epochs(self, artifact: StoredArtifact) -> None:
+        """The order of an epoch is the same after the loader was closed and opened again."""
         if "random" not in self.loader.orders:
             pytest.skip(f"{self.loader.name} has no random order")
         job = job_over(artifact, "random")
@@ -118,33 +126,33 @@ class LoaderContract:
         assert first == again
         assert first != second
 
-    def _order(self, job: Job, artifact: Artifact, number: int) -> list[int]:
-        """The hashes of an epoch's samples as they come, from a loader opened for it alone."""
+    def _order(self, job: Job, artifact: StoredArtifact, number: int) -> list[int]:
+        """Return the hashes of an epoch's samples in order, from a newly opened loader."""
         with closing(self.loader.on("cpu").open(job)) as epochs:
-            batches = map(as_arrays, epochs.epoch(asked(self.loader, job, number)))
+            batches = map(as_arrays, epochs.epoch(epoch_request(self.loader, job, number)))
             return [one for batch in batches for one in Checksum(SCHEMA).hashes(batch).tolist()]
 
-    def test_the_artifact_is_left_as_it_was(self, artifact: Artifact) -> None:
-        """Nothing is written into it or beside it: no cache, no index, no copy."""
+    def test_the_artifact_is_not_modified(self, artifact: StoredArtifact) -> None:
+        """No file is written into the artifact or next to it."""
         before = _tree(artifact.path.parent)
         read_all(self.loader, job_over(artifact, self.loader.orders[0]))
         assert _tree(artifact.path.parent) == before
 
-    def test_rows_come_as_they_were_asked_for(self, job: Job, artifact: Artifact) -> None:
-        """Of a loader that is told the rows of each batch."""
+    def test_rows_come_as_requested(self, job: Job, artifact: StoredArtifact) -> None:
+        """A map-style loader returns the requested rows of each batch."""
         if self.loader.iterable_style:
-            pytest.skip(f"{self.loader.name} has an order of its own")
-        rows = asked(self.loader, job, 3)
+            pytest.skip(f"{self.loader.name} is iterable-style")
+        rows = epoch_request(self.loader, job, 3)
         assert not isinstance(rows, int)
         with closing(self.loader.on("cpu").open(job)) as epochs:
-            for wanted, batch in zip(rows, map(as_arrays, epochs.epoch(rows)), strict=True):
+            for requested, batch in zip(rows, map(as_arrays, epochs.epoch(rows)), strict=True):
                 for name, source in artifact.source.items():
-                    np.testing.assert_array_equal(batch[name], source[wanted], strict=True)
+                    np.testing.assert_array_equal(batch[name], source[requested], strict=True)
 
-    def test_batches_have_every_field_and_no_more_than_their_size(self, job: Job) -> None:
-        """As contiguous tensors of the schema's dtypes, the leading axis being the samples."""
+    def test_batches_have_every_field_and_at_most_the_batch_size(self, job: Job) -> None:
+        """Batches have the schema's fields, dtypes and shapes, with a leading axis of samples."""
         with closing(self.loader.on("cpu").open(job)) as epochs:
-            for batch in map(as_arrays, epochs.epoch(asked(self.loader, job, 0))):
+            for batch in map(as_arrays, epochs.epoch(epoch_request(self.loader, job, 0))):
                 assert set(batch) == {field.name for field in SCHEMA.fields}
                 (count,) = {len(array) for array in batch.values()}
                 assert 0 < count <= BATCH
@@ -153,95 +161,95 @@ class LoaderContract:
                     assert (array.shape, str(array.dtype)) == ((count, *field.shape), field.dtype)
 
     @pytest.mark.parametrize("taken", [0, 1, None])
-    def test_nothing_is_left_behind(self, artifact: Artifact, taken: int | None) -> None:
-        """No process, thread, open file or map, wherever an epoch was left; closing again is no harm."""
+    def test_all_resources_are_released(self, artifact: StoredArtifact, taken: int | None) -> None:
+        """No process, thread, open file or map remains, wherever an epoch stops; closing twice is allowed."""
         job = job_over(artifact, self.loader.orders[-1])
         processes, threads = set(psutil.Process().children(recursive=True)), set(threading.enumerate())
         epochs = self.loader.on("cpu").open(job)
-        with closing(epochs.epoch(asked(self.loader, job, 0))) as batches:
+        with closing(epochs.epoch(epoch_request(self.loader, job, 0))) as batches:
             for _ in batches if taken is None else range(taken):
                 if taken is not None:
                     next(batches)
         epochs.close()
         epochs.close()
         started = [p for p in psutil.Process().children(recursive=True) if p not in processes]
-        assert not psutil.wait_procs([p for p in started if not helper(p)], timeout=ENDING_S)[1]
+        assert not psutil.wait_procs([p for p in started if not is_python_helper(p)], timeout=ENDING_S)[1]
         for thread in set(threading.enumerate()) - threads:
-            if pooled(thread):
+            if is_pool_thread(thread):
                 continue
             thread.join(ENDING_S)
             assert not thread.is_alive()
-        assert not left_open(artifact.path)
+        assert not files_left_open(artifact.path)
 
-    def test_what_is_not_there_is_one_line(self, artifact: Artifact, tmp_path: Path) -> None:
-        """An artifact that is missing is an error of iobench's own kinds, on opening or on reading."""
-        missing = Artifact(artifact.format, tmp_path / "missing", SCHEMA, artifact.source)
+    def test_a_missing_artifact_is_a_one_line_error(self, artifact: StoredArtifact, tmp_path: Path) -> None:
+        """A missing artifact raises IobenchError on opening or on reading."""
+        missing = StoredArtifact(artifact.format, tmp_path / "missing", SCHEMA, artifact.source)
         job = job_over(missing, self.loader.orders[0])
         with pytest.raises(IobenchError) as caught:
             read_all(self.loader, job)
         assert "\n" not in str(caught.value)
 
 
-def job_over(artifact: Artifact, kind: str) -> Job:
-    """An artifact in an order, in small batches."""
+def job_over(artifact: StoredArtifact, kind: str) -> Job:
+    """Return a job over an artifact in an order, in small batches."""
     opener = Opener(artifact.format, artifact.path, SCHEMA, random=kind != "sequential")
     return Job(opener, Order(kind, BATCH, block_rows=3, window_batches=2))
 
 
-def asked(loader: Loader, job: Job, number: int) -> EpochRequest:
-    """What the loader is asked for an epoch."""
+def epoch_request(loader: Loader, job: Job, number: int) -> EpochRequest:
+    """Return the argument of `Epochs.epoch`: a number, or the rows of each batch for map-style loaders."""
     return number if loader.iterable_style else job.order.batches(SCHEMA.samples, number)
 
 
 def _tree(folder: Path) -> dict[Path, tuple[int, int]]:
-    """Every file below a folder with its size and time of change."""
-    found = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
-    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in found.items()}
+    """Return every file below a folder with its size and modification time."""
+    stats = {path: path.stat() for path in folder.rglob("*") if path.is_file()}
+    return {path: (stat.st_size, stat.st_mtime_ns) for path, stat in stats.items()}
 
 
 def read_all(loader: Loader, job: Job) -> int:
-    """The number of batches in an epoch."""
+    """Read an epoch and return its number of batches."""
     with closing(loader.on("cpu").open(job)) as epochs:
-        return sum(1 for _ in epochs.epoch(asked(loader, job, 0)))
+        return sum(1 for _ in epochs.epoch(epoch_request(loader, job, 0)))
 
 
 def as_arrays(batch: Any) -> Batch:
-    """A batch of tensors as arrays of the same memory."""
+    """Return a batch of tensors as arrays that share their memory."""
     return {name: array_of(tensor) for name, tensor in batch.items()}
 
 
-def left_open(folder: Path) -> set[str]:
-    """The files below a folder that this process still has open or mapped once threads have had time to end.
+def files_left_open(folder: Path) -> set[str]:
+    """Return the files below a folder that stay open or mapped in this process for `ENDING_S` seconds.
 
-    Arrow's own threads let go of a file a moment after the call that they worked for.
+    Arrow's threads release a file shortly after the call that used it.
     """
     until = time.monotonic() + ENDING_S
-    while (found := in_use(folder)) and time.monotonic() < until:
+    while (files := files_in_use(folder)) and time.monotonic() < until:
         time.sleep(0.01)
-    return found
+    return files
 
 
-def in_use(folder: Path) -> set[str]:
-    """The files below a folder that this process has open or mapped now."""
+def files_in_use(folder: Path) -> set[str]:
+    """Return the files below a folder that this process has open or mapped now."""
     links = []
     for link in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # another thread closes it meanwhile
+        with suppress(FileNotFoundError):  # another thread closed it in the meantime
             links.append(os.readlink(link))
     lines = Path("/proc/self/maps").read_text().splitlines()
     mapped = [line.split(maxsplit=5)[-1] for line in lines]
     return {path for path in links + mapped if path.startswith(f"{folder.resolve()}/")}
 
 
-def pooled(thread: threading.Thread) -> bool:
-    """Whether it belongs to a pool that a format's library keeps for as long as this process lives.
+def is_pool_thread(thread: threading.Thread) -> bool:
+    """Return True for a thread that a format's library keeps until the process ends.
 
     These are zarr's event loop with its executor, and the monitor of tqdm's progress bars.
     """
     return thread.daemon and thread.name.startswith(("asyncio_", "zarr_", "tqdm_monitor"))
 
 
-def helper(process: psutil.Process) -> bool:
-    """Whether it is one of Python's own that live as long as this process."""
+def is_python_helper(process: psutil.Process) -> bool:
+    """Return True for a helper process of multiprocessing, which lives as long as this process."""
     try:
         return any("resource_tracker" in word or "forkserver" in word for word in process.cmdline())
     except psutil.Error:

@@ -13,7 +13,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from _diagnoses.data import IMAGES, ROWS, WIDE, lengths
-from _diagnoses.datasets import Augmented, Made
+from _diagnoses.datasets import Augmented, Computed
 
 TWO = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -24,7 +24,7 @@ def tensor_dataset(folder: Path):
 
 def lists_in_collate(folder: Path):
     rows = [[float(n + k) for k in range(256)] for n in range(2000)]
-    return DataLoader(Made(2000, rows.__getitem__), 64, collate_fn=lambda batch: torch.tensor(batch))
+    return DataLoader(Computed(2000, rows.__getitem__), 64, collate_fn=lambda batch: torch.tensor(batch))
 
 
 def lists_of_hugging_face(folder: Path):
@@ -46,7 +46,7 @@ def threads_of_svd(folder: Path):
         left, _, right = np.linalg.svd(noise[row])
         return torch.from_numpy(left @ right)
 
-    return DataLoader(Made(64, whiten), 4, num_workers=4, multiprocessing_context="fork")
+    return DataLoader(Computed(64, whiten), 4, num_workers=4, multiprocessing_context="fork")
 
 
 def decoding(folder: Path):
@@ -56,7 +56,7 @@ def decoding(folder: Path):
         with Image.open(paths[row]) as image:
             return torch.from_numpy(np.array(image.convert("RGB")))
 
-    return DataLoader(Made(IMAGES, decode), 32, shuffle=True)
+    return DataLoader(Computed(IMAGES, decode), 32, shuffle=True)
 
 
 def decoding_and_transforms(folder: Path):
@@ -68,11 +68,11 @@ def decoding_and_transforms(folder: Path):
             image = image.convert("RGB").crop((left, top, left + 128, top + 128)).resize((112, 112))
             return torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
 
-    return DataLoader(Made(IMAGES, transform), 32, shuffle=True, num_workers=4, persistent_workers=True)
+    return DataLoader(Computed(IMAGES, transform), 32, shuffle=True, num_workers=4, persistent_workers=True)
 
 
 class Hdf5Rows(Dataset):
-    """Opened in the constructor, as in most examples."""
+    """Rows of a file that the constructor opens, as in most examples."""
 
     def __init__(self, path):
         self.x = h5py.File(path)["x"]
@@ -113,17 +113,17 @@ def padding(folder: Path):
     rows = torch.zeros(len(long), 512, dtype=torch.int64)
     for number, length in enumerate(long):
         rows[number, :length] = torch.from_numpy(rng.integers(1, 30_000, length))
-    return DataLoader(Made(len(rows), rows.__getitem__), 32, shuffle=True)
+    return DataLoader(Computed(len(rows), rows.__getitem__), 32, shuffle=True)
 
 
 def many_tensors(folder: Path):
     sample = {f"f{number}": torch.zeros(2) for number in range(40)}
-    return DataLoader(Made(1500, lambda row: sample), 32)
+    return DataLoader(Computed(1500, lambda row: sample), 32)
 
 
 def workers_for_nothing(folder: Path):
     rows = torch.zeros(8000, 16)
-    return DataLoader(Made(8000, rows.__getitem__), 16, **TWO)
+    return DataLoader(Computed(8000, rows.__getitem__), 16, **TWO)
 
 
 def slow_disk_far_away(folder: Path):
@@ -131,7 +131,7 @@ def slow_disk_far_away(folder: Path):
         time.sleep(3e-3)
         return torch.zeros(WIDE)
 
-    return DataLoader(Made(256, fetch), 16)
+    return DataLoader(Computed(256, fetch), 16)
 
 
 def augmentation_without_workers(folder: Path):

@@ -1,4 +1,4 @@
-"""The files that the loaders read, made once in a folder."""
+"""Files that the loaders read, created once in a folder."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ TOKENS = 2_000_000
 SEQUENCES = 4000
 
 
-def made(folder: Path) -> Path:
-    """The folder, with everything in it."""
+def create_files(folder: Path) -> Path:
+    """Create the files unless they exist, and return the folder."""
     if not (folder / "done").exists():
         rng = np.random.default_rng(0)
         for write in (_images, _hdf5, _lmdb, _tokens):
@@ -28,7 +28,7 @@ def made(folder: Path) -> Path:
 
 
 def lengths(count: int = SEQUENCES) -> np.ndarray:
-    """Lengths of sequences, most of them short."""
+    """Return the lengths of sequences, most of them short."""
     return np.clip(np.random.default_rng(1).lognormal(3.5, 0.8, count).astype(int), 8, 512)
 
 

@@ -1,4 +1,4 @@
-"""What ill and healthy loaders have in common."""
+"""Datasets that bad and good loaders share."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
 
-class Made(Dataset):
-    """So many samples, made by a function of the row."""
+class Computed(Dataset):
+    """Samples computed by a function of the row."""
 
     def __init__(self, length, make):
         self.length, self.make = length, make

@@ -12,13 +12,13 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, RandomSampler
 
 from _diagnoses.data import ROWS, WIDE, lengths
-from _diagnoses.datasets import Augmented, Made, padded
+from _diagnoses.datasets import Augmented, Computed, padded
 
 CORES = 4
 
 
 class WholeBatches(Dataset):
-    """Arrays, indexed once for a batch."""
+    """Arrays, indexed once per batch."""
 
     def __init__(self, arrays):
         self.arrays = arrays
@@ -31,7 +31,7 @@ class WholeBatches(Dataset):
 
 
 def whole(dataset, size, **options):
-    """A DataLoader that asks for whole batches, at random."""
+    """Return a DataLoader that reads whole batches in random order."""
     sampler = BatchSampler(RandomSampler(dataset), size, drop_last=False)
     return DataLoader(dataset, batch_size=None, sampler=sampler, **options)
 
@@ -69,7 +69,7 @@ def tokens(folder: Path):
 
 
 class Hdf5Batches(Dataset):
-    """Opened when first asked; rows are read in the order of the file."""
+    """Rows of a file that the first read opens; each batch is read in file order."""
 
     def __init__(self, path):
         self.path, self.file = path, None
@@ -114,11 +114,11 @@ def remote(folder: Path):
         time.sleep(4e-3)
         return torch.zeros(WIDE)
 
-    return DataLoader(Made(2000, fetch), 16, num_workers=16, persistent_workers=True, prefetch_factor=4)
+    return DataLoader(Computed(2000, fetch), 16, num_workers=16, persistent_workers=True, prefetch_factor=4)
 
 
 class ByLength:
-    """Batches of sequences that are about as long as each other."""
+    """Batches of sequences of similar length."""
 
     def __init__(self, lengths, size):
         order = np.argsort(lengths, kind="stable")
@@ -136,7 +136,9 @@ def bucketed(folder: Path):
     long = lengths()
     rng = np.random.default_rng(2)
     rows = [torch.from_numpy(rng.integers(1, 30_000, n)) for n in long]
-    return DataLoader(Made(len(rows), rows.__getitem__), batch_sampler=ByLength(long, 32), collate_fn=padded)
+    return DataLoader(
+        Computed(len(rows), rows.__getitem__), batch_sampler=ByLength(long, 32), collate_fn=padded
+    )
 
 
 def web_dataset(folder: Path):

@@ -1,1 +1,1 @@
-"""What `scripts/hosts` does: machines made of Linux namespaces, the story of the README, and faults."""
+"""`scripts/hosts`: simulated hosts made of Linux namespaces, runs over them, and faults."""

@@ -1,4 +1,4 @@
-"""Ray on the simulated hosts, started as the README says."""
+"""A Ray cluster on the simulated hosts, started as in the documentation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from _hosts.host import NAMES, NETWORK, Host, Hosts, environment, iobench
 
 PORT = 6379
 ADDRESS = f"{NETWORK}.1:{PORT}"
-START_S = 90.0  # for a host to be in Ray's list, and to work
+START_S = 90.0  # for a host to join and to run a function
 RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 _ANSWERS = """
 import socket, sys, time
-address, until, wanted = sys.argv[1], time.monotonic() + float(sys.argv[2]), set(sys.argv[3:])
+address, until, names = sys.argv[1], time.monotonic() + float(sys.argv[2]), set(sys.argv[3:])
 host, _, port = address.partition(":")
 while time.monotonic() < until:
     try:
@@ -22,47 +22,48 @@ while time.monotonic() < until:
         break
     except OSError:
         time.sleep(0.3)
-if wanted:
+if names:
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy as On
     ray.init(address, log_to_driver=False, logging_level=40)
-    name = ray.remote(lambda: socket.gethostname())
-while wanted and time.monotonic() < until:
+    hostname = ray.remote(lambda: socket.gethostname())
+while names and time.monotonic() < until:
     nodes = {node["NodeManagerHostname"]: node["NodeID"] for node in ray.nodes() if node["Alive"]}
-    for one in wanted & set(nodes):
-        there = On(nodes[one], soft=False)
+    for one in names & set(nodes):
+        on_node = On(nodes[one], soft=False)
         try:
-            wanted.discard(ray.get(name.options(scheduling_strategy=there, num_cpus=1).remote(), timeout=20))
+            ask = hostname.options(scheduling_strategy=on_node, num_cpus=1)
+            names.discard(ray.get(ask.remote(), timeout=20))
         except ray.exceptions.RayError:
             pass
     time.sleep(0.3)
-print("missing", *sorted(wanted))
+print("missing", *sorted(names))
 """
 
 
 def token() -> None:
-    """Make the token that all hosts share, unless there is one."""
+    """Generate the token that all hosts share, unless it exists."""
     subprocess.run([*RAY, "get-auth-token", "--generate"], env=environment(), capture_output=True)
 
 
 def start(hosts: Hosts) -> None:
-    """Ray on every host, until a function has run on each; the head first."""
-    head, *others = hosts.all
+    """Start Ray on every host, the head first, and wait until a function has run on each."""
+    head, *workers = hosts.all
     _join(head)
     _await(hosts)
-    for host in others:
+    for host in workers:
         _join(host)
     _await(hosts, *NAMES)
 
 
-def again(hosts: Hosts) -> None:
-    """All hosts anew, with the data that they had, and Ray on them."""
-    hosts.again()
+def restart(hosts: Hosts) -> None:
+    """Restart all hosts, which keep their data, and Ray on them."""
+    hosts.restart()
     start(hosts)
 
 
 def over_ray(command: str, *words: str) -> list[str]:
-    """A command of iobench over all hosts."""
+    """Return a command line of iobench that uses all hosts."""
     return iobench(command, "--data-dir", "/data", "--ray", ADDRESS, *words)
 
 
@@ -75,9 +76,9 @@ def _join(host: Host) -> None:
 
 
 def _await(hosts: Hosts, *names: str) -> None:
-    """Wait until Ray's address answers, and a function has run on each of these hosts."""
+    """Wait until Ray's address accepts connections and a function has run on each named host."""
     process = hosts[0].call(sys.executable, "-c", _ANSWERS, ADDRESS, str(START_S), *names)
-    said, _ = process.communicate(timeout=2 * START_S)
-    missing = [line for line in said.splitlines() if line.startswith("missing")]
+    text, _ = process.communicate(timeout=2 * START_S)
+    missing = [line for line in text.splitlines() if line.startswith("missing")]
     if missing != ["missing"]:
-        raise SystemExit(f"Ray has not come up within {START_S:g} s: {(missing or [said])[-1][-300:]}")
+        raise SystemExit(f"Ray did not start within {START_S:g} s: {(missing or [text])[-1][-300:]}")

@@ -1,4 +1,4 @@
-"""A simulated host: a set of Linux namespaces with a cable to a switch, and what can happen to it."""
+"""Simulated hosts: sets of Linux namespaces with network links to a switch, and faults of hosts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 NAMES = ("alpha", "beta", "gamma")
 NETWORK = "10.77.0"
 SWITCH = f"iob{os.getpid()}"
-USER = 65534  # nobody
-# nobody may read all files here, because Python may lie where only root can look
+USER = 65534  # an unprivileged user
+# may read all files, because Python may be installed where only root can read
 _AS_USER = (f"--reuid={USER}", f"--regid={USER}", "--clear-groups")
 _READING = ("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search")
 RANK = "^[^ ]*python[^ ]* -u -m iobench"  # as torchrun starts one
 
 
 class Host:
-    """A simulated host: the process 1 of its namespaces, its folder and its address."""
+    """A simulated host: process 1 of its namespaces, its data folder and its address."""
 
     def __init__(self, number: int, root: Path) -> None:
         self.number, self.name = number, NAMES[number]
@@ -31,9 +31,9 @@ class Host:
         self.start()
 
     def start(self) -> None:
-        """Make the namespaces, put up the cable, and mount what is the host's own.
+        """Create the namespaces, connect the network, and mount the host's own folders.
 
-        What would drop the page cache, which is the machine's, is a file of its own.
+        drop_caches is an ordinary file here, because the page cache belongs to the whole machine.
         """
         self.starts += 1
         self._begun = list[subprocess.Popen[str]]()
@@ -56,63 +56,65 @@ class Host:
 
     @property
     def port(self) -> str:
-        """The switch's end of its cable."""
-        return f"p{self.number}x{self.starts}"  # another one each time: the last one takes a while to go
+        """The interface at the switch."""
+        return (
+            f"p{self.number}x{self.starts}"  # a new name for each start: the last interface is removed late
+        )
 
     def enter(self, *command: str) -> list[str]:
-        """The command as one on this host."""
+        """Return the command line that runs a command on this host."""
         return ["nsenter", "-t", str(self.one), "-n", "-m", "-p", "-u", "-i", *command]
 
     def call(self, *command: str, user: bool = False) -> subprocess.Popen[str]:
-        """A command on this host, begun, as root or as somebody else; its output is one stream."""
-        whom = ["setpriv", *_AS_USER, *_READING] if user else []
-        begun = subprocess.Popen(
-            self.enter(*whom, *command),
+        """Start a command on this host, as root or not; stdout and stderr are one stream."""
+        credentials = ["setpriv", *_AS_USER, *_READING] if user else []
+        process = subprocess.Popen(
+            self.enter(*credentials, *command),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             cwd="/",
             env=environment(),
         )
-        self._begun.append(begun)
-        return begun
+        self._begun.append(process)
+        return process
 
     def running(self) -> list[str]:
-        """The command lines of iobench on this host."""
+        """Return the command lines of iobench that run on this host."""
         if self.init.poll() is not None:
             return []
         done = subprocess.run(self.enter("ps", "-eo", "args"), capture_output=True, text=True)
         return [line for line in done.stdout.splitlines() if "-m iobench" in line]
 
     def ranks(self) -> list[int]:
-        """The processes of its ranks, as this machine numbers them, in order."""
-        inside, found = Path(f"/proc/{self.one}/ns/pid").readlink(), dict[int, int]()
+        """Return the process ids of its ranks, as seen by this machine, in order."""
+        namespace, processes = Path(f"/proc/{self.one}/ns/pid").readlink(), dict[int, int]()
         for name in subprocess.run(["pgrep", "-f", RANK], capture_output=True, text=True).stdout.split():
             process = Path("/proc") / name
-            if (process / "ns/pid").readlink() == inside:
+            if (process / "ns/pid").readlink() == namespace:
                 variables = (process / "environ").read_bytes().split(b"\0")
                 rank = next(one for one in variables if one.startswith(b"RANK="))
-                found[int(rank.removeprefix(b"RANK="))] = int(name)
-        return [found[rank] for rank in sorted(found)]
+                processes[int(rank.removeprefix(b"RANK="))] = int(name)
+        return [processes[rank] for rank in sorted(processes)]
 
     def freeze(self) -> None:
-        """Stop its process 1 and all others, as a host that hangs."""
+        """Stop process 1 and all others, as on a host that hangs."""
         os.kill(self.one, signal.SIGSTOP)
         do(*self.enter("sh", "-c", "kill -STOP -1"))
 
     def thaw(self) -> None:
-        """Let them go on, and those outside as well that stop with what they have started there."""
+        """Continue all processes, and those outside that stopped together with their children."""
         do(*self.enter("sh", "-c", "kill -CONT -1"))
         os.kill(self.one, signal.SIGCONT)
         for outside in (self.init, *self._begun):
-            outside.send_signal(signal.SIGCONT)  # nothing where it has ended
+            outside.send_signal(signal.SIGCONT)  # no effect on an ended process
 
     def cut(self) -> None:
-        """Cut its cable."""
+        """Disconnect the host from the network."""
         do("ip", "-n", SWITCH, "link", "set", self.port, "down")
 
     def die(self) -> None:
-        """Kill its process 1, and with that all of it."""
+        """Kill process 1, and with it the host."""
         os.kill(self.one, signal.SIGKILL)
         self.init.wait()
 
@@ -132,18 +134,18 @@ class Hosts:
     def __getitem__(self, number: int) -> Host:
         return self.all[number]
 
-    def again(self) -> None:
-        """All hosts anew, with the data that they had."""
+    def restart(self) -> None:
+        """Restart all hosts, which keep their data."""
         self.end()
         for host in self.all:
             host.start()
 
     def left(self, seconds: float) -> list[str]:
-        """What of iobench still runs anywhere, given so long to end."""
+        """Return the processes of iobench that still run after so many seconds."""
         until = time.monotonic() + seconds
-        while found := [f"{host.name}: {line}" for host in self.all for line in host.running()]:
+        while running := [f"{host.name}: {line}" for host in self.all for line in host.running()]:
             if time.monotonic() > until:
-                return found
+                return running
             time.sleep(0.3)
         return []
 
@@ -154,36 +156,36 @@ class Hosts:
                 host.die()
 
     def close(self) -> None:
-        """End every host, and take the switch down."""
+        """End every host and remove the switch."""
         self.end()
         subprocess.run(["ip", "netns", "del", SWITCH], check=False)
 
 
 def environment() -> dict[str, str]:
-    """That of every command on a host."""
+    """Return the environment of commands on a host."""
     own = {"RAY_AUTH_MODE": "token", "RAY_USAGE_STATS_ENABLED": "0", "COLUMNS": "140"}
     return {**os.environ, **own, "PYTHONPATH": os.environ.get("PYTHONPATH", str(PROJECT))}
 
 
 def iobench(*words: str) -> list[str]:
-    """The command line of iobench."""
+    """Return a command line of iobench."""
     return [sys.executable, "-m", "iobench", *words]
 
 
 def do(*command: str) -> None:
-    """Run a command that must not fail."""
+    """Run a command; exit if it fails."""
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)[:200]}: {done.stderr.strip() or done.stdout.strip()}")
 
 
 def _child_of(parent: int) -> int:
-    """The process that unshare has started, which is number 1 of its namespace."""
+    """Return the process that unshare started, number 1 of its namespace."""
     path = Path(f"/proc/{parent}/task/{parent}/children")
     until = time.monotonic() + 10
-    while not (found := path.read_text().split()):
+    while not (children := path.read_text().split()):
         if time.monotonic() > until:
-            raise SystemExit("namespaces cannot be made here")
+            raise SystemExit("cannot create namespaces on this machine")
         time.sleep(0.02)
     time.sleep(0.1)  # until it has mounted its /proc
-    return int(found[0])
+    return int(children[0])

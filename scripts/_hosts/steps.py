@@ -1,4 +1,4 @@
-"""The steps that are taken, one after the other, and how they end."""
+"""Command line of `scripts/hosts`: the steps, one after another, and their results."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from _hosts import cluster, faults, story
-from _hosts.heard import Promises
+from _hosts import cluster, faults, scenarios
+from _hosts.expectations import Expectations
 from _hosts.host import Hosts
 
-Step = Callable[[Hosts, Promises], None]
+Step = Callable[[Hosts, Expectations], None]
 TORCHRUN: Mapping[str, Step] = {
-    "torchrun": story.by_torchrun,
+    "torchrun": scenarios.by_torchrun,
     "kill": faults.kill,
     "stop": faults.stop,
     "freeze": faults.freeze,
@@ -26,7 +26,7 @@ TORCHRUN: Mapping[str, Step] = {
     "not-root": faults.not_root,
 }
 RAY: Mapping[str, Step] = {
-    "ray": story.by_ray,
+    "ray": scenarios.by_ray,
     "version": faults.version,
     "dataset": faults.dataset,
     "ray-kill": faults.ray_kill,
@@ -39,40 +39,41 @@ RAY: Mapping[str, Step] = {
 
 
 def main() -> int:
-    """Build the hosts, take the steps, and take everything down; exit code."""
+    """Create the hosts, run the steps and remove the hosts; return the exit code."""
     every = [*TORCHRUN, *RAY]
     parser = argparse.ArgumentParser(
-        description="The README's chapters about several devices and hosts, and what can go wrong there, "
-        "over three hosts made of Linux namespaces. Needs root, and iobench[ray]. This machine's own network "
-        "is not touched, and its page cache never dropped."
+        description="Run iobench by torchrun and by Ray over three simulated hosts made of Linux namespaces, "
+        "with and without faults. A step takes one to three minutes: a run has to end within a minute of a "
+        "fault. Needs root and iobench[ray]. Does not change the network of this machine and does not drop "
+        "its page cache. Exit code 1 if a step fails."
     )
-    parser.add_argument("--steps", default=",".join(every), help="a list of: " + ", ".join(every))
+    parser.add_argument("--steps", default=",".join(every), help="comma-separated, of: " + ", ".join(every))
     steps = parser.parse_args().steps.split(",")
     if unknown := set(steps) - set(every):
-        parser.error(f"no such step: {', '.join(sorted(unknown))}")
+        parser.error(f"unknown step: {', '.join(sorted(unknown))}")
     if os.geteuid():
-        parser.error("it makes namespaces, for which it needs root: sudo .venv/bin/python scripts/hosts")
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # by way of taking the hosts down
-    began, promises = time.monotonic(), Promises()
+        parser.error("creating namespaces needs root: sudo .venv/bin/python scripts/hosts")
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that the hosts are removed
+    began, expectations = time.monotonic(), Expectations()
     with tempfile.TemporaryDirectory(prefix="iobench-hosts-") as folder:
         hosts = Hosts(Path(folder))
         try:
-            _take(steps, hosts, promises)
+            _run(steps, hosts, expectations)
         finally:
             hosts.close()
-            print(f"\n{promises.table()}\n{time.monotonic() - began:.0f} s in all", flush=True)
-    return 0 if promises.all_kept else 1
+            print(f"\n{expectations.table()}\ntotal {time.monotonic() - began:.0f} s", flush=True)
+    return 0 if expectations.all_met else 1
 
 
-def _take(steps: list[str], hosts: Hosts, promises: Promises) -> None:
-    by_torchrun, by_ray = ([step for step in each if step in steps] for each in (TORCHRUN, RAY))
+def _run(steps: list[str], hosts: Hosts, expectations: Expectations) -> None:
+    by_torchrun, by_ray = ([step for step in group if step in steps] for group in (TORCHRUN, RAY))
     if by_torchrun:
-        story.prepared(hosts, promises)
+        scenarios.prepared(hosts, expectations)
     for step in by_torchrun:
-        TORCHRUN[step](hosts, promises)
+        TORCHRUN[step](hosts, expectations)
     if by_ray:
         cluster.token()
         cluster.start(hosts)
-        story.copied(hosts, promises)
+        scenarios.copied(hosts, expectations)
     for step in by_ray:
-        RAY[step](hosts, promises)
+        RAY[step](hosts, expectations)

@@ -1,4 +1,4 @@
-"""A control group that gives a process a tenth of a processor: a host that is truly slower."""
+"""A control group that limits a process to a tenth of a CPU: a slow host."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-QUOTA_US, PERIOD_US = 1_000, 10_000  # short ones, so that it is slow rather than now fast and now still
+QUOTA_US, PERIOD_US = 1_000, 10_000  # short periods, so that it is slow rather than alternating
 FIRST, SECOND = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")  # versions of control groups
 
 
 @contextmanager
 def slow() -> Iterator[Callable[[int], None]]:
-    """What makes a process slow, with all that it starts from then on, until the block ends."""
+    """Yield a function that slows down a process and its later children until the block ends."""
     root = FIRST if FIRST.is_dir() else SECOND
     group = root / f"iobench-hosts-{os.getpid()}"
     try:
@@ -24,7 +24,7 @@ def slow() -> Iterator[Callable[[int], None]]:
         for name, text in _limits(root):
             (group / name).write_text(text)
     except OSError as error:
-        raise SystemExit(f"no control group can be made here: {error}") from None
+        raise SystemExit(f"cannot create a control group: {error}") from None
     try:
         yield lambda process: _move(process, group)
     finally:
@@ -42,12 +42,12 @@ def _move(process: int, group: Path) -> None:
 
 
 def _remove(group: Path, root: Path) -> None:
-    """Whatever is still in it goes back: a group that holds processes stays."""
+    """Move the remaining processes back, because only an empty group can be removed."""
     for _ in range(50):
         for process in (group / "cgroup.procs").read_text().split():
             _move(int(process), root)
         try:
             group.rmdir()
             return
-        except OSError:  # processes that are just ending
+        except OSError:  # a process is ending
             time.sleep(0.1)

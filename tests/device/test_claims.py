@@ -43,13 +43,13 @@ def measured(plug_in, monkeypatch, tmp_path):
     return measure
 
 
-def test_gpu_memory_is_each_contender_s_own_and_grows_only_where_all_the_data_are_there(measured):
-    assert settings._of_gpu_memory("c", measured()).verdict == REPRODUCED
+def test_gpu_memory_is_per_contender_and_grows_only_if_all_data_are_there(measured):
+    assert settings._gpu_memory_claim("c", measured()).verdict == REPRODUCED
 
 
-def test_where_the_data_do_not_stay_there_the_claim_fails(measured, monkeypatch):
+def test_the_claim_is_not_reproduced_if_the_data_do_not_stay_there(measured, monkeypatch):
     monkeypatch.setitem(settings.TABLE, 11, Combination())
-    assert settings._of_gpu_memory("c", measured()).verdict == NOT_REPRODUCED
+    assert settings._gpu_memory_claim("c", measured()).verdict == NOT_REPRODUCED
 
 
 def test_the_table_s_last_row_has_all_data_on_the_device_before_the_first_batch(late, images):
@@ -81,6 +81,6 @@ def test_forward_and_backward_are_each_timed_to_the_device_s_end(late, images, m
 
 def test_without_a_driver_report_gpu_busy_is_unknown(late, images):
     contender = Combination().contender(images.opener("npy"), WHERE, 1)
-    turn = contender()
-    assert "gpu_busy" not in turn.metrics
-    assert turn.metrics["gpu_allocated_bytes"] > 0
+    result = contender()
+    assert "gpu_busy" not in result.metrics
+    assert result.metrics["gpu_allocated_bytes"] > 0

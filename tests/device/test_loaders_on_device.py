@@ -134,7 +134,7 @@ def no_wait_before_the_disk_writes(patch):
 
     def make(self, loader, job):
         made(self, loader, job)
-        self._room = SimpleNamespace(torch=self._room.torch, synchronize=lambda: None)
+        self._device = SimpleNamespace(torch=self._device.torch, synchronize=lambda: None)
 
     patch.setattr(GdsEpochs, "__init__", make)
 

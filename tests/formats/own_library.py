@@ -1,4 +1,4 @@
-"""Artifacts opened, and data written, by a format's own library in a process that knows nothing of ours."""
+"""Run a format's own library, to read artifacts or write data, in a process without iobench."""
 
 import importlib.util
 import os
@@ -10,7 +10,7 @@ import pytest
 
 
 def python_with(module):
-    """This Python, or what IOBENCH_PYTHON_<MODULE> names; a skip where the library is in neither."""
+    """Return the Python of IOBENCH_PYTHON_<MODULE>, or this one; skip the test if it lacks the library."""
     variable = f"IOBENCH_PYTHON_{module.upper().replace('.', '_')}"
     if variable in os.environ:
         return os.environ[variable]
@@ -20,7 +20,7 @@ def python_with(module):
 
 
 def run(module, code, *arguments):
-    """Run code with the library, with `sys.argv[1:]` as arguments, in a process apart."""
+    """Run code in a process that has the library, with `arguments` as `sys.argv[1:]`; return its output."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [python_with(module), "-c", code, *map(str, arguments)],
@@ -35,6 +35,6 @@ def run(module, code, *arguments):
 
 
 def loaded(path):
-    """The arrays that a process saved."""
+    """Return the arrays that a process saved."""
     with np.load(path) as arrays:
         return dict(arrays)

@@ -10,7 +10,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
 from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, random_batch, read_all, store
-from iobench.testing._places import assert_places
+from iobench.testing._placements import assert_placements
 
 pa = pytest.importorskip("pyarrow")
 
@@ -77,7 +77,7 @@ def test_files_of_pyarrow_are_read_in_place(tmp_path, stream):
         assert_rows(reader.batch(INDICES), expected, INDICES)
         assert_rows(reader.batch(slice(3, 22)), expected, slice(3, 22))
         assert_rows(reader.native(slice(3, 22)), expected, slice(3, 22))
-        assert_places(reader, expected)
+        assert_placements(reader, expected)
         assert set(reader.placement()) == set(expected) - {"train_mask"}
 
 
@@ -104,7 +104,7 @@ def test_a_folder_that_datasets_saved_is_read_in_place(tmp_path):
     with ARROW.open(tmp_path / "saved", schema) as reader:
         assert_rows(reader.batch(np.array([19, 0, 7])), expected, [19, 0, 7])
         assert_rows(reader.batch(slice(None)), expected, slice(None))
-        assert_places(reader, expected)
+        assert_placements(reader, expected)
     (tmp_path / "saved" / "state.json").write_text('{"_data_files": [{"filename": "../elsewhere.arrow"}]}')
     state = tmp_path / "saved" / "state.json"
     with pytest.raises(CorruptArtifact, check=kind("outside-folder", path=state)) as caught:

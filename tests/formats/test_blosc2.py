@@ -8,7 +8,7 @@ from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema
 from iobench.testing._cases import INDICES, SCHEMA, assert_rows, assert_same, store
-from iobench.testing._places import assert_places
+from iobench.testing._placements import assert_placements
 
 blosc2 = pytest.importorskip("blosc2")
 
@@ -36,7 +36,7 @@ def test_what_its_own_library_wrote_is_read_in_place(tmp_path, options, packed):
         assert_rows(reader.batch(INDICES), {"train_x": data}, INDICES)
         assert_rows(reader.batch(slice(3, 49)), {"train_x": data}, slice(3, 49))
         assert len(reader.blocks()) == packed
-        assert_places(reader, {"train_x": data})
+        assert_placements(reader, {"train_x": data})
 
 
 def test_numbers_are_returned_in_this_machines_byte_order(tmp_path):

@@ -14,7 +14,7 @@ from iobench.base.errors import (
 )
 from iobench.formats import Field, Schema
 from iobench.testing._cases import assert_rows, random_batch, store
-from iobench.testing._places import assert_places
+from iobench.testing._placements import assert_placements
 
 Image = pytest.importorskip("PIL.Image")
 
@@ -46,15 +46,15 @@ def test_channels_may_come_first(tmp_path, fmt):
     batch = random_batch(first)
     artifact = store(fmt, tmp_path / "a", first)
     file = artifact.path / "image/000" / f"{4:09}.{'png' if fmt.lossless else 'jpg'}"
-    kept = fmt.roundtrip(batch)["image"]
-    assert np.array_equal(np.asarray(Image.open(file)), kept[4].transpose(1, 2, 0))
+    recoded = fmt.roundtrip(batch)["image"]
+    assert np.array_equal(np.asarray(Image.open(file)), recoded[4].transpose(1, 2, 0))
     with fmt.open(artifact.path, first) as reader:
-        assert np.array_equal(reader.batch(slice(0, 7))["image"], kept)
+        assert np.array_equal(reader.batch(slice(0, 7))["image"], recoded)
         (table,) = reader.blocks()
         out = {"image": np.empty((1, 3, 9, 6), np.uint8)}
         table.decode(4, memoryview(file.read_bytes()), out)
-    assert np.array_equal(out["image"][0], kept[4])
-    assert fmt.lossless == np.array_equal(kept, batch["image"])
+    assert np.array_equal(out["image"][0], recoded[4])
+    assert fmt.lossless == np.array_equal(recoded, batch["image"])
 
 
 def test_simplejpeg_reads_what_was_written(tmp_path):
@@ -113,7 +113,7 @@ def test_folders_of_classes_are_read_in_place(tmp_path):
     expected = {"image": np.stack(pixels), "label": np.array([0, 0, 0, 1, 1, 1])}
     with IMAGES.open(tmp_path / "train", schema) as reader:
         assert_rows(reader.batch(np.array([5, 0, 5])), expected, [5, 0, 5])
-        assert_places(reader, expected)
+        assert_placements(reader, expected)
 
 
 def test_images_of_several_sizes_are_refused_by_name(tmp_path):

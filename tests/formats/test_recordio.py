@@ -11,8 +11,8 @@ from own_library import loaded, run
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats import Field, Schema
-from iobench.testing._cases import SCHEMA, Artifact, assert_rows, assert_same, read_all, store
-from iobench.testing._places import assert_places
+from iobench.testing._cases import SCHEMA, StoredArtifact, assert_rows, assert_same, read_all, store
+from iobench.testing._placements import assert_placements
 
 RECORDIO = formats.get("recordio")
 MAGIC = 0xCED7230A
@@ -64,7 +64,7 @@ def with_magic(tmp_path, rows):
     source = {"x": x, "odd": np.zeros((len(rows), 3), np.uint8)}
     tmp_path.mkdir(exist_ok=True)
     RECORDIO.write(tmp_path / "a", schema, [source])
-    return Artifact(RECORDIO, tmp_path / "a", schema, source)
+    return StoredArtifact(RECORDIO, tmp_path / "a", schema, source)
 
 
 MAGIC_ROWS = [[], [0], [8], [3, 4], [0, 1, 2, 3, 4, 5, 6, 7, 8], []]
@@ -91,7 +91,7 @@ def test_parts_of_a_record_are_joined(tmp_path):
         assert_rows(reader.batch(slice(None)), artifact.source, slice(None))
         assert_rows(reader.sample(4), artifact.source, 4)
         assert not reader.placement()
-        assert_places(reader, artifact.source)
+        assert_placements(reader, artifact.source)
     with with_magic(tmp_path / "none", [[], []]).open() as reader:
         assert reader.placement().keys() == {"x", "odd"}
         assert not reader.blocks()

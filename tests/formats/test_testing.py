@@ -1,4 +1,4 @@
-"""The contract suites stand beside the product: it does not need them, and they need only what they test."""
+"""Imports of the contract suites: they need only the code under test, and nothing else imports them."""
 
 import ast
 import subprocess
@@ -26,12 +26,12 @@ OTHERS = sorted(file for file in PACKAGE.rglob("*.py") if file not in SUITES)
 
 
 @pytest.mark.parametrize("file", SUITES, ids=lambda file: file.stem)
-def test_suites_know_only_what_they_test(file):
+def test_suites_import_only_the_code_under_test(file):
     ours = {name for name in imported(file) if name.startswith("iobench")}
     assert all(name.startswith(TESTED) for name in ours)
 
 
-def test_nothing_else_knows_the_suites_or_their_libraries():
+def test_no_other_module_imports_the_suites_or_their_libraries():
     for file in OTHERS:
         names = {".".join(name.split(".")[:2]) for name in imported(file)}
         assert not names & {"iobench.testing", "pytest", "hypothesis"}, file

@@ -1,4 +1,4 @@
-"""WebDataset's shards: as its own library reads and writes them, and archives that are not to be trusted."""
+"""Format webdataset: its own library reads and writes the same shards; damaged or hostile archives."""
 
 import gzip
 import io
@@ -11,13 +11,10 @@ from kinds import kind as has_kind
 from own_library import loaded, run
 
 from iobench import formats
-from iobench.base.errors import (
-    CorruptArtifact,
-    UnsupportedSchema,
-)
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats import Field, Schema
 from iobench.testing._cases import SCHEMA, assert_rows, assert_same, read_all, store
-from iobench.testing._places import assert_places
+from iobench.testing._placements import assert_placements
 
 WEBDATASET = formats.get("webdataset")
 
@@ -41,7 +38,7 @@ with webdataset.ShardWriter(sys.argv[1] + "/train-%06d.tar", maxcount=20, verbos
 
 
 def pack(path, files, change=lambda info: None):
-    """An archive of these files; `change` may alter what is said of each."""
+    """Write an archive of these files; `change` may alter the header of each."""
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w") as archive:
         for name, content in files.items():
@@ -53,9 +50,9 @@ def pack(path, files, change=lambda info: None):
 
 
 def npy(array):
-    made = io.BytesIO()
-    np.save(made, array)
-    return made.getvalue()
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
 
 
 FILES = {f"{row:03d}.x.npy": npy(np.full(3, row, np.int16)) for row in range(4)}
@@ -66,19 +63,20 @@ def test_webdataset_reads_what_we_write(tmp_path, shard_bytes):
     artifact = store(formats.get("webdataset", shard_bytes=shard_bytes), tmp_path / "a", SCHEMA)
     assert len(list(artifact.path.iterdir())) == {1: 23, 20_000: 6, 1 << 26: 1}[shard_bytes]
     run("webdataset", READ, artifact.path, tmp_path / "read.npz")
-    found = loaded(tmp_path / "read.npz")
-    assert found.pop("keys").tolist() == [f"{row:09d}" for row in range(23)]
-    assert found.keys() == artifact.source.keys()
-    assert_rows(found, artifact.source, slice(None))
+    read = loaded(tmp_path / "read.npz")
+    assert read.pop("keys").tolist() == [f"{row:09d}" for row in range(23)]
+    assert read.keys() == artifact.source.keys()
+    assert_rows(read, artifact.source, slice(None))
 
 
-def test_what_webdataset_writes_is_read_where_it_lies(tmp_path):
+def test_shards_of_webdataset_are_read_in_place(tmp_path):
     (tmp_path / "others").mkdir()
     run("webdataset", WRITE, tmp_path / "others")
     assert WEBDATASET.sniff(tmp_path / "others")
     expected = np.arange(12, dtype="float32").reshape(3, 4) + np.arange(50, dtype="float32")[:, None, None]
-    with pytest.raises(CorruptArtifact, match=r"\.raw hold nothing that says its dtype and shape"):
+    with pytest.raises(CorruptArtifact, check=has_kind("fields-needed")) as caught:
         WEBDATASET.infer_schema(tmp_path / "others")
+    assert ".raw" in caught.value.problem
     fields = (Field("input_x", (3, 4), "float32"), Field("cls", (), "int64"), Field("raw", (12,), "float32"))
     schema = WEBDATASET.infer_schema(tmp_path / "others", fields)
     assert schema == Schema(50, fields)
@@ -92,7 +90,7 @@ def test_what_webdataset_writes_is_read_where_it_lies(tmp_path):
         assert [blocks.fields for blocks in reader.blocks()] == [("cls",)]
 
 
-def test_an_archive_says_itself_what_it_holds(tmp_path):
+def test_fields_are_inferred_from_an_archive(tmp_path):
     path = pack(tmp_path / "one.tar", FILES | {f"{row:03d}.cls": b"7" for row in range(4)} and FILES)
     assert WEBDATASET.infer_schema(path) == Schema(4, (Field("x", (3,), "int16"),))
     assert read_all(WEBDATASET, path, WEBDATASET.infer_schema(path))["x"][:, 0].tolist() == [0, 1, 2, 3]
@@ -106,10 +104,10 @@ def test_long_names_are_read_back(tmp_path):
         assert archive.getnames()[22:] == [f"000000011.{'x' * 180}.npy", "000000011.y.npy"]
 
 
-@pytest.mark.parametrize("made", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_every_kind_of_header_is_read(tmp_path, made):
-    folder = "f" * 120 + "/" if made != tarfile.USTAR_FORMAT else "f" * 90 + "/" + "g" * 50 + "/"
-    with tarfile.open(tmp_path / "a.tar", "w", format=made) as archive:
+@pytest.mark.parametrize("layout", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_every_kind_of_header_is_read(tmp_path, layout):
+    folder = "f" * 120 + "/" if layout != tarfile.USTAR_FORMAT else "f" * 90 + "/" + "g" * 50 + "/"
+    with tarfile.open(tmp_path / "a.tar", "w", format=layout) as archive:
         for name, content in FILES.items():
             info = tarfile.TarInfo(folder + name)
             info.size, info.mtime = len(content), 1.5
@@ -118,9 +116,9 @@ def test_every_kind_of_header_is_read(tmp_path, made):
     assert read_all(WEBDATASET, tmp_path / "a.tar", schema)["x"][:, 0].tolist() == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("made", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_the_long_name_of_a_folder_is_no_file_s(tmp_path, made):
-    with tarfile.open(tmp_path / "a.tar", "w", format=made) as archive:
+@pytest.mark.parametrize("layout", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_the_long_name_of_a_folder_is_not_applied_to_a_file(tmp_path, layout):
+    with tarfile.open(tmp_path / "a.tar", "w", format=layout) as archive:
         for number, (name, content) in enumerate(FILES.items()):
             folder = tarfile.TarInfo("f" * 120 + str(number))
             folder.type = tarfile.DIRTYPE
@@ -133,14 +131,14 @@ def test_the_long_name_of_a_folder_is_no_file_s(tmp_path, made):
 
 
 @pytest.mark.parametrize("length", [b"0", b"-7", b"99", b"9" * 5000])
-def test_a_pax_header_that_lies_about_its_length_is_damaged(tmp_path, length):
+def test_a_pax_header_of_another_length_is_corrupt(tmp_path, length):
     path, record = tmp_path / "a.tar", length + b" path=abcdef\n"
     with tarfile.open(path, "w") as archive:
         for kind, name, content in ((b"x", "header", record), (b"0", "000.x.npy", FILES["000.x.npy"])):
             info = tarfile.TarInfo(name)
             info.size, info.type = len(content), kind
             archive.addfile(info, io.BytesIO(content))
-    with pytest.raises(CorruptArtifact, match="a pax header"):
+    with pytest.raises(CorruptArtifact, match="pax header", check=has_kind("corrupt-artifact", path=path)):
         WEBDATASET.infer_schema(path)
 
 
@@ -148,7 +146,7 @@ def named(name):
     return lambda info: setattr(info, "name", name)
 
 
-def kind(value):
+def typed(value):
     def change(info):
         info.type, info.linkname = value, "/etc/passwd"
 
@@ -160,51 +158,53 @@ def sparse(info):
 
 
 REFUSED = {
-    "absolute": (named("/000.x.npy"), "named as if it lay outside"),
-    "above": (named("a/../../000.x.npy"), "named as if it lay outside"),
-    "hard link": (kind(tarfile.LNKTYPE), "000.x.npy is a hard link; only regular files"),
-    "symbolic link": (kind(tarfile.SYMTYPE), "000.x.npy is a symbolic link; only regular files"),
-    "pipe": (kind(tarfile.FIFOTYPE), "a member of type"),
-    "sparse": (sparse, "sparse"),
+    "absolute": (named("/000.x.npy"), "unsafe-path", "/000.x.npy"),
+    "above": (named("a/../../000.x.npy"), "unsafe-path", "../000.x.npy"),
+    "hard link": (typed(tarfile.LNKTYPE), "not-a-file", "hard link"),
+    "symbolic link": (typed(tarfile.SYMTYPE), "not-a-file", "symbolic link"),
+    "pipe": (typed(tarfile.FIFOTYPE), "not-a-file", "type b'6'"),
+    "sparse": (sparse, "not-a-file", "sparse file"),
 }
 
 
-@pytest.mark.parametrize(("change", "complaint"), REFUSED.values(), ids=REFUSED)
-def test_members_that_are_no_plain_files_inside_are_refused(tmp_path, change, complaint):
+@pytest.mark.parametrize(("change", "cause", "found"), REFUSED.values(), ids=REFUSED)
+def test_members_other_than_regular_files_inside_are_refused(tmp_path, change, cause, found):
     path = pack(tmp_path / "a.tar", FILES, change)
-    with pytest.raises(CorruptArtifact, match=complaint) as error:
+    with pytest.raises(CorruptArtifact, check=has_kind(cause, path=path)) as error:
         WEBDATASET.infer_schema(path)
+    assert found in error.value.found
     assert "\n" not in str(error.value)
 
 
 OTHER_SAMPLES = {
-    "another shape": ({"009.x.npy": npy(np.zeros(4, np.int16))}, r"int16 \(4,\)"),
-    "another dtype": ({"009.x.npy": npy(np.zeros(3, np.int32))}, r"int32 \(3,\)"),
-    "objects": ({"009.x.npy": npy(np.array([{}, {}, {}]))}, "dtype .O"),
-    "big-endian": ({"009.x.npy": npy(np.zeros(3, ">i2"))}, "little-endian"),
-    "nothing": ({"009.x.npy": b""}, r"as a \.npy file"),
-    "missing": ({"009.y.npy": npy(np.zeros(3))}, "same files each"),
-    "two": ({"003.X.npy": npy(np.zeros(3))}, r"has two files \.x\.npy"),
+    "another shape": ({"009.x.npy": npy(np.zeros(4, np.int16))}, "unequal-shapes", "int16 (4,)"),
+    "another dtype": ({"009.x.npy": npy(np.zeros(3, np.int32))}, "unequal-shapes", "int32 (3,)"),
+    "objects": ({"009.x.npy": npy(np.array([{}, {}, {}]))}, "unsupported-dtype", "|O"),
+    "big-endian": ({"009.x.npy": npy(np.zeros(3, ">i2"))}, "byte-order", ">i2"),
+    "nothing": ({"009.x.npy": b""}, "corrupt-artifact", ".npy file"),
+    "missing": ({"009.y.npy": npy(np.zeros(3))}, "missing-files", ".y.npy"),
+    "two": ({"003.X.npy": npy(np.zeros(3))}, "repeated-file", "two files .x.npy"),
 }
 
 
-@pytest.mark.parametrize(("more", "complaint"), OTHER_SAMPLES.values(), ids=OTHER_SAMPLES)
-def test_samples_that_are_not_alike_are_refused(tmp_path, more, complaint):
-    with pytest.raises(CorruptArtifact, match=complaint):
+@pytest.mark.parametrize(("more", "cause", "part"), OTHER_SAMPLES.values(), ids=OTHER_SAMPLES)
+def test_samples_that_differ_are_refused(tmp_path, more, cause, part):
+    with pytest.raises(CorruptArtifact, check=has_kind(cause)) as error:
         WEBDATASET.infer_schema(pack(tmp_path / "a.tar", FILES | more))
+    assert part in str(error.value)
 
 
 def pictures(kind, sizes=((5, 4),), mode="RGB", rows=4):
-    """Image files with labels, as people pack them, and the pixels that Pillow makes of them."""
+    """Return image files with labels, and the pixels that Pillow decodes from them."""
     image = pytest.importorskip("PIL.Image")
     files, pixels, rng = {}, [], np.random.default_rng(1)
     for row in range(rows):
         width, height = sizes[row % len(sizes)]
-        made = io.BytesIO()
+        file = io.BytesIO()
         noise = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
-        image.fromarray(noise).convert(mode).save(made, {"png": "PNG"}.get(kind, "JPEG"))
-        files |= {f"{row:06d}.{kind}": made.getvalue(), f"{row:06d}.cls": b"%d" % (row % 3)}
-        pixels.append(np.asarray(image.open(io.BytesIO(made.getvalue()))))
+        image.fromarray(noise).convert(mode).save(file, {"png": "PNG"}.get(kind, "JPEG"))
+        files |= {f"{row:06d}.{kind}": file.getvalue(), f"{row:06d}.cls": b"%d" % (row % 3)}
+        pixels.append(np.asarray(image.open(io.BytesIO(file.getvalue()))))
     return files, pixels
 
 
@@ -219,71 +219,72 @@ def test_images_are_decoded_as_they_are_read(tmp_path, kind, mode):
     with WEBDATASET.open(path, schema) as reader:
         assert_rows(reader.batch(np.array([3, 0, 3])), expected, [3, 0, 3])
         assert_rows(reader.sample(2), expected, 2)
-        assert_places(reader, expected)
+        assert_placements(reader, expected)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "mode", "complaint"),
+    ("sizes", "mode", "cause", "row", "found"),
     [
-        (((5, 4), (6, 4)), "RGB", r"jpg of sample 1 is \(4, 6, 3\), not \(4, 5, 3\)"),
-        (((5, 4),), "CMYK", r"\.jpg of sample 0 as a PNG or JPEG image: its pixels are CMYK"),
+        (((5, 4), (6, 4)), "RGB", "unequal-shapes", 1, "(4, 6, 3)"),
+        (((5, 4),), "CMYK", "unsupported-image", 0, "CMYK"),
     ],
     ids=["sizes", "pixels"],
 )
-def test_images_that_are_no_samples_of_one_kind_are_refused_by_name(tmp_path, sizes, mode, complaint):
+def test_images_of_another_size_or_mode_are_refused_by_name(tmp_path, sizes, mode, cause, row, found):
     files, _ = pictures("jpg", sizes, mode)
-    with pytest.raises(CorruptArtifact, match=complaint):
-        WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
+    path = pack(tmp_path / "a.tar", files)
+    with pytest.raises(CorruptArtifact, check=has_kind(cause, path=path, found=found)) as caught:
+        WEBDATASET.infer_schema(path)
+    assert f"jpg of sample {row}" in caught.value.problem
+    if cause == "unequal-shapes":
+        assert caught.value.expected == "(4, 5, 3)"
 
 
-def test_what_to_type_is_said_where_files_do_not_say_what_they_hold(tmp_path):
+def test_the_hint_lists_the_options_for_files_that_do_not_describe_themselves(tmp_path):
     files = pictures("png")[0] | {f"{row:06d}.json": b"{}" + b" " * row for row in range(4)}
     path = pack(tmp_path / "a.tar", dict(sorted(files.items())))
-    with pytest.raises(CorruptArtifact) as error:
+    with pytest.raises(CorruptArtifact, check=has_kind("fields-needed", path=path)) as caught:
         WEBDATASET.infer_schema(path)
-    said = "; take the others: --field cls=int64 --field 'png=uint8[4,5,3]'"
-    assert str(error.value) == f"{path}: files .json hold nothing that says its dtype and shape{said}"
+    assert ".json" in caught.value.problem
+    assert caught.value.hint.endswith("--field cls=int64 --field 'png=uint8[4,5,3]'")
     path = pack(
         tmp_path / "b.tar", {f"{row}.{name}": bytes(8) for row in range(3) for name in ("raw", "npz")}
     )
-    with pytest.raises(
-        CorruptArtifact, match=r"; tell what is in their 8 bytes: --field 'raw=DTYPE\[SHAPE\]'$"
-    ):
+    with pytest.raises(CorruptArtifact, check=has_kind("fields-needed")) as caught:
         WEBDATASET.infer_schema(path)
+    assert "8 bytes" in caught.value.hint
+    assert caught.value.hint.endswith("--field 'raw=DTYPE[SHAPE]'")
     path = pack(tmp_path / "c.tar", {f"{row}.txt": bytes(row + 1) for row in range(3)})
-    with pytest.raises(
-        CorruptArtifact, match=r"shape; pack \.npy files of one shape in their place, as they are"
-    ):
+    with pytest.raises(CorruptArtifact, check=has_kind("fields-needed")) as caught:
         WEBDATASET.infer_schema(path)
+    assert "--field" not in caught.value.hint
+    assert ".npy" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    ("fields", "complaint"),
+    ("field", "found", "hint"),
     [
-        (
-            Field("png", (5, 5, 3), "uint8"),
-            r"--field 'png=uint8\[5,5,3\]' differs from the data: the first "
-            r"\.png is uint8 \(4, 5, 3\): write --field 'png=uint8\[4,5,3\]'$",
-        ),
-        (Field("cls", (), "float32"), r"the first \.cls is int64 \(\): write --field cls=int64$"),
-        (Field("x", (4,), "int16"), r"the first \.x\.npy is int16 \(3,\): write --field 'x=int16\[3\]'$"),
-        (
-            Field("raw", (2,), "int16"),
-            r"differs from the data: the first \.raw has 3 bytes, and that makes 4$",
-        ),
+        (Field("png", (5, 5, 3), "uint8"), "uint8 (4, 5, 3)", "--field 'png=uint8[4,5,3]'"),
+        (Field("cls", (), "float32"), "int64 ()", "--field cls=int64"),
+        (Field("x", (4,), "int16"), "int16 (3,)", "--field 'x=int16[3]'"),
+        (Field("raw", (2,), "int16"), "3 bytes", ""),
     ],
     ids=["image", "number", "npy", "raw"],
 )
-def test_an_option_that_differs_from_the_data_is_said_to(tmp_path, fields, complaint):
+def test_an_option_that_differs_from_the_data_is_refused(tmp_path, field, found, hint):
     files = pictures("png")[0] | {f"000{name}": content for name, content in FILES.items()}
     files |= {f"{row:06d}.raw": bytes(3) for row in range(4)}
     path = pack(tmp_path / "a.tar", dict(sorted(files.items())))
-    with pytest.raises(CorruptArtifact, match=complaint):
-        WEBDATASET.infer_schema(path, (fields,))
+    with pytest.raises(CorruptArtifact, check=has_kind("fields-differ", path=path, found=found)) as caught:
+        WEBDATASET.infer_schema(path, (field,))
+    assert field.typed in caught.value.problem
+    assert caught.value.hint.endswith(hint)
+    if field.name == "raw":
+        assert caught.value.expected == "4 bytes"
     WEBDATASET.infer_schema(path, (Field("raw", (3,), "uint8"),))
 
 
-def test_an_image_that_is_damaged_or_replaced_is_corrupt(tmp_path):
+def test_a_damaged_or_replaced_image_is_corrupt(tmp_path):
     files, _ = pictures("jpg")
     schema = WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
     whole, other = files["000002.jpg"], pictures("jpg", ((2000, 2000),), rows=1)[0]["000000.jpg"]
@@ -291,21 +292,26 @@ def test_an_image_that_is_damaged_or_replaced_is_corrupt(tmp_path):
         path = pack(tmp_path / "b.tar", files | {"000002.jpg": content})
         with WEBDATASET.open(path, schema) as reader:
             reader.sample(1)
-            with pytest.raises(CorruptArtifact, match="jpg of sample 2 of 5 x 4, RGB"):
+            with pytest.raises(CorruptArtifact, check=has_kind("corrupt-artifact", path=path)) as caught:
                 reader.sample(2)
+            assert "jpg of sample 2" in caught.value.expected
+            assert "5 x 4" in caught.value.expected
 
 
-def test_images_of_other_kinds_are_refused_with_what_to_do(tmp_path):
+def test_images_of_other_types_are_refused_with_a_hint(tmp_path):
     files = {f"{row:03d}.webp": b"RIFF" for row in range(3)}
-    with pytest.raises(CorruptArtifact, match=r"files \.webp hold images .* convert them to PNG or JPEG"):
+    with pytest.raises(CorruptArtifact, match=r"\.webp", check=has_kind("unsupported-image")) as caught:
         WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
+    assert "PNG" in caught.value.hint
+    assert "JPEG" in caught.value.hint
 
 
 def test_compressed_shards_are_named(tmp_path):
     (tmp_path / "a.tar.gz").write_bytes(gzip.compress(bytes(1 << 20)))
     assert not WEBDATASET.sniff(tmp_path)
-    with pytest.raises(CorruptArtifact, match=r"a\.tar\.gz, which is compressed: unpack it"):
+    with pytest.raises(CorruptArtifact, check=has_kind("compressed", path=tmp_path / "a.tar.gz")) as caught:
         WEBDATASET.infer_schema(tmp_path)
+    assert ".tar" in caught.value.hint
 
 
 def test_two_suffixes_of_one_field_are_refused(tmp_path):
@@ -314,63 +320,67 @@ def test_two_suffixes_of_one_field_are_refused(tmp_path):
         WEBDATASET.infer_schema(pack(tmp_path / "a.tar", files))
 
 
-def test_names_that_webdataset_takes_for_one_are_refused():
+def test_names_that_differ_only_in_case_are_refused():
     fields = tuple(Field(name, (), "int8") for name in ("label", "Label"))
-    with pytest.raises(UnsupportedSchema, match="both label and Label: webdataset takes them for one"):
+    with pytest.raises(UnsupportedSchema, check=has_kind("name-clash")) as caught:
         WEBDATASET.check_schema(Schema(3, fields))
+    assert "label" in caught.value.problem
+    assert "Label" in caught.value.problem
 
 
-def test_a_number_that_is_none_is_corrupt(tmp_path):
+def test_text_in_place_of_an_integer_is_corrupt(tmp_path):
     path = pack(tmp_path / "a.tar", {"0.cls": b"7", "1.cls": b"cat"})
     schema = WEBDATASET.infer_schema(path)
     with (
-        pytest.raises(CorruptArtifact, match="cls of sample 1 as a whole number"),
-        WEBDATASET.open(path, schema) as r,
+        pytest.raises(CorruptArtifact, check=has_kind("not-a-number", path=path)) as caught,
+        WEBDATASET.open(path, schema) as reader,
     ):
-        r.batch(slice(None))
+        reader.batch(slice(None))
+    assert "cls of sample 1" in caught.value.expected
 
 
-def test_a_header_that_claims_too_much_is_corrupt(tmp_path):
+def test_a_header_with_a_size_beyond_the_file_is_corrupt(tmp_path):
     path = pack(tmp_path / "a.tar", FILES)
     stored = bytearray(path.read_bytes())
     stored[124:136] = b"\x80" + (1 << 60).to_bytes(11, "big")
     path.write_bytes(stored)
-    with pytest.raises(CorruptArtifact, match="a header at byte 0 with the checksum"):
+    with pytest.raises(CorruptArtifact, check=has_kind("wrong-checksum", path=path)) as caught:
         WEBDATASET.infer_schema(path)
+    assert "byte 0" in caught.value.expected
 
 
 @pytest.mark.parametrize(
-    ("left", "complaint"),
+    ("left", "expected", "found"),
     [
-        (512 + 100, r"expected 134 bytes of 000\.x\.npy, found 100: the archive is cut off, copy it again"),
-        (
-            1024 + 100,
-            "the header of a file at byte 1024, found a part of it: the archive is cut off, copy it",
-        ),
-        (1024, "found no such end; it may be cut off"),
+        (512 + 100, "134 bytes", "100"),
+        (1024 + 100, "byte 1024", "100 bytes"),
+        (1024, "two empty blocks", "no such end"),
     ],
     ids=["member", "header", "end"],
 )
-def test_an_archive_that_is_cut_off_is_said_to_be_that(tmp_path, left, complaint):
+def test_a_truncated_archive_is_reported_as_such(tmp_path, left, expected, found):
     path = pack(tmp_path / "a.tar", FILES)
     os.truncate(path, left)
-    with pytest.raises(CorruptArtifact, match=complaint):
+    with pytest.raises(CorruptArtifact, check=has_kind("truncated", path=path)) as caught:
         WEBDATASET.infer_schema(path)
+    assert expected in caught.value.expected
+    assert found in caught.value.found
+    assert caught.value.hint
 
 
-def test_a_flipped_bit_in_any_header_is_found(tmp_path):
+def test_a_flipped_bit_in_any_header_is_detected(tmp_path):
     path = pack(tmp_path / "a.tar", FILES)
     stored = path.read_bytes()
     with tarfile.open(path) as archive:
         headers = [info.offset for info in archive]
-    for place in {*range(headers[1], headers[1] + 512, 7)} - {headers[1] + 154}:  # of the checksum's own end
+    for place in {*range(headers[1], headers[1] + 512, 7)} - {headers[1] + 154}:  # the checksum's terminator
         path.write_bytes(stored[:place] + bytes([stored[place] ^ 4]) + stored[place + 1 :])
         with pytest.raises(CorruptArtifact):
             WEBDATASET.infer_schema(path)
 
 
 @pytest.mark.parametrize("name", ["nothing", "pipe.tar", "text.tar", "empty.tar"])
-def test_what_is_no_archive_is_one_line(tmp_path, name):
+def test_another_file_is_a_one_line_error(tmp_path, name):
     os.mkfifo(tmp_path / "pipe.tar")
     (tmp_path / "text.tar").write_text("hello")
     (tmp_path / "empty.tar").touch()

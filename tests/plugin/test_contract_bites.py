@@ -115,11 +115,11 @@ class TestCareless(FormatContract):
 
 FOUND_BY = {
     "Sorted": "test_indices_in_any_order_with_duplicates",
-    "Forgetful": "test_out_is_wholly_overwritten_and_stays_the_callers",
+    "Forgetful": "test_out_is_overwritten_and_not_retained",
     "Converted": "test_sample_is_one_row_of_every_field",
-    "Misplaced": "test_places_are_those_of_every_sample",
-    "Undead": "test_a_closed_reader_reads_no_more",
-    "Trusting": "test_a_pickle_beside_the_files_is_left_alone",
+    "Misplaced": "test_placement_locates_every_sample",
+    "Undead": "test_a_closed_reader_raises",
+    "Trusting": "test_another_pickle_in_the_folder_is_not_loaded",
     "Chatty": "test_a_missing_file_is_corrupt",
     "Deadly": "test_a_truncated_file_is_corrupt",
     "Careless": "test_size_bound_holds_for_random_data",

@@ -1,16 +1,15 @@
-"""The study of loading on Ray: what it says of figures that were made up, and that it runs."""
+"""The study of loading on Ray: verdicts from given figures, and a short run."""
 
 from copy import deepcopy
 
 import pytest
+from kinds import kind
 
 from iobench import studies
-from iobench.base.errors import (
-    MissingDependency,
-)
-from iobench.loading.ray import cluster as ray_cluster
+from iobench.base.errors import MissingDependency
+from iobench.loading.ray import ray_runtime
 from iobench.studies import Measurements, StudyOptions, _parity, _shipping
-from iobench.studies._base import FAILS, HOLDS, UNKNOWN
+from iobench.studies._base import INCONCLUSIVE, NOT_REPRODUCED, REPRODUCED
 from iobench.studies._parity import over_ranks, unaffected
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -27,68 +26,71 @@ def ranks(count):
     return [{"torch's workers": trained(), "Ray's actors": trained()} for _ in range(count)]
 
 
-def test_trainings_that_are_the_same_are():
-    answer = unaffected("c", ranks(2))
-    assert answer.answer == HOLDS
-    assert "2 of 2 batches" in answer.because
-    assert "accuracy 90.80% against 90.80%" in answer.because
+def test_equal_trainings_are_reproduced():
+    result = unaffected("c", ranks(2))
+    assert result.verdict == REPRODUCED
+    values = {name: value for one in result.values for name, value in one.items()}
+    assert (values["same_batches"], values["batches"]) == (2, 2)
+    assert values["accuracy"] == values["other_accuracy"] == pytest.approx(0.908)
 
 
 @pytest.mark.parametrize(
     ("dtype", "off", "expected"),
     [
-        ("float64", 1e-11, FAILS),
-        ("float64", 1e-13, HOLDS),
-        ("float32", 1e-4, FAILS),
-        ("float32", 1e-6, HOLDS),
+        ("float64", 1e-11, NOT_REPRODUCED),
+        ("float64", 1e-13, REPRODUCED),
+        ("float32", 1e-4, NOT_REPRODUCED),
+        ("float32", 1e-6, REPRODUCED),
     ],
 )
-def test_a_loss_that_is_off_is_seen(dtype, off, expected):
-    found = ranks(1)
-    found[0]["Ray's actors"][dtype] = {"losses": [*LOSSES[:2], LOSSES[2] + off]}
-    assert unaffected("c", found).answer == expected
-    assert over_ranks("c", {"one process": ranks(1), "DDP of 2": ranks(2)}).answer == HOLDS
+def test_a_different_loss_is_detected(dtype, off, expected):
+    trainings = ranks(1)
+    trainings[0]["Ray's actors"][dtype] = {"losses": [*LOSSES[:2], LOSSES[2] + off]}
+    assert unaffected("c", trainings).verdict == expected
+    assert over_ranks("c", {"one process": ranks(1), "DDP of 2": ranks(2)}).verdict == REPRODUCED
 
 
-def test_a_batch_that_differs_on_any_rank_is_seen():
-    found = ranks(2)
-    found[1]["Ray's actors"]["hashes"] = ["a", "c"]
-    assert unaffected("c", found).answer == FAILS
-    found[1]["Ray's actors"]["hashes"] = ["a"]
-    assert unaffected("c", found).answer == FAILS
+def test_a_different_batch_on_any_rank_is_detected():
+    trainings = ranks(2)
+    trainings[1]["Ray's actors"]["hashes"] = ["a", "c"]
+    assert unaffected("c", trainings).verdict == NOT_REPRODUCED
+    trainings[1]["Ray's actors"]["hashes"] = ["a"]
+    assert unaffected("c", trainings).verdict == NOT_REPRODUCED
 
 
 @pytest.mark.parametrize(
     ("others", "expected"),
     [
-        ((0.911, 0.901, 0.919, 0.911, 0.901), HOLDS),  # an image or two
-        ((0.81, 0.80, 0.83, 0.81, 0.80), FAILS),
-        ((0.95, 0.86, 0.97, 0.85, 0.94), UNKNOWN),  # five seeds that scatter do not tell
+        ((0.911, 0.901, 0.919, 0.911, 0.901), REPRODUCED),  # an image or two
+        ((0.81, 0.80, 0.83, 0.81, 0.80), NOT_REPRODUCED),
+        ((0.95, 0.86, 0.97, 0.85, 0.94), INCONCLUSIVE),  # five scattered seeds are inconclusive
     ],
 )
-def test_accuracies_with_batchnorm_are_equivalent_or_not_over_seeds(others, expected):
-    found = {"one process": ranks(1), "DDP of 2": ranks(2)}
-    found["DDP of 2"][0]["torch's workers"] = trained(others)
-    assert over_ranks("c", deepcopy(found)).answer == expected
+def test_equivalence_of_accuracies_is_decided_over_seeds(others, expected):
+    trainings = {"one process": ranks(1), "DDP of 2": ranks(2)}
+    trainings["DDP of 2"][0]["torch's workers"] = trained(others)
+    assert over_ranks("c", deepcopy(trainings)).verdict == expected
 
 
-def test_without_ray_the_study_gives_the_pip_command(monkeypatch, tmp_path):
-    monkeypatch.setattr(ray_cluster, "installed", lambda: False)
-    with pytest.raises(MissingDependency, match="pip install 'iobench\\[ray\\]'"):
+def test_without_ray_the_hint_is_the_pip_command(monkeypatch, tmp_path):
+    monkeypatch.setattr(ray_runtime, "installed", lambda: False)
+    with pytest.raises(
+        MissingDependency, check=kind("missing-dependency", hint="pip install 'iobench[ray]'")
+    ):
         studies.run("distributed-loading", StudyOptions(tmp_path, quick=True, device="cpu"))
 
 
 @pytest.mark.timeout(200)
-def test_it_runs_and_answers_each_claim(cluster, tmp_path, monkeypatch):
-    """Its trainings not: they take half a minute, and are made up here."""
+def test_it_runs_and_has_a_verdict_on_each_claim(cluster, tmp_path, monkeypatch):
+    """Replace its trainings, which take half a minute."""
     monkeypatch.setattr(_shipping, "ELSEWHERE", 2)
     monkeypatch.setattr(_shipping, "QUICK_BATCHES", 4)
     monkeypatch.setattr(_parity, "trainings", lambda count, *_: ranks(count))
     result = studies.run("distributed-loading", StudyOptions(tmp_path, quick=True, device="cpu"))
-    told = {answer.claim: answer for answer in result.answers}
-    assert len(told) == 6
-    assert any("not run: needs 2 CUDA devices" in answer.because for answer in result.answers)
-    assert isinstance(result.found, Measurements)
-    assert result.found.table()
+    by_claim = {one.claim: one for one in result.claims}
+    assert len(by_claim) == 6
+    assert [one.verdict for claim, one in by_claim.items() if "DataParallel" in claim] == [INCONCLUSIVE]
+    assert isinstance(result.measurements, Measurements)
+    assert result.measurements.table()
     studies.save(result, tmp_path)
     assert studies.past(tmp_path)[1] == []

@@ -1,4 +1,4 @@
-"""What travels between actors arrives as it was, in memory of its own."""
+"""Objects sent between actors arrive unchanged, in new memory."""
 
 from collections import namedtuple
 
@@ -25,16 +25,16 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_arrives_as_it_was(name):
+def test_a_value_arrives_unchanged(name):
     value = VALUES[name]
-    found = pack(value).unpacked()
-    assert type(found) is type(value)
-    assert found.dtype == value.dtype
+    arrived = pack(value).unpacked()
+    assert type(arrived) is type(value)
+    assert arrived.dtype == value.dtype
     dense = (lambda one: one.to_dense()) if name == "sparse" else (lambda one: one)
-    torch.testing.assert_close(torch.as_tensor(dense(found)), torch.as_tensor(dense(value)), rtol=0, atol=0)
+    torch.testing.assert_close(torch.as_tensor(dense(arrived)), torch.as_tensor(dense(value)), rtol=0, atol=0)
 
 
-def test_what_arrives_may_be_written_to_and_is_the_receivers_own():
+def test_arrived_memory_is_writable_and_not_shared():
     packed = pack(Pair(torch.zeros(3), [np.zeros(2)]))
     first, second = packed.unpacked(), packed.unpacked()
     first.x.add_(1)
@@ -44,7 +44,7 @@ def test_what_arrives_may_be_written_to_and_is_the_receivers_own():
     assert not second.y[0].any()
 
 
-def test_numbers_travel_beside_the_pickle():
+def test_array_memory_is_not_in_the_pickle():
     packed = pack({"x": torch.zeros(1000), "y": np.zeros(1000)})
     assert len(packed.pickled) < 1000
     assert packed.nbytes == len(packed.pickled) + 12_000

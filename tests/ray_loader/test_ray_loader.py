@@ -1,4 +1,4 @@
-"""RayLoader: what torch's DataLoader gives, from actors that may die."""
+"""RayLoader returns what torch's DataLoader returns, also when actors die."""
 
 import signal
 import time
@@ -10,17 +10,14 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from kinds import kind
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
-from worker_datasets import Augmented, Once, Troubled, dawdling, killed, noted, raising
+from worker_datasets import RAISED, Augmented, Once, Troubled, killed, noted, raising, sleeping
 
 import iobench
-from iobench.base.errors import (
-    InvalidSettings,
-    LoaderFailed,
-)
-from iobench.loading.ray import cluster as ray_cluster
-from iobench.loading.ray import life, loader, remote
-from iobench.loading.ray.remote import Dealer
+from iobench.base.errors import InvalidSettings, LoaderFailed
+from iobench.loading.ray import actor_monitor, loader, ray_runtime, remote_worker
+from iobench.loading.ray.remote_worker import IndexDealer
 
 pytestmark = pytest.mark.xdist_group("ray")
 SETTINGS = {"num_workers": 2, "worker_init_fn": noted, "persistent_workers": True}
@@ -30,14 +27,14 @@ def generator():
     return torch.Generator().manual_seed(3)
 
 
-def assert_same(found, expected):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
+def assert_same(batches, expected):
+    assert len(batches) == len(expected)
+    for one, other in zip(batches, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
 class Dying(Augmented):
-    """Augmented rows; two of them, each once, end or stop the worker that makes them."""
+    """Augmented rows; some of them kill or stop, once each, the worker that makes them."""
 
     def __init__(self, troubles):
         super().__init__()
@@ -49,92 +46,92 @@ class Dying(Augmented):
 
 
 @pytest.mark.timeout(120)
-def test_epochs_are_torch_s_bit_by_bit_even_where_workers_are_killed_and_stopped(
+def test_epochs_equal_those_of_torch_bit_by_bit_when_workers_are_killed_or_stopped(
     cluster, tmp_path, monkeypatch
 ):
-    """Order, random transforms, worker_init_fn, get_worker_info, the last batch, workers that persist."""
-    monkeypatch.setattr(life, "SILENT_S", 3.0)
+    """Compare order, random transforms, worker_init_fn, get_worker_info, the last batch and persistence."""
+    monkeypatch.setattr(actor_monitor, "SILENT_S", 3.0)
     expected = DataLoader(Augmented(), 2, shuffle=True, generator=generator(), **SETTINGS)
     epochs = [list(expected), list(expected)]
     del expected
     troubles = {11: Once(signal.SIGKILL, tmp_path / "a"), 30: Once(signal.SIGSTOP, tmp_path / "b")}
-    found = iobench.RayLoader(Dying(troubles), 2, shuffle=True, generator=generator(), **SETTINGS)
+    actors = iobench.RayLoader(Dying(troubles), 2, shuffle=True, generator=generator(), **SETTINGS)
     for epoch in epochs:
-        assert_same(list(found), epoch)
-    found.close()
+        assert_same(list(actors), epoch)
+    actors.close()
     assert len(list(tmp_path.iterdir())) == 2
 
 
 @pytest.mark.timeout(60)
-def test_what_a_dataset_raises_is_raised_once_after_the_batches_before_it(cluster):
+def test_an_error_of_the_dataset_is_raised_once_after_the_batches_before_it(cluster):
     batches = iter(iobench.RayLoader(Troubled(raising, 6), 2, num_workers=1))
     pids = {pid for batch in islice(batches, 3) for pid in batch.tolist()}
     with pytest.raises(ZeroDivisionError) as caught:
         next(batches)
-    assert "row 6 is not to be had" in str(caught.value)
-    assert "Caught ZeroDivisionError in RayLoader worker 0." in str(caught.value)
+    assert RAISED in str(caught.value)
+    assert "RayLoader worker 0" in str(caught.value)
     assert len(pids) == 1
-    gone_within(10, pids)  # and nobody is left
+    gone_within(10, pids)
 
 
 @pytest.mark.timeout(60)
-def test_a_batch_that_kills_every_worker_is_one_line(cluster, monkeypatch):
-    monkeypatch.setattr(remote, "DEATHS", 2)
-    with pytest.raises(LoaderFailed, match="RayLoader worker 0 died 2 times over the same batch") as caught:
+def test_a_batch_that_kills_every_worker_is_one_error(cluster, monkeypatch):
+    monkeypatch.setattr(remote_worker, "DEATHS", 2)
+    with pytest.raises(LoaderFailed, check=kind("worker-died")) as caught:
         list(iobench.RayLoader(Troubled(killed, 0), 2, num_workers=1))
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.timeout(60)
-def test_a_batch_that_does_not_come_in_time_and_a_loader_that_is_left(cluster):
-    found = iobench.RayLoader(Troubled(dawdling, 2), 1, num_workers=1, persistent_workers=True, timeout=50)
-    batches = iter(found)
-    pids = {int(next(batches)), int(next(batches))}  # which took as long as an actor takes to start
-    (member,) = found._kept._members
-    member._crew = replace(member._crew, timeout=0.5)
-    with pytest.raises(RuntimeError, match="timed out after 50 seconds"):
+def test_a_batch_that_is_late_and_a_loader_that_is_abandoned(cluster):
+    actors = iobench.RayLoader(Troubled(sleeping, 2), 1, num_workers=1, persistent_workers=True, timeout=50)
+    batches = iter(actors)
+    pids = {int(next(batches)), int(next(batches))}  # waits until the actor has started
+    (member,) = actors._persistent._members
+    member._config = replace(member._config, timeout=0.5)
+    with pytest.raises(RuntimeError, match="50 seconds"):
         next(batches)
-    del batches, found, member
+    del batches, actors, member
     gone_within(10, pids)
 
 
 @pytest.mark.timeout(60)
-def test_actors_that_no_host_has_room_for_are_one_line(cluster, monkeypatch):
-    monkeypatch.setattr(life, "START_S", 1.5)
+def test_actors_that_no_host_has_resources_for_are_one_error(cluster, monkeypatch):
+    monkeypatch.setattr(actor_monitor, "START_S", 1.5)
     impossible = {"resources": {"nowhere": 1}}
-    with pytest.raises(LoaderFailed, match="has not started within") as caught:
+    with pytest.raises(LoaderFailed, check=kind("worker-not-started")) as caught:
         next(iter(iobench.RayLoader(Augmented(), num_workers=1, actor_options=impossible)))
     assert "\n" not in str(caught.value)
 
 
-def test_small_batches_travel_together_and_large_ones_alone():
+def test_small_batches_are_shipped_together_and_large_ones_alone():
     def shipment(nbytes, count):
         return SimpleNamespace(batches=[0] * count, nbytes=nbytes, seconds=1e-6)
 
-    assert remote._joined(shipment(1 << 14, 1)) == 64
-    assert remote._joined(shipment(1 << 20, 1)) == 1
-    assert remote._joined(shipment(6 << 20, 2)) == 1
+    assert remote_worker._batches_per_shipment(shipment(1 << 14, 1)) == 64
+    assert remote_worker._batches_per_shipment(shipment(1 << 20, 1)) == 1
+    assert remote_worker._batches_per_shipment(shipment(6 << 20, 2)) == 1
     slow = shipment(1 << 10, 1)
     slow.seconds = 0.05
-    assert remote._joined(slow) == 2
+    assert remote_worker._batches_per_shipment(slow) == 2
 
 
 @pytest.mark.parametrize("sizes", [(1, 1, 1), (4, 1, 2)])
-def test_batches_are_dealt_out_in_turn_however_many_travel_together(sizes):
-    dealer, hands = Dealer(iter(range(11)), 3), [[], [], []]
+def test_batches_are_assigned_in_turn_whatever_the_number_per_shipment(sizes):
+    dealer, queues = IndexDealer(iter(range(11)), 3), [[], [], []]
     while any(dealt := [dealer.take(number, most) for number, most in enumerate(sizes)]):
-        for hand, more in zip(hands, dealt, strict=True):
-            hand += more
-    assert hands == [list(range(11))[first::3] for first in range(3)]
+        for queue, more in zip(queues, dealt, strict=True):
+            queue += more
+    assert queues == [list(range(11))[first::3] for first in range(3)]
 
 
-def test_without_ray_it_is_torch_s_loader_and_says_so_once(monkeypatch):
-    monkeypatch.setattr(ray_cluster, "installed", lambda: False)
-    monkeypatch.setattr(loader, "_said", [])
-    with pytest.warns(UserWarning, match=r'pip install "iobench\[ray\]"'):
-        found = iobench.RayLoader(Augmented(), 4, shuffle=True, num_workers=2, generator=generator())
+def test_without_ray_it_is_torch_s_loader_with_one_warning(monkeypatch):
+    monkeypatch.setattr(ray_runtime, "installed", lambda: False)
+    monkeypatch.setattr(loader, "_warned", [])
+    with pytest.warns(UserWarning, match=r"iobench\[ray\]"):
+        fallback = iobench.RayLoader(Augmented(), 4, shuffle=True, num_workers=2, generator=generator())
     expected = DataLoader(Augmented(), 4, shuffle=True, num_workers=2, generator=generator())
-    assert_same(list(found), list(expected))
+    assert_same(list(fallback), list(expected))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         iobench.RayLoader(Augmented(), 4, num_workers=2)
@@ -149,13 +146,14 @@ def test_without_workers_it_is_torch_s_loader():
     assert sorted(shares) == list(range(10))
 
 
-def test_an_iterable_dataset_is_refused_by_name():
+def test_an_iterable_dataset_is_refused():
     class Stream(IterableDataset):
         def __iter__(self):
             return iter(range(3))
 
-    with pytest.raises(InvalidSettings, match="Stream is an IterableDataset"):
+    with pytest.raises(InvalidSettings, check=kind("iterable-dataset")) as caught:
         iobench.RayLoader(Stream(), num_workers=1)
+    assert "Stream" in caught.value.found
 
 
 def gone_within(seconds, pids):

@@ -1,4 +1,4 @@
-"""Datasets that tests give to workers, and what these do to them."""
+"""Datasets for tests of workers, and failures that they cause."""
 
 import os
 import random
@@ -9,9 +9,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+RAISED = "row 6 is unreadable"
+
 
 class Augmented(Dataset):
-    """Rows with a random number of each generator, and who made them."""
+    """Rows with a random number of each generator, and the worker that made them."""
 
     def __init__(self, rows=37, columns=3):
         self.rows, self.columns = rows, columns
@@ -30,7 +32,7 @@ class Augmented(Dataset):
 
 
 class Troubled(Dataset):
-    """Rows, one of which does something to its worker; a row is the number of the process that made it."""
+    """Rows that hold the pid of the process that made them; one row calls `trouble`."""
 
     def __init__(self, trouble, at, rows=12):
         self.trouble, self.at, self.rows = trouble, at, rows
@@ -45,7 +47,7 @@ class Troubled(Dataset):
 
 
 class Once:
-    """Sends a signal to its process, but not to that which comes after it."""
+    """Sends a signal to its process, but not to the one that replaces it."""
 
     def __init__(self, number, marker):
         self.number, self.marker = number, marker
@@ -61,13 +63,13 @@ def killed():
 
 
 def raising():
-    raise ZeroDivisionError("row 6 is not to be had")
+    raise ZeroDivisionError(RAISED)
 
 
-def dawdling():
+def sleeping():
     time.sleep(30)
 
 
 def noted(worker):
-    """A worker_init_fn, which draws a number."""
+    """Draw a random number, as a worker_init_fn."""
     torch.rand(worker + 1)

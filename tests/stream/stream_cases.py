@@ -12,7 +12,7 @@ import pytest
 
 from iobench import Manifest, StreamLoader
 from iobench.loading.order import ORDERS, Order
-from iobench.testing.loaders import in_use
+from iobench.testing.loaders import files_in_use
 
 # one or two for each placement: strided, chunked, listed, encoded
 PLACED = ("npy", "memmap", "hdf5:chunk_bytes=0", "hdf5", "lmdb")
@@ -89,7 +89,7 @@ def our_threads():
 def assert_nothing_left(root):
     """Assert that no thread of iobench runs, and no file of the dataset is open or mapped."""
     assert our_threads() == []
-    assert in_use(root) == set()
+    assert files_in_use(root) == set()
 
 
 def in_child(action, seconds=30):

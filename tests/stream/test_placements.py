@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from stream_cases import in_use
+from stream_cases import files_in_use
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats import (
@@ -98,7 +98,7 @@ def test_rows_of_many_files_are_right_in_any_order_and_few_files_are_open(shards
         with ThreadPoolExecutor(6) as pool:
             list(pool.map(lambda part: shards.check(reader, part), np.array_split(order, 12)))
         assert open_files(shards.folder) <= 4
-    assert in_use(shards.folder) == set()
+    assert files_in_use(shards.folder) == set()
 
 
 @KINDS
@@ -108,7 +108,7 @@ def test_readahead_is_right(shards, kind, first):
         rows = np.random.default_rng(1).permutation(SAMPLES)
         reader.read_ahead([slice(0, SAMPLES)] if first is None else [np.append(first, rows)])
         shards.check(reader, slice(0, SAMPLES) if first is None else np.append(first, rows))
-    assert in_use(shards.folder) == set()
+    assert files_in_use(shards.folder) == set()
 
 
 def open_files(folder):
@@ -146,7 +146,7 @@ def test_a_placement_that_leads_out_of_its_files_is_corrupt(tmp_path, open_reade
         with pytest.raises(CorruptArtifact) as caught, open_reader(schema, {"x": place}) as reader:
             reader.batch(np.arange(SAMPLES))
         assert "\n" not in str(caught.value), name
-    assert in_use(tmp_path) == set()
+    assert files_in_use(tmp_path) == set()
 
 
 def test_torch_has_as_many_threads_afterwards_as_before_and_one_in_between():
@@ -217,7 +217,7 @@ def test_rows_of_blocks_are_right_in_any_order(encoded, cold):
         assert reader.batch(np.empty(0, np.int64))["x"].shape == (0, 50)
     with pytest.raises(ValueError, match="closed"):
         reader.batch(slice(0, 3))
-    assert in_use(encoded.path.parent) == set()
+    assert files_in_use(encoded.path.parent) == set()
 
 
 def test_several_threads_have_each_block_decoded_once(encoded):

@@ -22,8 +22,8 @@ from stream_cases import (
     every_placed,
     every_variant,
     every_way,
+    files_in_use,
     in_child,
-    in_use,
     loader,
     our_threads,
     rows_of,
@@ -215,7 +215,7 @@ def test_a_signal_ends_a_loop_that_waits_for_a_batch(pictures, name, direct):
             for _ in loader(pictures, name, direct=direct, batch_size=1, transform=transform):
                 pass
         except KeyboardInterrupt:
-            return our_threads(), in_use(pictures.root)
+            return our_threads(), files_in_use(pictures.root)
 
     assert in_child(interrupted) == ([], set())
 

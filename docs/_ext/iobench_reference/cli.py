@@ -112,6 +112,11 @@ def _help_and_default(parameter: Any) -> tuple[str, str | None]:
     return text, code(parameter.default)
 
 
+def without_default(help: str) -> str:
+    """Return a help text without the default that it ends in."""
+    return _DEFAULT.sub("", help)
+
+
 def _slug(name: str) -> str:
     return name.replace(" ", "-")
 

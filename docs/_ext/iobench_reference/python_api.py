@@ -8,6 +8,7 @@ from typing import Any
 
 import iobench
 from iobench_reference import comments
+from iobench_reference.cli import without_default
 from iobench_reference.page import code, page, prose, section, sentence, table
 
 
@@ -48,6 +49,7 @@ def _arguments(value: Any) -> str:
 
 def _table(value: Any) -> str:
     texts = comments.of_fields(value) if inspect.isclass(value) else {}
+    texts = {spec.name: without_default(spec.metadata.get("help", "")) for spec in _fields(value)} | texts
     rows = [
         [code(spec.name), code(spec.type), _default(spec) or "", prose(sentence(texts.get(spec.name, "")))]
         for spec in _fields(value)

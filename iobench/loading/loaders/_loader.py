@@ -110,7 +110,7 @@ class Loader(Options, ABC):
 
     @property
     def own_data(self) -> bool:
-        """Whether it reads other files than the artifact's."""
+        """True if it reads files other than the artifact's."""
         return False
 
     def reads(self, format: Format) -> bool:
@@ -135,7 +135,7 @@ class Loader(Options, ABC):
 
     @property
     def copies_without_blocking(self) -> bool:
-        """Whether batches are copied to the device with ``non_blocking=True``."""
+        """True if batches are copied to the device with ``non_blocking=True``."""
         return False
 
     def slots(self, batch_bytes: int) -> tuple[int, int]:
@@ -207,7 +207,7 @@ class Epochs(ABC):
 
     @property
     def prefetches(self) -> bool:
-        """Whether batches are read ahead of the consumer, so that time in ``next()`` is waiting time."""
+        """True if batches are read ahead of the consumer, so that time in ``next()`` is waiting time."""
         return False
 
     def epoch(self, request: EpochRequest) -> Generator[HostBatch, None, None]:

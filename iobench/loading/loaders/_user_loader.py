@@ -92,7 +92,7 @@ class UserLoader(Loader):
 
     @property
     def own_data(self) -> bool:
-        """Whether it has no parameter for the artifact, and so reads data of its own."""
+        """True if it has no parameter for the artifact, and so reads its own data."""
         return not set(ARTIFACT_PARAMETERS) & set(self.requested)
 
     @property

@@ -137,7 +137,7 @@ class DaliEpochs(Epochs):
 
     @property
     def prefetches(self) -> bool:
-        """Whether there are workers; otherwise the source is called in this thread."""
+        """True if there are workers; otherwise the source is called in this thread."""
         return self._settings.num_workers > 0
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:

@@ -109,7 +109,7 @@ class GrainEpochs(Epochs):
 
     @property
     def prefetches(self) -> bool:
-        """Whether there are reading threads or workers."""
+        """True if there are reading threads or workers."""
         return self._settings.threads != 0 or self._settings.num_workers > 0
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:

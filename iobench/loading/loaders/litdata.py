@@ -86,7 +86,7 @@ class LitDataEpochs(Epochs):
 
     @property
     def prefetches(self) -> bool:
-        """Whether there are workers."""
+        """True if there are workers."""
         return self._settings.num_workers > 0
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:

@@ -65,7 +65,7 @@ class TensorStoreEpochs(Epochs):
 
     @property
     def prefetches(self) -> bool:
-        """Whether the option `prefetch` is above 0."""
+        """True if the option `prefetch` is above 0."""
         return self._prefetch > 0
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:

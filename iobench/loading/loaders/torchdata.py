@@ -99,7 +99,7 @@ class NodesEpochs(Epochs):
 
     @property
     def prefetches(self) -> bool:
-        """Whether there are workers."""
+        """True if there are workers."""
         return self._settings.num_workers > 0
 
     def _epoch(self, request: Sequence[Rows]) -> Iterator[HostBatch]:

@@ -70,7 +70,7 @@ class WebDatasetEpochs(Epochs):
 
     @property
     def prefetches(self) -> bool:
-        """Whether there are workers."""
+        """True if there are workers."""
         return self._settings.num_workers > 0
 
     def _epoch(self, request: int) -> Iterator[HostBatch]:

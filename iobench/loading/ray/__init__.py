@@ -1,4 +1,4 @@
-"""RayLoader: torch's DataLoader whose workers are actors of Ray, on this machine or on others."""
+"""RayLoader: a DataLoader whose workers are Ray actors, on this machine or on others."""
 
 from iobench.loading.ray.loader import RayLoader
 

@@ -1,4 +1,4 @@
-"""What an actor does: batches of a dataset, as a worker of torch's DataLoader makes them."""
+"""The actor's side of a worker: makes batches as a worker of torch's DataLoader does."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from iobench.loading.ray.random_state import RandomState, become_worker
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """What all workers of a loader are given."""
+    """Arguments that all workers of a loader receive."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any]
-    batched: bool  # asked for batches of indices, not for one index at a time
+    batched: bool  # whether requests are batches of indices, not single ones
     worker_init_fn: Callable[[int], None] | None
     base_seed: int
     workers: int
@@ -30,9 +30,16 @@ class WorkerSpec:
 
 @dataclass(frozen=True)
 class Shipment:
-    """Batches that travel together, in the order in which they were asked for, or why one could not be had.
+    """Batches that are sent together, in the requested order.
 
-    `random`: the state after the last of them; `seconds`: what it took to make them.
+    Attributes
+    ----------
+    batches : list
+        Packed batches; the error in place of a batch that failed.
+    random : RandomState
+        Random state after the last batch.
+    seconds : float
+        Time that it took to make them.
     """
 
     batches: list[Packed | ExceptionWrapper]
@@ -41,15 +48,23 @@ class Shipment:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its batches."""
+        """Total bytes of its batches."""
         return sum(batch.nbytes for batch in self.batches if isinstance(batch, Packed))
 
 
 class Worker:
     """Makes batches in an actor.
 
-    `path`: where the training process finds modules, so that those of the dataset are found here, too.
-    `random`, if given, is where an actor that died had got to.
+    Parameters
+    ----------
+    work : Packed
+        A packed `WorkerSpec`.
+    path : list of str
+        `sys.path` of the training process, so that the dataset's modules can be imported.
+    number : int
+        Number of the worker.
+    random : RandomState, optional
+        State to continue from, in place of an actor that died.
     """
 
     def __init__(self, work: Packed, path: list[str], number: int, random: RandomState | None = None) -> None:
@@ -58,21 +73,21 @@ class Worker:
         self._where = f"in RayLoader worker {number}"
         self._fetch: Callable[[Any], Any] | None = None
 
-    def ship(self, asked: Sequence[Any]) -> Shipment:
-        """The batches of these indices; in the place of one that cannot be had its error."""
+    def ship(self, requests: Sequence[Any]) -> Shipment:
+        """Return the batches of these indices, with the error in place of a batch that failed."""
         began = time.perf_counter()
-        batches = [self._batch(one) for one in asked]
+        batches = [self._batch(one) for one in requests]
         return Shipment(batches, RandomState.now(), time.perf_counter() - began)
 
     def _batch(self, indices: Any) -> Packed | ExceptionWrapper:
         try:
             fetch = self._fetch or self._begin()
             return pack(fetch(indices))
-        except Exception:  # noqa: BLE001 - whatever a dataset raises, its loader raises
+        except Exception:  # noqa: BLE001 - the loader raises any error of a dataset
             return ExceptionWrapper(where=self._where)  # type: ignore[no-untyped-call]
 
     def _begin(self) -> Callable[[Any], Any]:
-        """Make this process a worker: in the thread that reads, its errors being those of a batch."""
+        """Set this process up as a worker, in the reading thread, so that errors become those of a batch."""
         work: WorkerSpec = self._work.unpacked()
         become_worker(self._number, work.workers, work.base_seed, work.dataset)
         if work.worker_init_fn is not None:
@@ -86,13 +101,13 @@ class Worker:
 
 @cache
 def actor_class() -> Any:
-    """Worker as a class of actors, whose sign of life comes past the batches that it makes."""
+    """Return Worker as an actor class that answers `alive` while it makes batches."""
     import ray
 
     class Actor(Worker):
-        @ray.method(concurrency_group="life")  # type: ignore[untyped-decorator]
+        @ray.method(concurrency_group="health")  # type: ignore[untyped-decorator]
         def alive(self) -> None:
-            """Answer, while a batch is made as well."""
+            """Answer, even while a batch is made."""
 
-    remote: Any = ray.remote(concurrency_groups={"life": 1})
+    remote: Any = ray.remote(concurrency_groups={"health": 1})
     return remote(Actor)

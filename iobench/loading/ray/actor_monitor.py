@@ -1,4 +1,4 @@
-"""Waiting for an actor that may die, fall silent or never begin."""
+"""Waiting for an actor, which may die, stop responding or never start."""
 
 from __future__ import annotations
 
@@ -9,41 +9,54 @@ from typing import Any
 from iobench.base.errors import LoaderFailed
 from iobench.loading.ray.actor import Shipment
 
-START_S = 120.0  # for an actor to be placed, and to import torch
-SILENT_S = 30.0  # without a sign of life, after which an actor counts as dead
-TRANSFER_S = 120.0  # for what is ready to arrive
+START_S = 120.0  # for Ray to place an actor, and for the actor to import torch
+SILENT_S = 30.0  # without an answer, after which an actor counts as dead
+TRANSFER_S = 120.0  # for a finished result to arrive
 POLL_S = 1.0
 
 
 class BatchTimeout(Exception):
-    """No batch came within the loader's own timeout."""
+    """No batch arrived within the loader's timeout."""
 
 
 class ActorSilent(Exception):
-    """An actor that had begun gives no sign of life."""
+    """An actor that had started does not answer."""
 
 
 @cache
 def actor_errors() -> tuple[type[Exception], ...]:
-    """The errors after which another actor has to do the work."""
-    from ray import exceptions as of_ray
+    """Return the errors after which a new actor must take over."""
+    from ray import exceptions as ray_errors
 
-    lost = (of_ray.ObjectLostError, of_ray.OutOfMemoryError, of_ray.GetTimeoutError)
-    return (ActorSilent, of_ray.RayActorError, of_ray.WorkerCrashedError, of_ray.NodeDiedError, *lost)
+    lost = (ray_errors.ObjectLostError, ray_errors.OutOfMemoryError, ray_errors.GetTimeoutError)
+    return (
+        ActorSilent,
+        ray_errors.RayActorError,
+        ray_errors.WorkerCrashedError,
+        ray_errors.NodeDiedError,
+        *lost,
+    )
 
 
 class ActorMonitor:
-    """What comes of an actor, which is asked for a sign of life as long as nothing does."""
+    """Waits for results of an actor, and checks meanwhile that the actor answers."""
 
     def __init__(self, actor: Any) -> None:
         self._actor, self._started = actor, False
-        self._question: Any = None
+        self._ping: Any = None
         self._since_s = time.monotonic()
 
     def outcome(self, reference: Any, until: float) -> Shipment:
-        """What a reference stands for.
+        """Return the result that a reference stands for.
 
-        One of `actor_errors()`, BatchTimeout when `until` has come, LoaderFailed where the actor has never begun.
+        Raises
+        ------
+        BatchTimeout
+            At the time `until`, in seconds of the monotonic clock.
+        LoaderFailed
+            If the actor has not started (`worker-not-started`).
+        Exception
+            One of `actor_errors()`, if the actor is dead.
         """
         import ray
 
@@ -58,18 +71,20 @@ class ActorMonitor:
     def _check(self) -> None:
         import ray
 
-        if self._question is None:
-            self._question, self._since_s = self._actor.alive.remote(), time.monotonic()
-        elif ray.wait([self._question], timeout=0)[0]:
-            ray.get(self._question, timeout=TRANSFER_S)
-            self._question, self._started = None, True
+        if self._ping is None:
+            self._ping, self._since_s = self._actor.alive.remote(), time.monotonic()
+        elif ray.wait([self._ping], timeout=0)[0]:
+            ray.get(self._ping, timeout=TRANSFER_S)
+            self._ping, self._started = None, True
         elif time.monotonic() - self._since_s > (SILENT_S if self._started else START_S):
-            self._given_up()
+            self._raise_dead()
 
-    def _given_up(self) -> None:
+    def _raise_dead(self) -> None:
         if self._started:
-            raise ActorSilent(f"no sign of life for {SILENT_S:g} s")
+            raise ActorSilent(f"no answer for {SILENT_S:g} s")
         raise LoaderFailed(
-            f"a RayLoader worker has not started within {START_S:g} s: Ray has no room for it, or is still "
-            "starting; ask for fewer workers, or look at `ray status`"
+            f"a RayLoader worker has not started within {START_S:g} s: Ray has no resources for it, "
+            "or is still starting",
+            kind="worker-not-started",
+            hint="use fewer workers, or look at 'ray status'",
         )

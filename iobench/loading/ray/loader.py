@@ -1,4 +1,4 @@
-"""RayLoader: a DataLoader whose workers are actors of Ray."""
+"""RayLoader: a DataLoader whose workers are Ray actors."""
 
 from __future__ import annotations
 
@@ -21,28 +21,41 @@ from iobench.loading.ray.actor_monitor import BatchTimeout
 from iobench.loading.ray.packed import pack, pageable, pinned
 from iobench.loading.ray.remote_worker import IndexDealer, RemoteWorker, WorkerConfig
 
-PLACED = {"scheduling_strategy": "SPREAD"}  # over all hosts: their processors are what it is for
+PLACED = {"scheduling_strategy": "SPREAD"}  # over all hosts, to use the cores of all
 
 
 class RayLoader(DataLoader[Any]):
-    """torch's DataLoader with actors of Ray as its workers, on all hosts of a ray_runtime.
+    """torch's DataLoader with Ray actors as its workers, on all hosts of a cluster.
 
-    The arguments are DataLoader's (the order is kept whatever `in_order` allows, and how processes start is
-    of no concern to actors); `actor_options` goes to Ray's `options()` for each actor, such as
-    `{"num_cpus": 1}` or `{"resources": {"loading": 1}}`. Batches come in DataLoader's order, and with its
-    random numbers: worker i of n makes batches i, i + n, i + 2n, seeded with the base seed and i. An actor
-    that dies is replaced, and its batches are made again with the same random numbers, as far as these
-    come from the generators of Python, NumPy and torch. Batches below a MiB are shipped several at a time,
-    for which the sampler is read further ahead than by DataLoader.
+    Batches come in DataLoader's order and with its random numbers: worker i of n makes the batches i, i + n,
+    i + 2n, seeded with the base seed and i. An actor that dies is replaced. The new one repeats its batches
+    with the same random numbers, if these come from the generators of Python, NumPy and torch. Several
+    batches below a MiB are shipped together, for which the sampler is read further ahead than by DataLoader.
 
-    It connects to the Ray of this process, or to that of `RAY_ADDRESS`, and otherwise starts one for this
-    process alone. Where Ray is not installed it is DataLoader, and says so once. Without workers it is
-    DataLoader, too. Every actor is given a copy of the dataset when an epoch begins, or once with
-    `persistent_workers`; that, and what collate_fn returns, is pickled, as for workers that are spawned.
+    It connects to the Ray of this process or of `RAY_ADDRESS`, or starts one for this process. Without
+    workers it behaves as DataLoader; if Ray is not installed, too, with one warning. Every actor receives
+    a copy of the dataset at the start of an epoch, or once with `persistent_workers`. The dataset and the
+    results of `collate_fn` are pickled, as for spawned workers.
 
-    InvalidSettings for an IterableDataset; LoaderFailed where Ray or a worker cannot be had, or dies over
-    the same batch again and again. What a dataset raises is raised here with the worker's traceback in its
-    message, as by DataLoader; RuntimeError where no batch comes within `timeout` seconds.
+    Parameters
+    ----------
+    dataset, batch_size, …
+        As DataLoader's. The order is always kept (`in_order`), and `multiprocessing_context` has no effect on
+        actors.
+    actor_options
+        Ray's `options()` for each actor, such as ``{"num_cpus": 1}`` or ``{"resources": {"loading": 1}}``.
+
+    Raises
+    ------
+    InvalidSettings
+        For an IterableDataset (`iterable-dataset`).
+    LoaderFailed
+        If Ray or a worker does not start, the dataset cannot be pickled (`not-picklable`), or workers die
+        repeatedly on the same batch (`worker-died`).
+    RuntimeError
+        If no batch arrives within `timeout` seconds.
+    Exception
+        Any error of the dataset, with the worker's traceback in its message, as with DataLoader.
     """
 
     def __init__(
@@ -88,33 +101,33 @@ class RayLoader(DataLoader[Any]):
             in_order=in_order,
         )
         self._actor_options = {**PLACED, **(actor_options or {})}
-        self._kept: _Workers | None = None
+        self._persistent: _Workers | None = None
         if num_workers > 0 and not self._remote:
-            _say_once()
+            _warn_once()
 
     def check_worker_number_rationality(self) -> None:
-        """Warn, as DataLoader does, of more workers than processors; not of actors, which other hosts run."""
+        """Warn of more workers than cores, as DataLoader does; not of actors, which other hosts may run."""
         if not self._remote:
             super().check_worker_number_rationality()
 
     def __iter__(self) -> Any:
-        """An epoch of batches; its first ones are asked for at once."""
+        """Return an iterator over an epoch's batches; the first ones are requested immediately."""
         if not self._remote:
             return super().__iter__()
-        workers = self._kept or _Workers(self)
+        workers = self._persistent or _Workers(self)
         if self.persistent_workers:
-            self._kept = workers
+            self._persistent = workers
         return workers.epoch(iter(self.sampler if self.batch_sampler is None else self.batch_sampler))
 
     def close(self) -> None:
-        """End actors that persist; another epoch starts them anew."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
+        """End persistent actors; the next epoch starts new ones."""
+        if self._persistent is not None:
+            self._persistent.close()
+            self._persistent = None
 
 
 class _Workers:
-    """The actors of an epoch, or of all of them; they end when nobody refers to this any more."""
+    """The actors of one epoch, or of all epochs; they end with the last reference to this object."""
 
     def __init__(self, loader: RayLoader) -> None:
         import ray
@@ -132,7 +145,7 @@ class _Workers:
         self._keeps, self._timeout, self._epochs = loader.persistent_workers, loader.timeout, 0
 
     def epoch(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """An iterator over batches of these indices, which have been asked for when this returns."""
+        """Return an iterator over the batches of these indices, the first of which are already requested."""
         dealer = IndexDealer(batches, len(self._members))
         for member in self._members:
             member.begin(partial(dealer.take, member.number))
@@ -140,14 +153,14 @@ class _Workers:
         return self._batches(self._epochs)
 
     def close(self) -> None:
-        """End the actors, and the epoch under way."""
+        """End the actors, and the current epoch."""
         self._epochs += 1
         self._finish()
 
     def _batches(self, epoch: int) -> Iterator[Any]:
         try:
             for member in cycle(self._members):
-                if epoch != self._epochs:  # these workers have begun another one
+                if epoch != self._epochs:  # another epoch has begun with these workers
                     return
                 try:
                     batch = member.next()
@@ -168,9 +181,10 @@ def _packed(loader: RayLoader) -> Any:
     work = WorkerSpec(loader.dataset, collate, batched, loader.worker_init_fn, base_seed, loader.num_workers)
     try:
         return pack(work)
-    except Exception as error:  # pickle raises many kinds, none of which says what it is about
+    except Exception as error:  # pickle raises many classes, and does not name the object
         raise LoaderFailed(
-            f"RayLoader cannot send the dataset, collate_fn or worker_init_fn to its workers: {reason(error)}"
+            f"RayLoader cannot pickle the dataset, collate_fn or worker_init_fn: {reason(error)}",
+            kind="not-picklable",
         ) from error
 
 
@@ -182,19 +196,22 @@ def _end(members: list[RemoteWorker]) -> None:
 def _check(dataset: Any) -> None:
     if isinstance(dataset, IterableDataset):
         raise InvalidSettings(
-            f"RayLoader reads datasets by index, and {type(dataset).__name__} is an IterableDataset: "
-            "use torch's DataLoader for it"
+            "RayLoader",
+            kind="iterable-dataset",
+            expected="a dataset that is read by index",
+            found=f"{type(dataset).__name__}, an IterableDataset",
+            hint="use torch's DataLoader",
         )
 
 
-def _say_once() -> None:
-    if not _said:
-        _said.append(True)
+def _warn_once() -> None:
+    if not _warned:
+        _warned.append(True)
         warnings.warn(
-            "RayLoader: Ray is not installed, so torch's own workers read on this machine; "
-            'for actors: pip install "iobench[ray]"',
+            "RayLoader: Ray is not installed; torch's own workers read on this machine instead. "
+            'For actors: pip install "iobench[ray]"',
             stacklevel=3,
         )
 
 
-_said: list[bool] = []
+_warned: list[bool] = []

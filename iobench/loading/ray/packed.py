@@ -1,8 +1,8 @@
-"""Objects with tensors and arrays in them, packed for Ray's object store and unpacked into fresh memory.
+"""Objects that hold tensors and arrays, packed for Ray's object store and unpacked into new memory.
 
-Ray takes NumPy arrays out of what it pickles and maps them read-only where they arrive; tensors it pickles
-byte by byte. Here both travel beside the pickle, and arrive in memory of the receiver's own, which may be
-written to, as batches of torch's workers may.
+Ray by itself maps NumPy arrays read-only on arrival, and pickles tensors byte by byte. Here the memory of
+both travels next to the pickle and arrives in the receiver's own memory. It is writable, as batches of
+torch's workers are.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Copy = Callable[[Bytes], Bytes]
 
 
 def pageable(buffer: Bytes) -> Bytes:
-    """A copy in ordinary memory."""
+    """Return a copy in pageable memory."""
     copy: Bytes = buffer.copy()
     return copy
 
 
 def pinned(buffer: Bytes) -> Bytes:
-    """A copy in pinned memory, from torch's cache of it, which waits for copies to a device."""
+    """Return a copy in pinned memory from torch's cache, which waits for pending copies to a device."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*not writable")  # nobody writes to it
+        warnings.filterwarnings("ignore", ".*not writable")  # it is only read
         tensor = torch.from_numpy(buffer)
     copy: Bytes = tensor.pin_memory().numpy()
     return copy
@@ -39,23 +39,23 @@ def pinned(buffer: Bytes) -> Bytes:
 
 @dataclass(frozen=True)
 class Packed:
-    """A pickle, and the memory of its arrays and tensors."""
+    """A pickle, and the memory of its arrays and tensors apart from it."""
 
     pickled: bytes
     buffers: list[Bytes]
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel."""
+        """Bytes to transfer."""
         return len(self.pickled) + sum(buffer.nbytes for buffer in self.buffers)
 
     def unpacked(self, copy: Copy = pageable) -> Any:
-        """The object, its arrays and tensors in memory of their own."""
+        """Return the object, with arrays and tensors in new memory."""
         return pickle.loads(self.pickled, buffers=map(copy, self.buffers))
 
 
 def pack(value: Any) -> Packed:
-    """An object packed; whatever error the pickling of it raises."""
+    """Pack an object; raises any error that pickling it raises."""
     from ray import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
@@ -71,7 +71,7 @@ def pack(value: Any) -> Packed:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is a tensor that is nothing but numbers in this machine's memory."""
+    """Return whether a value is a plain dense tensor in host memory, without gradient."""
     return (
         type(value) is torch.Tensor
         and value.layout is torch.strided

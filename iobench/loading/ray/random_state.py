@@ -1,4 +1,4 @@
-"""The random numbers of a worker: seeded as torch seeds its own, kept and put back."""
+"""Random state of a worker: seeded as in torch's own workers, saved and restored."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils import worker as torch_worker  # so that numbers are torch's in each version
+from torch.utils.data._utils import worker as torch_worker  # for the same numbers as each version of torch
 
 
 @dataclass(frozen=True)
 class RandomState:
-    """What the generators of Python, NumPy and torch will give next."""
+    """State of the random generators of Python, NumPy and torch."""
 
     python: Any
     numpy: Any
@@ -21,18 +21,18 @@ class RandomState:
 
     @classmethod
     def now(cls) -> RandomState:
-        """That of this process."""
+        """Return the state of this process."""
         return cls(random.getstate(), np.random.get_state(), torch.get_rng_state().numpy().tobytes())
 
     def restore(self) -> None:
-        """Make it that of this process."""
+        """Set the generators of this process to this state."""
         random.setstate(self.python)
         np.random.set_state(self.numpy)
         torch.set_rng_state(torch.frombuffer(bytearray(self.torch), dtype=torch.uint8))
 
 
 def become_worker(number: int, workers: int, base_seed: int, dataset: Any) -> None:
-    """Make this process a worker as torch makes one: its seeds, one thread, and `get_worker_info()`."""
+    """Set this process up as torch sets up a worker: seeds, one thread, and `get_worker_info()`."""
     seed = base_seed + number
     random.seed(seed)
     torch.manual_seed(seed)

@@ -1,4 +1,4 @@
-"""The Ray that actors run on: one that is there, or one of this process's own."""
+"""Connection to Ray: a running cluster, or a Ray that this process starts."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ _QUIET: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR
 
 
 def installed() -> bool:
-    """Whether Ray can be imported."""
+    """Return whether Ray can be imported."""
     return importlib.util.find_spec("ray") is not None
 
 
 def connect(workers: int) -> bool:
-    """Connect this process to Ray, and say whether Ray was started for that.
+    """Connect this process to Ray, and return whether Ray was started for it.
 
-    Nothing is done where `ray.init` was called before, and `RAY_ADDRESS` names the cluster if it is set.
-    Otherwise Ray is started for this process alone, without its dashboard and its usage statistics, for
-    whoever has the token that Ray keeps in ~/.ray; it ends with the process. LoaderFailed if none answers.
+    Does nothing if `ray.init` was called before. Otherwise `RAY_ADDRESS` names the cluster. If it is not set,
+    Ray is started for this process, with `workers` cores, without its dashboard and usage statistics. Access
+    to it needs the token that Ray stores in ~/.ray. It ends with the process.
+
+    Raises LoaderFailed if Ray does not start, or no cluster answers.
     """
     import ray
 
@@ -38,15 +40,18 @@ def connect(workers: int) -> bool:
         else:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             ray.init("local", num_cpus=workers, include_dashboard=False, **_QUIET)
-    except Exception as error:  # Ray raises many kinds
-        asked = f"no Ray cluster answers at RAY_ADDRESS={address}" if address else "Ray cannot start"
-        raise LoaderFailed(f"{asked}: {reason(error)}") from error
+    except Exception as error:  # Ray raises many classes
+        if address:
+            problem, kind = f"no Ray cluster answers at RAY_ADDRESS={address}", "no-cluster"
+        else:
+            problem, kind = "Ray cannot start", "cannot-start"
+        raise LoaderFailed(f"{problem}: {reason(error)}", kind=kind) from error
     return not address
 
 
 @contextmanager
 def connected(workers: int) -> Iterator[None]:
-    """As connect; what was started for it ends with the block."""
+    """Connect to Ray; a Ray that was started for it ends with the block."""
     import ray
 
     started = connect(workers)

@@ -1,4 +1,4 @@
-"""A worker as the training process sees it: what it is asked for, what comes, who follows when it dies."""
+"""The training process's side of a worker: requests, received batches, and replacement of dead actors."""
 
 from __future__ import annotations
 
@@ -20,122 +20,130 @@ from iobench.loading.ray.actor_monitor import ActorMonitor, actor_errors
 from iobench.loading.ray.packed import Copy, Packed
 from iobench.loading.ray.random_state import RandomState
 
-DEATHS = 3  # in a row, after which it is the batch that kills
-JOINED_BYTES, JOINED_S, JOINED = MIB, 0.1, 256  # a shipment is joined until it has one of these
+DEATHS = 3  # in a row on one batch, after which it fails
+# batches are shipped together up to one of these limits
+SHIPMENT_BYTES, SHIPMENT_S, SHIPMENT_BATCHES = MIB, 0.1, 256
 
 
 @dataclass(frozen=True)
 class WorkerConfig:
-    """What the workers of a loader have in common: their work in Ray's object store, and how they are run."""
+    """Settings that all workers of a loader share."""
 
-    work: Any  # a reference: as long as it is held, an actor that dies can be replaced
+    work: Any  # a reference into the object store; holding it allows dead actors to be replaced
     options: Mapping[str, Any]
-    ahead: int  # shipments
+    prefetch: int  # shipments requested ahead
     timeout: float
-    copy: Copy  # of batches that have come
+    copy: Copy  # of received batches
 
 
 class RemoteWorker:
-    """One actor after the other under one number; batches come in the order in which they were asked for."""
+    """A worker of one number, run by one actor after another; returns batches in the requested order."""
 
     def __init__(self, config: WorkerConfig, number: int) -> None:
         self._config, self.number = config, number
-        self._asked: deque[tuple[Sequence[Any], Any]] = deque()  # indices, and the reference to their batches
+        # indices, and the reference to their batches
+        self._requests: deque[tuple[Sequence[Any], Any]] = deque()
         self._ready: deque[Packed | ExceptionWrapper] = deque()
         self._random: RandomState | None = None
         self._batches_per_shipment = 1
         self._start()
 
     def begin(self, more: Callable[[int], Sequence[Any]]) -> None:
-        """Begin an epoch, and ask ahead; `more` gives at most so many of the indices of its next batches."""
-        self._asked.clear()
+        """Begin an epoch and request its first batches.
+
+        `more(count)` returns the indices of at most so many of its next batches.
+        """
+        self._requests.clear()
         self._ready.clear()
         self._more = more
-        self._ask()
+        self._request()
 
     def next(self) -> Any:
-        """The next batch; StopIteration after the last.
+        """Return the next batch; StopIteration after the last.
 
-        Whatever its dataset raised, BatchTimeout, or LoaderFailed where nothing is to be had of it.
+        Raises any error of the dataset, BatchTimeout, or LoaderFailed if its actors die.
         """
         if not self._ready:
             self._receive()
         batch = self._ready.popleft()
         if isinstance(batch, ExceptionWrapper):
             batch.reraise()  # type: ignore[no-untyped-call]
-            raise AssertionError("an error raises itself")
+            raise AssertionError("reraise() always raises")
         return batch.unpacked(self._config.copy)
 
     def kill(self) -> None:
-        """End the actor, in whatever it does."""
+        """Kill the actor."""
         import ray
 
         if ray.is_initialized():
             ray.kill(self._actor)
 
     def _start(self) -> None:
-        made = actor_class().options(**self._config.options)
-        self._actor = made.remote(self._config.work, sys.path, self.number, self._random)
+        remote = actor_class().options(**self._config.options)
+        self._actor = remote.remote(self._config.work, sys.path, self.number, self._random)
         self._monitor = ActorMonitor(self._actor)
 
-    def _ask(self) -> None:
-        while len(self._asked) < self._config.ahead and (indices := self._more(self._batches_per_shipment)):
-            self._asked.append((indices, self._actor.ship.remote(indices)))
+    def _request(self) -> None:
+        while len(self._requests) < self._config.prefetch and (
+            indices := self._more(self._batches_per_shipment)
+        ):
+            self._requests.append((indices, self._actor.ship.remote(indices)))
 
     def _receive(self) -> None:
-        if not self._asked:
+        if not self._requests:
             raise StopIteration
         shipment = self._shipment()
-        self._asked.popleft()
+        self._requests.popleft()
         self._random = shipment.random
         self._batches_per_shipment = _batches_per_shipment(shipment)
         self._ready.extend(shipment.batches)
-        self._ask()
+        self._request()
 
     def _shipment(self) -> Shipment:
-        """The oldest one, of another actor where one dies."""
+        """Return the oldest shipment, from a new actor if one dies."""
         until = time.monotonic() + self._config.timeout if self._config.timeout else float("inf")
         for _ in range(DEATHS):
             try:
-                return self._monitor.outcome(self._asked[0][1], until)
+                return self._monitor.outcome(self._requests[0][1], until)
             except actor_errors() as error:
                 why = reason(error)
             self._replace()
         raise LoaderFailed(
-            f"RayLoader worker {self.number} died {DEATHS} times over the same batch; the last time: {why}"
+            f"RayLoader worker {self.number} died {DEATHS} times on the same batch, the last time: {why}",
+            kind="worker-died",
         )
 
     def _replace(self) -> None:
-        """Another actor, which goes on where this one has got to with what has not arrived."""
+        """Start a new actor at the state of the last one, and request what has not arrived."""
         self.kill()
         self._start()
-        again = [(indices, self._actor.ship.remote(indices)) for indices, _ in self._asked]
-        self._asked = deque(again)
+        repeated = [(indices, self._actor.ship.remote(indices)) for indices, _ in self._requests]
+        self._requests = deque(repeated)
 
 
 class IndexDealer:
-    """Deals the batches of an epoch out to workers in turn, as torch does."""
+    """Assigns the batches of an epoch to workers in turn, as torch does."""
 
     def __init__(self, batches: Iterator[Any], workers: int) -> None:
-        self._batches, self._hands = batches, [deque[Any]() for _ in range(workers)]
+        self._batches, self._queues = batches, [deque[Any]() for _ in range(workers)]
 
     def take(self, worker: int, most: int) -> list[Any]:
-        """At most so many of the next batches of a worker; none after its last."""
-        hand = self._hands[worker]
-        while len(hand) < most and self._deal():
+        """Return the indices of at most `most` of the next batches of a worker; none after its last."""
+        queue = self._queues[worker]
+        while len(queue) < most and self._deal():
             pass
-        return [hand.popleft() for _ in range(min(most, len(hand)))]
+        return [queue.popleft() for _ in range(min(most, len(queue)))]
 
     def _deal(self) -> bool:
-        dealt = list(islice(self._batches, len(self._hands)))
-        for hand, batch in zip(self._hands, dealt, strict=False):
-            hand.append(batch)
-        return len(dealt) == len(self._hands)
+        dealt = list(islice(self._batches, len(self._queues)))
+        for queue, batch in zip(self._queues, dealt, strict=False):
+            queue.append(batch)
+        return len(dealt) == len(self._queues)
 
 
 def _batches_per_shipment(shipment: Shipment) -> int:
-    """How many batches the next shipment is to have, to judge by the last one."""
+    """Return the number of batches for the next shipment, from the size and time of the last one."""
     count = len(shipment.batches)
-    by_bytes = JOINED_BYTES * count / max(1, shipment.nbytes)
-    by_time = JOINED_S * count / max(1e-9, shipment.seconds)
-    return max(1, min(int(by_bytes), int(by_time), JOINED))
+    by_bytes = SHIPMENT_BYTES * count / max(1, shipment.nbytes)
+    by_time = SHIPMENT_S * count / max(1e-9, shipment.seconds)
+    return max(1, min(int(by_bytes), int(by_time), SHIPMENT_BATCHES))

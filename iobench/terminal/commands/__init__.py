@@ -1,1 +1,1 @@
-"""What can be typed: one module per command or family of commands. Parse, call, print: nothing else."""
+"""Commands, one module per command or family of commands: parse, call, print."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -29,29 +29,18 @@ def declared_options() -> dict[str, dict[str, Option]]:
     return options
 
 
-def with_loader_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Replace a command's parameter `loader_options` by one option for each that a default loader has.
+def parameters(taken: Collection[str]) -> list[inspect.Parameter]:
+    """Return a parameter for each option, except those whose names are taken: they are set in loaders' words.
 
     Numbers and words take lists, `--num-workers 0,2,4`; booleans become a pair of flags.
     """
-    own = inspect.signature(command)
-    # a loader's option with the name of one of the run's own can only be set in the loader's word
-    known = {name: specs for name, specs in declared_options().items() if name not in own.parameters}
+    return [_parameter(name, specs) for name, specs in declared_options().items() if name not in taken]
 
-    def run(**values: Any) -> Any:
-        chosen = {name: values.pop(name) for name in known}
-        given = {name: _values(name, known[name], text) for name, text in chosen.items() if text is not None}
-        return command(**values, loader_options=given)
 
-    run.__doc__, run.__name__ = command.__doc__, command.__name__
-    parameters = [p for p in own.parameters.values() if p.name != "loader_options"]
-    parameters += [_parameter(name, specs) for name, specs in known.items()]
-    hints = inspect.get_annotations(command, eval_str=True)
-    run.__annotations__ = {p.name: hints.get(p.name, p.annotation) for p in parameters}
-    run.__signature__ = own.replace(  # type: ignore[attr-defined]
-        parameters=[p.replace(annotation=run.__annotations__[p.name]) for p in parameters]
-    )
-    return run
+def parse(typed: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
+    """Parse the options that were typed; InvalidSettings for a value that no loader takes."""
+    specs = declared_options()
+    return {name: _values(name, specs[name], text) for name, text in typed.items() if text is not None}
 
 
 def _parameter(name: str, specs: dict[str, Option]) -> inspect.Parameter:

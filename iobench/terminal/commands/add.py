@@ -50,7 +50,7 @@ def add(
             data_dir=data_dir,
             overwrite=overwrite,
             progress=progress,
-            warn=lambda note: display.warning("data-note", note),
+            warn=lambda note: display.warning(note.kind, note.sentence),
         )
     display.result(tables.dataset_line(manifest), tables.prepared_table([row]))
     if row.artifact.added is not None and row.artifact.added.partial:

@@ -177,6 +177,6 @@ def _added(path: Path, name: str | None, data_dir: Path) -> Source:
             name=name,
             data_dir=data_dir,
             progress=progress,
-            warn=lambda note: display.warning("data-note", note),
+            warn=lambda note: display.warning(note.kind, note.sentence),
         )
     return AddedSource(manifest)

@@ -14,23 +14,15 @@ from iobench.base.errors import (
     INTERRUPTED,
     InvalidSettings,
 )
-from iobench.bench.options import MODELS, TIMEOUT_S
-from iobench.bench.round_plan import DEFAULT_ROUNDS, MAX_TIME_S
 from iobench.host import interrupts
-from iobench.loading.loaders import DEFAULT_LOADERS
-from iobench.loading.order import ORDERS
-from iobench.terminal.commands._loader_options import with_loader_options
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
     MinDifference,
     Name,
-    listed_bytes,
-    listed_floats,
-    listed_numbers,
     parse_percent,
-    words_of,
 )
+from iobench.terminal.commands._run_options import parse, with_run_options
 
 if TYPE_CHECKING:
     from iobench.bench.outcome import Run
@@ -38,90 +30,14 @@ if TYPE_CHECKING:
     from iobench.results.record import Record
     from iobench.terminal import scaling
 
-# options that may be combined with --plan and with --resume, which set all the others
-OUTPUT = ("data_dir", "as_json", "wide", "min_difference")
-WITH_PLAN = ("plan", "save_plan", "name", "out", "ranks", "ray", "ranks_per_host", *OUTPUT)
-WITH_RESUME = ("resume", *OUTPUT)
+NEW_RUN = ("name", "plan", "save_plan", "out")  # options that a resumed run cannot have
 
 
-@with_loader_options
+@with_run_options
 def run(
     context: typer.Context,
-    format: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Format or variant of the dataset, or all; repeatable. [default: all]", show_default=False
-        ),
-    ] = None,
-    loader: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Loader with its options, like dataloader:num_workers=4,fetch=batch, or all; repeatable. "
-            "'iobench loaders' lists them. [default: dataloader, native, stream]",
-            show_default=False,
-        ),
-    ] = None,
-    recommended_options: Annotated[
-        bool,
-        typer.Option(
-            "--recommended-options",
-            help="Add each loader with the options that its documentation recommends.",
-        ),
-    ] = False,
-    device: Annotated[str, typer.Option(help="Target devices: auto, cpu, cuda, cuda:1, …; a list.")] = "auto",
-    cache: Annotated[str, typer.Option(help="Page cache: warm, cold, or both as warm,cold.")] = "warm",
-    sudo: Annotated[bool, typer.Option("--sudo", help="Drop the page cache with sudo -n.")] = False,
-    batch_size: Annotated[str, typer.Option(help="Samples per batch; a list.")] = "256",
-    order: Annotated[str, typer.Option(help=f"Order of samples: {', '.join(ORDERS)}; a list.")] = "random",
-    block_size: Annotated[str, typer.Option(help="Block order: bytes per block; a list.")] = "1MiB",
-    window_size: Annotated[
-        str, typer.Option(help="Block order: bytes of the shuffle window; a list.")
-    ] = "64MiB",
-    model: Annotated[
-        str, typer.Option(help=f"Training step on each batch: {', '.join(MODELS)}; a list.")
-    ] = "none",
-    step_ms: Annotated[
-        str,
-        typer.Option(help="Milliseconds of a simulated training step on each batch; a list."),
-    ] = "0",
-    rounds: Annotated[str, typer.Option(help="Timed rounds per case, or auto.")] = str(DEFAULT_ROUNDS),
-    max_time: Annotated[
-        float | None,
-        typer.Option(
-            help="Start no further round after this many seconds; verification and the first round of each "
-            f"case always run. [default: {MAX_TIME_S:g} with --rounds auto]",
-            show_default=False,
-        ),
-    ] = None,
-    warmup: Annotated[int, typer.Option(help="Untimed epochs per case; the first verifies the content.")] = 1,
-    isolate: Annotated[
-        bool | None,
-        typer.Option(
-            "--isolate/--no-isolate",
-            help="Run each case in its own process. [default: if a loader of the run needs it]",
-            show_default=False,
-        ),
-    ] = None,
-    timeout: Annotated[
-        float, typer.Option(help="Kill the process of a case after this many seconds without a batch.")
-    ] = TIMEOUT_S,
-    limits: Annotated[
-        bool, typer.Option("--limits/--no-limits", help="Measure the hardware limits of each case.")
-    ] = True,
-    headroom: Annotated[
-        bool,
-        typer.Option("--headroom", help="Also time the loop over batches that are already on the device."),
-    ] = False,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Synchronise the device after each training step."),
-    ] = False,
-    profile: Annotated[
-        bool, typer.Option("--profile", help="Split epochs into stages and sample the machine.")
-    ] = False,
-    trace: Annotated[
-        bool, typer.Option("--trace", help="Write a Chrome trace of the first batches of each case.")
-    ] = False,
+    *,
+    typed: Mapping[str, Any],
     ranks: Annotated[
         str | None,
         typer.Option(
@@ -137,7 +53,6 @@ def run(
         typer.Option(help="With --ray: ranks per host; a list. [default: 1]", show_default=False),
     ] = None,
     min_difference: MinDifference = "5%",
-    seed: Annotated[int, typer.Option(help="Seed of the sample order, the case order and the model.")] = 0,
     data_dir: DataDir = Path("data"),
     name: Name = None,
     plan: Annotated[
@@ -159,12 +74,9 @@ def run(
             help="Append records here. [default: a new file in DATA_DIR/results]", show_default=False
         ),
     ] = None,
-    *,
-    loader_options: Mapping[str, tuple[Any, ...]],
 ) -> None:
     """Measure how fast each loader reads each format."""
     from iobench.bench import plan_file
-    from iobench.bench.options import RunOptions
     from iobench.bench.resume import interrupted_run
     from iobench.bench.run import run as measure
     from iobench.dataset.manifest import find_dataset
@@ -175,40 +87,15 @@ def run(
     over = _over(context, ranks, ray, ranks_per_host)
     rounds_before: list[Record] = []
     if resume is not None:
-        _check_alone(context, f"the run {resume}", "start a new run", WITH_RESUME)
+        _check_alone(context, f"the run {resume}", "start a new run", {*typed, *NEW_RUN})
         out = history.find(data_dir, resume)
         planned, rounds_before = interrupted_run(out)
         options, manifest = planned.run, find_dataset(data_dir, planned.dataset)
     elif plan is None:
-        options = RunOptions(
-            format=tuple(format or ["all"]),
-            loader=tuple(loader or DEFAULT_LOADERS),
-            device=words_of(device),
-            cache=words_of(cache),
-            order=words_of(order),
-            batch_size=listed_numbers("--batch-size", batch_size),
-            block_bytes=listed_bytes("--block-size", block_size),
-            window_bytes=listed_bytes("--window-size", window_size),
-            model=words_of(model),
-            step_ms=listed_floats("--step-ms", step_ms),
-            seed=seed,
-            loader_options=loader_options,
-            rounds=rounds,
-            max_time=max_time,
-            warmup=warmup,
-            timeout=timeout,
-            isolate=isolate,
-            sudo=sudo,
-            limits=limits,
-            headroom=headroom,
-            recommended_options=recommended_options,
-            strict=strict,
-            profile=profile,
-            trace=trace,
-        )
+        options = parse(typed)
         manifest = find_dataset(data_dir, name)
     else:
-        _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", WITH_PLAN)
+        _check_alone(context, f"the plan {plan}", "edit the plan, or omit --plan", typed)
         planned = plan_file.load(plan)
         options, manifest = planned.run, find_dataset(data_dir, name or planned.dataset)
         _check_content(plan, planned.content, manifest)
@@ -272,12 +159,12 @@ def _saved(context: typer.Context, outcome: Run, data_dir: Path) -> str:
     return f"the rounds measured so far are saved; resume with: {starts} {command}"
 
 
-def _check_alone(context: typer.Context, what: str, advice: str, beside: Collection[str]) -> None:
-    """Raise InvalidSettings for an option typed together with one that sets all of them."""
+def _check_alone(context: typer.Context, what: str, advice: str, settings: Collection[str]) -> None:
+    """Raise InvalidSettings for a setting typed together with an option that sets all of them."""
     typed = [
         name
         for name in context.params
-        if name not in beside
+        if name in settings
         and (source := context.get_parameter_source(name)) is not None
         and source.name == "COMMANDLINE"
     ]

@@ -40,5 +40,5 @@ def study(
         for claim in result.claims:
             display.result(claim.sentence, f"    {claim.evidence}")
     for warning in result.warnings:
-        display.note(f"warning: {warning}")
-    display.note(f"answers saved to {path}; 'iobench report' includes them")
+        display.warning(warning.kind, warning.sentence)
+    display.note(f"verdicts saved to {path}; 'iobench report' includes them")

@@ -1,4 +1,4 @@
-"""What the loader `gds` asks of KvikIO, by POSIX calls that happen as late as they may."""
+"""Stand-in for KvikIO as the loader `gds` uses it, with POSIX reads as late as possible."""
 
 import enum
 import os
@@ -15,13 +15,13 @@ class CompatMode(enum.Enum):
 
 
 class Read:
-    """A read that happens when somebody waits for it, and not at all otherwise."""
+    """A read that happens when its result is waited for."""
 
     def __init__(self, file, memory, size, offset):
-        self.asked = (file, memory, size, offset)
+        self.request = (file, memory, size, offset)
 
     def get(self):
-        file, memory, size, offset = self.asked
+        file, memory, size, offset = self.request
         data = os.pread(file.descriptor, size, offset)
         target = memory.memory().numpy() if hasattr(memory, "memory") else memory
         memoryview(target).cast("B")[: len(data)] = data

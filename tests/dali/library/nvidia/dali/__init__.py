@@ -1,7 +1,7 @@
-"""What the loader `dali` asks of DALI's GPU pipelines, on the made-up devices.
+"""Stand-in for DALI's GPU pipelines on the simulated devices, as the loader `dali` uses them.
 
-As DALI does, it asks its source for batches ahead, copies them on a stream of its own, and gives outputs
-on the stream that it is told, or waits for them where it is told none.
+As DALI does, it prefetches batches from its source, copies them on a stream of its own, and returns outputs
+on a given stream, or waits for them if no stream is given.
 """
 
 from collections import deque
@@ -29,8 +29,8 @@ class Output:
 
 class Pipeline:
     def __init__(self, *, batch_size, num_threads, device_id, prefetch_queue_depth, py_num_workers):
-        assert device_id is not None, "the stand-in has GPU pipelines alone"
-        self.device_id, self.depth, self.asked = device_id, prefetch_queue_depth, 0
+        assert device_id is not None, "the stand-in has GPU pipelines only"
+        self.device_id, self.depth, self.requested = device_id, prefetch_queue_depth, 0
         self.ready, self.stream = deque(), None
         made.append(self)
 
@@ -45,8 +45,8 @@ class Pipeline:
         self.source = outputs[0].source
 
     def build(self):
-        self.room = device_of(torch.device(torch._C._get_privateuse1_backend_name(), self.device_id))
-        self.stream = self.room._new_stream()
+        self.device = device_of(torch.device(torch._C._get_privateuse1_backend_name(), self.device_id))
+        self.stream = self.device._new_stream()
 
     def run(self, stream=None):
         while len(self.ready) < self.depth and self.source is not None:
@@ -58,19 +58,19 @@ class Pipeline:
             copied.synchronize()
         else:
             stream.wait_event(copied)
-            for output in outputs:  # whose memory goes back when that stream is through with it
+            for output in outputs:  # their memory is released when that stream has finished
                 output.tensor.record_stream(stream)
         return tuple(outputs)
 
     def _prefetch(self):
         try:
-            batch = self.source(SimpleNamespace(iteration=self.asked))
+            batch = self.source(SimpleNamespace(iteration=self.requested))
         except StopIteration:
             self.source = None
             return
-        self.asked += 1
-        with self.room.current(), self.room.on(self.stream):
-            tensors = [torch.from_numpy(array).to(self.room.torch, non_blocking=True) for array in batch]
-            copied = self.room.event()
+        self.requested += 1
+        with self.device.current(), self.device.on(self.stream):
+            tensors = [torch.from_numpy(array).to(self.device.torch, non_blocking=True) for array in batch]
+            copied = self.device.event()
             copied.record(self.stream)
         self.ready.append(([Output(tensor) for tensor in tensors], copied))

@@ -1,4 +1,4 @@
-"""What the contract says of a format's life: its words, who opens artifacts, and what they take."""
+"""Contract tests of a format's lifecycle: description, opening, sharing, closing and disk space."""
 
 from __future__ import annotations
 
@@ -16,10 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    UnsupportedSchema,
-)
+from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats import (
     Field,
     Format,
@@ -31,8 +28,8 @@ from iobench.formats import (
 from iobench.testing._cases import (
     INDICES,
     SAMPLES,
-    Artifact,
     Call,
+    StoredArtifact,
     assert_rows,
     files_of,
     open_and_read,
@@ -40,32 +37,38 @@ from iobench.testing._cases import (
 )
 
 
-class Life:
-    """What a format says of itself; opening, closing and sharing, and what lies on disk.
+class LifecycleTests:
+    """Tests of description, opening, sharing, closing and disk space.
 
-    A blob has axes of `blob_axes` and one of its bytes; there are at most `most_samples` of them, of
-    `most_bytes` in all.
+    Attributes
+    ----------
+    blob_axes : tuple of int
+        Leading axes of the samples of the disk space test; the last axis is the sample's bytes.
+    most_samples, most_bytes : int
+        Limits of that test's data.
     """
 
     blob_axes: tuple[int, ...] = ()
     most_samples, most_bytes = 5_000, 2_000_000
 
-    def test_it_says_what_it_is(self, fmt: Format) -> None:
+    def test_name_summary_and_library(self, fmt: Format) -> None:
         assert re.fullmatch("[a-z][a-z0-9_-]*", fmt.name)
         assert fmt.summary
         assert "\n" not in fmt.summary
-        assert metadata.version(fmt.library), "the installed package that does the work"
+        assert metadata.version(fmt.library), "library must name an installed package"
 
-    def test_its_variant_is_the_format_in_one_word(self, fmt: Format) -> None:
+    def test_variant_describes_the_format_in_one_word(self, fmt: Format) -> None:
         assert read_word(type(fmt), fmt.variant) == fmt
         assert build(type(fmt), fmt.options) == fmt
         assert not set(fmt.variant) & set(" /\\\n")
 
-    def test_a_spawned_process_opens_from_pickled_parts(self, artifact: Artifact, elsewhere: Call) -> None:
+    def test_a_spawned_process_opens_from_pickled_parts(
+        self, artifact: StoredArtifact, elsewhere: Call
+    ) -> None:
         parts = pickle.dumps((artifact.format, artifact.path, artifact.schema))
         assert_rows(elsewhere(open_and_read, parts, INDICES), artifact.source, INDICES)
 
-    def test_threads_read_one_reader_at_once(self, artifact: Artifact, reader: Reader) -> None:
+    def test_threads_read_one_reader_at_once(self, artifact: StoredArtifact, reader: Reader) -> None:
         def read(seed: int) -> None:
             rng = np.random.default_rng(seed)
             for _ in range(10):
@@ -77,7 +80,7 @@ class Life:
         with ThreadPoolExecutor(8) as pool:
             list(pool.map(read, range(8)))
 
-    def test_readers_of_one_artifact_live_apart(self, artifact: Artifact) -> None:
+    def test_readers_of_one_artifact_are_independent(self, artifact: StoredArtifact) -> None:
         first, second = artifact.open(), artifact.open()
         assert_rows(first.batch(INDICES), artifact.source, INDICES)
         first.close()
@@ -86,7 +89,7 @@ class Life:
         with artifact.open() as third:
             assert_rows(third.batch(INDICES), artifact.source, INDICES)
 
-    def test_a_closed_reader_reads_no_more(self, artifact: Artifact) -> None:
+    def test_a_closed_reader_raises(self, artifact: StoredArtifact) -> None:
         reader = artifact.open()
         reader.close()
         reader.close()
@@ -97,14 +100,14 @@ class Life:
         with pytest.raises(ValueError):
             reader.sample(0)
 
-    def test_a_new_artifact_is_not_taken_for_an_open_old_one_in_its_place(
+    def test_an_open_artifact_is_not_confused_with_its_replacement(
         self, fmt: Format, schema: Schema, tmp_path: Path
     ) -> None:
         old = store(fmt, tmp_path / "a", replace(schema, samples=3))
         with old.open() as old_reader:
             shutil.rmtree(old.path)
             if not fmt.survives_unlink:
-                with contextlib.suppress(CorruptArtifact):  # what was read before may be at hand
+                with contextlib.suppress(CorruptArtifact):  # data read before may still be in memory
                     assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
                 old_reader.close()
             new = store(fmt, tmp_path / "a", schema)
@@ -113,32 +116,32 @@ class Life:
                 if fmt.survives_unlink:
                     assert_rows(old_reader.batch(slice(None)), old.source, slice(None))
 
-    def test_lists_that_are_kept_give_the_same(self, artifact: Artifact) -> None:
-        """A reader that is given what another one found finds nothing itself, and need not."""
-        lists: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
+    def test_a_cached_index_gives_the_same_locations(self, artifact: StoredArtifact) -> None:
+        """A reader works with an index that another reader built."""
+        indices: dict[str, dict[str, np.ndarray[Any, Any]]] = {}
 
-        def keep(name: str, find: Any) -> Any:
-            lists[name] = find()
-            assert all(array.ndim == 1 for array in lists[name].values())
-            return lists[name]
+        def cache(name: str, build_index: Any) -> Any:
+            indices[name] = build_index()
+            assert all(array.ndim == 1 for array in indices[name].values())
+            return indices[name]
 
         rows = np.arange(SAMPLES)
         with artifact.open() as first, artifact.open() as second:
-            first.load_or_build, second.load_or_build = keep, lambda name, find: lists[name]
+            first.load_or_build, second.load_or_build = cache, lambda name, build: indices[name]
             for one, other in zip(first.placement().items(), second.placement().items(), strict=True):
                 assert one[0] == other[0]
                 np.testing.assert_array_equal(one[1].locate(rows), other[1].locate(rows))
-            for mine, its in zip(first.blocks(), second.blocks(), strict=True):
-                np.testing.assert_array_equal(mine.offset, its.offset)
+            for built, cached in zip(first.blocks(), second.blocks(), strict=True):
+                np.testing.assert_array_equal(built.offset, cached.offset)
 
     def test_placement_and_blocks_of_a_closed_reader_are_value_errors_or_as_before(
-        self, artifact: Artifact
+        self, artifact: StoredArtifact
     ) -> None:
         reader = artifact.open()
         reader.close()
-        for ask in (reader.placement, reader.blocks):
+        for locate in (reader.placement, reader.blocks):
             with suppress(ValueError):
-                ask()
+                locate()
 
     def test_size_bound_holds_for_random_data(self, fmt: Format, tmp_path: Path) -> None:
         for sample_bytes in (1, 100, 512, 2048, 5120, 150_000):
@@ -150,8 +153,8 @@ class Life:
                 self.assert_bound(store(fmt, tmp_path / "a", schema))
 
     @staticmethod
-    def assert_bound(artifact: Artifact) -> None:
-        """What was written takes no more than its format said that it would."""
+    def assert_bound(artifact: StoredArtifact) -> None:
+        """Assert that the artifact takes no more disk space than its format's `size_bound`."""
         stored = sum(file.stat().st_blocks * 512 for file in files_of(artifact.path))
         assert stored <= artifact.format.size_bound(artifact.schema), artifact.schema
         shutil.rmtree(artifact.path)

@@ -1,4 +1,4 @@
-"""A control group with little memory, so that a machine with much shows what happens where it ends."""
+"""A control group with little memory, to measure what happens when memory is full."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from iobench.host import cache
+from iobench.host import page_cache
 
-NO_SWAP = {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": "{}"}  # of version 2 and of version 1
-RELEASE_S = 5.0  # for the kernel to see that the last process of a group has ended
+NO_SWAP = {"memory.swap.max": "0", "memory.memsw.limit_in_bytes": "{}"}  # cgroup version 2, version 1
+RELEASE_S = 5.0  # for the kernel to notice that the last process of a group has ended
 
 
 @contextmanager
 def memory_group(limit_bytes: int) -> Iterator[Path]:
-    """The folder of a new control group with that limit, gone afterwards; PermissionError if not allowed."""
-    group = _made(limit_bytes)
+    """Yield the folder of a temporary control group with a memory limit; PermissionError if not allowed."""
+    group = _create(limit_bytes)
     try:
         yield group
     finally:
@@ -26,14 +26,17 @@ def memory_group(limit_bytes: int) -> Iterator[Path]:
 
 
 def join(group: Path) -> None:
-    """Move this process into a group: what it takes from now on counts there."""
+    """Move this process into a group, where all memory that it allocates from now on counts."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def _made(limit_bytes: int) -> Path:
-    """Below our own group or beside it: version 2 limits no group below one that has processes."""
+def _create(limit_bytes: int) -> Path:
+    """Create the group below this process's group or next to it.
+
+    Version 2 has no limits below a group that has processes.
+    """
     name, reason = f"iobench-{os.getpid()}", "no control group accounts for memory here"
-    for parent in (place for own in cache.memory_groups() for place in (own, own.parent)):
+    for parent in (folder for own in page_cache.memory_groups() for folder in (own, own.parent)):
         group = parent / name
         try:
             group.mkdir()
@@ -41,7 +44,7 @@ def _made(limit_bytes: int) -> Path:
             reason = f"{group}: {error.strerror}"
             continue
         try:
-            limit = next(group / file for file in cache.LIMIT_FILES if (group / file).exists())
+            limit = next(group / file for file in page_cache.LIMIT_FILES if (group / file).exists())
             limit.write_text(str(limit_bytes))
             for file, value in NO_SWAP.items():
                 if (group / file).exists():

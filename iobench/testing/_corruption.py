@@ -1,4 +1,4 @@
-"""What the contract says of damaged artifacts: how they fail."""
+"""Contract tests of damaged artifacts: each fails with CorruptArtifact of one line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from iobench.base.errors import (
-    CorruptArtifact,
-    IobenchError,
-)
+from iobench.base.errors import CorruptArtifact, IobenchError
 from iobench.formats import (
     Blocks,
     Field,
@@ -28,24 +25,24 @@ from iobench.formats import (
 )
 from iobench.testing._cases import (
     SAMPLES,
-    Artifact,
     Call,
+    StoredArtifact,
     assert_rows,
     bare_files,
     files_of,
     read_all,
     store,
 )
-from iobench.testing._places import decoded
+from iobench.testing._placements import decoded
 
-# of nothing, a zip archive, NumPy's and HDF5's files and a pickle
+# no magic, and those of a zip archive, of NumPy's and HDF5's files and of a pickle
 STARTS = [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]
 FLIPS = 60
-WAITING_S = 20.0
+WAITING_S = 20.0  # an open of a pipe that takes longer is taken to block
 
 
 def with_signal(schema: Schema, **changes: Any) -> Schema:
-    """The schema with another `signal`."""
+    """Return the schema with a changed field `signal`."""
     return replace(
         schema, fields=tuple(replace(f, **changes) if f.name == "signal" else f for f in schema.fields)
     )
@@ -74,11 +71,11 @@ class Bomb:
 
 
 @contextmanager
-def at_once(file: Path) -> Iterator[None]:
-    """Fails where what is done with a pipe takes as long as only waiting does."""
+def not_blocking(file: Path) -> Iterator[None]:
+    """Fail the test if the block takes longer than `WAITING_S`, because it waits for a pipe."""
 
     def late(number: int, frame: Any) -> None:
-        pytest.fail(f"{file.name}: somebody waits for a pipe")
+        pytest.fail(f"{file.name}: opening the pipe blocks")
 
     before, left = signal.signal(signal.SIGALRM, late), signal.setitimer(signal.ITIMER_REAL, WAITING_S)
     try:
@@ -88,19 +85,19 @@ def at_once(file: Path) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def read_flipped(artifact: Artifact, damaged: Path, flips: list[tuple[Path, int, int]]) -> int:
-    """How many flipped bits were complained of; with the others all was read, whatever it gave."""
-    complaints = 0
+def read_flipped(artifact: StoredArtifact, damaged: Path, flips: list[tuple[Path, int, int]]) -> int:
+    """Return the number of flipped bits that were refused; reading with the others must not crash."""
+    refused = 0
     for file, place, bit in flips:
         content = file.read_bytes()
         file.write_bytes(content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
-        complaints += read_all(artifact.format, damaged, artifact.schema) is None
+        refused += read_all(artifact.format, damaged, artifact.schema) is None
         file.write_bytes(content)
-    return complaints
+    return refused
 
 
-def complaint(reader: Reader, blocks: Blocks, damage: bytes) -> str | None:
-    """What is said of these bytes in place of the first block; None where they are decoded."""
+def block_error(reader: Reader, blocks: Blocks, damage: bytes) -> str | None:
+    """Return the error's message for these bytes in place of the first block; None if they are decoded."""
     try:
         decoded(reader.schema, blocks, 0, damage)
     except CorruptArtifact as error:
@@ -108,10 +105,12 @@ def complaint(reader: Reader, blocks: Blocks, damage: bytes) -> str | None:
     return None
 
 
-class Damage:
-    """Damage is one CorruptArtifact of one line, and nothing is unpickled."""
+class CorruptionTests:
+    """Tests that damage raises CorruptArtifact of one line, and that nothing is unpickled."""
 
-    def test_a_truncated_file_is_corrupt(self, artifact: Artifact, damaged: Path, elsewhere: Call) -> None:
+    def test_a_truncated_file_is_corrupt(
+        self, artifact: StoredArtifact, damaged: Path, elsewhere: Call
+    ) -> None:
         for file in files_of(damaged):
             content = file.read_bytes()
             for size in (len(content) - 1, len(content) // 2, 0):
@@ -123,24 +122,24 @@ class Damage:
                 file.write_bytes(content)
 
     def test_a_longer_file_is_corrupt_or_reads_the_same(
-        self, artifact: Artifact, damaged: Path, elsewhere: Call
+        self, artifact: StoredArtifact, damaged: Path, elsewhere: Call
     ) -> None:
         for file in files_of(damaged):
             content = file.read_bytes()
             file.write_bytes(content + b"!")
-            found = elsewhere(read_all, artifact.format, damaged, artifact.schema)
-            if found is not None:
-                assert_rows(found, artifact.source, slice(None))
+            batch = elsewhere(read_all, artifact.format, damaged, artifact.schema)
+            if batch is not None:
+                assert_rows(batch, artifact.source, slice(None))
             file.write_bytes(content)
 
-    def test_a_missing_file_is_corrupt(self, artifact: Artifact, damaged: Path) -> None:
+    def test_a_missing_file_is_corrupt(self, artifact: StoredArtifact, damaged: Path) -> None:
         for file in files_of(damaged):
             content = file.read_bytes()
             file.unlink()
             assert read_all(artifact.format, damaged, artifact.schema) is None, file.name
             file.write_bytes(content)
 
-    def test_a_folder_in_place_of_a_file_is_corrupt(self, artifact: Artifact, damaged: Path) -> None:
+    def test_a_folder_in_place_of_a_file_is_corrupt(self, artifact: StoredArtifact, damaged: Path) -> None:
         for file in files_of(damaged):
             aside = file.rename(damaged.parent / "aside")
             file.mkdir()
@@ -148,13 +147,13 @@ class Damage:
             file.rmdir()
             aside.rename(file)
 
-    def test_a_pipe_in_place_of_a_file_is_corrupt_and_nobody_waits_for_it(
-        self, fmt: Format, artifact: Artifact, damaged: Path
+    def test_a_pipe_in_place_of_a_file_is_corrupt_and_does_not_block(
+        self, fmt: Format, artifact: StoredArtifact, damaged: Path
     ) -> None:
         for file in files_of(damaged):
             aside = file.rename(damaged.parent / "aside")
             os.mkfifo(file)
-            with at_once(file):
+            with not_blocking(file):
                 assert read_all(artifact.format, damaged, artifact.schema) is None, file.name
                 for path in (damaged, file):
                     with suppress(IobenchError):
@@ -176,7 +175,7 @@ class Damage:
         assert elsewhere(read_all, fmt, other.path, schema) is None
 
     def test_flipped_bits_are_corrupt_or_other_content(
-        self, artifact: Artifact, damaged: Path, elsewhere: Call
+        self, artifact: StoredArtifact, damaged: Path, elsewhere: Call
     ) -> None:
         files, rng = files_of(damaged), np.random.default_rng(2)
         flips = []
@@ -188,44 +187,44 @@ class Damage:
         assert elsewhere(read_flipped, artifact, damaged, flips) <= FLIPS
 
     def test_damaged_blocks_are_corrupt_or_other_content(self, reader: Reader) -> None:
-        """Cut, emptied, of other bytes or of zeros: CorruptArtifact, or an array that is full."""
+        """Truncated, empty, zeroed or random blocks raise CorruptArtifact or fill the whole array."""
         for blocks in reader.blocks():
             count = int(blocks.stored[0])
             for damage in (b"", b"\0", bytes(count), np.random.default_rng(3).bytes(count)):
-                told = complaint(reader, blocks, damage)
-                assert told is None or "\n" not in told
-                assert told or len(damage) == count, "a block that is cut is corrupt"
+                message = block_error(reader, blocks, damage)
+                assert message is None or "\n" not in message
+                assert message or len(damage) == count, "a truncated block must be corrupt"
 
     def test_a_missing_artifact_is_corrupt(self, fmt: Format, schema: Schema, tmp_path: Path) -> None:
         with pytest.raises(CorruptArtifact):
             fmt.open(tmp_path / "nothing", schema)
 
-    def test_garbage_is_corrupt_unless_a_file_is_nothing_but_samples(
-        self, artifact: Artifact, reader: Reader, damaged: Path, elsewhere: Call
+    def test_garbage_is_corrupt_unless_the_file_holds_only_samples(
+        self, artifact: StoredArtifact, reader: Reader, damaged: Path, elsewhere: Call
     ) -> None:
         bare = bare_files(artifact, reader)
         for file in files_of(damaged):
             content = file.read_bytes()
             for start in STARTS:
                 file.write_bytes((start + np.random.default_rng(1).bytes(len(content)))[: len(content)])
-                found = elsewhere(read_all, artifact.format, damaged, artifact.schema)
-                assert found is None or file.relative_to(damaged) in bare, (file.name, start)
+                batch = elsewhere(read_all, artifact.format, damaged, artifact.schema)
+                assert batch is None or file.relative_to(damaged) in bare, (file.name, start)
             file.write_bytes(content)
 
-    def test_another_schema_is_corrupt(self, artifact: Artifact, elsewhere: Call) -> None:
-        for what, other in OTHERS.items():
+    def test_another_schema_is_corrupt(self, artifact: StoredArtifact, elsewhere: Call) -> None:
+        for name, other in OTHERS.items():
             schema = other(artifact.schema)
-            assert elsewhere(read_all, artifact.format, artifact.path, schema) is None, what
+            assert elsewhere(read_all, artifact.format, artifact.path, schema) is None, name
 
-    def test_a_pickle_beside_the_files_is_left_alone(
-        self, artifact: Artifact, damaged: Path, tmp_path: Path
+    def test_another_pickle_in_the_folder_is_not_loaded(
+        self, artifact: StoredArtifact, damaged: Path, tmp_path: Path
     ) -> None:
         (damaged / "other.pickle").write_bytes(pickle.dumps(Bomb(tmp_path / "exploded")))
         read_all(artifact.format, damaged, artifact.schema)
         assert not (tmp_path / "exploded").exists()
 
     def test_a_pickle_in_place_of_a_file_is_corrupt(
-        self, artifact: Artifact, reader: Reader, damaged: Path, tmp_path: Path, elsewhere: Call
+        self, artifact: StoredArtifact, reader: Reader, damaged: Path, tmp_path: Path, elsewhere: Call
     ) -> None:
         for file in files_of(damaged):
             content = file.read_bytes()

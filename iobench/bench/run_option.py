@@ -1,0 +1,97 @@
+"""Options of a run as dataclass fields: their declaration, and checks of their values."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass
+from typing import Any
+
+from iobench.base.errors import InvalidSettings
+from iobench.loading.order import check_number
+
+
+def run_option(
+    default: Any,
+    help: str,
+    *,
+    choices: tuple[str, ...] = (),
+    limits: tuple[int, int] | None = None,
+    in_bytes: bool = False,
+    repeatable: bool = False,
+) -> Any:
+    """Declare a dataclass field as an option of `iobench run`.
+
+    Parameters
+    ----------
+    default : bool, int, float, str, None or tuple
+        Default value. The field's annotation is one of these types, one of them ``| None``, or a tuple of
+        one of them, which is typed as a list with commas.
+    help : str
+        One line for `--help` and the reference.
+    choices : tuple of str
+        Allowed values; empty for any.
+    limits : tuple of int, optional
+        Minimum and maximum.
+    in_bytes : bool
+        The values are typed as sizes such as `1MiB`, and the option's name ends in `size`, not `bytes`.
+    repeatable : bool
+        The option is typed once for each value, because a value may contain commas.
+    """
+    shape = {"in_bytes": in_bytes, "repeatable": repeatable}
+    return dataclasses.field(
+        default=default, metadata={"help": help, "choices": choices, "limits": limits, **shape}
+    )
+
+
+@dataclass(frozen=True)
+class RunOption:
+    """One declared option: its name, the type of its values, and how it is typed."""
+
+    name: str
+    type: type
+    is_tuple: bool
+    or_none: bool
+    default: Any
+    help: str
+    choices: tuple[str, ...]
+    limits: tuple[int, int] | None
+    in_bytes: bool
+    repeatable: bool
+
+    @property
+    def parameter(self) -> str:
+        """The option's name on the command line, as a Python name."""
+        return self.name.replace("_bytes", "_size") if self.in_bytes else self.name
+
+    @property
+    def flag(self) -> str:
+        """The option as it is typed."""
+        return f"--{self.parameter.replace('_', '-')}"
+
+
+def declared(cls: type) -> tuple[RunOption, ...]:
+    """Return the options that a dataclass declares with `run_option`, in order."""
+    hints = typing.get_type_hints(cls)
+    return tuple(_option(spec, hints[spec.name]) for spec in dataclasses.fields(cls) if spec.metadata)
+
+
+def _option(spec: dataclasses.Field[Any], hint: Any) -> RunOption:
+    origin, members = typing.get_origin(hint), typing.get_args(hint)
+    value_type = members[0] if origin in (tuple, types.UnionType) else hint
+    return RunOption(
+        spec.name, value_type, origin is tuple, type(None) in members, spec.default, **spec.metadata
+    )
+
+
+def check_declared(options: Any) -> None:
+    """Raise InvalidSettings if a value is not among its option's choices, or outside its limits."""
+    for spec in declared(type(options)):
+        value = getattr(options, spec.name)
+        for one in value if spec.is_tuple else (value,):
+            if spec.choices and one not in spec.choices:
+                expected = " or ".join(spec.choices)
+                raise InvalidSettings(spec.flag, kind="unknown-choice", expected=expected, found=repr(one))
+            if spec.limits:
+                check_number(spec.name, one, *spec.limits)

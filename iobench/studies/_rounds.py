@@ -1,0 +1,167 @@
+"""Contenders that take turns in interleaved rounds, and the measurements of these rounds."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from iobench.base.units import bytes_text, counted, seconds_text
+from iobench.bench import round_plan
+from iobench.host import interrupts
+from iobench.host.background_load import BackgroundLoadMonitor
+from iobench.results import stats
+from iobench.results.parts import BackgroundPart
+
+ROUNDS = 5
+LONG_ROUND_S = 5.0  # longer rounds are announced one by one
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """Time of one contender in one round, and further metrics by names that end in their unit."""
+
+    seconds: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+Contender = Callable[[], RoundResult]  # runs one round
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """All measurements of a study.
+
+    Attributes
+    ----------
+    seconds : dict of str to list of float
+        Time of each round, by contender.
+    metrics : dict of str to dict of str to list of float
+        Further metrics, by their name and by contender, one value for each round.
+    figures : dict
+        Results that belong to no contender.
+    data : str
+        Amount of data, in words, for the claims' results.
+    background : list of BackgroundPart
+        Background load during the turn of each contender in each round.
+    """
+
+    seconds: dict[str, list[float]]
+    metrics: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    figures: dict[str, Any] = field(default_factory=dict)
+    data: str = ""
+    background: list[BackgroundPart] = field(default_factory=list)
+
+    def add(self, contender: str, result: RoundResult) -> None:
+        """Add a round of a contender."""
+        self.seconds.setdefault(contender, []).append(result.seconds)
+        for metric, value in result.metrics.items():
+            self.metrics.setdefault(metric, {}).setdefault(contender, []).append(value)
+
+    def of(self, metric: str) -> Measurements:
+        """Return the measurements with a metric, which must be in seconds, in place of the total time."""
+        return Measurements(self.metrics[metric], figures=self.figures, data=self.data)
+
+    def table(self) -> list[list[str]]:
+        """Return a table as rows of text, the headings first.
+
+        Each contender has its median time with the 95 % interval, the number of rounds and the medians of
+        all metrics.
+        """
+        headings = ["contender", "median", "95 %", "rounds", *map(_heading, self.metrics)]
+        return [headings, *([name, *self._row(name)] for name in self.seconds)]
+
+    def _row(self, name: str) -> list[str]:
+        seconds = stats.estimate(self.seconds[name])
+        ends = [seconds_text(end) for end in (seconds.low, seconds.high) if end is not None]
+        medians = [_text(metric, self.median(metric, name)) for metric in self.metrics]
+        rounds = str(len(self.seconds[name]))
+        return [seconds_text(seconds.median), " – ".join(ends) or "–", rounds, *medians]
+
+    def median(self, metric: str, contender: str) -> float | None:
+        """Return the median of a metric; None if it was not measured."""
+        values = self.metrics.get(metric, {}).get(contender)
+        return statistics.median(values) if values else None
+
+
+def interleave(
+    contenders: Mapping[str, Contender],
+    rounds: int = ROUNDS,
+    warmup: int = 1,
+    on_status: Callable[[str], None] = lambda text: None,
+) -> Measurements:
+    """Run all contenders in each of several rounds, in changing order.
+
+    Parameters
+    ----------
+    contenders : mapping of str to callable
+        The contenders by name.
+    rounds : int
+        Rounds that count.
+    warmup : int
+        Rounds before these, which do not count.
+    on_status : callable
+        Called with the estimated time for the rest after the warm-up, or after the first round without one.
+    """
+    measured, began = Measurements({name: [] for name in contenders}), time.monotonic()
+    background_load = BackgroundLoadMonitor(Path.cwd())
+
+    def has_more(done: int) -> bool:
+        left, each_s = warmup + rounds - done, (time.monotonic() - began) / max(1, done)
+        if left and done == max(1, warmup):
+            more = counted(left, "round") if warmup else f"{left} more round{'s' * (left != 1)}"
+            on_status(f"{len(contenders)} contenders × {more}: about {seconds_text(left * each_s)}")
+        if left and done >= warmup and each_s >= LONG_ROUND_S:
+            on_status(f"round {done - warmup + 1} of {rounds}")
+        return left > 0
+
+    with interrupts.deferred() as check_interrupt:
+        for number, name in round_plan.interleaved(list(contenders), has_more):
+            background_load.start()
+            result = contenders[name]()
+            load = background_load.stop()
+            check_interrupt()
+            if number > warmup:
+                measured.add(name, result)
+                measured.background.append(BackgroundPart(**asdict(load)))
+    return measured
+
+
+def merged(parts: Sequence[Measurements], data: str = "", **figures: Any) -> Measurements:
+    """Merge measurements of different contenders."""
+    whole = Measurements({}, figures=figures, data=data)
+    for part in parts:
+        whole.seconds.update(part.seconds)
+        whole.background.extend(part.background)
+        for metric, rounds in part.metrics.items():
+            whole.metrics.setdefault(metric, {}).update(rounds)
+    return whole
+
+
+def timed(work: Callable[[], Any]) -> Contender:
+    """Return a contender that times a function."""
+
+    def run() -> RoundResult:
+        before = time.perf_counter()
+        work()
+        return RoundResult(time.perf_counter() - before)
+
+    return run
+
+
+def _heading(metric: str) -> str:
+    """Return a metric's name without the unit at its end."""
+    return metric.removesuffix("_per_s").removesuffix("_s").removesuffix("_bytes").replace("_", " ")
+
+
+def _text(metric: str, value: float | None) -> str:
+    if value is None:
+        return "–"
+    if metric.endswith("_bytes_per_s"):
+        return f"{bytes_text(value)}/s"
+    if metric.endswith("_bytes"):
+        return bytes_text(value)
+    return seconds_text(value) if metric.endswith("_s") else f"{value:.0%}"
