@@ -18,7 +18,7 @@ from iobench.results.cases import OWN_DATA
 
 @dataclass(frozen=True)
 class CaseSettings:
-    """What a case is besides its format and loader: the data, the device, and how batches are drawn.
+    """Settings of a case besides its format and loader: data, device, and how batches are drawn.
 
     Every field is a facet; one that has the name of an option of RunOptions gets that option's values.
     """

@@ -7,7 +7,6 @@ import json
 import math
 import os
 from contextlib import suppress
-from copy import copy
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
@@ -68,12 +67,6 @@ class Record(Measured):
     def settings_key(self) -> str:
         """Key of `case` alone: that of the run's `Case`, on any machine."""
         return key_of(self.case)
-
-    def with_limit(self, limit: LimitPart) -> Record:
-        """Return the record with another limit; its facets and key are not computed again."""
-        changed = copy(self)
-        vars(changed).update(limit=limit, facets=self.facets, key=self.key)
-        return changed
 
     @property
     def unverified_reason(self) -> str | None:
