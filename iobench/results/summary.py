@@ -5,10 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from iobench.results import cases, run_limits, stats
-from iobench.results.cases import Groups, Label
+from iobench.results.case_key import key_of
+from iobench.results.cases import LABEL_FACETS, Groups, Label
 from iobench.results.metrics import METRICS
 from iobench.results.rank_stats import SlowestRank, slowest_rank
 from iobench.results.record import Record
@@ -37,6 +39,11 @@ class CaseSummary:
     reader_threads_s: float | None = None  # seconds that threads other than the consumer spent reading
     unverified_reason: str | None = None  # why its content could not be verified
     slowest: SlowestRank | None = None  # of several ranks
+
+    @cached_property
+    def choice(self) -> str:
+        """Key of format, loader and its options, the same in every context."""
+        return key_of({name: self.facets.get(name) for name in LABEL_FACETS})
 
     @property
     def name(self) -> str:
