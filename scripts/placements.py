@@ -4,7 +4,7 @@
           [--sample rows images floats] [--order random block] [--cache warm cold] [--format VARIANT…]
 
 Prepares its datasets in the data folder (at scale 1, 0.6 GB each): 512-byte rows, 150 KB images of noise,
-which no codec compresses, and 150 KB images as normalised floats from 0 to 1. The contenders take turns, and
+which no codec compresses, and 150 KB images as normalized floats from 0 to 1. The contenders take turns, and
 the table has medians, ratios and the expected ratios:
 
 - formats that store samples as they are in memory, relative to npy (expected: 0.8);
@@ -58,7 +58,7 @@ def dataset(options: argparse.Namespace, name: str) -> Manifest:
     dtype, shape, size, _ = SAMPLES[name]
     elements = int(size * options.scale)
     source = (
-        normalised(options.data_dir, elements, shape)
+        normalized(options.data_dir, elements, shape)
         if name == "floats"
         else iobench.Synthetic(elements, shape, dtype=dtype)
     )
@@ -76,9 +76,9 @@ def dataset(options: argparse.Namespace, name: str) -> Manifest:
     return manifest
 
 
-def normalised(folder: Path, elements: int, shape: tuple[int, ...]) -> Source:
-    """Create images as normalised floats, which codecs compress well."""
-    file = folder / f"normalised-{elements}.npy"
+def normalized(folder: Path, elements: int, shape: tuple[int, ...]) -> Source:
+    """Create images as normalized floats, which codecs compress well."""
+    file = folder / f"normalized-{elements}.npy"
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         samples = (elements // math.prod(shape), *shape)

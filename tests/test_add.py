@@ -415,7 +415,7 @@ class TestHostile:
     def test_data_that_no_format_recognises(self, external):
         (external / "a").mkdir()
         (external / "a/readme.txt").write_text("hello")
-        error = self.refused(external / "a", "unrecognised", format=None)
+        error = self.refused(external / "a", "unrecognized", format=None)
         assert all(name in error.problem for name in ("hdf5", "lmdb", "memmap", "npy"))
 
     def test_a_folder_of_several_kinds_of_data_is_not_guessed(self, external, inside):
@@ -448,16 +448,16 @@ class TestHostile:
 
     def test_the_hint_for_data_that_prepare_converts(self, external):
         (external / "a.csv").write_text("x\n1\n")
-        hint = self.refused(external / "a.csv", "unrecognised", format=None).hint
+        hint = self.refused(external / "a.csv", "unrecognized", format=None).hint
         assert f"prepare --source {external}/a.csv" in hint
         (external / "a.tar").write_text("hello")
-        with pytest.raises(SourceError, check=kind("unrecognised")) as error:
+        with pytest.raises(SourceError, check=kind("unrecognized")) as error:
             add(external / "a.tar", data_dir=external.parent / "data")
         assert "prepare" not in error.value.hint
         pictures = pytest.importorskip("PIL.Image")
         (external / "p").mkdir()
         pictures.new("L", (4, 4)).save(external / "p/1.png")
-        hint = self.refused(external / "p", "unrecognised", format=None).hint
+        hint = self.refused(external / "p", "unrecognized", format=None).hint
         assert f"prepare --source {external}/p" in hint
 
     def test_a_wrong_format_is_refused_with_the_right_one(self, external):
@@ -591,7 +591,7 @@ def test_an_index_of_any_size_crashes_nothing(external):
     (external / "mds").mkdir()
     with open(external / "mds/index.json", "wb") as file:
         file.truncate(1 << 40)
-    with pytest.raises(SourceError, check=kind("unrecognised")):
+    with pytest.raises(SourceError, check=kind("unrecognized")):
         add(external / "mds", name="d", data_dir=external.parent / "data")
 
 

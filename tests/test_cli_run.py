@@ -260,7 +260,7 @@ def test_loaders_are_listed_with_their_options(inside):
         assert listed[name]["usable"] == "yes"
     usable, options = (part.splitlines() for part in shown.split("\n\n"))
     assert len([line for line in usable if line[0] != " "]) == 1 + len(listed)
-    assert any(line.split()[:3] == ["dataloader", "pin_memory", "none"] for line in options)
+    assert any(line.split()[:3] == ["dataloader", "pin_memory", "auto"] for line in options)
     options = {option["name"]: option for option in listed["dataloader"]["options"]}
     assert (options["num_workers"]["default"], options["num_workers"]["minimum"]) == (0, 0)
 

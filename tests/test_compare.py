@@ -120,7 +120,7 @@ def test_runs_measured_differently_are_refused_unless_forced(what):
     base, new = rounds_of(STEADY), changed(rounds_of(STEADY), **UNLIKE[what])
     with pytest.raises(NotComparable, check=kind("measured-differently")) as caught:
         compare(base, {"new": new})
-    assert re.match(rf"{what} .* → ", caught.value.found)
+    assert re.search(rf"measured differently: {what} .* → ", caught.value.problem)
     assert "--force" in caught.value.hint
     (line,) = compare(base, {"new": new}, force=True).cases
     assert [one.name for one in line.mismatches] == [what]

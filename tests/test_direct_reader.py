@@ -110,7 +110,7 @@ def test_slices_are_those_of_the_file(file, layout, data):
 def test_rows_are_those_of_the_file_in_any_order_and_any_number_of_times(file, layout, data):
     placed = Placed(file, *layout)
     most = min(200, max(1, (1 << 20) // placed.rows.shape[1]))
-    near = data.draw(st.integers(0, placed.samples - 1))  # so that some are neighbours
+    near = data.draw(st.integers(0, placed.samples - 1))  # so that some are neighbors
     number = st.one_of(
         st.integers(0, placed.samples - 1), st.integers(near, min(near + 9, placed.samples - 1))
     )
@@ -322,7 +322,7 @@ PAGE_RANGES = {
     "offset": st.integers(0, 2 * PAGE),
     "rows": st.one_of(
         st.lists(st.integers(0, 3000), min_size=1, max_size=100).map(sorted),
-        st.builds(range, st.integers(0, 99), st.integers(100, 3000)),  # a block of neighbours
+        st.builds(range, st.integers(0, 99), st.integers(100, 3000)),  # a block of neighbors
     ),
 }
 

@@ -65,7 +65,8 @@ def test_it_measures_what_this_process_does(images, executor):
 
 
 def test_the_memory_of_a_case_does_not_depend_on_the_number_of_others(images, executor):
-    first, *others = cases_of(images, options("native", "dataloader", "stream"), ["cpu"])
+    loaders = ("dataloader:num_workers=2", "native", "dataloader", "stream")
+    first, *others = cases_of(images, options(*loaders), ["cpu"])
     peaks = []
     for started in ([first], others):
         for case in started:

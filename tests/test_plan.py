@@ -123,7 +123,7 @@ def test_a_run_estimates_its_duration_before_the_rounds(images, tmp_path):
         format=("npy",), loader=("native",), device=("cpu",), rounds="500", max_time=1.0, limits=False
     )
     result = iobench.run(images, options, out=tmp_path / "r.jsonl", observer=Listening())
-    assert lines[-2].startswith("1 case × 500 rounds: ")
+    assert lines[-2].startswith("1 case × 500 rounds")
     assert lines[-2].endswith(" 1.00 s")  # of --max-time
     assert "1 of 500" in lines[-1]
     (note,) = result.notes

@@ -264,25 +264,6 @@ def test_a_cache_that_stays_warm_ends_the_run(by_file, images, measure):
             measure(images, cache="cold")
 
 
-def test_memory_of_other_processes_counts(images):
-    context = multiprocessing.get_context("fork")
-    ready, done = context.Event(), context.Event()
-
-    def hold():
-        held = os.urandom(64 << 20)
-        ready.set()
-        done.wait()
-        del held
-
-    before = counters.memory_bytes()
-    child = context.Process(target=hold)
-    child.start()
-    ready.wait()
-    assert counters.memory_bytes() - before > 60 << 20
-    done.set()
-    child.join()
-
-
 def test_processor_time_of_workers_counts(images):
     context = multiprocessing.get_context("fork")
     counting = counters.Counters(images.root)

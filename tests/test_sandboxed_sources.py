@@ -1,4 +1,4 @@
-"""Sources read in the sandbox: .pt and .csv files, and data in any format that recognises them."""
+"""Sources read in the sandbox: .pt and .csv files, and data in any format that recognizes them."""
 
 import os
 

@@ -412,7 +412,7 @@ class TestImages:
     def test_a_folder_without_images_is_refused(self, tmp_path):
         (tmp_path / "cat").mkdir()
         (tmp_path / "cat/readme.txt").write_text("")
-        refused(tmp_path, "unrecognised")
+        refused(tmp_path, "unrecognized")
 
     @pytest.mark.parametrize("shape", [(128,), (5, 6, 7), (2, 3, 8, 8)])
     def test_a_shape_that_is_not_an_images_is_refused(self, folder, shape):
@@ -439,7 +439,7 @@ class TestPaths:
     @pytest.mark.parametrize("name", ["a.pkl", "a"])
     def test_an_unknown_suffix_names_the_known_ones(self, tmp_path, name):
         (tmp_path / name).write_text("1,2\n")
-        hint = refused(tmp_path / name, "unrecognised").hint
+        hint = refused(tmp_path / name, "unrecognized").hint
         assert all(suffix in hint for suffix in (".npy", ".npz", ".pt", ".csv", ".h5", ".hdf5"))
 
     def test_a_path_that_is_too_long_is_refused(self, tmp_path):

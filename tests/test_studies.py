@@ -452,7 +452,7 @@ def test_background_load_is_a_warning():
         assert len(result.warnings) == count
     (warning,) = result.warnings
     assert warning.kind == "background-cpu"
-    assert warning.values == {"highest": 0.6, "affected": 2, "turns": 5}
+    assert warning.values == {"highest": 0.6, "affected": 2, "rounds": 5}
 
 
 @pytest.fixture

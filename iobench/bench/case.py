@@ -35,7 +35,7 @@ class CaseSettings:
     cache: str = "warm"
     model: str = "none"
     step_s: float = 0.0  # seconds per batch of simulated device work, instead of a training step
-    strict: bool = False  # synchronise the device after each step
+    strict: bool = False  # synchronize the device after each step
     profile: bool = False
     isolated: bool = False
     world_size: int = 1

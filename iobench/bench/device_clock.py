@@ -16,22 +16,22 @@ Batch = TypeVar("Batch")
 
 
 class DeviceClock:
-    """Events recorded in the consumer's stream around each step, without synchronisation.
+    """Events recorded in the consumer's stream around each step, without synchronization.
 
     The time of a step is *computing*. The time between the end of one step and the start of the next is
     *waiting*: for the disk, for the host, and for a copy in the consumer's own stream. It is idle time of
     the device, not of the host, which may be many steps ahead. On the CPU both are the same, and the
     host's clock is read.
 
-    As a context manager it synchronises the device on entry and exit; after an error nothing is read.
-    For a user's own loop, whose device must not be synchronised, call `begin` and `settle` instead.
+    As a context manager it synchronizes the device on entry and exit; after an error nothing is read.
+    For a user's own loop, whose device must not be synchronized, call `begin` and `settle` instead.
 
     Parameters
     ----------
     device : Device
         The device that the loop computes on.
     strict : bool
-        Synchronise after each step, as a loop does that reads its loss. Copies and steps then do not
+        Synchronize after each step, as a loop does that reads its loss. Copies and steps then do not
         overlap, and the host's waits are comparable with these.
     """
 

@@ -49,7 +49,7 @@ class RoundSpec:
     profile : StageProfile or None
         Collects the time of stages.
     strict : bool
-        Synchronise the device after each batch.
+        Synchronize the device after each batch.
     ended : callable
         Called after each epoch, outside the clock.
     group : ProcessGroup
@@ -69,7 +69,7 @@ def measure(loader: Loader, job: Job, transfer: HostToDevice, spec: RoundSpec) -
     """Open a loader, run epochs for the specified duration, and time them.
 
     Each batch is passed to the consumer on the device. The clock of an epoch stops after the device is
-    synchronised; over several ranks the slowest counts. Closing is not timed. Raises WrongContent if the
+    synchronized; over several ranks the slowest counts. Closing is not timed. Raises WrongContent if the
     number of samples differs from this rank's share.
     """
     profile, schema = spec.profile, job.opener.schema
@@ -243,7 +243,7 @@ def _check_count(loader: Loader, came: int, samples: int) -> None:
 def _drain(
     epochs: Epochs, request: EpochRequest, transfer: HostToDevice, meter: Meter, consume: Consumer
 ) -> tuple[int, int]:
-    """Run one epoch and synchronise; return the samples delivered to the device and their bytes."""
+    """Run one epoch and synchronize; return the samples delivered to the device and their bytes."""
     schema, samples, logical_bytes = epochs.opener.schema, 0, 0
     first, foreign = schema.fields[0].name, epochs.loader.user_defined
     stages = UNTIMED if transfer.device_api.is_host else epochs.stages  # on the CPU nothing moves

@@ -39,7 +39,7 @@ class RoundEstimates:
         """Report the least time that so many cases take, from the minimal length of a round."""
         if self.plan.count is not None:
             least = seconds_text(cases * self.plan.count * thresholds.ROUND_S)
-            self.status(f"{self._rounds_of(cases)}: at least {least}, after verifying each")
+            self.status(f"{self._rounds_of(cases)}, estimate: at least {least} plus verification")
 
     def after_proofs(self, took_s: Mapping[str, float], done: Collection[str]) -> None:
         """Report the time that the rounds will take, estimated from the verification of each case.
@@ -55,7 +55,7 @@ class RoundEstimates:
             return
         each_s = {key: max(thresholds.ROUND_S, seconds) for key, seconds in took_s.items()}
         expected_s = sum(each_s.values()) * self.plan.count - sum(each_s.get(key, 0.0) for key in done)
-        line = f"{self._rounds_of(len(took_s))}: about {seconds_text(expected_s)}, from the verification"
+        line = f"{self._rounds_of(len(took_s))}, estimate after verification: {seconds_text(expected_s)}"
         if self.plan.max_time_s is not None and expected_s > self.plan.max_time_s:
             line += f"; no round begins that would end after {seconds_text(self.plan.max_time_s)}"
         self.status(line)

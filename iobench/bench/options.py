@@ -95,7 +95,7 @@ class RunOptions:
     )
     limits: bool = run_option(True, "Measure the hardware limits of each case.")
     headroom: bool = run_option(False, "Also time the loop over batches that are already on the device.")
-    strict: bool = run_option(False, "Synchronise the device after each training step.")
+    strict: bool = run_option(False, "Synchronize the device after each training step.")
     profile: bool = run_option(False, "Split epochs into stages and sample the machine.")
     trace: bool = run_option(False, "Write a Chrome trace of the first batches of each case.")
     seed: int = run_option(
@@ -184,18 +184,24 @@ def cases_of(
     if world_size > 1:
         cases = multi_rank_cases(cases, world_size, options.isolate, named="all" not in options.loader)
     if not cases:
-        raise InvalidSettings(
-            f"dataset {manifest.name} has no case to measure: "
-            f"{enumerated([loader.variant for loader in grid])} "
-            f"{'reads' if len(grid) == 1 else 'read'} none of "
-            f"{enumerated(variants) if variants else 'its formats'} in {' or '.join(options.order)} order",
-            kind="no-cases",
-            hint="'iobench loaders' lists what each loader reads",
-        )
+        raise InvalidSettings(_no_cases(manifest, variants, grid, options.order), kind="no-cases")
     isolated = _isolated(options, [case.loader for case in cases])
     # the same for all, so that they remain comparable
     cases = [replace(case, isolated=isolated, world_size=world_size) for case in cases]
     return list({case.key: case for case in cases}.values())
+
+
+def _no_cases(
+    manifest: Manifest, variants: Sequence[str], grid: Sequence[Loader], orders: Sequence[str]
+) -> str:
+    """Return why these loaders, formats and orders give no case."""
+    names, in_order = enumerated([loader.variant for loader in grid]), f"in {' or '.join(orders)} order"
+    subject = f"{'loader' if len(grid) == 1 else 'loaders'} {names}"
+    if not any(order in loader.orders for loader in grid for order in orders):
+        return f"{subject} cannot read {in_order}"
+    what = f"none of {enumerated(variants)}" if variants else "no format"
+    verb = "reads" if len(grid) == 1 else "read"
+    return f"dataset {manifest.name}: {subject} {verb} {what} {in_order}"
 
 
 def _case(

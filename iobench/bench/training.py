@@ -1,4 +1,4 @@
-"""Training step shared by all cases: forward, backward and optimiser step on the device."""
+"""Training step shared by all cases: forward, backward and optimizer step on the device."""
 
 from __future__ import annotations
 

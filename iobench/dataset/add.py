@@ -52,7 +52,7 @@ def add(
     path : Path
         File or folder; may end in `::NAME,NAME` to select arrays.
     format : str, optional
-        Format with options; by default the one that recognises the data.
+        Format with options; by default the one that recognizes the data.
     name : str, optional
         Name of the dataset; by default made from the path.
     fields : sequence of Field
@@ -175,7 +175,7 @@ def _check_separate(path: Path, root: Path) -> None:
 
 
 def _sniffed(path: Path) -> str:
-    """Return the only format that recognises the data; raises SourceError if it is not exactly one."""
+    """Return the only format that recognizes the data; raises SourceError if it is not exactly one."""
     result = sandbox.sniff(path)
     if result.ambiguity:
         choice = f"give --format {result.formats[0]}" if result.formats else "give --format"
@@ -186,29 +186,29 @@ def _sniffed(path: Path) -> str:
     asked = ", ".join(name for name in formats.names() if name not in result.missing)
     missing = f"; libraries missing for {listed(result.missing)}" if result.missing else ""
     raise SourceError(
-        f"no format recognises it by its name and first bytes ({asked}{missing})",
-        kind="unrecognised",
+        f"no format recognizes it by its name and first bytes ({asked}{missing})",
+        kind="unrecognized",
         path=path,
         hint=_alternative(path),
     )
 
 
 def _alternative(path: Path) -> str:
-    """Return the hint for data that no format recognises."""
+    """Return the hint for data that no format recognizes."""
     if convertible(path):
         return f"convert it with 'iobench prepare --source {shlex.quote(str(path))}'"
     return "if it is one of these formats, give --format; otherwise write it in one of them first"
 
 
 def _describe(data: UntrustedData, fields: Sequence[Field], format: str | None) -> Description:
-    """Infer the schema of data; an error names the format that recognises them if another was given."""
+    """Infer the schema of data; an error names the format that recognizes them if another was given."""
     try:
         return sandbox.describe(data, fields)
     except SourceError as error:
         names = sandbox.sniff(data.file).formats if format else ()
         if len(names) != 1 or names[0] == formats.parse(data.kind).name:
             raise
-        hint = f"{names[0]} recognises it: give --format {names[0]}, or omit --format"
+        hint = f"{names[0]} recognizes it: give --format {names[0]}, or omit --format"
         raise error.changed(hint=hint) from None
 
 

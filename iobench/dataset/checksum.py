@@ -1,7 +1,7 @@
 """Content checksums: the sum modulo 2^64 of one 64-bit hash per sample over all its fields.
 
 The bytes of a sample are 64-bit words w_j; each field is padded with zeros to whole words. The sample's hash
-is mix(Σ_j (w_j ^ w_j >>> 32) · m_j) with odd pseudo-random m_j, where mix is the finaliser of SplitMix64
+is mix(Σ_j (w_j ^ w_j >>> 32) · m_j) with odd pseudo-random m_j, where mix is the finalizer of SplitMix64
 (Steele, Lea, Flood 2014). The sum of the hashes does not depend on the order of the samples. The non-linear
 mix ties the fields of a sample together: a label that moves to another sample changes the sum. `ordered`
 also mixes in each row number, which detects swapped samples.

@@ -93,16 +93,16 @@ class UntrustedData:
 
 @dataclass(frozen=True)
 class SniffResult:
-    """Formats that recognise a file or folder.
+    """Formats that recognize a file or folder.
 
     Attributes
     ----------
     formats : tuple of str
-        Names of the formats that recognise it.
+        Names of the formats that recognize it.
     missing : dict of str to str
         Formats that could not be asked, and the reason.
     members : dict of str to str
-        Entries of a folder that another format recognises, and that format's name.
+        Entries of a folder that another format recognizes, and that format's name.
     """
 
     formats: tuple[str, ...]
@@ -114,14 +114,14 @@ class SniffResult:
         """The reason why it is unclear what to read; empty if it is clear."""
         members = listed([f"{name} ({word})" for name, word in self.members.items()])
         if members and self.formats:
-            return f"recognised as {' and '.join(self.formats)}, but the folder also contains {members}"
+            return f"recognized as {' and '.join(self.formats)}, but the folder also contains {members}"
         if members:
-            return f"no format recognises the folder as a whole; it contains {members}"
-        return f"recognised as {' and as '.join(self.formats)}" if len(self.formats) > 1 else ""
+            return f"no format recognizes the folder as a whole; it contains {members}"
+        return f"recognized as {' and as '.join(self.formats)}" if len(self.formats) > 1 else ""
 
 
 def sniff(path: Path) -> SniffResult:
-    """Find the formats that recognise a file or folder.
+    """Find the formats that recognize a file or folder.
 
     Raises SourceError if the libraries asked crash or exceed their limits.
     """

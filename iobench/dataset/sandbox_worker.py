@@ -71,7 +71,7 @@ def _recognises(form: Format, path: Path) -> bool:
 
 
 def _members(known: list[Format], path: Path, names: list[str]) -> dict[str, str]:
-    """Return the entries of a folder that other formats recognise than the one that recognises the folder."""
+    """Return the entries of a folder that other formats recognize than the one that recognizes the folder."""
     members = {}
     for entry in _sample_entries(path) if path.is_dir() else ():
         words = [form.name for form in known if _recognises(form, entry)]

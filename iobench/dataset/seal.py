@@ -85,7 +85,7 @@ def remove(folder: Path, seal: Seal) -> None:
     """Remove a sealed folder: its listed files, then the seal. Files of the user in it stay.
 
     The seal is removed last, after the removal of the files is on disk, so that an interrupted removal is
-    recognised and finished later.
+    recognized and finished later.
     """
     for name in seal.files:
         if _inside(folder, name):

@@ -95,7 +95,7 @@ def diagnose(
     """
     short = loop.batches < MIN_BATCHES or loop.elapsed_s < MIN_S
     bottleneck = None if alone or short else loop.wait_share >= BOTTLENECK
-    warnings = background_warnings([loop.background, *background], "steps")
+    warnings = background_warnings([loop.background, *background])
     against = compare_to_baseline(candidates) if candidates and slowdown is None else {}
     evidence = Evidence(loop, list(candidates), list(profiles), against, bool(warnings))
     slow = alone or bottleneck

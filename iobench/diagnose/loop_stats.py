@@ -42,7 +42,7 @@ class LoopStats:
     gpu, gpu_low : float or None
         Mean utilisation of the GPU, and share of the snapshots in which it was below one half.
     memory_bytes : int or None
-        Peak memory of all processes together, by PSS.
+        Peak memory of this process, plus the USS of its workers, without the page cache.
     memory_growth_bytes : int or None
         Growth of the workers' private memory since the loop was steady.
     device : str

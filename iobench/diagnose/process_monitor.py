@@ -7,8 +7,6 @@ does not count.
 
 from __future__ import annotations
 
-import os
-import resource
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from iobench.host import counters
+from iobench.host import process_usage
 from iobench.host.background_load import BackgroundLoadMonitor
 from iobench.host.monitor import Monitor
 from iobench.host.process_tree import descendants
@@ -48,8 +46,8 @@ class ProcessMonitor:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Sample until the block ends."""
-        self._began_cpu, self._began_disk = time.process_time(), counters.disk_bytes()
-        self._began_reaped, self._began = _reaped_cpu_s(), time.monotonic()
+        self._began_cpu, self._began_disk = time.process_time(), process_usage.disk_bytes()
+        self._began_reaped, self._began = process_usage.reaped_cpu_s(), time.monotonic()
         self._background_load.start()
         self._note_usage(_children())
         self._before = {child: (used, self._disk.get(child, 0)) for child, used in self._cpu.items()}
@@ -64,8 +62,8 @@ class ProcessMonitor:
                 self._wake.set()
                 thread.join()
                 self._sample()
-                self._ended_cpu, self._ended_disk = time.process_time(), counters.disk_bytes()
-                self._ended_reaped = _reaped_cpu_s()
+                self._ended_cpu, self._ended_disk = time.process_time(), process_usage.disk_bytes()
+                self._ended_reaped = process_usage.reaped_cpu_s()
                 self.machine = self._monitor.take()
 
     def steady(self) -> None:
@@ -124,13 +122,12 @@ class ProcessMonitor:
     def _sample(self) -> None:
         children = _children()
         self._note_usage(children)
-        here, sampled = counters.process_memory(os.getpid()), map(counters.process_memory, children)
-        memory = {child: one for child, one in zip(children, sampled, strict=True) if one}
-        if here is not None:
-            self._memory.append((len(children), here.pss_bytes + sum(m.pss_bytes for m in memory.values())))
+        memory = process_usage.private_memory(children)
+        if (everything := process_usage.memory_bytes(memory.values())) is not None:
+            self._memory.append((len(children), everything))
         for child, one in memory.items() if self._steady else ():
             own = self._own.setdefault(child, [])
-            own[min(1, len(own)) :] = [one.private_bytes]
+            own[min(1, len(own)) :] = [one.anonymous_bytes]
 
     def _note_usage(self, children: Sequence[int]) -> None:
         """Note the resources that each of these has used since its start."""
@@ -140,17 +137,13 @@ class ProcessMonitor:
                 used = process.cpu_times()
                 self._cpu[child] = used.user + used.system
                 self.worker_threads = max(self.worker_threads, process.num_threads())
-                self._disk[child] = process.io_counters().read_bytes
             except psutil.Error:  # it has just ended, or belongs to another user
                 continue
+            if (read := process_usage.disk_bytes(child)) is not None:
+                self._disk[child] = read
 
 
 def _children() -> list[int]:
     """Return the descendants of this process without Python's resource tracker."""
     tracker = getattr(resource_tracker, "_resource_tracker", None)
     return [child for child in descendants() if child != getattr(tracker, "_pid", None)]
-
-
-def _reaped_cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

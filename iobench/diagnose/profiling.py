@@ -178,4 +178,6 @@ def _name(key: Key) -> str:
     if file == "~":
         return function
     parts = Path(file).parts
-    return f"{'/'.join(parts[-2:])}:{line} {function}"
+    roots = [place for place, part in enumerate(parts) if part in ("site-packages", "dist-packages")]
+    shown = parts[roots[-1] + 1 :] if roots else parts[-2:]
+    return f"{'/'.join(shown)}:{line} {function}"

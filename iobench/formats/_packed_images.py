@@ -33,7 +33,7 @@ class PackedImages:
     size: Index
 
     def shape(self, maps: Maps, row: int) -> tuple[int, ...]:
-        """Return the shape of a sample's pixels; CorruptArtifact if it is not a PNG or JPEG, RGB or grey."""
+        """Return the shape of a sample's pixels; CorruptArtifact if it is not a PNG or JPEG, RGB or gray."""
         from iobench.formats._pixels import shape_of
 
         number, begin = int(self.file[row]), int(self.offset[row])

@@ -62,7 +62,7 @@ def decoded(file: Path, stored: bytes | memoryview, pixels: Array, what: str = "
         Not a PNG or JPEG, of another size or mode, or kind ``too-many-pixels``.
     """
     height, width = pixels.shape[:2]
-    expected = f"{what} of {width} x {height}, {'RGB' if pixels.ndim == 3 else 'grey'}"
+    expected = f"{what} of {width} x {height}, {'RGB' if pixels.ndim == 3 else 'gray'}"
     try:
         with Image.open(BytesIO(stored), formats=KINDS) as image:
             if (
@@ -97,7 +97,7 @@ def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "
     Raises
     ------
     CorruptArtifact
-        Not a PNG or JPEG, or kind ``too-many-pixels`` or ``unsupported-image`` (neither RGB nor grey).
+        Not a PNG or JPEG, or kind ``too-many-pixels`` or ``unsupported-image`` (neither RGB nor gray).
     """
     try:
         with Image.open(regular(file) if stored is None else BytesIO(stored), formats=KINDS) as image:
@@ -123,7 +123,7 @@ def shape_of(file: Path, stored: bytes | memoryview | None = None, what: str = "
             f"{what}: unsupported mode",
             kind="unsupported-image",
             path=file,
-            expected="RGB or grey (L)",
+            expected="RGB or gray (L)",
             found=mode,
             hint="convert it first",
         )

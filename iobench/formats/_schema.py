@@ -126,7 +126,7 @@ class Schema:
         return {field.name: begin for field, begin in zip(self.fields, ends, strict=False)}
 
     def empty(self, count: int) -> Batch:
-        """Return a batch of `count` uninitialised samples."""
+        """Return a batch of `count` uninitialized samples."""
         return {f.name: np.empty((count, *f.shape), f.dtype) for f in self.fields}
 
     def batch_rows(self, target_bytes: int) -> int:

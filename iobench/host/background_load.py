@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from iobench.host import machine_info
+from iobench.host import machine_info, process_usage
 from iobench.host.process_tree import descendants
 
 PRESSURE, STAT = Path("/proc/pressure"), Path("/proc/stat")
@@ -103,8 +102,7 @@ class _LoadCounters:
 
 def own_cpu_s() -> float:
     """Return the processor seconds of this process and of its children, reaped and living."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used) + sum(map(_cpu_s, _own_processes()))
+    return process_usage.own_cpu_s() + sum(map(process_usage.cpu_s, _own_processes()))
 
 
 def own_disk_bytes() -> int | None:
@@ -112,8 +110,8 @@ def own_disk_bytes() -> int | None:
 
     None if the kernel does not account for them.
     """
-    own = _read_bytes("self")
-    return None if own is None else own + sum(_read_bytes(str(child)) or 0 for child in _own_processes())
+    own = process_usage.disk_bytes()
+    return None if own is None else own + sum(process_usage.disk_bytes(one) or 0 for one in _own_processes())
 
 
 def _own_processes() -> set[int]:
@@ -121,23 +119,11 @@ def _own_processes() -> set[int]:
     return {*descendants(), *(below for one in _excluded for below in (one, *descendants(one)))}
 
 
-def _cpu_s(pid: int) -> float:
-    """Return the processor seconds of a process and its reaped children; 0 if it has just ended."""
-    with suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return TICK_S * sum(map(int, fields[11:15]))  # utime, stime, cutime, cstime
-    return 0.0
-
-
-def _read_bytes(pid: str) -> int | None:
-    with suppress(OSError):
-        lines = Path(f"/proc/{pid}/io").read_text().splitlines()
-        return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)
-    return None
-
-
 def _processors() -> tuple[float | None, float | None]:
-    """Return busy and stolen seconds of the processors that this process may use."""
+    """Return busy and stolen seconds of the processors that this process may use.
+
+    psutil's list lacks the processors that are offline, and thereby the numbers of the others.
+    """
     usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
     try:
         lines = [line.split() for line in STAT.read_text().splitlines()]

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psutil
 
-from iobench.host import machine_info
+from iobench.host import machine_info, process_usage
 from iobench.host.background_load import BackgroundLoad, BackgroundLoadMonitor
 from iobench.host.process_tree import descendants
 
 Number = TypeVar("Number", int, float)
 
-SNAPSHOT_S = 0.5  # between memory snapshots, each of which takes about 4 ms of one core
+SNAPSHOT_S = 0.5  # between memory snapshots, each of which takes a few ms of one core
 EARLY_SNAPSHOT_S = 0.05  # before the first one: workers of a short epoch end soon
 
 
@@ -26,8 +24,8 @@ EARLY_SNAPSHOT_S = 0.05  # before the first one: workers of a short epoch end so
 class Counts:
     """Resources used over an interval; a field is None if the kernel does not account for it.
 
-    `memory_bytes` is the peak of anonymous and shared memory by PSS: memory that workers share with their
-    parent counts once, mapped pages of the page cache do not count. `steal_s` and `device_disk_bytes` are
+    `memory_bytes` is the peak memory of this process plus the USS of its workers: memory that they share
+    with it counts once, mapped pages of the page cache do not count. `steal_s` and `device_disk_bytes` are
     of the whole machine, `background` is the load of other processes.
     """
 
@@ -58,8 +56,7 @@ class Counters:
     def __init__(self, path: Path, early_snapshot: bool = False, excluded: Collection[int] = ()) -> None:
         self._path, self._background_load, self._excluded = path, BackgroundLoadMonitor(path), excluded
         self._pause = EARLY_SNAPSHOT_S if early_snapshot else SNAPSHOT_S
-        self._before: tuple[int | None, float | None, int | None] = (None, None, None)
-        self._used = (0.0, 0)
+        self._before: dict[str, Any] = {}
         self._snapshots: list[int] = []
         self._done = threading.Event()
         self._sampler: threading.Thread | None = None
@@ -67,17 +64,18 @@ class Counters:
     def start(self) -> None:
         """Begin the interval, with a thread that takes memory snapshots twice a second."""
         self._background_load.start()
-        self._before, self._used = self._accounts(), _used()
+        self._before = self._sums()
         self._sampler = threading.Thread(target=self._watch, name="iobench-memory", daemon=True)
         self._sampler.start()
 
     def disk_so_far(self) -> int | None:
         """Return the bytes read from disk since `start` by this process and its reaped children."""
-        return _difference(disk_bytes(), self._before[0])
+        return _difference(process_usage.disk_bytes(), self._before["disk_bytes"])
 
     def note_memory(self) -> None:
         """Take a memory snapshot now."""
-        if (snapshot := memory_bytes(self._excluded)) is not None:
+        workers = process_usage.private_memory(pid for pid in descendants() if pid not in self._excluded)
+        if (snapshot := process_usage.memory_bytes(workers.values())) is not None:
             self._snapshots.append(snapshot)
 
     def stop(self) -> Counts:
@@ -85,21 +83,21 @@ class Counters:
         self._done.set()
         if self._sampler is not None:
             self._sampler.join()
-        (disk, steal, device), before = self._accounts(), self._before
-        cpu, faults = (now - then for now, then in zip(_used(), self._used, strict=True))
-        return Counts(
-            disk_bytes=_difference(disk, before[0]),
-            cpu_s=cpu,
-            major_faults=int(faults),
-            memory_bytes=max(self._snapshots, default=None),
-            steal_s=_difference(steal, before[1]),
-            device_disk_bytes=_difference(device, before[2]),
-            background=self._background_load.stop(),
-        )
+        before, now = self._before, self._sums()
+        used: dict[str, Any] = {name: _difference(now[name], before[name]) for name in now}
+        background = self._background_load.stop()
+        return Counts(**used, memory_bytes=max(self._snapshots, default=None), background=background)
 
-    def _accounts(self) -> tuple[int | None, float | None, int | None]:
-        steal, device = getattr(psutil.cpu_times(), "steal", None), machine_info.disk_counters(self._path)
-        return disk_bytes(), steal, device.read_bytes if device else None
+    def _sums(self) -> dict[str, Any]:
+        """Return sums since the start of this process or of the machine, named as in `Counts`."""
+        device = machine_info.disk_counters(self._path)
+        return {
+            "disk_bytes": process_usage.disk_bytes(),
+            "cpu_s": process_usage.own_cpu_s(),
+            "major_faults": process_usage.major_faults(),
+            "steal_s": getattr(psutil.cpu_times(), "steal", None),
+            "device_disk_bytes": device.read_bytes if device else None,
+        }
 
     def _watch(self) -> None:
         while not self._done.wait(self._pause):
@@ -107,51 +105,5 @@ class Counters:
             self._pause = SNAPSHOT_S
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Anonymous and shared memory of one process."""
-
-    pss_bytes: int
-    private_bytes: int  # anonymous and not shared: after a fork, the pages that the process has written to
-
-
-def memory_bytes(excluded: Collection[int] = ()) -> int | None:
-    """Return the PSS bytes of this process and its descendants without `excluded`; None if unknown."""
-    own = process_memory(os.getpid())
-    if own is None:
-        return None
-    counted = (pid for pid in descendants() if pid not in excluded)
-    memories = map(process_memory, counted)  # None if the process has just ended
-    return own.pss_bytes + sum(memory.pss_bytes for memory in memories if memory)
-
-
-def process_memory(pid: int) -> Memory | None:
-    """Return the memory of one process, or None if unknown. Takes about 10 ms per GiB."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return None
-    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines[1:])}
-    if "Pss_Anon" not in kib:
-        return None
-    shared = kib["Pss_Shmem"]
-    return Memory(1024 * (kib["Pss_Anon"] + shared), 1024 * max(0, kib["Private_Dirty"] - shared))
-
-
 def _difference(now: Number | None, then: Number | None) -> Number | None:
     return None if now is None or then is None else now - then
-
-
-def _used() -> tuple[float, int]:
-    """Return processor seconds and major faults of this process and its reaped children."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used), sum(u.ru_majflt for u in used)
-
-
-def disk_bytes() -> int | None:
-    """Return the bytes read from disk by this process and its reaped children; None if unknown."""
-    try:
-        lines = Path("/proc/self/io").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("read_bytes:")), None)

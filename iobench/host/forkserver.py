@@ -18,7 +18,6 @@ from multiprocessing.connection import Connection
 
 import psutil
 
-from iobench.host.memory import copy_inherited
 from iobench.host.process import START_S, KillableProcess, run_in_child
 
 MOST_DESCRIPTORS = 8
@@ -105,7 +104,6 @@ def serve(connection: Connection) -> None:
     if task := _serve_until_forked(connection):
         connection.close()
         os.setsid()
-        copy_inherited()
         run_in_child(*task, server)
 
 

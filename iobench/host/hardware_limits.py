@@ -72,7 +72,10 @@ def random_read(file: Path, size: int, seconds: float = SECONDS) -> Limit:
         for _, in_flight in PIECES:
             rates.append(_reads_per_s(descriptor, offsets, length, in_flight, seconds)[0])
     return Limit(
-        "disk, random", f"{bytes_text(size)} at random, past the page cache", max(rates) * size, max(rates)
+        "disk, random",
+        f"random reads of {bytes_text(size)} past the page cache",
+        max(rates) * size,
+        max(rates),
     )
 
 
@@ -104,8 +107,8 @@ def page_cache_read(file: Path, slot_bytes: int, slots: int, threads: int, secon
             os.preadv(descriptor, [ring[number % len(ring)][:step].data], starts[number % len(starts)])
 
         rates = [_calls_per_s(way, threads, seconds) * step for way in (copy, read)]
-    how = f"{_into(slot_bytes, threads)}, {bytes_text(len(ring) * slot_bytes)} in turn"
-    return Limit("page cache", how, max(rates))
+    whole = f" ({bytes_text(len(ring) * slot_bytes)} in all)"
+    return Limit("page cache", _into(slot_bytes, threads, whole), max(rates))
 
 
 def _ring(slot_bytes: int, slots: int) -> list[Bytes]:
@@ -157,8 +160,8 @@ class LowerCacheProbe:
                 "a disk controller) caches reads: cold means cold for this kernel only"
             )
         return (
-            f"single 4 KiB reads past the page cache: {times}. No cache below this kernel was filled; "
-            "one that already held these offsets would not show"
+            f"single 4 KiB reads past the page cache: {times}; rereading was no faster, so "
+            "no cache below this kernel was found (one that already held the data cannot be detected)"
         )
 
 
@@ -180,8 +183,8 @@ def probe_lower_cache(file: Path, reads: int = READS) -> LowerCacheProbe:
     return LowerCacheProbe(*medians)
 
 
-def _into(slot_bytes: int, threads: int) -> str:
-    return f"into slots of {bytes_text(slot_bytes)}, {counted(threads, 'thread')}"
+def _into(slot_bytes: int, threads: int, whole: str = "") -> str:
+    return f"into {bytes_text(slot_bytes)} buffers{whole}, {counted(threads, 'thread')}"
 
 
 @contextmanager

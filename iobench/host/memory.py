@@ -64,30 +64,6 @@ def untouched_array(count: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(memory, np.uint8)[:count]
 
 
-def copy_inherited() -> None:
-    """Copy all memory that this process inherited by fork, so that it is private.
-
-    The memory then counts for this process alone, however many others were forked, and no write waits for a
-    copy. Pages of files and read-only pages stay shared. Has no effect on Linux before 5.14.
-    """
-    lines = Path("/proc/self/maps").read_text().splitlines()
-    spans = [line.split(maxsplit=2)[0] for line in lines if " rw-p " in line]
-    with open("/proc/self/pagemap", "rb", buffering=0) as file:
-        for span in spans:
-            low, high = (int(end, 16) // PAGE for end in span.split("-"))
-            entries = np.frombuffer(os.pread(file.fileno(), 8 * (high - low), 8 * low), np.uint64)
-            anonymous = entries >> 61 & 0b101 == 0b100  # present, and not a page of a file
-            for begin, end in _true_ranges(anonymous).tolist():
-                place, count = ctypes.c_void_p((low + begin) * PAGE), ctypes.c_size_t((end - begin) * PAGE)
-                _libc.madvise(place, count, _MADV_POPULATE_WRITE)
-
-
-def _true_ranges(flags: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-    """Return start and end of each run of true flags; shape (runs, 2)."""
-    edges = np.flatnonzero(np.diff(flags, prepend=False, append=False))
-    return edges.reshape(-1, 2)
-
-
 def address_of(array: npt.NDArray[np.uint8]) -> int:
     """Return the address of an array's first byte."""
     return int(array.__array_interface__["data"][0])

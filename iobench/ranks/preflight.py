@@ -55,7 +55,7 @@ def check_environments(group: RankGroup) -> list[Finding]:
             "clock-skew",
             f"the clock of {worst} differs by {skew_s:.0f} s from that of rank 0, or it started late; this "
             "affects times in records, but no figure",
-            "synchronise the clocks of all hosts",
+            "synchronize the clocks of all hosts",
             {"rank": worst, "skew_s": skew_s},
         )
     ]

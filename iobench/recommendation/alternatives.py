@@ -95,8 +95,8 @@ def time_limited(race: Run, max_time_s: float) -> Iterator[Finding]:
         )
         yield Finding(
             "time-limited",
-            f"There was time to try {tried} of {cases} cases",
-            hint=f"for all of them give about --max-time {needed_s}",
+            f"Tried {tried} of {cases} cases",
+            hint=f"--max-time {needed_s} covers all",
             values={"tried": tried, "cases": cases, "needed_s": needed_s},
         )
 
@@ -110,7 +110,6 @@ def skipped_cases(race: Run, max_time_s: float) -> Iterator[Finding]:
         yield Finding(
             "no-time",
             f"no time was left for {names}",
-            hint=f"give about --max-time {needed_s}",
             values={"cases": names, "skipped": len(race.skipped), "needed_s": needed_s},
         )
 

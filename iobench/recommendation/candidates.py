@@ -170,7 +170,8 @@ def _cases_by_loader(
         except IobenchError as error:
             if "all" not in requirements.loaders:
                 raise
-            prefix = "" if isinstance(error, MissingDependency) else f"loader {word}: "
+            named = isinstance(error, MissingDependency) or str(error).startswith(f"loader {word} ")
+            prefix = "" if named else f"loader {word}: "
             reasons.setdefault(word.partition(":")[0], skipped_by(error, prefix, loader=word))
     return cases, list(reasons.values())
 

@@ -100,7 +100,8 @@ def headline(choice: Choice, default: Finalist | None, alone: bool, rewritten: b
         return Finding(choice.outcome, f"Use {use.label}", values=values)
     ratio = use.against_default.ratio
     what = "training is " if use.trained_per_s else ""
-    message = f"Use {use.label}: {what}{ratio_text(ratio)} as fast as with {default.label}, the default"
+    relation = f"as fast as with {default.label}, the default"
+    message = f"Use {use.label}: {what}{ratio_text(ratio, relation)}"
     message += ", over a rewritten sample" if rewritten else ""
     undecided = use.against_default.outcome not in ("faster", "slower")
     if undecided and use.decisive_rounds >= stats.ENOUGH_ROUNDS:
@@ -257,7 +258,8 @@ def _basis(result: SearchResult) -> Iterator[Finding]:
         yield Finding(
             "extrapolated",
             f"Measured on {bytes_text(schema.logical_bytes)} on the same disk with a {data.cache} cache; "
-            f"costs of all {bytes_text(data.full_bytes)} are scaled by {three_digits(data.scale)}",
+            f"costs of all {bytes_text(data.full_bytes)} are extrapolated "
+            f"{three_digits(data.scale)}-fold: rough",
             values={"measured_bytes": schema.logical_bytes, "scale": data.scale},
         )
     if data.source is not None:
@@ -281,7 +283,7 @@ def _size_dependence(result: SearchResult) -> Iterator[Finding]:
         label = case_labels(result.finalists)[key]
         yield Finding(
             "size-independent" if same else "size-dependent",
-            f"On half as many samples {label} is {ratio_text(ratio)} as fast: {verdict}",
+            f"On half as many samples {label} is {ratio_text(ratio, 'as fast')}: {verdict}",
             values={"case": label, "ratio": ratio.median},
         )
 

@@ -16,7 +16,7 @@ from iobench.results.cases import FACETS
 from iobench.results.metrics import BY_NAME as METRIC
 from iobench.results.summary import MAX_SHOWN, CaseSummary, Context
 
-NO_HEAT = 50.0  # relative time, from which on a cell has no colour
+NO_HEAT = 50.0  # relative time, from which on a cell has no color
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ class _Names:
 
 
 def _appearance(points: Sequence[Row]) -> dict[str, Any]:
-    """Return shape, colour and size by the kind of mark, with one legend of the kinds that occur."""
+    """Return shape, color and size by the kind of mark, with one legend of the kinds that occur."""
     present = {point["what"] for point in points} | {style.INTERVAL}
     marks = {what: look for what, look in style.MARKS.items() if what in present}
     shapes, colours, sizes = (list(values) for values in zip(*marks.values(), strict=True))

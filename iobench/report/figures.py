@@ -18,7 +18,7 @@ from iobench.results.summary import CaseSummary, Context
 from iobench.results.trend import Trend
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9_]+")  # names of options come from records, and become file names
-MAX_LINES = 8  # with distinguishable colours
+MAX_LINES = 8  # with distinguishable colors
 MAX_TARGETS = 6  # of conversions that fit in a small chart
 
 

@@ -1,4 +1,4 @@
-"""Common style of all charts: colours, marks, axes, tooltips."""
+"""Common style of all charts: colors, marks, axes, tooltips."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RING = "M0,-0.8A0.8,0.8,0,1,1,0,0.8A0.8,0.8,0,1,1,0,-0.8ZM0,-0.5A0.5,0.5,0,1,0,
 _TICK = "M-0.17,-1H0.17V1H-0.17Z"
 _BAR = "M-1,-0.16H1V0.16H-1Z"
 ROUND, LIMIT, INTERVAL = "one round", "hardware limit", "95 % interval"
-# shape, colour and size of each mark
+# shape, color and size of each mark
 MARKS: dict[str, tuple[str, str, int]] = {
     FASTEST: (_CIRCLE, STRONG, 130),
     RIVAL: (_CIRCLE, LIKE, 130),
@@ -43,7 +43,7 @@ STAGE_COLOURS = {
     "other": "#ced4da",
 }
 CONFIG: dict[str, Any] = {
-    # the page's own colour, so that dark mode and print need no other chart
+    # the page's own color, so that dark mode and print need no other chart
     "axis": {
         "labelColor": "currentColor",
         "titleColor": "currentColor",
@@ -106,7 +106,7 @@ def logarithmic_scale(values: Sequence[float]) -> dict[str, Any]:
 
 
 def series(field: str, domain: Sequence[str], columns: int) -> Any:
-    """Return a colour for each name of `domain`, with a legend above the chart."""
+    """Return a color for each name of `domain`, with a legend above the chart."""
     colours = [SCHEME[place % len(SCHEME)] for place in range(len(domain))]
     return alt.Color(
         field=field,

@@ -17,9 +17,9 @@ def _percent(share: float) -> str:
 
 
 class Frequency(NamedTuple):
-    """Number of turns in which a figure was above its threshold, and its highest value."""
+    """Number of rounds in which a figure was above its threshold, and its highest value."""
 
-    turns: int
+    rounds: int
     highest: float
 
 
@@ -35,7 +35,7 @@ class BackgroundSign:
     text: Callable[[float], str] = _percent
 
     def is_present(self, part: BackgroundPart) -> bool:
-        """Return whether the figure was above the threshold in a turn."""
+        """Return whether the figure was above the threshold in a round."""
         value = self.figure(part)
         return value is not None and value > self.threshold
 
@@ -43,17 +43,15 @@ class BackgroundSign:
         """Return how often the figure was above the threshold; None where too seldom to matter."""
         return frequency_above([self.figure(part) if part else None for part in parts], self.threshold)
 
-    def warning(
-        self, seen: Frequency, turns: int, unit: str = "rounds", cases: Sequence[str] = ()
-    ) -> RunWarning:
-        """Return the warning for so many of the turns, which are called `unit`."""
-        during = f" during {seen.turns} of {turns} {unit}" if turns > 1 else ""
+    def warning(self, seen: Frequency, rounds: int, cases: Sequence[str] = ()) -> RunWarning:
+        """Return the warning for so many of the rounds."""
+        during = f" during {seen.rounds} of {rounds} rounds" if rounds > 1 else ""
         return RunWarning(
             self.kind,
             self.message.format(self.text(seen.highest)) + during,
             list(cases),
             self.hints,
-            {"highest": seen.highest, "affected": seen.turns, unit: turns},
+            {"highest": seen.highest, "affected": seen.rounds, "rounds": rounds},
         )
 
 
@@ -100,7 +98,7 @@ def frequency_above(values: Sequence[float | None], threshold: float) -> Frequen
     return Frequency(len(above), max(above))
 
 
-def background_warnings(parts: Sequence[BackgroundPart], unit: str = "rounds") -> list[RunWarning]:
-    """Return a warning for each sign that was present in enough turns, which are called `unit`."""
+def background_warnings(parts: Sequence[BackgroundPart]) -> list[RunWarning]:
+    """Return a warning for each sign that was present in enough rounds."""
     frequencies = ((sign, sign.frequency(parts)) for sign in SIGNS)
-    return [sign.warning(seen, len(parts), unit) for sign, seen in frequencies if seen is not None]
+    return [sign.warning(seen, len(parts)) for sign, seen in frequencies if seen is not None]

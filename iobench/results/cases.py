@@ -58,7 +58,7 @@ FACETS: dict[str, Facet] = {
     "block_bytes": Facet("block", lambda value: f"blocks of {bytes_text(value)}", cell=bytes_text),
     "window_bytes": Facet("window", lambda value: f"windows of {bytes_text(value)}", cell=bytes_text),
     "seed": Facet("seed", lambda value: f"seed {value}"),
-    "strict": Facet("step", lambda value: "synchronised steps" if value else "steps as in training"),
+    "strict": Facet("step", lambda value: "synchronized steps" if value else "steps as in training"),
     "profile": Facet("profile", lambda value: "profiled" if value else "not profiled"),
     "isolated": Facet(
         "process", lambda value: "in a process of its own" if value else "in iobench's process"

@@ -44,11 +44,6 @@ class UnmatchedCase:
     case: str
     only_in: str
 
-    @property
-    def sentence(self) -> str:
-        """The case and its side."""
-        return f"{self.case} is only in {self.only_in}"
-
 
 @dataclass(frozen=True)
 class CaseComparison:
@@ -104,6 +99,14 @@ class CompareResult:
         runs = sorted({one.runs for one in self.cases})
         counts = enumerated([f"{base} of {self.base} and {new} newer" for base, new in runs])
         return f"Intervals cover the variance between runs: {counts}."
+
+    @property
+    def unmatched_notes(self) -> list[str]:
+        """Return one line per side with the cases that only this side has."""
+        sides: dict[str, list[str]] = {}
+        for one in self.unmatched:
+            sides.setdefault(one.only_in, []).append(one.case)
+        return [f"only in {side}: {enumerated(labels)}" for side, labels in sides.items()]
 
     @property
     def machine_warnings(self) -> list[RunWarning]:
@@ -218,12 +221,15 @@ def compare(
     if not pairs:
         raise NotComparable(f"{sides} have no case in common", kind="no-common-case")
     compared = [_compared(name, before, after, min_difference, len(pairs)) for name, before, after in pairs]
-    mismatches = dict.fromkeys(one.sentence for line in compared for one in line.mismatches)
+    mismatches = dict.fromkeys(
+        text
+        for (_, before, after), line in zip(pairs, compared, strict=True)
+        for text in _mismatch_texts(before.facets, after.facets, line.mismatches)
+    )
     if mismatches and not force:
         raise NotComparable(
-            f"{sides} were measured differently",
+            f"{sides} were measured differently: {'; '.join(mismatches)}",
             kind="measured-differently",
-            found="; ".join(mismatches),
             hint="give --force to compare them anyway",
         )
     return CompareResult(base_name, compared, unmatched, min_difference, stats.correction(len(compared)))
@@ -303,6 +309,16 @@ def _mismatches(before: Facets, after: Facets) -> Iterator[Difference]:
         base, new = before.get(name), after.get(name)
         if facet.fixed and base != new:
             yield Difference(facet.title, base, new)
+
+
+def _mismatch_texts(before: Facets, after: Facets, mismatches: Sequence[Difference]) -> Iterator[str]:
+    """Yield the mismatches as `NAME BASE → NEW`; data of datasets with other names are named by these."""
+    base, new = before["dataset"], after["dataset"]
+    for one in mismatches:
+        if one.name == FACETS["content"].title and base != new:
+            yield Difference("dataset", base, new).sentence
+        else:
+            yield one.sentence
 
 
 def _text(value: object) -> str:

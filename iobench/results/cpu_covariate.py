@@ -41,7 +41,7 @@ def fit_cpu_covariate(runs: Iterable[Sequence[Record]]) -> CpuCovariate:
     """Fit the power of CPU speed within runs; 0 where it is not significant or speeds are unknown.
 
     This is the coefficient of a control variate (Lavenberg and Welch, "A perspective on the use of control
-    variables", 1981) on logarithms. Differences between runs are excluded, so that it favours no outcome.
+    variables", 1981) on logarithms. Differences between runs are excluded, so that it favors no outcome.
     """
     speeds: list[float] = []
     rates: list[float] = []

@@ -78,7 +78,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "samples_per_s",
         "samples/s",
-        "samples delivered to the device per second of an epoch; the clock stops after a device synchronise",
+        "samples delivered to the device per second of an epoch; the clock stops after a device synchronize",
         rate_text,
         lambda r: r.samples_per_s,
         stats.estimate,
@@ -242,7 +242,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "memory_bytes",
         "memory",
-        "peak of anonymous and shared memory, including workers, without the page cache",
+        "peak memory of the process, plus the USS of its workers, without the page cache",
         bytes_text,
         lambda r: r.memory.peak_bytes,
         _maximum,

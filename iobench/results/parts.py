@@ -130,7 +130,7 @@ class BackgroundPart:
 class MemoryPart:
     """Peaks of memory, in bytes."""
 
-    peak_bytes: int | None = None  # anonymous and shared, workers included
+    peak_bytes: int | None = None  # of the process, plus the USS of its workers; no page cache
     device_allocated_bytes: int | None = None
     device_reserved_bytes: int | None = None
 

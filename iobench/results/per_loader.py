@@ -18,13 +18,14 @@ from iobench.results.stats import Estimate, Verdict
 from iobench.results.summary import CaseSummary, Context, rates
 
 MAX_HIDDEN_WAIT = 0.1  # share of a training spent waiting: no change of format can gain more than that
+MAX_TIED = 4  # formats named as without a significant difference
 
 
 @dataclass(frozen=True)
 class LoaderCases:
     """The cases of one loader with its options, the fastest format first, and their verdict."""
 
-    loader: str  # as its cases are labelled
+    loader: str  # as its cases are labeled
     cases: list[CaseSummary]
     verdict: Verdict
 
@@ -108,18 +109,19 @@ def step_share(summaries: Sequence[CaseSummary]) -> float | None:
 
 def describe(loader: LoaderCases) -> str:
     """Return the effect of the format under a loader, as half a sentence."""
-    names = enumerated(loader.fastest_formats)
+    formats = loader.fastest_formats
+    names = enumerated(formats)
     if loader.outcome == "single":
         return f"{names} only"
     if loader.outcome == "step-bound":
         share = step_share(loader.cases) or 0.0
         return f"the training step takes {share:.0%} of the time, the format does not matter"
-    words = {
-        "fastest": "fastest",
-        "equivalent": "equally fast",
-        "no-significant-difference": "fastest, no significant difference",
+    texts = {
+        "fastest": f"{names} fastest",
+        "equivalent": f"{names} equally fast",
+        "no-significant-difference": f"no significant difference between {enumerated(formats, MAX_TIED)}",
     }
-    return "; ".join([f"{names} {words[loader.outcome]}", *_slower_texts(loader.slower)])
+    return "; ".join([texts[loader.outcome], *_slower_texts(loader.slower)])
 
 
 def describe_largest(loader: LoaderCases) -> str:
@@ -129,19 +131,20 @@ def describe_largest(loader: LoaderCases) -> str:
     if not loader.slower:
         return f"under {loader.loader}: no significant difference"
     name, time = loader.slower[-1]
-    return f"under {loader.loader}: {name} up to {three_digits(time.median)} × slower"
+    return f"under {loader.loader}: {name} takes up to {three_digits(time.median)} × as long"
 
 
-def times_text(time: Estimate) -> str:
-    """Return a relative time with its interval: `2.30 × (2.10 – 2.60)`."""
+def times_text(time: Estimate, relation: str = "") -> str:
+    """Return a relative time with its interval: `2.30 × (2.10 – 2.60)`, or `2.30 × as long (2.10 – 2.60)`."""
     known = time.low is not None and time.high is not None
     ends = f" ({three_digits(time.low or 0)} – {three_digits(time.high or 0)})" if known else ""
-    return f"{three_digits(time.median)} ×{ends}"
+    words = f" {relation}" if relation else ""
+    return f"{three_digits(time.median)} ×{words}{ends}"
 
 
 def _slower_texts(slower: Sequence[tuple[str, Estimate]]) -> list[str]:
     """Return the nearest and the farthest of the slower formats, and the number between them."""
-    texts = [f"{name} {times_text(time)} slower" for name, time in slower]
+    texts = [f"{name} takes {times_text(time, 'as long')}" for name, time in slower]
     return texts if len(texts) <= 3 else [texts[0], f"{counted(len(texts) - 2, 'other')} between", texts[-1]]
 
 

@@ -35,7 +35,7 @@ from iobench.results.record import Record
 from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
 
 MACHINE_CHANGED = "machine-changed"  # an outcome: the machine may explain the difference
-MAX_CORRELATION = 0.9  # of neighbouring rounds: higher values cannot be estimated from so few rounds
+MAX_CORRELATION = 0.9  # of neighboring rounds: higher values cannot be estimated from so few rounds
 
 PROPORTIONAL = CpuCovariate(1.0)
 

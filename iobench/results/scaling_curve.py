@@ -145,6 +145,7 @@ def _points(by_ranks: dict[int, list[Record]]) -> list[ScalingPoint]:
 def _relative(ranks: int, ratio: Estimate) -> str:
     """Return the total rate of so many ranks over that of fewer, in words; a factor above 1."""
     if ratio.median >= 1:
-        return f"{counted(ranks, 'rank')} {ratio_text(ratio)} as fast in total"
+        return f"{counted(ranks, 'rank')} {ratio_text(ratio, 'as fast in total')}"
     low, high = (None if end is None else 1 / end for end in (ratio.high, ratio.low))
-    return f"{counted(ranks, 'rank')} {ratio_text(Estimate(1 / ratio.median, low, high))} slower in total"
+    inverse = Estimate(1 / ratio.median, low, high)
+    return f"{counted(ranks, 'rank')} {ratio_text(inverse, 'slower in total')}"

@@ -66,7 +66,8 @@ def verdict(context: Context) -> Finding:
     if result.ratio is None or result.runner_up is None:
         message = f"{fastest} is the only case: nothing to compare"
         return Finding("single-case", message, values={"fastest": fastest})
-    runner_up, ratio = context.label(result.runner_up), ratio_text(result.ratio, result.correction)
+    runner_up, comparisons = context.label(result.runner_up), len(result.against)
+    ratio = ratio_text(result.ratio, comparisons=comparisons)
     values: Values = {
         "fastest": fastest,
         "runner_up": runner_up,
@@ -82,7 +83,8 @@ def verdict(context: Context) -> Finding:
         )
         return Finding("step-bound", message, values=values | {"step_share": share})
     if result.outcome == "faster":
-        return Finding("fastest", f"Fastest: {fastest}, {ratio} as fast as {runner_up}", values=values)
+        message = f"Fastest: {fastest}, {ratio_text(result.ratio, f'as fast as {runner_up}', comparisons)}"
+        return Finding("fastest", message, values=values)
     more = len(result.rivals) - 1
     names = f"{fastest} and {runner_up}" + (f" (and {more} more)" if more > 0 else "")
     if result.outcome == "equivalent":
@@ -127,18 +129,16 @@ def headroom(context: Context) -> Finding | None:
     estimate = best.metrics.get("headroom")
     if estimate is None:
         return None
-    ratio = ratio_text(estimate)
+    ratio = ratio_text(estimate, f"as fast as with {best.label.short}")
     values: Values = {"case": best.label.short, **_ratio_values(estimate)}
     highest = estimate.high if estimate.high is not None else estimate.median
     if highest < 1 + context.verdict.min_difference:
         message = (
-            f"Loading is not the bottleneck: over batches already on the device the loop is {ratio} as fast "
-            f"as with {best.label.short}, and no loader can gain more"
+            f"Loading is not the bottleneck: over batches already on the device the loop is {ratio}, "
+            "and no loader can gain more"
         )
         return Finding("no-headroom", message, values=values)
-    message = (
-        f"Headroom: over batches already on the device the loop is {ratio} as fast as with {best.label.short}"
-    )
+    message = f"Headroom: over batches already on the device the loop is {ratio}"
     return Finding("headroom", message, values=values)
 
 
@@ -181,14 +181,14 @@ def opening(context: Context) -> Finding | None:
     )
 
 
-def ratio_text(ratio: Estimate, correction: str | None = None) -> str:
-    """Return a ratio with its interval, and the correction for several comparisons."""
-    median = three_digits(ratio.median)
+def ratio_text(ratio: Estimate, relation: str = "", comparisons: int = 1) -> str:
+    """Return a ratio with its relation, such as `as fast`, and its interval, corrected for comparisons."""
+    text = f"{three_digits(ratio.median)} × {relation}".rstrip()
     if ratio.low is None or ratio.high is None:
-        return f"{median} × (too few rounds for an interval)"
+        return f"{text} (too few rounds for an interval)"
     low, high = three_digits(ratio.low), three_digits(ratio.high)
-    corrected = f"; {correction}" if correction else ""
-    return f"{median} × (95 % interval {low} to {high}{corrected})"
+    corrected = f", corrected for {comparisons} comparisons" if comparisons > 1 else ""
+    return f"{text} (95 % interval {low} to {high}{corrected})"
 
 
 def _ratio_values(ratio: Estimate) -> Values:

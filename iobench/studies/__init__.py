@@ -105,6 +105,10 @@ def described() -> list[dict[str, Any]]:
 
 
 def _description(study: Study) -> dict[str, Any]:
-    unknown = study.reference.unknown
-    source = f"{study.source} ({unknown})" if unknown else study.source
-    return {"question": study.question, "source": source, **asdict(study.reference), "part": study.part}
+    return {
+        "question": study.question,
+        "source": study.source,
+        "unknown": study.reference.unknown,
+        **asdict(study.reference),
+        "part": study.part,
+    }

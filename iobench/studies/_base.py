@@ -161,7 +161,7 @@ class StudyResult:
     @property
     def warnings(self) -> list[RunWarning]:
         """Reasons not to rely on the verdicts."""
-        background = background_warnings(self.measurements.background, "turns")
+        background = background_warnings(self.measurements.background)
         return [*([QUICK] if self.quick else []), *background]
 
     def as_dict(self) -> dict[str, Any]:

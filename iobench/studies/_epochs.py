@@ -50,7 +50,7 @@ class Training(Discard):
 
 
 class TrainingInParts(Training):
-    """A consumer that trains a small CNN and times forward and backward pass, each with synchronisation."""
+    """A consumer that trains a small CNN and times forward and backward pass, each with synchronization."""
 
     model = "cnn"
 

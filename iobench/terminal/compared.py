@@ -31,6 +31,7 @@ def compared_table(result: CompareResult) -> Table:
     table = plain_table(*TITLES, left=2)
     for column in table.columns[TITLES.index("verdict") :]:
         column.justify = "left"
+    table.columns[TITLES.index("differs")].no_wrap = False
     for cells in _cells(result):
         table.add_row(*cells)
     return table
@@ -53,7 +54,7 @@ def compared_line(result: CompareResult) -> str:
         if any(one.cpu_adjusted for one in result.cases)
         else ""
     )
-    return f"Ratios are new over {result.base}; {least}{corrected}. {machine}. {result.basis_note}{adjusted}"
+    return f"ratio = new / {result.base}; {least}{corrected}. {machine}. {result.basis_note}{adjusted}"
 
 
 def _machine(machine: MachineChange, cpu_adjusted: bool) -> str:

@@ -19,7 +19,8 @@ MEASURABLE_S = 0.05  # shorter loops have no usable processor time: the system c
 
 def loop_table(stats: LoopStats, alone: bool = False) -> Table:
     """Return the table of a loop's figures; `alone` where nothing was done with the batches."""
-    table = plain_table("", "measured", left=2)
+    table = plain_table("", "", left=2)
+    table.show_header = False
     table.columns[1].no_wrap = False
     for name, value in _rows(stats, alone):
         table.add_row(name, value)
@@ -56,8 +57,9 @@ def _rows(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
     if stats.gpu is not None:
         yield "GPU", f"{stats.gpu:.0%} busy, below half {stats.gpu_low or 0:.0%} of the time"
     if stats.memory_bytes is not None:
-        growth = bytes_text(max(0, stats.memory_growth_bytes or 0))
-        yield "memory", f"{bytes_text(stats.memory_bytes)} of all processes, grew by {growth}"
+        growth = stats.memory_growth_bytes or 0
+        grew = f", grew by {bytes_text(growth)}" if growth > 0 else ""
+        yield "memory", f"{bytes_text(stats.memory_bytes)} of all processes{grew}"
 
 
 def _steady(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:

@@ -33,7 +33,7 @@ from iobench.terminal.diagnosed import loop_table, profile_table
 from iobench.terminal.tuned import candidates_table
 from iobench.tuning.candidate import compare_to_baseline
 
-WIDE = 240  # columns for files and pipes
+WIDE = 240  # minimum columns for files and pipes, where no table is cut off
 
 
 class _Speed(ProgressColumn):
@@ -60,6 +60,9 @@ def result(*parts: RenderableType) -> None:
         if isinstance(part, str):
             console.print(Text(printable(part)), soft_wrap=True)
         else:
+            if not sys.stdout.isatty():
+                unlimited = console.options.update(width=sys.maxsize)
+                console.width = max(WIDE, console.measure(part, options=unlimited).maximum)
             console.print(part)
 
 
@@ -79,7 +82,7 @@ def diagnosis(diagnosed: Diagnosis) -> None:
         warning(one.kind, one.sentence)
     result("", diagnosed.verdict.sentence, *(f"- {one.sentence}" for one in diagnosed.advice))
     if diagnosed.bottleneck is not False and not diagnosed.advice:
-        result("- No setting or habit stands out as the cause.")
+        result("- No other setting or habit that was tried is faster.")
 
 
 def run(outcome: Run, smallest: float, wide: bool = False) -> None:

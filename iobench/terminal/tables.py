@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from iobench.base.text import printable, shortened
-from iobench.base.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
+from iobench.base.units import MIB, bytes_text, bytes_word, counted, rate_text, seconds_text, three_digits
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
@@ -125,8 +125,26 @@ def kind_options_table(kind: str, rows: Sequence[dict[str, Any]]) -> Table:
     for row in rows:
         for number, option in enumerate(row["options"]):
             name = "" if number else row["name"]
-            table.add_row(name, option["name"], str(option["default"]), option["help"])
+            table.add_row(name, option["name"], _default(option), _meaning(option, kind))
     return table
+
+
+def _default(option: Mapping[str, Any]) -> str:
+    """Return the default of an option: bytes with a unit, `auto` where its meaning says what is chosen."""
+    name, value = option["name"], option["default"]
+    if name.endswith("_bytes") and value:
+        typed = bytes_word(value)
+        digits = typed.rstrip("BKMGTik")
+        return f"{digits} {typed[len(digits) :]}"
+    automatic = "by default " in option["help"] and "by default none" not in option["help"]
+    return "auto" if value == "none" and automatic else str(value)
+
+
+def _meaning(option: Mapping[str, Any], kind: str) -> str:
+    """Return the help of an option; that of a format names its choices, too."""
+    if kind != "format" or not option["choices"]:
+        return str(option["help"])
+    return f"{option['help']}: {', '.join(map(str, option['choices']))}"
 
 
 class _Plain(Table):

@@ -39,7 +39,14 @@ def candidates_table(
 ) -> Table:
     """Return the table of settings: speed in the race, and final rounds compared with the baseline."""
     table = plain_table(
-        "setting", "samples/s", "race", "× baseline (final rounds)", "first batch", "memory", "", left=1
+        "setting",
+        "samples/s",
+        "× baseline (race)",
+        "× baseline (final rounds)",
+        "first batch",
+        "memory",
+        "",
+        left=1,
     )
     base = statistics.median(candidates[0].rates.values()) if candidates[0].rates else 0.0
     for one in candidates:

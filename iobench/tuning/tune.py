@@ -136,7 +136,7 @@ class _Tuning:
 
     def run(self, replay: HeadroomLoader | None, recorder: TurnRecorder, seed: int) -> TuningResult:
         loader, device = self._race.loader, str(self._consumer.device)
-        self._status(f"measuring the baseline; records: {recorder.path}")
+        self._status("measuring the baseline")
         turn = self._race.warm_up(Candidate(BASELINE), FIRST_TURN * self._max_time_s)
         if replay is not None:
             replay.batches = turn.epoch_batches or turn.batches

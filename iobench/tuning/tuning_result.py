@@ -121,7 +121,7 @@ def result_of(
         *_resources(race, baseline, use),
         *_first_batch(baseline, use),
         *(_training(baseline, headroom) if trains else ()),
-        _basis(baseline, whole),
+        _basis(baseline, whole, interleaved=len(finalists) > 1),
     ]
     return TuningResult(
         outcome,
@@ -133,7 +133,7 @@ def result_of(
         headroom,
         code_of(race.loader, use.changes) if use.changes else "",
         [*skipped, *_unsuccessful(candidates)],
-        background_warnings(race.background, "turns"),
+        background_warnings(race.background),
         records,
     )
 
@@ -180,19 +180,20 @@ def _headline(
         return Finding(
             outcome,
             "Loading is not the bottleneck: with batches already on the device the loop gains less than 5 %. "
-            "Keep the settings",
+            "Keep your settings",
         )
     others = sum(bool(one.rates) for one in candidates[1:])
     if outcome == KEEP and not others:
-        return Finding(outcome, "Keep the settings: no others could be tried", values={"tried": 0})
+        return Finding(outcome, "Keep your settings: no others could be tried", values={"tried": 0})
     if outcome == KEEP:
-        tried = f"none of {counted(others, 'other setting')} tried is significantly faster by 5 %"
-        return Finding(outcome, f"Keep the settings: {tried}", values={"tried": others})
+        slower = f"none of the {others} others is" if others > 1 else "the only other one is not"
+        message = f"Keep your settings: {slower} significantly (5 %) faster"
+        return Finding(outcome, message, values={"tried": others})
     if outcome == LIMITED or comparison is None:
         message = f"Use {use.name}: the fastest setting within the limits, which the baseline exceeds"
         return Finding(LIMITED, message, values={"use": use.name})
     gain = comparison.ratio.median
-    message = f"Use {use.name}: {ratio_text(comparison.ratio)} as fast as the baseline"
+    message = f"Use {use.name}: {ratio_text(comparison.ratio, 'as fast as the baseline')}"
     return Finding(outcome, message, values={"use": use.name, "gain": gain})
 
 
@@ -233,7 +234,7 @@ def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Find
     # more gain than the waiting explains: the step itself is faster while no loader competes with it
     faster_step = waits is not None and (1 - waits) * headroom.ratio.median > 1 + stats.MIN_DIFFERENCE
     message = (
-        f"With batches already on the device the loop is {ratio_text(headroom.ratio)} as fast: "
+        f"With batches already on the device the loop is {ratio_text(headroom.ratio, 'as fast')}: "
         "no loader can bring more"
     )
     if faster_step:
@@ -245,12 +246,12 @@ def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Find
     )
 
 
-def _basis(baseline: Candidate, whole: bool) -> Finding:
+def _basis(baseline: Candidate, whole: bool, interleaved: bool) -> Finding:
     rounds = len(baseline.final_rates)
     measured = "whole epochs" if whole else f"the first batches of an epoch (baseline: {baseline.batches:,})"
     return Finding(
         "whole-epochs" if whole else "partial-epochs",
-        f"Measured in {counted(rounds, 'interleaved round')} over {measured}; "
+        f"Measured in {counted(rounds, 'interleaved round' if interleaved else 'round')} over {measured}; "
         f"baseline: {rate_text(baseline.rate)} samples/s",
         hint=None if whole else f"whole epochs need more time: {LONGER}",
         values={"rounds": rounds, "batches": baseline.batches, "samples_per_s": baseline.rate},

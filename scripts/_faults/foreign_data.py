@@ -17,7 +17,7 @@ from iobench.formats import Field, Schema
 
 @dataclass(frozen=True)
 class ForeignData:
-    """Data that a format recognises: `path` within `folder`, and the fields that `iobench add` needs."""
+    """Data that a format recognizes: `path` within `folder`, and the fields that `iobench add` needs."""
 
     variant: str
     folder: Path

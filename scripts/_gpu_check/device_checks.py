@@ -42,7 +42,7 @@ def allocations(check: Check) -> Verdict:
 
 
 def late_consumer(check: Check) -> Verdict:
-    """Verify an epoch whose batches are used late, on a busy stream without synchronisation."""
+    """Verify an epoch whose batches are used late, on a busy stream without synchronization."""
     import torch
 
     from iobench import StreamLoader

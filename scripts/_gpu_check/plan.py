@@ -53,7 +53,7 @@ PLAN = (
     Step(
         "late consumer",
         12,
-        "content of an epoch, with a busy stream and no synchronisation",
+        "content of an epoch, with a busy stream and no synchronization",
         device_checks.late_consumer,
         True,
     ),

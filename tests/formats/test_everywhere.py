@@ -52,7 +52,7 @@ def test_workers_of_a_format_that_must_not_be_forked_are_spawned(every):
     )
     assert not iobench.run(every, options).failures
     forked = loaders.parse("dataloader:num_workers=1,start_method=fork")
-    with pytest.raises(InvalidSettings, match="lance", check=kind("fork-unsafe")):
+    with pytest.raises(InvalidSettings, match="lance", check=kind("not-forkable")):
         forked.open(loaders.Job(every.opener("lance"), None))
 
 

@@ -25,7 +25,7 @@ def every_kind(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def vectors(tmp_path_factory):
-    """Prepare 16 MiB of vectors labelled with their row, in every variant."""
+    """Prepare 16 MiB of vectors labeled with their row, in every variant."""
     return prepared(tmp_path_factory.mktemp("vectors"), vector_arrays(), VARIANTS)
 
 

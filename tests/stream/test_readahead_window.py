@@ -161,7 +161,7 @@ def test_rows_are_taken_only_after_their_request(images, requested, monkeypatch)
         reader.read_ahead(batches)
         for number, batch in enumerate(batches):
             reader.batch(batch)
-            assert seen[-1] >= 10 * number * 100_000 * 0.9  # neighbours are requested once
+            assert seen[-1] >= 10 * number * 100_000 * 0.9  # neighbors are requested once
 
 
 @pytest.mark.parametrize("read_ahead", [None, 64, 512])

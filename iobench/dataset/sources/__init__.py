@@ -50,7 +50,7 @@ def open_source(path: Path, sample_shape: tuple[int, ...] | None = None) -> Sour
 
 
 def convertible(path: Path) -> bool:
-    """Return whether `open_source` reads data that no format recognises."""
+    """Return whether `open_source` reads data that no format recognizes."""
     return contains_images(path) if path.is_dir() else path.suffix.lower() in CONVERTED
 
 
@@ -89,7 +89,7 @@ def _open(path: Path, sample_shape: tuple[int, ...] | None) -> Source:
 
 
 def _sniffed(path: Path) -> str:
-    """Return the only format that recognises the data; raises SourceError if it is not exactly one."""
+    """Return the only format that recognizes the data; raises SourceError if it is not exactly one."""
     from iobench.dataset import sandbox
 
     result = sandbox.sniff(path.resolve())
@@ -105,14 +105,14 @@ def _sniffed(path: Path) -> str:
     known = ", ".join(formats.names())
     if path.is_dir():
         raise SourceError(
-            f"no format recognises the folder ({known}), and it contains no image",
-            kind="unrecognised",
+            f"no format recognizes the folder ({known}), and it contains no image",
+            kind="unrecognized",
             path=path,
             hint="put images into one subfolder per label",
         )
     raise SourceError(
-        f"{path.suffix or 'a file without a suffix'} is not read, and no format recognises it ({known})",
-        kind="unrecognised",
+        f"{path.suffix or 'a file without a suffix'} is not read, and no format recognizes it ({known})",
+        kind="unrecognized",
         path=path,
         hint="give .npy, .npz, .pt, .csv, .h5, .hdf5 or a folder of images",
     )

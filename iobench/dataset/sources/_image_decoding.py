@@ -72,7 +72,7 @@ class ImageLayout:
         return max(self.width, round(size[0] * scale)), max(self.height, round(size[1] * scale))
 
     def fit(self, image: Image.Image) -> np.ndarray[Any, Any]:
-        """Return the image as uint8 of this shape: shorter side resized, rest cropped around the centre."""
+        """Return the image as uint8 of this shape: shorter side resized, rest cropped around the center."""
         if image.mode != self.mode:
             image = image.convert(self.mode)
         width, height = self.scaled(image.size)

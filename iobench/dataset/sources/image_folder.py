@@ -25,7 +25,7 @@ class ImageFolder(Source):
     """Images as the field `x` (uint8) and labels as `y` (int64).
 
     A label is the index of the subfolder in alphabetical order. The shorter side of an image is resized to
-    fit, and the rest is cropped around the centre. Hidden files and files without an image's suffix are
+    fit, and the rest is cropped around the center. Hidden files and files without an image's suffix are
     skipped.
 
     Parameters

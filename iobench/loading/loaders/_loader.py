@@ -230,7 +230,7 @@ class Epochs(ABC):
         """Return a copy in pinned memory, or the batch itself if its loader does not pin.
 
         The device is made current first: in a new thread that would be the first device, which pinning
-        would then initialise.
+        would then initialize.
         """
         if not self.loader.pins(self.job.device):
             return batch

@@ -130,7 +130,7 @@ class NodesEpochs(Epochs):
             method=settings.method,
         )
         if self._pins:
-            # without a device type the node's thread would pin for the first device and initialise it
+            # without a device type the node's thread would pin for the first device and initialize it
             node = PinMemory(node, pin_memory_device=self.job.device.partition(":")[0])
         return Prefetcher(node, prefetch_factor=prefetch) if prefetch else node
 

@@ -116,7 +116,7 @@ class DirectReader(Reader):
         self._read_scattered(rows, {n: target for n, target in out.items() if n not in self._small})
 
     def _read_scattered(self, rows: Index, out: Mapping[str, Array]) -> None:
-        """Read rows at any positions: large ones one by one, small ones together with their neighbours."""
+        """Read rows at any positions: large ones one by one, small ones together with their neighbors."""
         together = {}
         for name, target in out.items():
             if self._addresses.widths[name] < PIECE_BYTES:
@@ -170,7 +170,7 @@ class DirectReader(Reader):
             into[max(low, 0) : high] = got[max(-low, 0) : high - low]
 
     def _gather(self, plan: ScatterPlan) -> None:
-        """Read the rows of a plan, neighbours together, and copy each into its slot."""
+        """Read the rows of a plan, neighbors together, and copy each into its slot."""
         low, high = plan.starts // PAGE * PAGE, -(-plan.ends // PAGE) * PAGE
         first = _pieces(low, high)
         after = np.append(first[1:], len(low))

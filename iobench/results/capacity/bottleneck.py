@@ -50,7 +50,7 @@ class ResourceUse:
 
 @dataclass(frozen=True)
 class CapacityPlan:
-    """Expected throughput of a cluster, the most utilised resource first, and its assumptions."""
+    """Expected throughput of a cluster, the most utilized resource first, and its assumptions."""
 
     case: str
     cluster: Cluster
@@ -85,7 +85,7 @@ class CapacityPlan:
         if self.outcome == "inconclusive":
             return f"Inconclusive: {ranks} use {utilisation} of {name}. {self._achieved()}"
         return (
-            f"No bottleneck for {ranks} on {counted(self.cluster.nodes, 'node')}: the most utilised resource "
+            f"No bottleneck for {ranks} on {counted(self.cluster.nodes, 'node')}: the most utilized resource "
             f"is {name}, at {utilisation}."
         )
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from iobench.base.thresholds import BACKED_BYTES_PER_S, LOWER_CACHE_SPEEDUP, OPENING_SHARE, WARM_LIMIT
-from iobench.base.units import bytes_text, rate_text
+from iobench.base.units import bytes_text, counted, rate_text
 from iobench.results import cases
 from iobench.results.record import Record
 from iobench.results.warnings._check import Cases, Check, RunWarning, warm_cases
@@ -36,8 +36,9 @@ def _slow_memory(groups: Cases) -> RunWarning | None:
         return None
     return RunWarning(
         "hypervisor-memory",
-        f"before {slow} of {len(rates)} rounds the hypervisor had to provide memory again, at "
-        f"{rate_text(min(rates))}B/s; iobench touched it before the clock started, training pays for it",
+        f"the hypervisor provided memory at {rate_text(min(rates))}B/s before {slow} of "
+        f"{counted(len(rates), 'round')}; iobench pays this before the clock starts, your training will pay "
+        "it during reads",
         hints=("keep the machine busy", "give the virtual machine reserved memory"),
         values={"rounds": len(rates), "affected": slow, "bytes_per_s": min(rates)},
     )

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 from iobench.base.thresholds import STEAL
-from iobench.base.units import rate_text
+from iobench.base.units import rate_text, three_digits
 from iobench.results import background_signs, run_limits, stats
 from iobench.results.background_signs import BackgroundSign
 from iobench.results.record import Record
@@ -48,9 +48,10 @@ def _background_disk(groups: Cases) -> RunWarning | None:
     if not affected:
         return None
     highest = max(seen.highest for seen in affected.values())
+    size = f"{three_digits(highest)} ×" if highest >= 2 else f"{highest:.0%} of"
     return RunWarning(
         "background-disk",
-        f"other processes read up to {highest:.0%} of the data's size from the same disk during a round",
+        f"other processes read up to {size} the data's size from the same disk during a round",
         list(affected),
         background_signs.DISK.hints,
         {"share": highest},

@@ -31,7 +31,10 @@ def compare(
     fail_on: Annotated[
         str | None,
         typer.Option(
-            help="slower:5% exits with 1 if a case is 5% slower, 3 if inconclusive.",
+            help=(
+                "slower:5% exits with 1 if a case is 5% slower, missing or has too few rounds, "
+                "3 if the machine changed."
+            ),
             show_default=False,
         ),
     ] = None,
@@ -63,8 +66,8 @@ def compare(
         display.result(*compared.compared_markdown(result).split("\n"))
     else:
         display.result(compared.compared_table(result), "", compared.compared_line(result))
-    for one in result.unmatched if allowed is None else ():
-        display.note(one.sentence)
+    for line in result.unmatched_notes if allowed is None else ():
+        display.note(line)
     for name, records in {result.base: base_records, **named}.items():
         for warning in warnings_of(records):
             if warning.kind in MACHINE_KINDS:

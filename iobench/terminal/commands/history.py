@@ -13,7 +13,7 @@ from iobench.base.errors import (
 )
 from iobench.base.text import printable
 from iobench.base.units import counted
-from iobench.results.trend import MIN_RUNS
+from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
 from iobench.terminal.commands._command import Command
 from iobench.terminal.commands._options import AsJson, DataDir
 from iobench.terminal.commands._records import records_of
@@ -87,7 +87,10 @@ def trend(context: typer.Context, data_dir: Here = None, as_json: AsJson = False
         display.as_json([one.as_dict() for one in case_trends])
         return
     if not case_trends:
-        display.note(f"no case in {folder / 'results'} has {MIN_RUNS} runs")
+        display.note(
+            f"a trend needs {MIN_RUNS} runs of a case, a step {MIN_STEP_RUNS}; "
+            f"no case in {folder / 'results'} has that many"
+        )
         return
     display.result(tables.trends_table(case_trends), "", *(f"{one.sentence}." for one in case_trends))
 

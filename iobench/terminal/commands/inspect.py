@@ -44,9 +44,10 @@ def verify(
     """Read every artifact again and compare it with its manifest."""
     from iobench.dataset.manifest import find_dataset
     from iobench.dataset.verify import verify as reread
-    from iobench.terminal import display
+    from iobench.terminal import display, tables
 
     manifest = find_dataset(data_dir, name)
+    display.note(tables.dataset_line(manifest) + ("" if name else f" (the newest in {data_dir})"))
     with display.progress() as progress:
         problems = reread(
             manifest,

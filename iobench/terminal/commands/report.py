@@ -42,5 +42,6 @@ def report(
     trends = history.trends(runs_there)
     page, *pictures = reporting.write(records_of(paths), out, png, answered, trends, advice)
     display.result(str(page))
+    display.note("open it in a browser")
     if pictures:
         display.note(f"{counted(len(pictures), 'picture')} in {png}")

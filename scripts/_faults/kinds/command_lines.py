@@ -106,7 +106,7 @@ COMMANDS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("diagnose",): ("--batches", "--seconds", "--timeout", "--device"),
     (): ("--version", "--help"),
 }
-# options that limit the time of commands that would honour large numbers
+# options that limit the time of commands that would honor large numbers
 TIME_LIMITS = {
     "run": ["--max-time", "0.2", "--rounds", "2"],
     "limits": ["--seconds", "0.01"],
