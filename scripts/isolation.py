@@ -18,7 +18,8 @@ from iobench.bench.options import cases_of
 from iobench.bench.outcome import Run
 from iobench.bench.run_loop import RunLoop
 from iobench.results import stats
-from iobench.results.cases import by_case, key_of, labels_of
+from iobench.results.case_key import key_of
+from iobench.results.cases import by_case, labels_of
 from iobench.results.summary import rates
 
 
@@ -46,7 +47,8 @@ def main() -> None:
 
 def report(run: Run) -> None:
     """Print a line for each case that was measured both ways."""
-    groups, labels = by_case(run.records), labels_of(run.records)
+    groups = by_case(run.records)
+    labels = labels_of(groups)
     speeds, pairs = rates(groups), dict[str, dict[bool, str]]()
     for key, records in groups.items():
         case = records[0].case

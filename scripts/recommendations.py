@@ -30,7 +30,6 @@ from iobench.dataset.manifest import Manifest
 from iobench.recommendation.candidates import candidate_set, loader_word
 from iobench.recommendation.requirements import Requirements
 from iobench.results import stats
-from iobench.results.cases import key_of
 from iobench.results.record import Record
 
 # rounds of every candidate, and the factor to the best rate within which a candidate stays in the grid
@@ -174,7 +173,7 @@ def rates_of(records: Sequence[Record]) -> dict[str, dict[int, float]]:
     """Return samples per second of each case, by round."""
     rates: dict[str, dict[int, float]] = {}
     for record in records:
-        rates.setdefault(key_of(record.case), {})[record.round] = record.samples_per_s
+        rates.setdefault(record.settings_key, {})[record.round] = record.samples_per_s
     return rates
 
 

@@ -14,7 +14,6 @@ from kinds import complaint_kind
 from iobench.dataset.manifest import VERSION
 from iobench.dataset.prepare import DEFAULT_FORMATS
 from iobench.results import record
-from iobench.results.cases import key_of
 from iobench.results.metrics import METRICS
 
 NOT_SHOWN = (  # on a CPU, in one process
@@ -211,7 +210,7 @@ def test_a_plan_repeats_a_run_and_excludes_other_options(images, inside, tmp_pat
     again = inside("run", *data, "--plan", plan, "--out", tmp_path / "b.jsonl")
     assert again.returncode == 0, again.stderr
     one, other = (record.read(tmp_path / name)[0] for name in ("a.jsonl", "b.jsonl"))
-    cases = [{(key_of(r.case), r.round) for r in records} for records in (one, other)]
+    cases = [{(r.settings_key, r.round) for r in records} for records in (one, other)]
     assert cases[0] == cases[1]
     assert len(cases[0]) == 3 * 4
     assert complaint_kind(inside("run", *data, "--plan", plan, "--seed", "3"), 2) == "conflicting-options"

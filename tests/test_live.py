@@ -12,7 +12,7 @@ from record_cases import a_case, a_record, rounds_of
 from rich.console import Console
 
 from iobench.bench.round_plan import RoundPlan
-from iobench.results.cases import key_of, labels
+from iobench.results.cases import labels
 from iobench.terminal import live
 
 
@@ -73,7 +73,7 @@ def test_with_auto_the_time_left_is_what_max_time_leaves(monkeypatch):
 
 def test_cases_are_listed_with_their_last_round_and_median_fastest_first(view):
     for record in [*rounds_of([100, 300, 200], variant="lmdb"), *rounds_of([1000])]:
-        view.recorded(key_of(record.case), record)
+        view.recorded(record.settings_key, record)
     rows = [line.split() for line in shown(view).splitlines()]
     assert rows[1] == ["npy", "·", "native", "1", "1,000", "1,000"]
     assert rows[2] == ["lmdb", "·", "native", "3", "200", "200"]

@@ -55,7 +55,6 @@ from iobench.recommendation.search import runners_up
 from iobench.recommendation.step import time_step
 from iobench.report import recommendations
 from iobench.results import stats
-from iobench.results.cases import key_of
 
 
 def by_round(*rates):
@@ -137,7 +136,7 @@ def test_the_first_round_of_a_race_ends_in_time_and_has_two_to_compare(manifest,
     options = RunOptions(format=("npy", "hdf5"), loader=("native", "stream"), limits=False)
     found = run(manifest, options, strategy=SuccessiveHalving(0.01))
     first, *_, quick = found.cases
-    assert [key_of(made.case) for made in found.records] == [first.key, quick.key]
+    assert [made.settings_key for made in found.records] == [first.key, quick.key]
     assert set(found.skipped) == {case.key for case in found.cases} - {first.key, quick.key}
     enough = run(manifest, options, strategy=SuccessiveHalving(600.0, rounds=1))
     assert enough.skipped == []
@@ -496,9 +495,9 @@ def plain_and_stepped(manifest):
 def test_with_a_step_the_fastest_training_is_chosen_not_the_fastest_loading(manifest):
     (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
     loads = {cases[0].key: 0.5, cases[1].key: 1.0}
-    final.records[:] = [taking(made, loads[key_of(made.case)], 0.0) for made in final.records]
+    final.records[:] = [taking(made, loads[made.settings_key], 0.0) for made in final.records]
     trains = {stepping[0].key: (3.0, 2.0), stepping[1].key: (2.0, 1.0)}
-    stepped.records[:] = [taking(made, *trains[key_of(made.case)]) for made in stepped.records]
+    stepped.records[:] = [taking(made, *trains[made.settings_key]) for made in stepped.records]
     roles = {cases[0].key: [search.FASTEST], cases[1].key: [search.OTHER_LOADER]}
     found = search.SearchResult(MeasuredData(manifest, 1, False), final, final, roles, [], stepped)
     result = findings.recommendation_of(found, Requirements(step_ms=1.0, loaders=("native", "stream")))
@@ -523,8 +522,8 @@ def test_of_finalists_the_fresh_rounds_speak_and_of_others_near_the_fastest_the_
 
 def test_a_case_that_fails_with_the_step_is_skipped_and_not_chosen(manifest):
     (cases, final), (stepping, stepped) = plain_and_stepped(manifest)
-    final.records[:] = [taking(one, 1.0 + (key_of(one.case) == cases[1].key), 0.0) for one in final.records]
-    stepped.records[:] = [one for one in stepped.records if key_of(one.case) == stepping[1].key]
+    final.records[:] = [taking(one, 1.0 + (one.settings_key == cases[1].key), 0.0) for one in final.records]
+    stepped.records[:] = [one for one in stepped.records if one.settings_key == stepping[1].key]
     stepped.failures[stepping[0].key] = CaseDied("its process was killed", kind="killed")
     roles = {case.key: [search.FASTEST] for case in cases}
     result = findings.recommendation_of(

@@ -9,10 +9,11 @@ import threading
 
 import pytest
 from kinds import kind
-from record_cases import SAMPLES, a_record
+from record_cases import SAMPLES, a_case, a_record
 
 from iobench.base.errors import RecordError
 from iobench.results import record
+from iobench.results.summary import summarise
 
 EXAMPLE = a_record(100)
 
@@ -59,6 +60,31 @@ def test_half_of_another_writers_line_is_never_taken_for_the_end(path):
         file.write(line[10:])
     other.join()
     assert path.read_text() == 3 * line
+
+
+def test_the_key_is_computed_and_never_read_from_the_file(path):
+    body = {**json.loads(json.dumps(dataclasses.asdict(EXAMPLE))), "facets": {}}
+    forged = record.parse(json.dumps({**body, "key": "forged", "settings_key": "forged"}))
+    assert (forged, forged.key, forged.settings_key) == (EXAMPLE, EXAMPLE.key, a_case().key)
+    record.append(path, forged)
+    assert not {"key", "facets", "settings_key"} & json.loads(path.read_text()).keys()
+
+
+def test_the_key_holds_the_machine_and_the_settings_key_does_not():
+    machine = dataclasses.replace(EXAMPLE.machine, host="there")
+    other = dataclasses.replace(EXAMPLE, machine=machine)
+    assert other.key != EXAMPLE.key
+    assert other.settings_key == EXAMPLE.settings_key
+
+
+def test_a_summary_does_not_compute_the_keys_of_its_records_again():
+    limit = dataclasses.replace(EXAMPLE.limit, now_bytes_per_s=EXAMPLE.limit.bytes_per_s)
+    records = [dataclasses.replace(EXAMPLE, round=number, limit=limit) for number in (1, 2)]
+    (context,) = summarise(records).contexts
+    for one, shown in zip(records, context.records, strict=True):
+        assert shown is not one, "its limit was replaced"
+        assert shown.key is one.key
+        assert shown.facets is one.facets
 
 
 def test_rates_are_per_second_of_the_epoch():

@@ -349,7 +349,7 @@ def test_a_snapshot_belongs_to_the_round_it_fell_into():
     ended = a_record(1000, time="2026-01-02T03:04:10.000+00:00", timing={"epochs_s": 3.0})
     end = 1767323050.0
     snapshots = [{"time": end - back, **LOOK} for back in (5, 2, 1)]
-    rows = machine_facts.system([dataclasses.replace(ended, snapshots=snapshots)])
+    rows = machine_facts.system(context_of([dataclasses.replace(ended, snapshots=snapshots)]))
     assert [row["case"] for row in rows] == ["between rounds", "npy · native", "npy · native"]
     assert [row["seconds"] for row in rows] == [0, 3, 4]
 
@@ -357,7 +357,7 @@ def test_a_snapshot_belongs_to_the_round_it_fell_into():
 @pytest.mark.parametrize("change", [{"time": "now"}, {"cores": None}, {"cores": ["a"]}, {"disk_queue": "a"}])
 def test_malformed_snapshots_are_skipped(change):
     snapshots = [{"time": 1e9, **LOOK, **change}, {"time": 1e9 + 1, **LOOK}, {}]
-    rows = machine_facts.system([a_record(1000, snapshots=snapshots)])
+    rows = machine_facts.system(context_of([a_record(1000, snapshots=snapshots)]))
     assert (len(rows), rows[-1]["disk queue"]) == (2 if "disk_queue" in change else 1, 3.0)
     assert rows[0]["disk queue"] is None or "disk_queue" not in change
 

@@ -16,7 +16,6 @@ from iobench.bench.observer import Observer
 from iobench.bench.options import RunOptions
 from iobench.bench.resume import interrupted_run
 from iobench.results import history, record
-from iobench.results.cases import key_of
 
 ROUNDS = 4
 
@@ -58,7 +57,7 @@ def resume(images, path, observer=None):
 
 
 def turns(path):
-    return [(key_of(one.case), one.round) for one in record.read(path)[0]]
+    return [(one.settings_key, one.round) for one in record.read(path)[0]]
 
 
 def test_the_missing_rounds_are_made_in_the_planned_order(images, cut, tmp_path):

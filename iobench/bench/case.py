@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, fields
 from functools import cached_property
 from typing import Any
 
@@ -11,22 +12,20 @@ from iobench.formats import Schema
 from iobench.loading.loaders import Job, Loader
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Batching, Order
 from iobench.loading.stages import UNTIMED, Stages
-from iobench.results.cases import OWN_DATA, key_of
+from iobench.results.case_key import key_of
+from iobench.results.cases import OWN_DATA
 
 
 @dataclass(frozen=True)
-class Case:
-    """One variant of a dataset under one loader with all options, and how its batches are drawn.
+class CaseSettings:
+    """Settings of a case besides its format and loader: data, device, and how batches are drawn.
 
     Every field is a facet; one that has the name of an option of RunOptions gets that option's values.
-    A case is picklable and holds no open handle, so that it can be sent to another process. If the loader
-    reads data of its own, `variant` names the artifact that it is compared with.
     """
 
     dataset: str
     content: str  # the dataset's checksum, hexadecimal
-    variant: str
-    loader: Loader  # with all device-dependent options resolved
+    _: KW_ONLY
     device: str = "cpu"
     batch_size: int = 256
     order: str = "random"
@@ -41,11 +40,9 @@ class Case:
     isolated: bool = False
     world_size: int = 1
 
-    @property
-    def facets(self) -> dict[str, Any]:
-        """All of the case as plain values, for records: see iobench.results.cases."""
-        others = {spec.name: getattr(self, spec.name) for spec in fields(self)}
-        del others["variant"], others["loader"]
+    def facets_with(self, format: str, loader: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all of a case as plain values, for records: see iobench.results.cases."""
+        others = {spec.name: getattr(self, spec.name) for spec in fields(CaseSettings)}
         if self.order != "block":
             del others["block_bytes"], others["window_bytes"]
         if not self.step_s:
@@ -53,11 +50,29 @@ class Case:
         return {
             "dataset": self.dataset,
             "content": self.content,
-            "format": OWN_DATA if self.loader.own_data else self.variant,
-            "loader": self.loader.display_name,
-            "options": self.loader.options,
+            "format": format,
+            "loader": loader,
+            "options": dict(options),
             **others,
         }
+
+
+@dataclass(frozen=True)
+class Case(CaseSettings):
+    """One variant of a dataset under one loader with all options, and how its batches are drawn.
+
+    A case is picklable and holds no open handle, so that it can be sent to another process. If the loader
+    reads data of its own, `variant` names the artifact that it is compared with.
+    """
+
+    variant: str
+    loader: Loader  # with all device-dependent options resolved
+
+    @property
+    def facets(self) -> dict[str, Any]:
+        """All of the case as plain values, for records: see iobench.results.cases."""
+        stored = OWN_DATA if self.loader.own_data else self.variant
+        return self.facets_with(stored, self.loader.display_name, self.loader.options)
 
     @cached_property
     def key(self) -> str:

@@ -8,7 +8,6 @@ from iobench import formats
 from iobench.base.errors import WrongContent
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
-from iobench.results.cases import key_of
 from iobench.results.record import Record
 
 COMPARED = ("order", "batch_size", "block_bytes", "window_bytes", "seed", "model", "device", "world_size")
@@ -21,7 +20,7 @@ def loss_mismatches(run: Run, case: Case, made: Record) -> dict[str, WrongConten
     """
     comparable = {one.key for one in run.cases if not one.loader.iterable_style}
     losses = {
-        key_of(other.case): repr(other.loss)
+        other.settings_key: repr(other.loss)
         for other in run.records
         if other.round == made.round and other.loss is not None and _same_samples(other, made)
     }

@@ -11,7 +11,7 @@ from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.dataset.manifest import Manifest
-from iobench.results.cases import Label, key_of, labels
+from iobench.results.cases import Label, labels
 from iobench.results.record import Record
 
 
@@ -57,7 +57,7 @@ class Run:
     @property
     def valid_records(self) -> list[Record]:
         """Records of the cases that did not fail."""
-        return [one for one in self.records if key_of(one.case) not in self.failures]
+        return [one for one in self.records if one.settings_key not in self.failures]
 
     @property
     def labels(self) -> dict[str, Label]:

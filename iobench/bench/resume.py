@@ -15,7 +15,7 @@ from iobench.bench.case import Case
 from iobench.bench.options import RunOptions
 from iobench.bench.plan_file import SavedPlan
 from iobench.results import record
-from iobench.results.cases import key_of, labels, labels_of
+from iobench.results.cases import by_case, labels, labels_of
 from iobench.results.parts import MachinePart
 from iobench.results.record import Record
 
@@ -72,7 +72,8 @@ def check_same(
     new, gone = [key for key in now if key not in planned], planned - set(now)
     if new or gone:
         names = {key: str(label) for key, label in labels({k: c.facets for k, c in now.items()}).items()}
-        names |= {key_of(one.case): str(label) for one, label in _labelled(rounds)}
+        groups = by_case(rounds)
+        names |= {groups[key][0].settings_key: str(label) for key, label in labels_of(groups).items()}
         shown = listed([names.get(key, key) for key in [*new, *sorted(gone)]])
         raise InvalidSettings(
             f"--resume: the run's plan now makes other cases ({shown}), because a format was prepared or "
@@ -80,19 +81,13 @@ def check_same(
             kind="other-cases",
             hint=REMEASURE,
         )
-    for one in {key_of(one.case): one for one in rounds}.values():
-        if differs := _differences(one.machine, machine(now[key_of(one.case)])):
+    for key, one in {one.settings_key: one for one in rounds}.items():
+        if differs := _differences(one.machine, machine(now[key])):
             raise InvalidSettings(
                 f"--resume: the machine has changed ({'; '.join(differs)})",
                 kind="other-machine",
                 hint=REMEASURE,
             )
-
-
-def _labelled(rounds: Sequence[Record]) -> list[tuple[Record, Any]]:
-    shown = labels_of(rounds)
-    firsts = {key_of(one.case): one for one in rounds}
-    return list(zip(firsts.values(), shown.values(), strict=True))
 
 
 def _differences(before: MachinePart, now: MachinePart) -> list[str]:

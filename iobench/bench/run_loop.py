@@ -32,7 +32,6 @@ from iobench.bench.successive_halving import COMPARED, SuccessiveHalving
 from iobench.dataset.verify import verify_artifact
 from iobench.host import interrupts
 from iobench.results import record
-from iobench.results.cases import key_of
 from iobench.results.rank_stats import total_of_ranks
 
 FATAL = (ColdCacheUnavailable, RecordError, RankLost)  # nothing can be measured after one of these
@@ -55,7 +54,7 @@ class RunLoop:
         self._backend = backend or LocalBackend()
         run.notes += self._backend.begin(run.manifest, run.options, run.cases)
         self._recorder = Recorder(run, self._backend.hosts)
-        self._done = {(key_of(one.case), one.round) for one in run.records}  # by the run that is resumed
+        self._done = {(one.settings_key, one.round) for one in run.records}  # by the run that is resumed
         if run.records:
             check_same(run.records, run.cases, self._recorder.machine)
             observer.resumed(run.records)
@@ -197,7 +196,7 @@ class RunLoop:
         """Eliminate cases after `done` rounds, and return whether another round follows."""
         rates = {case.key: dict[int, float]() for case in self._remaining()}
         for made in self._run.valid_records:
-            if (key := key_of(made.case)) in rates:
+            if (key := made.settings_key) in rates:
                 rates[key][made.round] = made.samples_per_s
         lost, goes_on = strategy.after_round(done, elapsed_s, rates, self._took_s)
         self._drop(lost, done)
@@ -242,7 +241,7 @@ class RunLoop:
         """Return the rates of the remaining cases; those of a failed one get no more precise."""
         rates: dict[str, list[float]] = {case.key: [] for case in self._remaining()}
         for made in self._run.records:
-            if (key := key_of(made.case)) in rates:
+            if (key := made.settings_key) in rates:
                 rates[key].append(made.samples_per_s)
         return {key: values for key, values in rates.items() if values}
 

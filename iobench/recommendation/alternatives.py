@@ -12,7 +12,7 @@ from iobench.bench.outcome import Run
 from iobench.recommendation.candidates import default_case
 from iobench.recommendation.result import Finalist, RacedFormat
 from iobench.recommendation.search import SearchResult, cost_of, rate_of
-from iobench.results.cases import key_of, labels
+from iobench.results.cases import labels
 
 CLOSE = 0.9  # of the fastest, from which on an alternative is worth naming
 SMALLER = 0.95  # of the bytes, below which one is
@@ -132,7 +132,7 @@ def missing_default(result: SearchResult) -> Iterator[Finding]:
     failures = {**result.race.failures, **result.final.failures}
     if (error := failures.get(default.key) or failures.get(final)) is not None:
         yield Finding("default-failed", f"{subject}: it failed ({error})", values={"error": error.kind})
-    elif not any(key_of(one.case) == final for one in result.final.valid_records):
+    elif not any(one.settings_key == final for one in result.final.valid_records):
         yield Finding("default-no-time", f"{subject}: no time was left", hint="give a longer --max-time")
 
 

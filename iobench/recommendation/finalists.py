@@ -13,7 +13,6 @@ from iobench.recommendation.alternatives import case_labels
 from iobench.recommendation.result import Finalist
 from iobench.recommendation.search import CHEAPEST, DEFAULT, FASTEST, OTHER_LOADER, RUNNER_UP, SearchResult
 from iobench.results import stats
-from iobench.results.cases import key_of
 from iobench.results.record import Record
 
 ByRound: TypeAlias = dict[str, dict[int, float]]  # samples/s by a case's key and the round's number
@@ -68,7 +67,7 @@ def _finalist(
 ) -> Finalist:
     """Return one finalist; `rates` are those of all rounds without the step, and of those that decide."""
     plain, rounds = rates
-    own = [one for one in result.final.valid_records if key_of(one.case) == case.key]
+    own = [one for one in result.final.valid_records if one.settings_key == case.key]
     artifact, scale = result.data.manifest.artifacts[case.variant], result.data.scale
     limit = max((one.limit for one in own if one.limit), key=lambda one: one.bytes_per_s, default=None)
     speed = statistics.median(one.bytes_per_s for one in own)
@@ -120,7 +119,7 @@ def _feeds(wait_share: float | None) -> bool:
 
 def rounds_of(run: Run, key: str) -> dict[int, float]:
     """Return the samples/s of a case by round."""
-    return {one.round: one.samples_per_s for one in run.valid_records if key_of(one.case) == key}
+    return {one.round: one.samples_per_s for one in run.valid_records if one.settings_key == key}
 
 
 def _rates_with_step(result: SearchResult) -> ByRound:
@@ -142,6 +141,6 @@ def _wait_shares(result: SearchResult) -> dict[str, float]:
     keys = {case.key: _plain_key(case) for case in result.with_step.cases}
     shares: dict[str, list[float]] = {}
     for one in result.with_step.valid_records:
-        key = keys[key_of(one.case)]
+        key = keys[one.settings_key]
         shares.setdefault(key, []).append(one.timing.wait_s / one.timing.epochs_s)
     return {key: statistics.median(values) for key, values in shares.items()}

@@ -25,7 +25,6 @@ from iobench.recommendation.candidates import candidate_set, default_case, loade
 from iobench.recommendation.measured_data import MeasuredData
 from iobench.recommendation.requirements import Requirements
 from iobench.recommendation.unmeasured import nothing_measured, out_of_time, skipped_finalists
-from iobench.results.cases import key_of
 
 PROVING, RACING = 0.35, 0.3  # at most, of the time left after writing: content checks, and the race
 FINAL, FINAL_BEFORE_STEP = 0.6, 0.5  # at most, of the time left then, without and with a training step
@@ -149,7 +148,7 @@ def _same_isolation(
 
 def rate_of(run: Run, key: str) -> float | None:
     """Return the median samples/s of a case; None if it was not measured."""
-    rates = [one.samples_per_s for one in run.valid_records if key_of(one.case) == key]
+    rates = [one.samples_per_s for one in run.valid_records if one.settings_key == key]
     return statistics.median(rates) if rates else None
 
 

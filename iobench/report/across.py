@@ -11,7 +11,8 @@ from typing import Any
 from iobench.base.units import three_digits
 from iobench.report.rows import FASTEST, RIVAL, Row, standing
 from iobench.results import cases
-from iobench.results.cases import FACETS, LABEL_FACETS, Facets
+from iobench.results.case_key import Facets, key_of
+from iobench.results.cases import FACETS
 from iobench.results.metrics import BY_NAME as METRIC
 from iobench.results.summary import MAX_SHOWN, CaseSummary, Context
 
@@ -40,11 +41,6 @@ class Matrix:
     folded: list[tuple[str, list[Cell | None]]] = field(default_factory=list)
 
 
-def choice_of(case: CaseSummary) -> str:
-    """Return the key of a choice, the same in every context: format, loader and its options."""
-    return cases.key_of({name: case.facets.get(name) for name in LABEL_FACETS})
-
-
 def matrix(contexts: Sequence[Context]) -> Matrix | None:
     """Return every choice of format, loader and options in every context, the fastest first.
 
@@ -55,7 +51,7 @@ def matrix(contexts: Sequence[Context]) -> Matrix | None:
     choices: dict[str, dict[int, CaseSummary]] = {}
     for column, context in enumerate(contexts):
         for case in context.cases:
-            choices.setdefault(choice_of(case), {})[column] = case
+            choices.setdefault(case.choice, {})[column] = case
     ordered, formats = sorted(choices.values(), key=_mean_relative), set()
     shown: list[tuple[str, list[Cell | None]]] = []
     folded: list[tuple[str, list[Cell | None]]] = []
@@ -130,7 +126,7 @@ def series(summaries: Sequence[CaseSummary], axis: Axis) -> list[Row]:
         value = axis.value(case)
         if value is not None:
             rest = axis.rest(case.facets)
-            key = cases.key_of(rest)
+            key = key_of(rest)
             rests[key] = rest
             lines.setdefault(key, {})[value] = case
     several = dict(sorted(filter(_has_several, lines.items()), key=_highest, reverse=True))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from iobench.report.rows import Row, fastest_by_format
-from iobench.results import cases, stats
+from iobench.results import stats
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context, rates
@@ -25,7 +25,7 @@ def break_even(context: Context) -> list[Row]:
     """
     best = fastest_by_format(context.cases)
     pairs = list(itertools.permutations(best, 2))
-    by_case = cases.by_case(context.records)
+    by_case = context.by_case
     rows = []
     for have, want in pairs:
         before, after = best[have], best[want]
@@ -69,6 +69,6 @@ def _paid_off(cost: float, saved: Estimate) -> Row:
     return row
 
 
-def _write_s(rounds: list[Record]) -> float | None:
+def _write_s(rounds: Sequence[Record]) -> float | None:
     known = [one.dataset.write_s for one in rounds if one.dataset.write_s is not None]
     return statistics.median(known) if known else None

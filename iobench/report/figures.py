@@ -171,7 +171,7 @@ _PLOTS: list[tuple[str, str, list[str], str, bool]] = [
 
 
 def _system(context: Context, number: int) -> Iterator[Figure]:
-    snapshots = machine_facts.system(context.records)
+    snapshots = machine_facts.system(context)
     for name, title, columns, axis, share in _PLOTS:
         if any(row[column] is not None for row in snapshots for column in columns):
             chart: Any = plots.over_time(snapshots, columns, axis, share)

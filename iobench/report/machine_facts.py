@@ -9,8 +9,8 @@ from typing import Any
 
 from iobench.base.units import bytes_text, counted
 from iobench.report.rows import Row
-from iobench.results.cases import by_case, facets_of, key_of, labels_of, text_of
 from iobench.results.record import Record
+from iobench.results.summary import Context
 
 BETWEEN = "between rounds"
 STAMPS = ("bytes", "mtime_ns")  # of a source, for change detection only
@@ -19,16 +19,14 @@ STAMPS = ("bytes", "mtime_ns")  # of a source, for change detection only
 def described(records: Sequence[Record]) -> list[dict[str, str]]:
     """Return each combination of machine and dataset."""
     combinations: dict[tuple[tuple[str, str], ...], dict[str, str]] = {}
-    for rounds in by_case(records).values():
-        for record in rounds:
-            about = _about(record)
-            combinations.setdefault(tuple(about.items()), about)
+    for about in map(_about, records):
+        combinations.setdefault(tuple(about.items()), about)
     return list(combinations.values())
 
 
 def _about(record: Record) -> dict[str, str]:
     machine, dataset, gpu = record.machine, record.dataset, record.machine.gpu
-    fields = text_of("fields", facets_of(record)["fields"])
+    fields = "; ".join(record.facets["fields"])
     sample_bytes = record.timing.logical_bytes / record.timing.samples
     size = bytes_text(sample_bytes * dataset.samples)
     disk = f"{machine.disk.file_system} on {machine.disk.model or machine.disk.device}"
@@ -60,25 +58,25 @@ _COLUMNS = {"I/O wait": "iowait", "disk queue": "disk_queue", "GPU": "gpu"}
 _BYTES = ("disk_bytes_per_s", "gpu_memory_bytes")
 
 
-def system(records: Sequence[Record]) -> list[Row]:
+def system(context: Context) -> list[Row]:
     """Return the monitor's snapshots in order of time, each with the case that was being measured.
 
     Snapshots without time or CPU figures are skipped: files are not checked for these.
     """
     snapshots = [
         (snapshot, record)
-        for record in records
+        for record in context.records
         for snapshot in record.snapshots or []
         if _number(snapshot, "time") is not None and _cores(snapshot)
     ]
     if not snapshots:
         return []
-    labels = labels_of(records)
+    labels = {case.key: case.label.short for case in context.cases}
     began = min(float(snapshot["time"]) for snapshot, _ in snapshots)
     return [
         {
             "seconds": snapshot["time"] - began,
-            "case": str(labels[key_of(facets_of(record))]) if _inside(snapshot, record) else BETWEEN,
+            "case": labels[record.key] if _inside(snapshot, record) else BETWEEN,
             "CPU": statistics.fmean(_cores(snapshot)),
             "busiest core": max(_cores(snapshot)),
             **{column: _number(snapshot, name) for column, name in _COLUMNS.items()},

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from iobench.loading.stages import STAGES
-from iobench.results.cases import facets_of, key_of
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary, Context
 from iobench.results.trend import Trend
@@ -62,7 +61,7 @@ def rounds(context: Context) -> list[Row]:
     """Return every round, with its speed over its case's median."""
     by_key = {case.key: case for case in context.cases}
     rows = []
-    for record, case in ((record, by_key[key_of(facets_of(record))]) for record in context.records):
+    for record, case in ((record, by_key[record.key]) for record in context.records):
         rows.append(
             {
                 **identity(case),

@@ -10,7 +10,6 @@ from iobench.base.finding import Finding
 from iobench.base.text import ENUMERATED, enumerated
 from iobench.base.units import counted, seconds_text
 from iobench.loading import loaders
-from iobench.report.across import choice_of
 from iobench.results import cases, stats, verdict
 from iobench.results.metrics import BY_NAME
 from iobench.results.per_loader import describe, per_loader, step_share, times_text
@@ -178,7 +177,7 @@ def _summary(loader: str) -> str:
 
 def _position(case: CaseSummary, context: Context) -> str | None:
     """Return a choice's position in a context: `fastest` if significant, `rival` if possible, or None."""
-    same = next((other for other in context.cases if choice_of(other) == choice_of(case)), None)
+    same = next((other for other in context.cases if other.choice == case.choice), None)
     if same is None:
         return None
     if same.key == context.verdict.fastest:

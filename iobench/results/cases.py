@@ -1,22 +1,23 @@
-"""Cases: their facets, keys and labels.
+"""Cases: their facets and labels, and records grouped by case.
 
 A case is everything that determines a figure. Its facets are plain values in one list: the settings of the
-run (`Record.case`) and the machine it ran on. The key is a hash of all facets; records are grouped by it
-everywhere. A label is built for display, from the facets that differ among the cases shown together.
+run (`Record.case`) and the machine it ran on. The key (`Record.key`) is a hash of all facets; records are
+grouped by it everywhere. A label is built for display, from the facets that differ among the cases shown
+together.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from iobench.base.units import bytes_text, counted, seconds_text
+from iobench.results.case_key import Facets, key_of
 from iobench.results.record import Record
 
-Facets = Mapping[str, Any]
+Groups = Mapping[str, Sequence[Record]]  # rounds by the key of their case
 
 
 @dataclass(frozen=True)
@@ -84,49 +85,26 @@ class Label:
         return ", ".join([self.short, *self.others.values()])
 
 
-def facets_of(record: Record) -> dict[str, Any]:
-    """Return all facets of a record's case, including the machine, as plain values."""
-    machine, dataset = record.machine, record.dataset
-    return {
-        "processor": [machine.cpu, machine.usable_cores],
-        "memory": round(machine.memory_bytes / 2**30),
-        "disk": [machine.disk.file_system, machine.disk.model, machine.disk.read_ahead_kib],
-        "gpu": machine.gpu.name if machine.gpu else None,
-        "host": machine.host,
-        "dataset": dataset.name,
-        "content": dataset.content,
-        "samples": dataset.samples,
-        "fields": [f"{f.name} {f.dtype} {'x'.join(map(str, f.shape)) or 'scalar'}" for f in dataset.fields],
-        **record.case,
-    }
-
-
 def trains(facets: Facets) -> bool:
     """Return whether the device processes each batch, so that waiting for batches is meaningful."""
     return facets.get("model", "none") != "none" or bool(facets.get("step_s"))
-
-
-def key_of(facets: Facets) -> str:
-    """Return the key of a case: 16 hexadecimal digits, a hash of all its facets."""
-    text = json.dumps(facets, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def by_case(records: Iterable[Record]) -> dict[str, list[Record]]:
     """Group records by the key of their case, in order of first appearance."""
     groups: dict[str, list[Record]] = {}
     for record in records:
-        groups.setdefault(key_of(facets_of(record)), []).append(record)
+        groups.setdefault(record.key, []).append(record)
     return groups
 
 
-def by_context(records: Iterable[Record]) -> list[list[Record]]:
-    """Group records by all facets except format, loader and loader options."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        rest = {name: value for name, value in facets_of(record).items() if name not in LABEL_FACETS}
-        groups.setdefault(key_of(rest), []).append(record)
-    return list(groups.values())
+def by_context(groups: Groups) -> list[dict[str, Sequence[Record]]]:
+    """Split cases by all facets except format, loader and loader options."""
+    contexts: dict[str, dict[str, Sequence[Record]]] = {}
+    for key, rounds in groups.items():
+        rest = {name: value for name, value in rounds[0].facets.items() if name not in LABEL_FACETS}
+        contexts.setdefault(key_of(rest), {})[key] = rounds
+    return list(contexts.values())
 
 
 def context_title(facets: Facets, among: Sequence[Facets]) -> str:
@@ -157,9 +135,9 @@ def _chosen(cases: Mapping[str, Facets]) -> bool:
     return len({(str(f["loader"]), f.get("isolated")) for f in cases.values()}) > len(loaders)
 
 
-def labels_of(records: Iterable[Record]) -> dict[str, Label]:
-    """Return the label of each case of these records, by its key."""
-    return labels({key: facets_of(group[0]) for key, group in by_case(records).items()})
+def labels_of(groups: Groups) -> dict[str, Label]:
+    """Return the label of each case, by its key."""
+    return labels({key: rounds[0].facets for key, rounds in groups.items()})
 
 
 def varying(cases: Sequence[Facets]) -> list[str]:

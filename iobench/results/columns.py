@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from iobench.base.units import MIB, percent_text, three_digits
-from iobench.results.cases import FACETS, Facets, trains, varying
+from iobench.results.case_key import Facets
+from iobench.results.cases import FACETS, trains, varying
 from iobench.results.metrics import METRICS, Metric
 from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary

@@ -9,7 +9,8 @@ from typing import Any
 from iobench.base.errors import NotComparable
 from iobench.base.text import enumerated
 from iobench.results import cases, stats
-from iobench.results.cases import FACETS, Facets
+from iobench.results.case_key import Facets
+from iobench.results.cases import FACETS
 from iobench.results.machine_change import MachineChange
 from iobench.results.record import Record
 from iobench.results.run_comparison import Doubt, compare_runs
@@ -256,11 +257,9 @@ def _compared(
 
 
 def _sides(records: Sequence[Record]) -> list[_Side]:
-    labels = cases.labels_of(records)
-    return [
-        _Side(cases.facets_of(rounds[0]), str(labels[key]), rounds)
-        for key, rounds in cases.by_case(records).items()
-    ]
+    groups = cases.by_case(records)
+    labels = cases.labels_of(groups)
+    return [_Side(rounds[0].facets, str(labels[key]), rounds) for key, rounds in groups.items()]
 
 
 def _matched(base: list[_Side], new: list[_Side]) -> tuple[list[tuple[_Side, _Side]], list[tuple[int, str]]]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from iobench.base.errors import MissingDependency, RecordError
 from iobench.base.text import enumerated, reason, shortened
-from iobench.results import cases, record, trend
+from iobench.results import record, trend
 from iobench.results.metrics import row_of
 from iobench.results.record import Record
 from iobench.results.summary import summarise
@@ -157,7 +157,7 @@ def export(records: Sequence[Record], path: Path) -> None:
 def flat(one: Record) -> dict[str, Any]:
     """Return a record as one row: nested values under joined names, without lists."""
     parts = {name: part for name, part in asdict(one).items() if name != "plan"}
-    return {"case_key": cases.key_of(cases.facets_of(one)), **flattened(parts), **row_of(one)}
+    return {"case_key": one.key, **flattened(parts), **row_of(one)}
 
 
 def flattened(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -89,8 +89,7 @@ def per_loader(context: Context) -> list[LoaderCases]:
     for case in context.cases:
         choice = {name: case.facets.get(name) for name in ("loader", "options")}
         groups.setdefault(json.dumps(choice, sort_keys=True, default=str), []).append(case)
-    by_case = cases.by_case(context.records)
-    min_difference = context.verdict.min_difference
+    by_case, min_difference = context.by_case, context.verdict.min_difference
     return [
         LoaderCases(
             same[0].label.loader,

@@ -9,6 +9,7 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,6 +17,7 @@ import msgspec
 
 from iobench.base.errors import RecordError
 from iobench.base.text import reason
+from iobench.results.case_key import all_facets, key_of
 from iobench.results.parts import (
     CachePart,
     CasePart,
@@ -50,6 +52,21 @@ class Record(Measured):
     snapshots: list[SnapshotPart] | None = None  # of the machine since the last record
     plan: dict[str, Any] | None = None  # of the run, in its first record; `--resume` continues from it
     record_version: int = VERSION
+
+    @cached_property
+    def facets(self) -> dict[str, Any]:
+        """All facets of the case, including the machine, as plain values."""
+        return all_facets(self.case, self.dataset, self.machine)
+
+    @cached_property
+    def key(self) -> str:
+        """Key of the case, by which records are grouped; computed once, and never read from a file."""
+        return key_of(self.facets)
+
+    @cached_property
+    def settings_key(self) -> str:
+        """Key of `case` alone: that of the run's `Case`, on any machine."""
+        return key_of(self.case)
 
     @property
     def unverified_reason(self) -> str | None:

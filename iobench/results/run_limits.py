@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 
 from iobench.results.record import Record
@@ -49,4 +50,7 @@ def _with_limit(record: Record, highest: Mapping[Resource, float]) -> Record:
     if resource is None or record.limit is None:
         return record
     bytes_per_s = highest[resource] * record.limit.logical_per_byte
-    return replace(record, limit=replace(record.limit, bytes_per_s=bytes_per_s))
+    changed = copy(record)  # not `replace`: facets and key are not computed again
+    limit = replace(record.limit, bytes_per_s=bytes_per_s)
+    vars(changed).update(limit=limit, facets=record.facets, key=record.key)
+    return changed

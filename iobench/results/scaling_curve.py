@@ -10,7 +10,8 @@ from typing import Any
 
 from iobench.base.units import counted
 from iobench.results import cases, stats
-from iobench.results.cases import Facets, trains
+from iobench.results.case_key import Facets, key_of
+from iobench.results.cases import trains
 from iobench.results.rank_stats import device_wait_share
 from iobench.results.record import Record
 from iobench.results.stats import Comparison, Estimate
@@ -101,19 +102,17 @@ class Curve:
 def curves(records: Sequence[Record]) -> list[Curve]:
     """Return the curve of each case over the numbers of ranks that it was measured with, fastest first."""
     groups: dict[str, dict[int, list[Record]]] = {}
+    rests = {key: _without_ranks(rounds[0].facets) for key, rounds in cases.by_case(records).items()}
+    keys = {key: key_of(rest) for key, rest in rests.items()}
     for record in records:
-        by_ranks = groups.setdefault(cases.key_of(_without_ranks(cases.facets_of(record))), {})
+        by_ranks = groups.setdefault(keys[record.key], {})
         by_ranks.setdefault(int(record.case.get("world_size", 1)), []).append(record)
-    facets = {key: _without_ranks(_facets(by_ranks)) for key, by_ranks in groups.items()}
+    facets = {keys[key]: rest for key, rest in rests.items()}
     labels = cases.labels(facets)
     result = [
         Curve(str(labels[key]), _points(by_ranks), trains(facets[key])) for key, by_ranks in groups.items()
     ]
     return sorted(result, key=lambda curve: curve.points[-1].total.median, reverse=True)
-
-
-def _facets(by_ranks: dict[int, list[Record]]) -> Facets:
-    return cases.facets_of(next(iter(by_ranks.values()))[0])
 
 
 def _without_ranks(facets: Facets) -> dict[str, Any]:

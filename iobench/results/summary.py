@@ -5,17 +5,19 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any
 
 from iobench.results import cases, run_limits, stats
-from iobench.results.cases import Label
+from iobench.results.case_key import key_of
+from iobench.results.cases import LABEL_FACETS, Groups, Label
 from iobench.results.metrics import METRICS
 from iobench.results.rank_stats import SlowestRank, slowest_rank
 from iobench.results.record import Record
 from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Estimate, Verdict
 from iobench.results.unverified import unverified_content
-from iobench.results.warnings import warnings_of
+from iobench.results.warnings import case_warnings
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,11 @@ class CaseSummary:
     reader_threads_s: float | None = None  # seconds that threads other than the consumer spent reading
     unverified_reason: str | None = None  # why its content could not be verified
     slowest: SlowestRank | None = None  # of several ranks
+
+    @cached_property
+    def choice(self) -> str:
+        """Key of format, loader and its options, the same in every context."""
+        return key_of({name: self.facets.get(name) for name in LABEL_FACETS})
 
     @property
     def name(self) -> str:
@@ -83,6 +90,7 @@ class Context:
     cases: list[CaseSummary]
     verdict: Verdict
     records: list[Record] = field(repr=False)
+    by_case: Groups = field(repr=False)  # the same records, by the key of their case
 
     @property
     def shown(self) -> list[CaseSummary]:
@@ -131,16 +139,22 @@ def summarise(records: Sequence[Record], min_difference: float = stats.MIN_DIFFE
     Differences below `min_difference` (a fraction) do not count.
     """
     records = run_limits.with_common_limits(records)
-    groups = cases.by_context(records)
-    facets = [cases.facets_of(group[0]) for group in groups]
-    labels = cases.labels_of(records)
+    groups = cases.by_case(records)
+    labels, split = cases.labels_of(groups), cases.by_context(groups)
+    facets = [next(iter(by_case.values()))[0].facets for by_case in split]
     contexts = [
-        _context(group, cases.context_title(own, facets), labels, min_difference)
-        for group, own in zip(groups, facets, strict=True)
+        _context(
+            [record for record in records if record.key in by_case],
+            by_case,
+            cases.context_title(own, facets),
+            labels,
+            min_difference,
+        )
+        for by_case, own in zip(split, facets, strict=True)
     ]
     return Summary(
         sorted(contexts, key=lambda one: -len(one.cases)),
-        [*warnings_of(records), *unverified_content(records)],
+        [*case_warnings(groups, labels), *unverified_content(groups, labels)],
     )
 
 
@@ -150,13 +164,16 @@ def rates(by_case: Mapping[str, Sequence[Record]]) -> dict[str, dict[tuple[str, 
 
 
 def _context(
-    records: list[Record], title: str, labels: Mapping[str, Label], min_difference: float
+    records: list[Record],
+    by_case: Groups,
+    title: str,
+    labels: Mapping[str, Label],
+    min_difference: float,
 ) -> Context:
-    by_case = cases.by_case(records)
     verdict = stats.verdict(rates(by_case), min_difference)
     summaries = [_case(key, rounds, labels[key], verdict) for key, rounds in by_case.items()]
     ordered = sorted(summaries, key=lambda case: case.samples_per_s.median, reverse=True)
-    return Context(title, ordered, verdict, records)
+    return Context(title, ordered, verdict, records, by_case)
 
 
 def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) -> CaseSummary:
@@ -168,7 +185,7 @@ def _case(key: str, rounds: Sequence[Record], label: Label, verdict: Verdict) ->
     return CaseSummary(
         key=key,
         label=label,
-        facets=cases.facets_of(rounds[0]),
+        facets=rounds[0].facets,
         rounds=len(rounds),
         metrics={name: value for name, value in metrics.items() if value is not None},
         relative=against.ratio if against else Estimate(1.0, None, None),

@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from iobench.base.units import MIB, three_digits
 from iobench.results import background_signs, cases, run_limits, stats
+from iobench.results.case_key import Facets
 from iobench.results.record import Record
 from iobench.results.stats import Estimate
 
@@ -130,9 +131,9 @@ def trends(runs: Mapping[str, Sequence[Record]]) -> list[Trend]:
 
 def _labels(firsts: Mapping[str, Record]) -> dict[str, str]:
     """Return the label of each case among those of its dataset, which is named separately."""
-    by_dataset: dict[str, dict[str, cases.Facets]] = {}
+    by_dataset: dict[str, dict[str, Facets]] = {}
     for key, record in firsts.items():
-        by_dataset.setdefault(record.dataset.name, {})[key] = cases.facets_of(record)
+        by_dataset.setdefault(record.dataset.name, {})[key] = record.facets
     all_labels = [cases.labels(facets) for facets in by_dataset.values()]
     return {key: str(label) for labels in all_labels for key, label in labels.items()}
 

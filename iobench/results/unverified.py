@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
-from iobench.results import cases
-from iobench.results.record import Record
+from iobench.results.cases import Groups, Label
 from iobench.results.run_warning import RunWarning
 
 
-def unverified_content(records: Sequence[Record]) -> list[RunWarning]:
+def unverified_content(groups: Groups, labels: Mapping[str, Label]) -> list[RunWarning]:
     """Warn if the content of a user-defined loader's batches could not be verified."""
-    groups, labels = cases.by_case(records), cases.labels_of(records)
     reasons = {
         key: next((r.unverified_reason for r in rounds if r.unverified_reason), None)
         for key, rounds in groups.items()

@@ -26,7 +26,6 @@ from iobench.bench.outcome import Run
 from iobench.dataset.verify import Progress as Report
 from iobench.diagnose.diagnosis import Diagnosis
 from iobench.results import stats, summary
-from iobench.results.cases import key_of
 from iobench.results.record import Record, plain
 from iobench.results.verdict import sentences
 from iobench.terminal import run_tables
@@ -90,7 +89,7 @@ def run(outcome: Run, smallest: float, wide: bool = False) -> None:
     """Print the tables of a run, its notes and the answer."""
     if not outcome.valid_records:
         return
-    measured = {key_of(record.case) for record in outcome.valid_records}
+    measured = {record.settings_key for record in outcome.valid_records}
     if missing := [str(label) for key, label in outcome.labels.items() if key not in measured]:
         note(f"not measured: {'; '.join(missing)}")
     for one in outcome.notes:

@@ -15,7 +15,7 @@ from iobench.base.text import printable
 from iobench.base.units import MIB, seconds_text, three_digits
 from iobench.bench.observer import Observer, Progress
 from iobench.bench.round_plan import RoundPlan
-from iobench.results.cases import Label, key_of
+from iobench.results.cases import Label
 from iobench.results.record import Record
 from iobench.terminal import run_tables
 from iobench.terminal.display import note
@@ -63,7 +63,7 @@ class View(Observer):
     def resumed(self, records: Sequence[Record]) -> None:
         """Show them, and do not count them as made in this while."""
         for record in records:
-            self.recorded(key_of(record.case), record)
+            self.recorded(record.settings_key, record)
         self._before = len(records)
 
     def status(self, text: str) -> None:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from iobench.bench.case import CaseSettings
 from iobench.bench.hosts import WARMED
 from iobench.bench.recorder import machine_part
 from iobench.results import record
@@ -64,25 +65,18 @@ class TurnRecorder:
         record.append(self.path, written)
 
     def _case(self, candidate: Candidate, turn: TurnResult) -> dict[str, Any]:
-        step_s = self._consumer.step_s
-        return {
-            "dataset": self._name,
-            "content": "",
-            "format": OWN_DATA,
-            "loader": self._name if candidate.make is None else candidate.name,
-            "options": {**self._settings, **candidate.changes},
-            "device": str(self._consumer.device),
-            "batch_size": turn.fields[0][0][0] if turn.fields and turn.fields[0][0] else 1,
-            "order": OWN_ORDER,
-            "seed": self._seed,
-            "cache": "warm",
-            "model": self._consumer.model,
-            **({"step_s": step_s} if step_s else {}),
-            "strict": False,
-            "profile": False,
-            "isolated": False,
-            "world_size": 1,
-        }
+        settings = CaseSettings(
+            self._name,
+            content="",
+            device=str(self._consumer.device),
+            batch_size=turn.fields[0][0][0] if turn.fields and turn.fields[0][0] else 1,
+            order=OWN_ORDER,
+            seed=self._seed,
+            model=self._consumer.model,
+            step_s=self._consumer.step_s,
+        )
+        loader = self._name if candidate.make is None else candidate.name
+        return settings.facets_with(OWN_DATA, loader, {**self._settings, **candidate.changes})
 
     def _dataset(self, turn: TurnResult) -> DatasetPart:
         fields = [

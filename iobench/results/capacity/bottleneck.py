@@ -153,7 +153,7 @@ def _fastest(records: Sequence[Record]) -> tuple[str, list[Record]]:
         )
     groups = cases.by_case(plain)
     best = max(groups, key=lambda key: statistics.median(one.bytes_per_s for one in groups[key]))
-    return str(cases.labels_of(plain)[best]), groups[best]
+    return str(cases.labels_of(groups)[best]), groups[best]
 
 
 def _use(resource: Resource, demand: Estimate, cluster: Cluster) -> ResourceUse:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from iobench.results import cases
@@ -10,7 +10,7 @@ from iobench.results.record import Record
 from iobench.results.run_warning import MORE_ROUNDS, RunWarning
 from iobench.results.warnings import cache_state, environment, method, round_quality
 
-__all__ = ["MACHINE_KINDS", "RunWarning", "warnings_of"]
+__all__ = ["MACHINE_KINDS", "RunWarning", "case_warnings", "warnings_of"]
 
 # kinds of warnings about the machine and its background load, not about the cases
 MACHINE_KINDS = (
@@ -30,7 +30,14 @@ def warnings_of(records: Sequence[Record], more_rounds: str = MORE_ROUNDS) -> li
 
     `more_rounds` is the hint for more rounds of the command that shows them.
     """
-    groups, labels = cases.by_case(records), cases.labels_of(records)
+    groups = cases.by_case(records)
+    return case_warnings(groups, cases.labels_of(groups), more_rounds)
+
+
+def case_warnings(
+    groups: cases.Groups, labels: Mapping[str, cases.Label], more_rounds: str = MORE_ROUNDS
+) -> list[RunWarning]:
+    """Return all warnings about cases that are grouped and labelled already."""
     results = [check(groups) for check in _CHECKS] if groups else []
     return [
         replace(

@@ -68,9 +68,8 @@ def _by_context(check: Check) -> Check:
     """Return the check applied to each context separately: its rounds have a course of their own."""
 
     def run(groups: Cases) -> RunWarning | None:
-        contexts = cases.by_context(record for rounds in groups.values() for record in rounds)
-        for records in contexts:
-            own = cases.by_case(records)
+        contexts = cases.by_context(groups)
+        for own in contexts:
             if (warning := check(own)) is not None:
                 return replace(warning, cases=[] if len(contexts) == 1 else list(own))
         return None
