@@ -110,8 +110,8 @@ class Registry(Generic[T]):
             cls = offer.load()
             wrong = self._wrong(offer.name, cls)
         except ModuleNotFoundError as error:
-            package = offer.dist.name if offer.dist else None  # pip installs what it requires, too
-            raise _not_installed(what, str(error.name), package) from error
+            missing = str(error.name).partition(".")[0]
+            raise _not_installed(what, missing, missing if missing in _required(offer) else None) from error
         except Exception as error:  # another package's code may raise anything
             raise BrokenPlugin(
                 f"{what} cannot be used", found=f"{type(error).__name__}: {reason(error)}"
@@ -179,6 +179,12 @@ def _installed(module: str) -> bool:
     except ModuleNotFoundError:  # its parent package
         return False
     return spec is not None and spec.origin is not None
+
+
+def _required(offer: EntryPoint) -> set[str]:
+    """Return the names of the packages that an entry point's package requires."""
+    requirements = offer.dist.requires if offer.dist else None
+    return {re.split(r"[^\w.-]", requirement)[0] for requirement in requirements or ()}
 
 
 def _origin(offer: EntryPoint) -> str:

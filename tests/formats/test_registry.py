@@ -108,9 +108,7 @@ def test_a_number_option_takes_only_whole_numbers(value):
 def test_a_missing_library_gives_the_pip_command(monkeypatch):
     monkeypatch.delitem(sys.modules, "iobench.formats.hdf5", raising=False)
     monkeypatch.setitem(sys.modules, "h5py", None)
-    with pytest.raises(
-        MissingDependency, check=kind("missing-dependency", hint="pip install iobench")
-    ) as error:
+    with pytest.raises(MissingDependency, check=kind("missing-dependency", hint="pip install h5py")) as error:
         formats.get("hdf5")
     assert "h5py" in str(error.value)
     assert isinstance(error.value, ImportError)

@@ -1,1 +1,1 @@
-"""What several formats of other projects use."""
+"""Modules that several formats of other projects use."""
