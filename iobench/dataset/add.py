@@ -264,6 +264,7 @@ def _hashed(
         added=added,
     )
     source = {"kind": "added", "format": variant, "path": added.path, "arrays": list(added.names)}
+    source |= {"renamed": schema.renamed} if schema.renamed else {}
     try:
         described = storable(schema, source)
     except (TypeError, ValueError) as error:

@@ -39,7 +39,7 @@ from iobench.formats._schema import (
     Batch,
     Field,
     Schema,
-    field_name,
+    field_names,
     plain_bools,
     raw_bytes,
 )
@@ -76,7 +76,7 @@ __all__ = [
     "check_sample",
     "declared",
     "describe",
-    "field_name",
+    "field_names",
     "get",
     "identity",
     "names",

@@ -22,7 +22,7 @@ from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._npy import DAMAGE, FORTRAN_HINT
 from iobench.formats._placement import Strided
-from iobench.formats._schema import Array, Batch, Field, Schema, field_name, raw_bytes
+from iobench.formats._schema import Array, Batch, Field, Schema, field_names, raw_bytes
 
 SINGLE = "x"  # field name of a single file
 
@@ -90,17 +90,8 @@ def _files(path: Path) -> dict[str, Path]:
     """Return the file of each field of data that other programs wrote."""
     if not path.is_dir():
         return {SINGLE: path}
-    files: dict[str, Path] = {}
-    for file in sorted(path.glob("*.npy")):
-        name = field_name(file.stem)
-        if name in files:
-            raise CorruptArtifact(
-                f"{files[name].name} and {file.name} have the field name {name!r}",
-                kind="name-clash",
-                path=path,
-            )
-        files[name] = file
-    return files
+    files = {file.stem: file for file in sorted(path.glob("*.npy"))}
+    return {field: files[name] for field, name in field_names(files).items()}
 
 
 def _begins_as_npy(file: Path) -> bool:

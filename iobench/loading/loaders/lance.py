@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from iobench.formats import Format, field_name, option
+from iobench.formats import Format, field_names, option
 from iobench.loading.loaders._loader import CopyingLoader, Epochs, Job
 from iobench.loading.loaders._workers import MAX_PREFETCH
 from iobench.loading.loaders.huggingface import tensor_of_column
@@ -54,7 +54,7 @@ class LanceEpochs(Epochs):
         from lance import dataset  # after iobench.formats has set its log level
         from lance.torch.data import LanceDataset
 
-        self._columns = {field_name(name): name for name in dataset(str(job.opener.path)).schema.names}
+        self._columns = field_names(dataset(str(job.opener.path)).schema.names)
         self._dataset: Any = LanceDataset(
             str(job.opener.path),
             batch_size=job.order.batch_size,

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from iobench.base.errors import CorruptArtifact
-from iobench.formats import Field, Format, Schema, field_name, option
+from iobench.formats import Field, Format, Schema, option
+from iobench.formats._tar_fields import suffix_of
 from iobench.host import interrupts
 from iobench.loading.loaders._data_files import data_files
 from iobench.loading.loaders._loader import Epochs, Job
@@ -126,10 +127,8 @@ class SampleDecoder:
         return tuple(_array(sample[key], field, key) for field, key in both)
 
     def _key_of(self, field: Field, sample: Mapping[str, Any]) -> str:
-        own = f"{field.name.lower()}.npy"
-        for key in (own, *sample):
-            if key in sample and (key == own or field_name(key.removesuffix(".npy")) == field.name):
-                return key
+        if key := suffix_of(sample, field):
+            return key
         raise PortableError.wrap(
             CorruptArtifact(
                 f"no file of field {field.name} in sample {sample['__key__']}",
