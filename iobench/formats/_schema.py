@@ -59,7 +59,8 @@ class Field:
             raise ValueError(f"field name {self.name!r} is reserved")
         if not _is_field_name(self.name):
             raise ValueError(
-                f"field name {self.name!r} is not a letter followed by letters, digits or _, at most {MAX_NAME_BYTES} bytes"
+                f"field name {self.name!r} is not a letter followed by letters, digits or _, "
+                f"of at most {MAX_NAME_BYTES} bytes"
             )
         if self.dtype not in DTYPES:
             raise ValueError(f"field {self.name}: dtype {self.dtype} is not one of {', '.join(DTYPES)}")
