@@ -98,7 +98,8 @@ def _describe(request: dict[str, Any]) -> None:
     schema = form.infer_schema(path, _fields(request["fields"]))
     notes = [] if request["kind"] in ADAPTERS else form.notes(path, schema)
     fields = [[field.name, list(field.shape), field.dtype] for field in schema.fields]
-    _send(DONE, {"samples": schema.samples, "fields": fields, "notes": [asdict(note) for note in notes]})
+    described = {"samples": schema.samples, "fields": fields, "renamed": schema.renamed}
+    _send(DONE, {**described, "notes": [asdict(note) for note in notes]})
 
 
 def _hash(request: dict[str, Any]) -> None:
