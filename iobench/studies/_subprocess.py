@@ -13,7 +13,6 @@ T = TypeVar("T")
 Heartbeat = Callable[[], None]  # reports that the work makes progress
 
 
-
 @dataclass(frozen=True)
 class Outcome(Generic[T]):
     """StudyResult of the work.
