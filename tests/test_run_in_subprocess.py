@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from iobench.host import page_cache, process_tree
+from iobench.host import page_cache, process_counters
 from iobench.studies._memory_limit import join, memory_group
 from iobench.studies._subprocess import run_in_subprocess
 
@@ -198,15 +198,15 @@ def with_a_child_of_its_own(pipe):
 @pytest.mark.parametrize("by_kernel", [True, False])
 def test_processes_below_this_one_are_found(monkeypatch, by_kernel):
     if not by_kernel:
-        monkeypatch.setattr(process_tree, "Path", lambda path: Path("/no-such-folder") / path.lstrip("/"))
+        monkeypatch.setattr(process_counters, "Path", lambda path: Path("/no-such-folder") / path.lstrip("/"))
     receiver, sender = multiprocessing.Pipe(duplex=False)
     process = multiprocessing.get_context("fork").Process(target=with_a_child_of_its_own, args=(sender,))
     process.start()
     try:
-        assert set(receiver.recv()) <= set(process_tree.descendants())
+        assert set(receiver.recv()) <= set(process_counters.descendants())
     finally:
         for child in psutil.Process(process.pid).children():
             child.kill()
         process.kill()
         process.join()
-    assert process.pid not in process_tree.descendants()
+    assert process.pid not in process_counters.descendants()

@@ -27,7 +27,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any
 
-from iobench.base.errors import CannotStart
+from iobench.base.errors import RAISE_LIMIT, CannotStart
 
 START_S = 120.0  # timeout for a process to start: importing torch takes some seconds
 POLL_S = 0.05
@@ -93,7 +93,7 @@ class Child:
             self.heartbeats.close()
             raise CannotStart(
                 f"no process can be started: {getattr(error, 'strerror', None) or 'it ended at once'}",
-                hint="raise the limit of processes ('ulimit -u', the container's pids limit) or free memory",
+                hint=RAISE_LIMIT,
             ) from error
 
     @property
