@@ -19,7 +19,8 @@ from iobench.bench.executor import InProcess, Tick
 from iobench.bench.observer import Progress
 from iobench.dataset.manifest import Manifest
 from iobench.host import page_cache
-from iobench.host.child import Child, ChildEnded, ChildHung, ForkServer, SharedCount
+from iobench.host.child import Child, ChildEnded, ChildHung, SharedCount
+from iobench.host.fork_server import ForkServer
 from iobench.results.parts import ContentCheckPart, Measured
 
 KEPT_FREE = 0.125  # share of the memory for the case that is measured
@@ -96,7 +97,7 @@ class CaseProcess:
     """Process that runs one case."""
 
     def __init__(self, case: Case, root: Path, server: ForkServer) -> None:
-        self._child = Child(f"{__name__}:serve", server=server)
+        self._child = Child(f"{__name__}:serve", start=server.fork)
         self.warm = False
         with contextlib.suppress(ChildEnded):  # it has died already, which `ask` reports
             self._child.send((case, root))

@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from iobench.base.finding import Finding
 from iobench.base.text import listed
 from iobench.dataset.sources._source import BATCH_BYTES
 from iobench.formats import Batch, Field, Schema, raw_bytes
-from iobench.host.child import Child, ChildEnded, ChildHung
+from iobench.host.child import Child, ChildEnded, ChildHung, spawn_python
 
 LIMIT_S = 120.0  # to identify data, and to read one batch; more for large data:
 BYTES_PER_S = 50e6  # one second more for this many bytes
@@ -225,11 +226,9 @@ def _worker(data: UntrustedData, do: str, **arguments: Any) -> Iterator[_Worker]
     """Start a worker with a request; kill it at the end."""
     with ExitStack() as stack:
         folder = None if data.descriptor is None else stack.enter_context(_linked(data))
-        child = Child(
-            WORKER,
-            *(() if data.descriptor is None else (data.descriptor,)),
-            environment={"OPENBLAS_NUM_THREADS": "1"},  # each of its threads takes memory
-        )
+        # each thread of OpenBLAS takes memory
+        start = partial(spawn_python, environment={"OPENBLAS_NUM_THREADS": "1"})
+        child = Child(WORKER, *([] if data.descriptor is None else [data.descriptor]), start=start)
         stack.callback(child.end)
         with suppress(ChildEnded):  # which `message` reports
             child.send_bytes(json.dumps({"do": do, "folder": folder, **data.request, **arguments}).encode())

@@ -1,39 +1,52 @@
 """Child processes that may hang or die: each can be killed at once, with everything that it started.
 
-A child is a new Python interpreter, or a fork of one that has imported the needed modules already
-(`ForkServer`): importing torch takes seconds of processor time, a fork tenths of a second.
-
-multiprocessing's own fork server is not used. A program has only one, so that a DataLoader's `forkserver`
-workers would come from it, with torch imported and outside their case's tree of processes. It imports the
-user's main script again. It has the working directory in its module path, so that a file `socket.py` in a
-folder of untrusted data would run. It needs a temporary folder. It ends, with all children, if a fork fails.
+A child is a new Python interpreter (`spawn_python`), or a fork of one that has imported the needed modules
+already (`iobench.host.fork_server`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
 import importlib
 import mmap
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from iobench.base.errors import RAISE_LIMIT, CannotStart
 
 START_S = 120.0  # timeout for a process to start: importing torch takes some seconds
 POLL_S = 0.05
 MOST_POLL_S = 1.0  # time that one poll counts for at most: longer ones mean that this process was suspended
-MAX_DESCRIPTORS = 8
 _PR_SET_PDEATHSIG = 1
+
+
+class Process(Protocol):
+    """A started process, with the methods of subprocess.Popen that are used here."""
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal, or None while the process runs."""
+
+    def wait(self) -> int:
+        """Wait for the end of the process and return its exit code, negative for a signal."""
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+
+
+Start = Callable[[str, Sequence[int]], Process]
 
 
 class ChildEnded(Exception):
@@ -61,10 +74,8 @@ class Child:
         `descriptors`.
     *descriptors : int
         File descriptors that the child inherits. A new interpreter has them under the same numbers.
-    server : ForkServer, optional
-        The server to fork the child from; a new Python interpreter by default.
-    environment : mapping of str to str, optional
-        Environment variables of a new interpreter, in addition to those of this process.
+    start : callable, optional
+        Starts the process; a new Python interpreter by default.
 
     Raises
     ------
@@ -72,22 +83,13 @@ class Child:
         The kernel refused a process.
     """
 
-    def __init__(
-        self,
-        function: str,
-        *descriptors: int,
-        server: ForkServer | None = None,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        self.heartbeats = SharedCount()
-        self._started = False
+    def __init__(self, function: str, *descriptors: int, start: Start | None = None) -> None:
+        self.heartbeats, self._started = SharedCount(), False
         self._connection, theirs = Pipe()
         inherited = (theirs.fileno(), self.heartbeats.descriptor, *descriptors)
         try:
             with theirs:
-                self._process = (
-                    server.fork(function, inherited) if server else _spawn(function, inherited, environment)
-                )
+                self._process = (start or spawn_python)(function, inherited)
         except (ChildEnded, ChildHung, OSError) as error:
             self._connection.close()
             self.heartbeats.close()
@@ -101,6 +103,11 @@ class Child:
         """Process id, which is the id of its process group as well."""
         return self._process.pid
 
+    @property
+    def descriptor(self) -> int:
+        """File descriptor of the connection, a socket."""
+        return self._connection.fileno()
+
     def send(self, message: object) -> None:
         """Send a message as a pickle."""
         with _ends():
@@ -110,11 +117,6 @@ class Child:
         """Send a message."""
         with _ends():
             self._connection.send_bytes(message)
-
-    def send_descriptors(self, descriptors: Sequence[int]) -> None:
-        """Send file descriptors."""
-        with _ends(), _channel(self._connection) as channel:
-            socket.send_fds(channel, [b"."], list(descriptors))
 
     def wait(self, limit_s: float, idle: Callable[[], None] = lambda: None) -> None:
         """Wait for a message, and call `idle` between polls.
@@ -159,9 +161,7 @@ class Child:
 
     def exit_code(self) -> int:
         """Wait for the end of the child and return its exit code, negative for a signal."""
-        code = self._process.wait()
-        assert code is not None
-        return code
+        return self._process.wait()
 
     def exit_reason(self) -> str:
         """Wait for the end of the child and describe it, for a sentence that begins with the process."""
@@ -186,64 +186,6 @@ class Child:
             if self._process.poll() is not None and not self._connection.poll(0):
                 raise ChildEnded
         return False
-
-
-class ForkServer:
-    """Starts processes that have imported `modules` already. The server starts with the first of them."""
-
-    def __init__(self, *modules: str) -> None:
-        self._modules = modules
-        self._server: Child | None = None
-
-    def fork(self, function: str, descriptors: Sequence[int]) -> _Forked:
-        """Start a child; see `Child`."""
-        try:
-            return self._fork(function, descriptors)
-        except ChildEnded:  # the server was killed, as the kernel does when memory is short
-            self.close()
-            return self._fork(function, descriptors)
-
-    def close(self) -> None:
-        """Kill the server and all processes forked from it."""
-        if self._server:
-            self._server.end()
-            self._server = None
-
-    def _fork(self, function: str, descriptors: Sequence[int]) -> _Forked:
-        if self._server is None:
-            self._server = Child(f"{__name__}:serve_forks")
-            self._server.send(self._modules)
-        self._server.send(function)
-        self._server.send_descriptors(descriptors)
-        self._server.wait(START_S)
-        pid = self._server.receive()
-        if isinstance(pid, OSError):
-            raise pid
-        return _Forked(self._server, pid)
-
-
-class _Forked:
-    """A child of a fork server, with the methods of subprocess.Popen that are used here."""
-
-    def __init__(self, server: Child, pid: int) -> None:
-        self.pid, self._server = pid, server
-        self._code: int | None = None
-
-    def poll(self, flags: int = os.WNOHANG) -> int | None:
-        if self._code is None:
-            try:
-                self._server.send((self.pid, flags))
-                self._code = self._server.receive()
-            except ChildEnded:  # the kernel has killed the server's children
-                self._code = -signal.SIGKILL
-        return self._code
-
-    def wait(self) -> int | None:
-        return self.poll(0)
-
-    def kill(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
 
 
 class SharedCount:
@@ -282,44 +224,13 @@ def child_main() -> None:
     """Run the function of a Child in the interpreter that it started."""
     parent, function, *descriptors = sys.argv[1:]
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _run(function, list(map(int, descriptors)), int(parent))
+    run_in_child(function, list(map(int, descriptors)), int(parent))
 
 
-def serve_forks(connection: Connection, heartbeats: SharedCount) -> None:
-    """Import the modules that the parent names; then fork, and report exit codes, on request."""
-    for module in connection.recv():
-        importlib.import_module(module)
-    gc.freeze()  # a collection in a child would touch, and thereby copy, the shared objects
-    server = os.getpid()
-    if task := _serve_until_forked(connection):
-        connection.close()
-        heartbeats.close()
-        os.setsid()
-        _run(*task, server)
-
-
-def _serve_until_forked(connection: Connection) -> tuple[str, list[int]] | None:
-    """Serve requests; return the task in each forked child, and None in the server after its parent's end."""
-    with contextlib.suppress(EOFError):
-        while True:
-            request = connection.recv()
-            if not isinstance(request, str):
-                connection.send(_exit_code(*request))
-                continue
-            with _channel(connection) as channel:
-                descriptors = socket.recv_fds(channel, 1, MAX_DESCRIPTORS)[1]
-            pid = _fork_or_error()
-            if pid == 0:
-                return request, descriptors
-            for descriptor in descriptors:
-                os.close(descriptor)
-            connection.send(pid)
-    return None
-
-
-def _spawn(
-    function: str, descriptors: Sequence[int], environment: Mapping[str, str] | None
+def spawn_python(
+    function: str, descriptors: Sequence[int], environment: Mapping[str, str] = MappingProxyType({})
 ) -> subprocess.Popen[bytes]:
+    """Start a new Python interpreter that runs `function`, with further environment variables."""
     # the module path is set before any import: no module in the working directory may shadow another
     path = [os.path.abspath(folder) for folder in sys.path]
     start = f"import sys; sys.path[:] = {path!r}; from {__name__} import child_main; child_main()"
@@ -328,12 +239,12 @@ def _spawn(
         pass_fds=descriptors,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        env=os.environ | (environment or {}),
+        env=os.environ | dict(environment),
         start_new_session=True,
     )
 
 
-def _run(function: str, descriptors: Sequence[int], parent: int) -> None:
+def run_in_child(function: str, descriptors: Sequence[int], parent: int) -> None:
     """Run `module:function` in this process, which the kernel kills when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent ended before prctl
@@ -344,18 +255,6 @@ def _run(function: str, descriptors: Sequence[int], parent: int) -> None:
     run(Connection(connection), SharedCount(heartbeats), *inherited)
 
 
-def _fork_or_error() -> int | OSError:
-    try:
-        return os.fork()
-    except OSError as error:  # too many processes, or no memory: this child fails, the server continues
-        return error
-
-
-def _exit_code(pid: int, flags: int) -> int | None:
-    ended, status = os.waitpid(pid, flags)
-    return os.waitstatus_to_exitcode(status) if ended else None
-
-
 @contextlib.contextmanager
 def _ends() -> Iterator[None]:
     """Turn the errors of a connection whose other end is gone into ChildEnded."""
@@ -363,10 +262,3 @@ def _ends() -> Iterator[None]:
         yield
     except (EOFError, OSError) as error:  # an OSError in the middle of a message
         raise ChildEnded from error
-
-
-def _channel(connection: Connection) -> socket.socket:
-    """Return the connection's socket, which can pass descriptors."""
-    channel = socket.socket(fileno=os.dup(connection.fileno()))
-    channel.settimeout(None)  # socket.setdefaulttimeout may have set another default
-    return channel
