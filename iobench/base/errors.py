@@ -14,7 +14,7 @@ IobenchError
 ├ PrepareError         + OSError             the disk or the folder refused a write
 ├ DeviceUnavailable    + RuntimeError        no such device on this machine
 ├ ColdCacheUnavailable + RuntimeError        the page cache could not be emptied of a dataset
-├ CannotStart          + OSError             no child process or thread can be started
+├ SystemRefused        + OSError             no process, no temporary folder, no /proc
 ├ LoaderFailed         + RuntimeError        a loader or one of its workers died
 ├ CaseDied             + RuntimeError        the process of a case died or hung
 ├ RankLost             + RuntimeError        a rank died, hangs or never started
@@ -168,8 +168,8 @@ class ColdCacheUnavailable(IobenchError, RuntimeError):
     """The page cache could not be emptied of a dataset, or that could not be verified."""
 
 
-class CannotStart(IobenchError, OSError):
-    """No child process or thread can be started: a limit of processes or of memory is reached."""
+class SystemRefused(IobenchError, OSError):
+    """The system lacks or refuses what iobench needs: a process, a temporary folder, /proc."""
 
 
 class LoaderFailed(IobenchError, RuntimeError):
@@ -208,7 +208,6 @@ class TargetError(IobenchError, RuntimeError):
     """A user-defined loader cannot be made, raises or hangs; `traceback` says where, if known."""
 
 
-RAISE_LIMIT = "raise the limit of processes ('ulimit -u', the container's pids limit) or free memory"
 REPREPARE = "prepare it again with the same options to repair it"  # for artifacts that prepare wrote
 
 

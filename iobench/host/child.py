@@ -21,7 +21,8 @@ from multiprocessing.connection import Connection
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from iobench.base.errors import RAISE_LIMIT, CannotStart
+from iobench.base.errors import SystemRefused
+from iobench.host.system_errors import cannot_start
 
 START_S = 120.0  # timeout for a process to start: importing torch takes some seconds
 POLL_S = 0.05
@@ -79,7 +80,7 @@ class Child:
 
     Raises
     ------
-    CannotStart
+    SystemRefused
         The kernel refused a process.
     """
 
@@ -93,10 +94,9 @@ class Child:
         except (ChildEnded, ChildHung, OSError) as error:
             self._connection.close()
             self.heartbeats.close()
-            raise CannotStart(
-                f"no process can be started: {getattr(error, 'strerror', None) or 'it ended at once'}",
-                hint=RAISE_LIMIT,
-            ) from error
+            if isinstance(error, SystemRefused):  # of the fork server
+                raise
+            raise cannot_start(getattr(error, "strerror", None) or "it ended at once") from error
 
     @property
     def pid(self) -> int:
