@@ -14,6 +14,7 @@ IobenchError
 ├ PrepareError         + OSError             the disk or the folder refused a write
 ├ DeviceUnavailable    + RuntimeError        no such device on this machine
 ├ ColdCacheUnavailable + RuntimeError        the page cache could not be emptied of a dataset
+├ SystemRefused        + OSError             no process, no temporary folder, no /proc
 ├ LoaderFailed         + RuntimeError        a loader or one of its workers died
 ├ CaseDied             + RuntimeError        the process of a case died or hung
 ├ RankLost             + RuntimeError        a rank died, hangs or never started
@@ -165,6 +166,10 @@ class DeviceUnavailable(IobenchError, RuntimeError):
 
 class ColdCacheUnavailable(IobenchError, RuntimeError):
     """The page cache could not be emptied of a dataset, or that could not be verified."""
+
+
+class SystemRefused(IobenchError, OSError):
+    """The system lacks or refuses what iobench needs: a process, a temporary folder, /proc."""
 
 
 class LoaderFailed(IobenchError, RuntimeError):

@@ -201,6 +201,7 @@ def measured_of(timing: TimingPart, counts: Counts, cpu_speed: CpuSpeedProbe) ->
             major_faults=counts.major_faults,
             steal_s=counts.steal_s,
             cpu_speed_per_s=cpu_speed.stop(),
+            suspended_s=counts.suspended_s,
         ),
         disk=DiskPart(read_bytes=counts.disk_bytes, device_read_bytes=counts.device_disk_bytes),
         memory=MemoryPart(peak_bytes=counts.memory_bytes),

@@ -98,6 +98,7 @@ class ProcessorPart:
     cpu_speed_per_s: float | None = (
         None  # rate of plain Python right before and after: see iobench.host.cpu_speed
     )
+    suspended_s: float = 0.0  # in which the process did not run at all
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from iobench.base.errors import InvalidSettings, IobenchError, LoaderFailed
 from iobench.base.options import Options, declared, option
 from iobench.dataset.manifest import Opener
 from iobench.formats import Format, Rows
+from iobench.host.system_errors import system_error
 from iobench.loading.order import ORDERS, Order
 from iobench.loading.portable_error import PortableError
 from iobench.loading.stages import UNTIMED, Stages
@@ -253,6 +254,8 @@ class Epochs(ABC):
 
 def failure(loader: Loader, opener: Opener, error: Exception) -> LoaderFailed:
     """Return a LoaderFailed of one line for an error that a loader raised."""
+    if refused := system_error(error):
+        return refused.converted(LoaderFailed)
     name, message = type(error).__name__, _last_line(str(error.with_traceback(None)))
     kind = "worker-died" if message.startswith(WORKER_DIED) else "raised"
     if not isinstance(error, (RuntimeError, OSError)) and message:

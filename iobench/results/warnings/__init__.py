@@ -15,6 +15,7 @@ __all__ = ["MACHINE_KINDS", "RunWarning", "case_warnings", "warnings_of"]
 # kinds of warnings about the machine and its background load, not about the cases
 MACHINE_KINDS = (
     "cpu-steal",
+    "suspended",
     "background-disk",
     "background-cpu",
     "memory-pressure",

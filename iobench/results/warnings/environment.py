@@ -38,6 +38,23 @@ def _steal(groups: Cases) -> RunWarning | None:
     )
 
 
+def _suspended(groups: Cases) -> RunWarning | None:
+    """Warn if a process did not run at all for seconds of a round."""
+    longest = {key: max(r.processor.suspended_s for r in rounds) for key, rounds in groups.items()}
+    affected = [key for key, seconds in longest.items() if seconds > 0]
+    if not affected:
+        return None
+    most = max(longest.values())
+    return RunWarning(
+        "suspended",
+        f"the process did not run for {most:.0f} s of a round: it or the machine was suspended, or a library "
+        "blocked it",
+        affected,
+        ("run again", MORE_ROUNDS),
+        {"longest_s": most},
+    )
+
+
 def _background_disk(groups: Cases) -> RunWarning | None:
     """Warn if other processes read from the same disk during the rounds."""
     frequencies = {
@@ -188,6 +205,7 @@ def _foreign_reads(record: Record) -> float:
 
 CHECKS: tuple[Check, ...] = (
     _steal,
+    _suspended,
     _background_disk,
     _sign(background_signs.CPU),
     _sign(background_signs.MEMORY),
