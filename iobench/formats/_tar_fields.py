@@ -10,7 +10,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.formats._external import FIXED, as_options
-from iobench.formats._npy import LONGEST, header_of, read_header
+from iobench.formats._npy import LONGEST, header_of, read_plain_header
 from iobench.formats._packed_images import PackedImages
 from iobench.formats._placed_reader import FieldLocations, Maps, runs
 from iobench.formats._placement import Blocks, Index, Listed, Placement
@@ -91,7 +91,8 @@ def field_of(suffix: str, column: TarColumn, maps: Maps) -> Field | None:
     """Return the field that a column's first file describes; None if it describes none."""
     kind, path = _kind(suffix), column.path(maps, 0)
     if kind == "npy":
-        _, shape, dtype = read_header(_start(maps, column, 0), f"the first .{suffix}", path)
+        header = read_plain_header(_start(maps, column, 0), f"the first .{suffix}", path)
+        shape, dtype = header.shape, header.dtype
         if dtype.name not in DTYPES:
             raise CorruptArtifact(
                 f"files .{suffix}: unsupported dtype",
@@ -221,14 +222,15 @@ def _headers(maps: Maps, field: Field, column: TarColumn) -> Index:
             lengths[fits[some]] = np.where((starts == usual).all(1), len(first), 0)
     for row in np.flatnonzero(lengths == 0).tolist():
         path, what = column.path(maps, row), f"{field.name} of sample {row}"
-        lengths[row], shape, dtype = read_header(_start(maps, column, row), what, path)
-        if (shape, dtype.name) != (field.shape, field.dtype):
+        header = read_plain_header(_start(maps, column, row), what, path)
+        lengths[row] = header.offset
+        if (header.shape, header.dtype.name) != (field.shape, field.dtype):
             raise CorruptArtifact(
                 f"{what} has another shape or dtype",
                 kind="unequal-shapes",
                 path=path,
                 expected=f"{field.dtype} {field.shape}",
-                found=f"{dtype} {shape}",
+                found=f"{header.dtype} {header.shape}",
                 hint=FIXED,
             )
     return lengths

@@ -20,7 +20,7 @@ from iobench.formats._arrays import arrays_schema
 from iobench.formats._file_kind import regular
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
-from iobench.formats._npy import DAMAGE, FORTRAN_HINT
+from iobench.formats._npy import DAMAGE, FORTRAN_HINT, header_of
 from iobench.formats._placement import Strided
 from iobench.formats._schema import Array, Batch, Field, Schema, field_name, raw_bytes
 
@@ -42,12 +42,7 @@ class Npy(Format):
             files = {}
             for field in schema.fields:
                 files[field.name] = stack.enter_context(open(path / f"{field.name}.npy", "wb"))
-                header = {
-                    "descr": np.lib.format.dtype_to_descr(np.dtype(field.dtype)),
-                    "fortran_order": False,
-                    "shape": (schema.samples, *field.shape),
-                }
-                np.lib.format.write_array_header_1_0(files[field.name], header)
+                files[field.name].write(header_of(field, schema.samples))
             for batch in batches:
                 for name, file in files.items():
                     file.write(raw_bytes(batch[name]))
