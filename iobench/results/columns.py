@@ -29,7 +29,7 @@ def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
         if wide or metric.main or metric.name in _relevant_metrics(cases):
             columns += _metric_columns(metric, cases, wide)
         if metric.name == "bytes_per_s":
-            columns.append(("relative time (95 %)", [_relative(case.relative) for case in cases]))
+            columns.append(("relative time (95 %)", [case.relative.text("{:.2f}".format) for case in cases]))
         if metric.name == "limit_bytes_per_s":
             columns.append(("limit", [case.limit for case in cases]))
             columns.append(("% of limit", [_share(case.limit_share) for case in cases]))
@@ -62,15 +62,7 @@ def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) ->
 
 
 def _interval(estimate: Estimate | None, metric: Metric) -> str:
-    if estimate is None or estimate.low is None or estimate.high is None or metric.interval is None:
-        return "–"
-    return f"{metric.interval(estimate.low)} – {metric.interval(estimate.high)}"
-
-
-def _relative(relative: Estimate) -> str:
-    if relative.low is None or relative.high is None:
-        return f"{relative.median:.2f}"
-    return f"{relative.median:.2f} ({relative.low:.2f} – {relative.high:.2f})"
+    return "–" if estimate is None or metric.interval is None else estimate.interval_text(metric.interval)
 
 
 def _rank_rates(case: CaseSummary) -> str | None:

@@ -76,10 +76,9 @@ class Measurements:
 
     def _row(self, name: str) -> list[str]:
         seconds = stats.estimate(self.seconds[name])
-        ends = [seconds_text(end) for end in (seconds.low, seconds.high) if end is not None]
         medians = [_text(metric, self.median(metric, name)) for metric in self.metrics]
         rounds = str(len(self.seconds[name]))
-        return [seconds_text(seconds.median), " – ".join(ends) or "–", rounds, *medians]
+        return [seconds_text(seconds.median), seconds.interval_text(seconds_text), rounds, *medians]
 
     def median(self, metric: str, contender: str) -> float | None:
         """Return the median of a metric; None if it was not measured."""

@@ -51,7 +51,4 @@ def _until(use: ResourceUse) -> str:
 
 
 def _ends(estimate: Estimate, text: Callable[[float], str]) -> str:
-    middle = text(estimate.median)
-    if estimate.low is None or estimate.high is None or estimate.low == estimate.high:
-        return middle
-    return f"{middle} ({text(estimate.low)} – {text(estimate.high)})"
+    return text(estimate.median) if estimate.low == estimate.high else estimate.text(text)
