@@ -37,8 +37,8 @@ def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
             columns.append(("MiB/s per rank", [_rank_rates(case) for case in cases]))
         if metric.name == "straggler_wait_share":
             columns.append(("slowest", [case.slowest.name if case.slowest else None for case in cases]))
-    if any(case.unverified_reason for case in cases):
-        columns.append(("verified", ["no" if case.unverified_reason else "yes" for case in cases]))
+    if any(case.unverified for case in cases):
+        columns.append(("verified", ["no" if case.unverified else "yes" for case in cases]))
     return [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
 
 

@@ -16,6 +16,7 @@ from typing import IO, Any
 import msgspec
 
 from iobench.base.errors import RecordError
+from iobench.base.finding import Finding
 from iobench.base.text import reason
 from iobench.results.case_key import all_facets, key_of
 from iobench.results.parts import (
@@ -69,9 +70,9 @@ class Record(Measured):
         return key_of(self.case)
 
     @property
-    def unverified_reason(self) -> str | None:
-        """Why the content could not be verified; None where it was."""
-        return self.content_check.unverified if self.content_check else None
+    def unverified(self) -> list[Finding]:
+        """Reasons why the content could not be verified; none where it was."""
+        return self.content_check.unverified if self.content_check else []
 
     @property
     def samples_per_s(self) -> float:

@@ -10,7 +10,7 @@ from iobench.base.units import rate_text, three_digits
 from iobench.results import background_signs, run_limits, stats
 from iobench.results.background_signs import BackgroundSign
 from iobench.results.record import Record
-from iobench.results.warnings._check import MORE_ROUNDS, Cases, Check, RunWarning
+from iobench.results.run_warning import MORE_ROUNDS, Cases, Check, RunWarning
 
 MAX_FOREIGN_READS = 0.05  # bytes read by other processes from the same disk, per logical byte
 MAX_LIMIT_SPREAD = 0.3  # interquartile range of a limit's samples over their median
