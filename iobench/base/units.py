@@ -17,7 +17,7 @@ MAX_DIGITS = 18
 MAX_AXES = 31  # of one sample; HDF5 allows 32 with the axis of samples
 
 
-def parse_elements(text: str, item_bytes: int) -> int:
+def parse_elements(text: str, item_bytes: int = 1) -> int:
     """Parse a size into elements: a plain number counts elements, one with a unit counts bytes.
 
     Parameters

@@ -8,7 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from iobench.base.units import MIB, counted, three_digits
-from iobench.results.capacity import ALL, NODE, RANK, CapacityPlan, ResourceUse
+from iobench.results.capacity import CapacityPlan, ResourceUse
+from iobench.results.cluster import ALL, NODE, RANK
 from iobench.results.stats import Estimate
 from iobench.terminal.tables import plain_table
 

@@ -12,9 +12,7 @@ from iobench.base.errors import InvalidSettings
 from iobench.base.text import printable
 from iobench.base.units import counted
 from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS
-from iobench.terminal.commands._command import Command
-from iobench.terminal.commands._options import AsJson, DataDir
-from iobench.terminal.commands._records import records_of
+from iobench.terminal.commands._options import AsJson, Command, DataDir, records_of
 
 app = typer.Typer(
     add_completion=False,
