@@ -17,7 +17,7 @@ from iobench.formats._chunked_reader import ChunkedReader, Index
 from iobench.formats._external import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._file_kind import regular
 from iobench.formats._placement import Chunked, Placement
-from iobench.formats._reader import Rows
+from iobench.formats._reader import Rows, unclosed
 from iobench.formats._schema import Array, Batch, Field, Schema
 
 MAGIC = b"ARROW1"
@@ -178,8 +178,7 @@ class ArrowReader(ChunkedReader):
         self._chunks, self._table = None, None
 
     def _check_open(self) -> None:
-        if self._chunks is None:
-            raise ValueError("this reader is closed")
+        unclosed(self._chunks)
 
     def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
         assert self._chunks is not None

@@ -18,7 +18,7 @@ from iobench.formats._arrays import native
 from iobench.formats._external import check_stored, schema_of_arrays
 from iobench.formats._file_kind import regular
 from iobench.formats._placement import Blocks
-from iobench.formats._reader import Convert, Reader, Rows, identity
+from iobench.formats._reader import Reader, Rows, unclosed
 from iobench.formats._schema import Array, Batch, Field, Schema
 
 # what blosc2 raises for damaged files
@@ -95,12 +95,6 @@ class Blosc2Reader(Reader):
                 raise corrupt(files[field.name], expected, actual)
             self._arrays[field.name] = array
 
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample in new arrays; IndexError out of range."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
-        return {name: convert(array[0, ...]) for name, array in self.batch(slice(row, row + 1)).items()}
-
     def native(self, rows: Rows) -> Batch:
         """Return the rows as the library's indexing returns them."""
         checked, _ = self._checked(rows)
@@ -153,9 +147,7 @@ class Blosc2Reader(Reader):
         self._arrays = None
 
     def _opened(self) -> dict[str, blosc2.NDArray]:
-        if self._arrays is None:
-            raise ValueError("this reader is closed")
-        return self._arrays
+        return unclosed(self._arrays)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         for name, target in out.items():

@@ -17,7 +17,7 @@ from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_sh
 from iobench.formats._external import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._file_kind import regular
 from iobench.formats._lance_library import is_panic, lance, without_panics
-from iobench.formats._reader import Convert, Reader, Rows, identity
+from iobench.formats._reader import Convert, Reader, Rows, identity, unclosed
 from iobench.formats._schema import Array, Batch, Field, Schema
 
 PIECE_ROWS = 1024  # per record batch while a schema is inferred
@@ -86,16 +86,14 @@ class LanceReader(Reader):
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample; IndexError out of range."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        self._check_row(row)
         taken = self._taken(np.array([row]), [field.name for field in self.schema.fields])
         return {name: convert(array[0, ...]) for name, array in taken.items()}
 
     def native(self, rows: Rows) -> Batch:
         """Return the rows as the library's `take` returns them."""
         checked, count = self._checked(rows)
-        if self._dataset is None:
-            raise ValueError("this reader is closed")
+        unclosed(self._dataset)
         if not count:
             return self.schema.empty(0)
         index = np.arange(checked.start, checked.stop) if isinstance(checked, slice) else checked
@@ -105,21 +103,17 @@ class LanceReader(Reader):
         """Release the dataset."""
         self._dataset = None
 
-    def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
-        self._read_rows(np.arange(start, stop), out)
-
     def _read_rows(self, rows: npt.NDArray[np.int64], out: Mapping[str, Array]) -> None:
         for name, array in self._taken(rows, list(out)).items():
             out[name][...] = array
 
     def _taken(self, rows: npt.NDArray[np.int64], names: list[str]) -> Batch:
-        if self._dataset is None:
-            raise ValueError("this reader is closed")
+        dataset = unclosed(self._dataset)
         if not names:
             return {}
         fields = Schema(len(self), tuple(self.schema.field(name) for name in names))
         with _damage_as_error(self._path, "readable rows"):
-            table: pa.Table = self._dataset.take(rows, columns=[self._names[name] for name in names])
+            table: pa.Table = dataset.take(rows, columns=[self._names[name] for name in names])
             batch = arrays(self._path, fields, table, self._names)
         if any(len(array) != len(rows) for array in batch.values()):
             raise corrupt(self._path, f"{len(rows)} rows", table.num_rows)

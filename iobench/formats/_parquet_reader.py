@@ -17,7 +17,7 @@ from iobench.formats._arrow_columns import DAMAGE, arrays, check_type, sample_sh
 from iobench.formats._chunked_reader import ChunkedReader, Index
 from iobench.formats._external import fields_by_name, not_fixed, schema_of_arrays
 from iobench.formats._file_kind import regular
-from iobench.formats._reader import TimingWrapper, identity
+from iobench.formats._reader import unclosed
 from iobench.formats._schema import Array, Batch, Field, Schema
 
 CACHED = 2  # decoded row groups: the current one and the next in order
@@ -80,11 +80,6 @@ class ParquetReader(ChunkedReader):
         self._names = [_names(file, p, schema) for file, p in zip(files, self._parquets, strict=True)]
         self._cache: dict[int, Batch] = {}  # least recently used first
         self._lock = threading.Lock()  # a ParquetFile is not thread-safe
-        self._timed: TimingWrapper = identity
-
-    def time_decoding(self, timed: TimingWrapper) -> None:
-        """Wrap the decoding of a row group in `timed`."""
-        self._timed = timed
 
     def close(self) -> None:
         """Close the files and drop the decoded row groups."""
@@ -93,8 +88,7 @@ class ParquetReader(ChunkedReader):
         self._parquets, self._cache = None, {}
 
     def _check_open(self) -> None:
-        if self._parquets is None:
-            raise ValueError("this reader is closed")
+        unclosed(self._parquets)
 
     def _copy(self, name: str, chunk: int, rows: slice | Index, target: Array, slots: slice | Index) -> None:
         target[slots] = self._group(chunk)[name][rows]

@@ -21,7 +21,7 @@ from iobench.formats._arrays import native
 from iobench.formats._external import check_stored, fields_by_name, schema_of_arrays
 from iobench.formats._file_kind import regular
 from iobench.formats._placement import Blocks, Placement
-from iobench.formats._reader import Convert, Reader, Rows, identity
+from iobench.formats._reader import Convert, Reader, Rows, identity, unclosed
 from iobench.formats._schema import Array, Batch, Field, Schema
 from iobench.formats._zarr_missing import missing_chunks
 from iobench.formats._zarr_placement import ZarrChunks, chunks_of
@@ -144,8 +144,7 @@ class ZarrReader(Reader):
 
     def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
         """Return one sample in new arrays; IndexError out of range."""
-        if not 0 <= row < len(self):
-            raise IndexError(f"row {row} is not in 0..{len(self) - 1}")
+        self._check_row(row)
         arrays = self._opened()
         return {name: convert(self._read(name, row)) for name in arrays}
 
@@ -183,9 +182,7 @@ class ZarrReader(Reader):
         self._arrays = None
 
     def _opened(self) -> dict[str, zarr.Array[Any]]:
-        if self._arrays is None:
-            raise ValueError("this reader is closed")
-        return self._arrays
+        return unclosed(self._arrays)
 
     def _read_slice(self, start: int, stop: int, out: Mapping[str, Array]) -> None:
         self._fill_out(slice(start, stop), out)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from iobench import formats
 from iobench.base.errors import CorruptArtifact, MissingDependency
 from iobench.base.text import reason, shortened
-from iobench.formats import Array, Convert, Field, Reader, Schema, identity
+from iobench.formats import Array, Field, Reader, Schema
 
 try:
     import pyarrow
@@ -68,10 +68,6 @@ class CsvReader(Reader):
         super().__init__(schema)
         self._path, self._pieces = path, _pieces(path)
         self._left: dict[str, Array] = schema.empty(0)
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Raise NotImplementedError: lines have no random access."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the file."""

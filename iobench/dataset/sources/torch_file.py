@@ -18,7 +18,7 @@ import torch
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.base.text import reason, shortened
-from iobench.formats import DTYPES, Array, Convert, Field, Reader, Schema, identity
+from iobench.formats import DTYPES, Array, Field, Reader, Schema
 
 SINGLE = "x"  # field name of a tensor that is not in a dict
 MAX_LEVELS = 16
@@ -57,12 +57,6 @@ class TorchReader(Reader):
     def __init__(self, schema: Schema, tensors: dict[str, torch.Tensor]) -> None:
         super().__init__(schema)
         self._tensors = tensors
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Return one sample in new arrays."""
-        return {
-            name: convert(formats.array_of(tensor[row].clone())) for name, tensor in self._tensors.items()
-        }
 
     def close(self) -> None:
         """Drop the tensors and with them the map."""
