@@ -24,7 +24,7 @@ except ImportError as error:
     ) from error
 
 from iobench.formats import check_sample
-from iobench.formats._pixels import MOST_PIXELS
+from iobench.formats.pixels import MOST_PIXELS
 
 # By content, whatever the suffix. Others start programs (EPS: Ghostscript), are rare, or are not images.
 KINDS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")

@@ -17,7 +17,7 @@ from iobench.base.text import reason, shortened
 from iobench.dataset.sources._regular_files import fill
 from iobench.dataset.sources._source import BATCH_BYTES, FileSource
 from iobench.formats import DTYPE_HINT, Array, Batch, arrays_schema, raw_bytes, select_arrays, selection_hint
-from iobench.formats._npy import NpyHeader, read_header
+from iobench.formats.npy_header import NpyHeader, read_header
 
 # Errors of damaged archives; ValueError is for damaged headers and for locked or overlapping members.
 DAMAGE = (
