@@ -13,13 +13,12 @@ from iobench.formats._arrays import (
     ShapeAndDtype,
     arrays_schema,
     check_sample,
-    check_sample_axis,
+    fields_by_name,
     native,
     native_dtype,
     select_arrays,
     selection_hint,
     split_selection,
-    unequal_lengths,
 )
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
@@ -81,9 +80,9 @@ __all__ = [
     "arrays_schema",
     "build_now",
     "check_sample",
-    "check_sample_axis",
     "describe",
     "field_name",
+    "fields_by_name",
     "get",
     "identity",
     "names",
@@ -98,7 +97,6 @@ __all__ = [
     "split_selection",
     "type_of",
     "unclosed",
-    "unequal_lengths",
 ]
 
 # `Format` is abstract, and mypy expects a type[T] to be callable.

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.external import check_stored, schema_of_arrays
+from iobench.contrib.formats.shared.external import check_stored
 from iobench.formats import (
     Array,
     Batch,
@@ -23,6 +23,7 @@ from iobench.formats import (
     Reader,
     Rows,
     Schema,
+    arrays_schema,
     native,
     unclosed,
 )
@@ -81,7 +82,7 @@ def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
     """Return the schema of an array that another program wrote."""
     array = opened(path)
     arrays = {path.stem: (tuple(array.shape), np.dtype(array.dtype).name)}
-    return check_stored(path, schema_of_arrays(path, arrays, fields), path.stat().st_size)
+    return check_stored(path, arrays_schema(path, arrays, fields=fields), path.stat().st_size)
 
 
 class Blosc2Reader(Reader):

@@ -15,8 +15,20 @@ from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import reason
 from iobench.contrib.formats.lance.library import is_panic, lance, without_panics
 from iobench.contrib.formats.shared.arrow_columns import DAMAGE, arrays, check_type, sample_shape
-from iobench.contrib.formats.shared.external import fields_by_name, not_fixed, schema_of_arrays
-from iobench.formats import Array, Batch, Convert, Field, Reader, Rows, Schema, identity, unclosed
+from iobench.contrib.formats.shared.external import not_fixed
+from iobench.formats import (
+    Array,
+    Batch,
+    Convert,
+    Field,
+    Reader,
+    Rows,
+    Schema,
+    arrays_schema,
+    fields_by_name,
+    identity,
+    unclosed,
+)
 from iobench.formats.file_kind import regular
 
 PIECE_ROWS = 1024  # per record batch while a schema is inferred
@@ -63,7 +75,7 @@ def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
         samples = dataset.count_rows()
     if not samples:
         raise CorruptArtifact("it holds no rows", kind="empty", path=path)
-    return schema_of_arrays(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields)
+    return arrays_schema(path, {n: ((samples, *s), d) for n, (s, d) in shapes.items()}, fields=fields)
 
 
 class LanceReader(Reader):

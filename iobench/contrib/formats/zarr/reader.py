@@ -17,7 +17,7 @@ import zarr
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.finding import Finding
 from iobench.base.text import reason
-from iobench.contrib.formats.shared.external import check_stored, fields_by_name, schema_of_arrays
+from iobench.contrib.formats.shared.external import check_stored
 from iobench.contrib.formats.zarr.missing import missing_chunks
 from iobench.contrib.formats.zarr.placement import ZarrChunks, chunks_of
 from iobench.formats import (
@@ -30,6 +30,8 @@ from iobench.formats import (
     Reader,
     Rows,
     Schema,
+    arrays_schema,
+    fields_by_name,
     identity,
     native,
     unclosed,
@@ -86,7 +88,7 @@ def infer_schema_of(path: Path, fields: Sequence[Field]) -> Schema:
     shapes = {name: (array.shape, array.dtype.name) for name, array in arrays.items()}
     stored = (Path(folder) / name for folder, _, names in os.walk(path) for name in names)
     stored_bytes = sum(file.lstat().st_size for file in stored)
-    schema = check_stored(path, schema_of_arrays(path, shapes, fields), stored_bytes)
+    schema = check_stored(path, arrays_schema(path, shapes, fields=fields), stored_bytes)
     names = fields_by_name(path, arrays)
     for field in schema.fields:
         array = arrays[names[field.name]]
