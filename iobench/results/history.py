@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from iobench.base.errors import MissingDependency, RecordError
-from iobench.base.text import enumerated, reason, shortened
+from iobench.base.files import system_errors_as
+from iobench.base.text import enumerated, shortened
 from iobench.results import record, trend
 from iobench.results.metrics import row_of
 from iobench.results.record import Record
@@ -54,17 +55,9 @@ def files_of(data_dir: Path, suffix: str) -> list[Path]:
 
     RecordError where they cannot be listed.
     """
-    try:
-        files = (data_dir / "results").glob(f"*{suffix}")
-        return sorted(files, key=lambda path: path.stat().st_mtime_ns)
-    except OSError as error:
-        where = error.filename or data_dir / "results"
-        raise RecordError(
-            f"cannot be listed: {reason(error)}",
-            kind="not-readable",
-            path=where,
-            hint="name another --data-dir",
-        ) from error
+    folder, hint = data_dir / "results", "name another --data-dir"
+    with system_errors_as(RecordError, "cannot be listed", folder, kind="not-readable", hint=hint):
+        return sorted(folder.glob(f"*{suffix}"), key=lambda path: path.stat().st_mtime_ns)
 
 
 def trends(runs: Sequence[PastRun]) -> list[Trend]:
@@ -106,15 +99,11 @@ def delete(path: Path) -> list[Path]:
     """
     record.read(path)
     files = [path, *traces_of(path)]
-    try:
+    with system_errors_as(RecordError, "cannot be removed", path, kind="not-writable"):
         for file in files:
             file.unlink()
         if traces_folder(path).is_dir():
             traces_folder(path).rmdir()
-    except OSError as error:
-        raise RecordError(
-            f"cannot be removed: {reason(error)}", kind="not-writable", path=error.filename
-        ) from error
     return files
 
 
@@ -148,10 +137,8 @@ def export(records: Sequence[Record], path: Path) -> None:
         raise RecordError(
             "exists already", kind="exists", path=path, hint="name another file, or remove it first"
         )
-    try:
+    with system_errors_as(RecordError, "cannot be written", path, kind="not-writable"):
         writers[path.suffix](path, names, rows)
-    except OSError as error:
-        raise RecordError(f"cannot be written: {reason(error)}", kind="not-writable", path=path) from error
 
 
 def flat(one: Record) -> dict[str, Any]:
