@@ -23,7 +23,7 @@ def system_errors_as(
     hint: str | None = None,
     exact: bool = False,
 ) -> Iterator[None]:
-    """Convert an OSError in the body to `PROBLEM: REASON`, about its file, or `path` if unknown or `exact`."""
+    """Convert an OSError in the body to `PROBLEM: REASON`, about its file, or `path` if `exact`."""
     try:
         yield
     except IobenchError:  # some of these are also an OSError

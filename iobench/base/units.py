@@ -136,6 +136,24 @@ def rate_text(per_second: float) -> str:
     return three_digits(per_second)
 
 
+def heading_of(figure: str) -> str:
+    """Return a figure's name in words, without the unit at its end."""
+    for unit in ("_bytes_per_s", "_bytes", "_s"):
+        figure = figure.removesuffix(unit)
+    return figure.replace("_", " ")
+
+
+def text_of(figure: str, value: float) -> str | None:
+    """Format a value by the unit at the end of its figure's name; None without a unit."""
+    if figure.endswith("_bytes_per_s"):
+        return f"{bytes_text(value)}/s"
+    if figure.endswith("_bytes"):
+        return bytes_text(value)
+    if figure.endswith("_s"):
+        return seconds_text(value) if value >= 0 else f"-{seconds_text(-value)}"
+    return None
+
+
 def three_digits(value: float) -> str:
     """Format a number with about three significant digits, without an exponent."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"

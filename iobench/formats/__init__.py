@@ -19,6 +19,7 @@ from iobench.formats._arrays import (
     select_arrays,
     selection_hint,
     split_selection,
+    unsupported_dtype,
 )
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
@@ -97,6 +98,7 @@ __all__ = [
     "split_selection",
     "type_of",
     "unclosed",
+    "unsupported_dtype",
 ]
 
 # `Format` is abstract, and mypy expects a type[T] to be callable.

@@ -173,6 +173,17 @@ def _arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype], chosen: Sequ
     return schema
 
 
+def unsupported_dtype(path: Path, what: str, found: object) -> CorruptArtifact:
+    """Return the error for data whose dtype formats do not store."""
+    return CorruptArtifact(
+        f"{what}: unsupported dtype",
+        kind="unsupported-dtype",
+        path=path,
+        found=shortened(str(found)),
+        hint=DTYPE_HINT,
+    )
+
+
 def _field(path: Path, original: str, name: str, shape: tuple[int, ...], dtype: np.dtype[Any] | str) -> Field:
     what, typed = shortened(original), dtype if isinstance(dtype, str) else native_dtype(dtype).name
     if len(name) > MAX_NAME:
@@ -184,13 +195,7 @@ def _field(path: Path, original: str, name: str, shape: tuple[int, ...], dtype: 
             found=len(name),
         )
     if typed not in DTYPES:
-        raise CorruptArtifact(
-            f"{what}: unsupported dtype",
-            kind="unsupported-dtype",
-            path=path,
-            found=shortened(str(dtype)),
-            hint=DTYPE_HINT,
-        )
+        raise unsupported_dtype(path, what, dtype)
     _check_sample_axis(path, what, shape)
     check_sample(what, shape[1:], 0, path)
     return Field(name, tuple(shape[1:]), typed)

@@ -65,13 +65,13 @@ def write(
     if not records and not studies and not recommended:
         raise RecordError("no records to report", kind="no-runs", hint="measure some with 'iobench run'")
     try:
-        from iobench.report import html, page
+        from iobench.report import page
     except ImportError as error:
         raise MissingDependency(
             f"a report needs {error.name}", hint="pip install 'iobench[report]'"
         ) from error
     content = page.page(records, trends, recommended)
-    files = {path: html.render(content, studies).encode()}
+    files = {path: page.render(content, studies).encode()}
     if pictures is not None:
         for figure in content.figures:
             files.update(_images(figure, pictures))

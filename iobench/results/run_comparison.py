@@ -25,6 +25,7 @@ from itertools import pairwise
 
 from iobench.base.finding import Finding
 from iobench.results import stats
+from iobench.results.cases import by_run
 from iobench.results.machine_change import MachineChange, Rounds, bounds, is_quiet, machine_change
 from iobench.results.record import Record
 from iobench.results.stats import ENOUGH_ROUNDS, Comparison, Estimate
@@ -57,7 +58,7 @@ def compare_runs(base: Rounds, new: Rounds, min_difference: float, comparisons: 
     machine = machine_change(base, new)
     enough = machine.quiet_rounds is None or min(machine.quiet_rounds) >= ENOUGH_ROUNDS
     used = [[one for one in _in_order(side) if is_quiet(one) or not enough] for side in (base, new)]
-    runs = (len(_by_run(used[0])), len(_by_run(used[1])))
+    runs = (len(by_run(used[0])), len(by_run(used[1])))
     base_rates, new_rates = ([one.bytes_per_s for one in side] for side in used)
     if max(runs) > 1:
         ratio = ratio_of_runs(_medians(used[0]), _medians(used[1]), comparisons)
@@ -126,16 +127,9 @@ def _limit_explains(machine: MachineChange, result: Comparison, min_difference: 
     return True  # the same speed on a changed machine
 
 
-def _by_run(rounds: Rounds) -> dict[str, list[Record]]:
-    runs: dict[str, list[Record]] = {}
-    for record in rounds:
-        runs.setdefault(record.run, []).append(record)
-    return runs
-
-
 def _medians(rounds: Rounds) -> list[float]:
     """Return the median rate of each run."""
-    return [statistics.median(one.bytes_per_s for one in own) for own in _by_run(rounds).values()]
+    return [statistics.median(one.bytes_per_s for one in own) for own in by_run(rounds).values()]
 
 
 def _in_order(rounds: Rounds) -> list[Record]:

@@ -119,13 +119,7 @@ def _check_column(path: Path, name: str, column: Any, before: int) -> None:
     if not (pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)) and not (
         pyarrow.types.is_boolean(column.type)
     ):
-        raise CorruptArtifact(
-            f"column {shortened(name)}: unsupported dtype",
-            kind="unsupported-dtype",
-            path=path,
-            found=column.type,
-            hint=formats.DTYPE_HINT,
-        )
+        raise formats.unsupported_dtype(path, f"column {shortened(name)}", column.type)
 
 
 def _is_number(text: str) -> bool:

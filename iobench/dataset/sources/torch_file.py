@@ -110,13 +110,7 @@ def _collect(path: Path, name: str, value: Any, tensors: dict[str, torch.Tensor]
 def _dtype(path: Path, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout is not torch.strided or tensor.is_quantized or dtype not in DTYPES:
-        raise CorruptArtifact(
-            f"{shortened(name)}: unsupported dtype",
-            kind="unsupported-dtype",
-            path=path,
-            found=f"{dtype}, {tensor.layout}",
-            hint=formats.DTYPE_HINT,
-        )
+        raise formats.unsupported_dtype(path, shortened(name), f"{dtype}, {tensor.layout}")
     return np.dtype(dtype)
 
 

@@ -13,7 +13,18 @@ from iobench.contrib.formats.shared.external import FIXED, as_options
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
 from iobench.contrib.formats.webdataset.tar_columns import TarColumn, columns_of
-from iobench.formats import DTYPES, Array, Blocks, Field, Index, Listed, Placement, Schema, field_name
+from iobench.formats import (
+    DTYPES,
+    Array,
+    Blocks,
+    Field,
+    Index,
+    Listed,
+    Placement,
+    Schema,
+    field_name,
+    unsupported_dtype,
+)
 from iobench.formats.npy_header import LONGEST, header_of, read_plain_header
 
 NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}  # webdataset decodes them as int
@@ -93,13 +104,7 @@ def field_of(suffix: str, column: TarColumn, maps: Maps) -> Field | None:
         header = read_plain_header(_start(maps, column, 0), f"the first .{suffix}", path)
         shape, dtype = header.shape, header.dtype
         if dtype.name not in DTYPES:
-            raise CorruptArtifact(
-                f"files .{suffix}: unsupported dtype",
-                kind="unsupported-dtype",
-                path=path,
-                expected=f"one of {', '.join(DTYPES)}",
-                found=dtype,
-            )
+            raise unsupported_dtype(path, f"files .{suffix}", dtype)
         return Field(_name_of(suffix), shape, dtype.name)
     if kind in NUMBERS:
         return Field(_name_of(suffix), (), "int64")
