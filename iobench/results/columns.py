@@ -8,7 +8,6 @@ from iobench.base.units import MIB, percent_text, three_digits
 from iobench.results.case_key import Facets
 from iobench.results.cases import FACETS, trains, varying
 from iobench.results.metrics import METRICS, Metric
-from iobench.results.stats import Estimate
 from iobench.results.summary import CaseSummary
 
 Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per case
@@ -19,7 +18,10 @@ def identity_columns(cases: Sequence[CaseSummary]) -> Columns:
     facets: list[Facets] = [case.facets for case in cases]
     columns: Columns = [("format", [case.label.format for case in cases])]
     columns += [("loader", [case.label.loader for case in cases])]
-    return columns + [(_title(name), [_facet(case, name) for case in cases]) for name in varying(facets)]
+    return columns + [
+        (FACETS[name].title if name in FACETS else name, [_facet(case, name) for case in cases])
+        for name in varying(facets)
+    ]
 
 
 def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
@@ -57,12 +59,10 @@ def _metric_columns(metric: Metric, cases: Sequence[CaseSummary], wide: bool) ->
         (metric.title, [None if value is None else metric.text(value.median) for value in values])
     ]
     if metric.interval is not None and wide:
-        columns.append(("95 %", [_interval(value, metric) for value in values]))
+        columns.append(
+            ("95 %", ["–" if value is None else value.interval_text(metric.interval) for value in values])
+        )
     return columns
-
-
-def _interval(estimate: Estimate | None, metric: Metric) -> str:
-    return "–" if estimate is None or metric.interval is None else estimate.interval_text(metric.interval)
 
 
 def _rank_rates(case: CaseSummary) -> str | None:
@@ -74,10 +74,6 @@ def _rank_rates(case: CaseSummary) -> str | None:
 
 def _share(share: float | None) -> str | None:
     return None if share is None else percent_text(share)
-
-
-def _title(name: str) -> str:
-    return FACETS[name].title if name in FACETS else name
 
 
 def _facet(case: CaseSummary, name: str) -> str | None:

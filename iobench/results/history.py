@@ -98,18 +98,13 @@ def delete(path: Path) -> list[Path]:
     RecordError where the file holds no records, or cannot be removed.
     """
     record.read(path)
-    files = [path, *traces_of(path)]
+    files = [path, *sorted(traces_folder(path).glob("*.json"))]
     with system_errors_as(RecordError, "cannot be removed", path, kind="not-writable"):
         for file in files:
             file.unlink()
         if traces_folder(path).is_dir():
             traces_folder(path).rmdir()
     return files
-
-
-def traces_of(path: Path) -> list[Path]:
-    """Return the traces written beside a file of records."""
-    return sorted(traces_folder(path).glob("*.json"))
 
 
 def traces_folder(path: Path) -> Path:

@@ -148,9 +148,9 @@ def checked(source: Source) -> Iterator[Batch]:
         )
 
 
-def prefetched(batches: Iterator[Batch], depth: int = 2) -> Generator[Batch, None, None]:
-    """Yield batches that a thread produces up to `depth` ahead; raises the thread's errors."""
-    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(depth)
+def prefetched(batches: Iterator[Batch]) -> Generator[Batch, None, None]:
+    """Yield batches that a thread produces up to two ahead; raises the thread's errors."""
+    ready: queue.Queue[Batch | BaseException | None] = queue.Queue(2)
     stop = threading.Event()
 
     def produce() -> None:
