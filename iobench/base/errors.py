@@ -29,6 +29,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -201,6 +203,21 @@ class ReportError(IobenchError, OSError):
 
 class TargetError(IobenchError, RuntimeError):
     """A user-defined loader cannot be made, raises or hangs; `traceback` says where, if known."""
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Convert an ImportError in the body: `what` needs a library, which an extra of iobench installs."""
+    try:
+        yield
+    except MissingDependency:
+        raise
+    except ImportError as error:
+        problem, hint = (
+            f"{what} needs {error.name}, which is not installed",
+            f"pip install 'iobench[{extra}]'",
+        )
+        raise MissingDependency(problem, hint=hint) from error
 
 
 REPREPARE = "prepare it again with the same options to repair it"  # for artifacts that prepare wrote

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iobench.base.errors import MissingDependency, RecordError, ReportError
+from iobench.base.errors import MissingDependency, RecordError, ReportError, needing
 from iobench.base.files import replace_file, system_errors_as
 from iobench.results.record import Record
 
@@ -64,12 +64,8 @@ def write(
     """
     if not records and not studies and not recommended:
         raise RecordError("no records to report", kind="no-runs", hint="measure some with 'iobench run'")
-    try:
+    with needing("a report", "report"):
         from iobench.report import page
-    except ImportError as error:
-        raise MissingDependency(
-            f"a report needs {error.name}", hint="pip install 'iobench[report]'"
-        ) from error
     content = page.page(records, trends, recommended)
     files = {path: page.render(content, studies).encode()}
     if pictures is not None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import MissingDependency, RecordError
+from iobench.base.errors import RecordError, needing
 from iobench.base.files import system_errors_as
 from iobench.base.text import enumerated, shortened
 from iobench.results import record, trend
@@ -161,13 +161,9 @@ def _write_csv(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None
 
 
 def _write_parquet(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
-    try:
+    with needing("a .parquet file", "parquet"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise MissingDependency(
-            "a .parquet file needs pyarrow", hint="pip install 'iobench[parquet]'"
-        ) from error
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
     parquet.write_table(table, path)
 

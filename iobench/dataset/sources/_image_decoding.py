@@ -11,17 +11,13 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from iobench.base.errors import MissingDependency, SourceError
+from iobench.base.errors import SourceError, needing
 from iobench.base.text import reason
 from iobench.base.units import bytes_text
 from iobench.dataset.sources._regular_files import FileState, check_unchanged, open_regular
 
-try:
+with needing("a folder of images", "images"):
     from PIL import Image, UnidentifiedImageError
-except ImportError as error:
-    raise MissingDependency(
-        "a folder of images needs Pillow, which is not installed", hint="pip install pillow"
-    ) from error
 
 from iobench.formats import check_sample
 from iobench.formats.pixels import MOST_PIXELS

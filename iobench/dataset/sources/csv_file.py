@@ -10,17 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench import formats
-from iobench.base.errors import CorruptArtifact, MissingDependency
+from iobench.base.errors import CorruptArtifact, needing
 from iobench.base.text import reason, shortened
 from iobench.formats import Array, Field, Reader, Schema
 
-try:
+with needing("a .csv source", "parquet"):
     import pyarrow
     from pyarrow import csv
-except ImportError as error:
-    raise MissingDependency(
-        "a .csv source needs pyarrow, which is not installed", hint="pip install 'iobench[parquet]'"
-    ) from error
 
 
 class CsvAdapter:
