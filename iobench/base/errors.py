@@ -213,11 +213,8 @@ def needing(what: str, extra: str) -> Iterator[None]:
     except MissingDependency:
         raise
     except ImportError as error:
-        problem, hint = (
-            f"{what} needs {error.name}, which is not installed",
-            f"pip install 'iobench[{extra}]'",
-        )
-        raise MissingDependency(problem, hint=hint) from error
+        problem = f"{what} needs {error.name}, which is not installed"
+        raise MissingDependency(problem, hint=f"pip install 'iobench[{extra}]'") from error
 
 
 REPREPARE = "prepare it again with the same options to repair it"  # for artifacts that prepare wrote

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from iobench.base.errors import MissingDependency, RecordError, ReportError, needing
+from iobench.base.errors import RecordError, ReportError, needing
 from iobench.base.files import replace_file, system_errors_as
 from iobench.results.record import Record
 

