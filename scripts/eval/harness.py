@@ -1,4 +1,4 @@
-"""What the experiments share: options, trials, interleaved rounds, tables in Markdown, results as JSON lines.
+"""Parts that all experiments share: options, trials, interleaved rounds, tables in Markdown, JSON lines.
 
 An experiment is a module with a docstring and
 
