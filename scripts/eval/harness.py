@@ -30,7 +30,7 @@ import torch
 
 from iobench import Manifest, find_dataset
 from iobench.bench.epoch import RoundSpec, measure
-from iobench.bench.round_plan import interleaved
+from iobench.bench.rounds import interleaved
 from iobench.host import page_cache
 from iobench.loading import loaders
 from iobench.loading.host_to_device import HostToDevice

@@ -35,7 +35,7 @@ from iobench.base.errors import InvalidSettings, IobenchError
 from iobench.formats import Blocks
 from iobench.host import page_cache
 from iobench.loading.order import BLOCK_BYTES, WINDOW_BYTES, Order, blocks_of
-from iobench.loading.stream.backend_selection import check_placements
+from iobench.stream.backend_selection import check_placements
 
 OPTIONS = {
     "rounds": (5, harness.ROUNDS),

@@ -20,7 +20,7 @@ from eval.harness import Row, Trials
 from eval.slowed import slowed_epoch
 from iobench import Manifest
 from iobench.base.thresholds import WARM_LIMIT
-from iobench.bench import round_plan
+from iobench.bench.rounds import interleaved
 from iobench.host import page_cache
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import DataLoaderEpochs, TorchDataLoader
@@ -64,7 +64,7 @@ def rates(manifest: Manifest, rounds: int, first: int) -> Iterator[Row]:
     epochs = {name: harness.epochs_of(loader, job) for name, loader in CASES.items()}
     if page_cache.residency(files) < WARM_LIMIT:
         page_cache.warm(files)
-    for number, name in round_plan.interleaved(list(CASES), lambda done: done < rounds, seed=first):
+    for number, name in interleaved(list(CASES), lambda done: done < rounds, seed=first):
         timing = epochs[name](first + number).timing
         by_case[name].append(timing.samples / timing.epochs_s)
     yield by_case
