@@ -263,7 +263,9 @@ def _hashed(
         library=library_of(form),
         added=added,
     )
-    source = {"kind": "added", "format": variant, "path": added.path, "arrays": list(added.names)}
+    source: dict[str, Any] = {"kind": "added", "format": variant, "path": added.path}
+    source["arrays"] = list(added.names)
+    source |= {"renamed": schema.renamed} if schema.renamed else {}
     try:
         described = storable(schema, source)
     except (TypeError, ValueError) as error:

@@ -142,7 +142,8 @@ def describe(data: UntrustedData, fields: Sequence[Field] = ()) -> Description:
         result = worker.message()
         inferred = tuple(Field(name, tuple(shape), dtype) for name, shape, dtype in result["fields"])
         return Description(
-            Schema(result["samples"], inferred), tuple(Finding(**note) for note in result["notes"])
+            Schema(result["samples"], inferred, result["renamed"]),
+            tuple(Finding(**note) for note in result["notes"]),
         )
 
 

@@ -99,7 +99,8 @@ def _describe(request: dict[str, Any]) -> Iterator[Reply]:
     schema = form.infer_schema(path, _fields(request["fields"]))
     notes = [] if request["kind"] in ADAPTERS else form.notes(path, schema)
     fields = [[field.name, list(field.shape), field.dtype] for field in schema.fields]
-    yield {"samples": schema.samples, "fields": fields, "notes": [asdict(note) for note in notes]}, {}
+    described = {"samples": schema.samples, "fields": fields, "renamed": schema.renamed}
+    yield {**described, "notes": [asdict(note) for note in notes]}, {}
 
 
 def _hash(request: dict[str, Any]) -> Iterator[Reply]:

@@ -44,9 +44,10 @@ from iobench.formats._schema import (
     Batch,
     Field,
     Schema,
-    field_name,
+    field_names,
     plain_bools,
     raw_bytes,
+    renamed,
 )
 from iobench.formats._tensors import array_of
 
@@ -82,7 +83,7 @@ __all__ = [
     "check_sample",
     "check_sample_axis",
     "describe",
-    "field_name",
+    "field_names",
     "get",
     "identity",
     "names",
@@ -92,6 +93,7 @@ __all__ = [
     "plain_bools",
     "raw_bytes",
     "read_only",
+    "renamed",
     "select_arrays",
     "selection_hint",
     "split_selection",

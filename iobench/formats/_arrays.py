@@ -11,12 +11,11 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.base.text import listed, shortened
-from iobench.formats._schema import DTYPES, Array, Field, Schema, field_name
+from iobench.formats._schema import DTYPES, Array, Field, Schema, field_names, renamed
 
 MAX_FIELDS = 512  # several formats keep one file per field open, and 1024 open files are a usual limit
 MAX_AXES = 32  # sample axis included: HDF5's limit
 MAX_SAMPLE_BYTES = 128 << 20  # writing and reading back hold about six batches of at least one sample
-MAX_NAME = 200  # characters; several formats use the name as a file name, which may have 255 bytes
 
 ShapeAndDtype = tuple[tuple[int, ...], np.dtype[Any]]
 DTYPE_HINT = f"formats store {', '.join(DTYPES)}; make ragged and object arrays rectangular, of such a dtype"
@@ -82,16 +81,16 @@ def arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype], available: Co
     arrays : mapping of str to (shape, dtype)
         The selected arrays.
     available : collection of str
-        The names that could have been selected, for hints.
+        The names that could have been selected, for hints and for names that differ.
 
     Raises
     ------
     CorruptArtifact
         Kind ``empty-array``, ``no-sample-axis``, ``too-many-axes``, ``sample-too-large``,
-        ``unsupported-dtype``, ``name-too-long``, ``name-clash`` or ``unequal-lengths``.
+        ``unsupported-dtype`` or ``unequal-lengths``.
     """
     try:
-        return _arrays_schema(path, arrays)
+        return _arrays_schema(path, arrays, available)
     except CorruptArtifact as error:
         hints = [hint for hint in (error.hint, selection_hint(path, available)) if hint]
         raise error.changed(hint="; ".join(hints) or None) from None
@@ -134,25 +133,13 @@ def check_sample(what: str, shape: tuple[int, ...], sample_bytes: int, path: Pat
         )
 
 
-def _arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype]) -> Schema:
-    fields: dict[str, Field] = {}
-    for original, (shape, dtype) in arrays.items():
-        name = field_name(original)
-        if len(name) > MAX_NAME:
-            raise CorruptArtifact(
-                f"the name {shortened(name)!r} is too long",
-                kind="name-too-long",
-                path=path,
-                expected=f"at most {MAX_NAME} characters",
-                found=len(name),
-            )
-        if name in fields:
-            raise CorruptArtifact(f"two arrays have the field name {name!r}", kind="name-clash", path=path)
-        fields[name] = _field(path, shortened(original), name, shape, dtype)
+def _arrays_schema(path: Path, arrays: Mapping[str, ShapeAndDtype], available: Collection[str]) -> Schema:
+    names = field_names([*available, *arrays])
+    fields = tuple(_field(path, own, name, *arrays[own]) for name, own in names.items() if own in arrays)
     lengths = {original: shape[0] for original, (shape, _) in arrays.items()}
     if len(set(lengths.values())) > 1:
         raise unequal_lengths(path, lengths)
-    schema = Schema(next(iter(lengths.values())), tuple(fields.values()))
+    schema = Schema(next(iter(lengths.values())), fields, renamed(fields, names))
     check_sample("", (), schema.sample_bytes, path)
     return schema
 

@@ -23,7 +23,7 @@ from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
 from iobench.formats._reader import Rows
-from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_name, raw_bytes
+from iobench.formats._schema import DTYPES, Array, Batch, Field, Schema, field_names, raw_bytes
 
 META = "meta.json"
 INNER = "_tensordict"  # folder in which a tensorclass stores its tensors
@@ -63,7 +63,7 @@ class Memmap(Format):
         writing, extends a truncated file with zeros.
         """
         tensors = _tensors(path)
-        names = {field_name(key): key for key in tensors}
+        names = field_names(tensors)
         if {f.name for f in schema.fields} != set(names):
             raise corrupt(path / META, f"keys {sorted(f.name for f in schema.fields)}", sorted(tensors))
         keys = {field.name: names[field.name] for field in schema.fields}

@@ -20,7 +20,7 @@ from iobench.formats._arrays import arrays_schema
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
-from iobench.formats._schema import Array, Batch, Field, Schema, field_name, raw_bytes
+from iobench.formats._schema import Array, Batch, Field, Schema, field_names, raw_bytes
 from iobench.formats.file_kind import regular
 from iobench.formats.npy_header import DAMAGE, FORTRAN_HINT
 
@@ -90,17 +90,8 @@ def _files(path: Path) -> dict[str, Path]:
     """Return the file of each field of data that other programs wrote."""
     if not path.is_dir():
         return {SINGLE: path}
-    files: dict[str, Path] = {}
-    for file in sorted(path.glob("*.npy")):
-        name = field_name(file.stem)
-        if name in files:
-            raise CorruptArtifact(
-                f"{files[name].name} and {file.name} have the field name {name!r}",
-                kind="name-clash",
-                path=path,
-            )
-        files[name] = file
-    return files
+    files = {file.stem: file for file in sorted(path.glob("*.npy"))}
+    return {field: files[name] for field, name in field_names(files).items()}
 
 
 def _begins_as_npy(file: Path) -> bool:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from iobench.base.errors import InvalidSettings
 from iobench.base.options import option
 from iobench.base.text import reason
-from iobench.formats import Format, field_name
+from iobench.formats import Format, field_names
 from iobench.loading.loaders import Epochs, Job, Loader
 from iobench.loading.order import LIMITS
 
@@ -70,7 +70,8 @@ class FfcvEpochs(Epochs):
             order = orders.QUASI_RANDOM if loader.quasi_random else orders.RANDOM
         known = {field.name: field for field in job.opener.schema.fields}
         stored = _stored_names(file)
-        self._fields = {name: known[field_name(name)] for name in stored if field_name(name) in known}
+        names = field_names(stored)
+        self._fields = {own: known[name] for name, own in names.items() if name in known}
         self._failed: Exception | None = None
         self._loader: Any = loader_class(
             str(file),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.options import option
 from iobench.contrib.loaders.huggingface import tensor_of_column
-from iobench.formats import Format, field_name
+from iobench.formats import Format, field_names
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.loaders.workers import MAX_PREFETCH
 
@@ -55,7 +55,7 @@ class LanceEpochs(Epochs):
         from lance import dataset  # after iobench.formats has set its log level
         from lance.torch.data import LanceDataset
 
-        self._columns = {field_name(name): name for name in dataset(str(job.opener.path)).schema.names}
+        self._columns = field_names(dataset(str(job.opener.path)).schema.names)
         self._dataset: Any = LanceDataset(
             str(job.opener.path),
             batch_size=job.order.batch_size,

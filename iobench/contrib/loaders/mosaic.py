@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.options import option
-from iobench.formats import Format, field_name
+from iobench.formats import Format, field_names
 from iobench.host import interrupts
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
@@ -116,7 +116,7 @@ class MosaicEpochs(Epochs):
         """Return the fields by name; MDS stores bools as bytes."""
         import torch
 
-        named = {field_name(column): tensor for column, tensor in batch.items()}
+        named = {field: batch[column] for field, column in field_names(batch).items()}
         return {
             f.name: named[f.name].view(torch.bool) if f.dtype == "bool" else named[f.name]
             for f in self.opener.schema.fields

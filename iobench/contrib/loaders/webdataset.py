@@ -16,8 +16,9 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
+from iobench.contrib.formats.webdataset.tar_fields import suffix_of
 from iobench.contrib.loaders._data_files import data_files
-from iobench.formats import Field, Format, Schema, field_name
+from iobench.formats import Field, Format, Schema
 from iobench.host import interrupts
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
@@ -127,10 +128,8 @@ class SampleDecoder:
         return tuple(_array(sample[key], field, key) for field, key in both)
 
     def _key_of(self, field: Field, sample: Mapping[str, Any]) -> str:
-        own = f"{field.name.lower()}.npy"
-        for key in (own, *sample):
-            if key in sample and (key == own or field_name(key.removesuffix(".npy")) == field.name):
-                return key
+        if key := suffix_of(sample, field):
+            return key
         raise PortableError.wrap(
             CorruptArtifact(
                 f"no file of field {field.name} in sample {sample['__key__']}",

@@ -70,7 +70,7 @@ class FileSource(Source):
 
     @property
     def description(self) -> dict[str, Any]:
-        """Kind, path, size, time of change and selected arrays."""
+        """Kind, path, size, time of change, selected arrays and fields that have other names."""
         stat = self.path.stat()
         return {
             "kind": self.kind,
@@ -78,6 +78,7 @@ class FileSource(Source):
             "bytes": stat.st_size,
             "mtime_ns": stat.st_mtime_ns,
             **({"arrays": list(self.chosen)} if self.chosen else {}),
+            **({"renamed": self.schema.renamed} if self.schema.renamed else {}),
         }
 
     @contextlib.contextmanager

@@ -94,9 +94,10 @@ class CsvReader(Reader):
 
     def _next(self) -> dict[str, Array]:
         for piece in self._pieces:
-            named = {formats.field_name(name): piece.column(name) for name in piece.schema.names}
+            names = formats.field_names(piece.schema.names)
             return {
-                field.name: named[field.name].to_numpy(zero_copy_only=False) for field in self.schema.fields
+                field.name: piece.column(names[field.name]).to_numpy(zero_copy_only=False)
+                for field in self.schema.fields
             }
         raise CorruptArtifact("truncated while it was read", kind="truncated", path=self._path)
 

@@ -51,6 +51,7 @@ class FormatSource(Source):
             "files": stamp.files,
             "bytes": stamp.bytes,
             "digest": stamp.digest,
+            **({"renamed": self.schema.renamed} if self.schema.renamed else {}),
         }
 
     def batches(self) -> Iterator[Batch]:

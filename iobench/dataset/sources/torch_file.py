@@ -47,8 +47,9 @@ class TorchAdapter:
 
     def open(self, path: Path, schema: Schema, random: bool = False) -> TorchReader:
         """Open a reader of the mapped tensors."""
-        tensors = {formats.field_name(name): tensor for name, tensor in _tensors(path).items()}
-        return TorchReader(schema, {field.name: tensors[field.name] for field in schema.fields})
+        tensors = _tensors(path)
+        names = formats.field_names(tensors)
+        return TorchReader(schema, {field.name: tensors[names[field.name]] for field in schema.fields})
 
 
 class TorchReader(Reader):

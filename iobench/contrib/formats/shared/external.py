@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from iobench.formats import (
     Schema,
     check_sample,
     check_sample_axis,
-    field_name,
+    field_names,
+    renamed,
     unequal_lengths,
 )
 
@@ -52,7 +54,7 @@ def schema_of_arrays(
         raise CorruptArtifact("it holds no arrays", kind="no-arrays", path=path)
     if len(set(lengths.values())) > 1:
         raise unequal_lengths(path, lengths)
-    schema = Schema(next(iter(lengths.values())), tuple(taken))
+    schema = Schema(next(iter(lengths.values())), tuple(taken), renamed(taken, names))
     for field in taken:
         check_sample(field.name, field.shape, field.sample_bytes, path)
     check_sample("", (), schema.sample_bytes, path)
@@ -74,15 +76,10 @@ def check_stored(path: Path, schema: Schema, stored_bytes: int) -> Schema:
 
 def fields_by_name(path: Path, names: Iterable[str]) -> dict[str, str]:
     """Return the array's own name for each field name; CorruptArtifact (``name-clash``) if two agree."""
-    by_field: dict[str, str] = {}
-    for name in names:
-        field = field_name(name)
-        if field in by_field:
-            raise CorruptArtifact(
-                f"{by_field[field]} and {name} have the field name {field}", kind="name-clash", path=path
-            )
-        by_field[field] = name
-    return by_field
+    every = list(names)
+    if twice := [name for name, count in Counter(every).items() if count > 1]:
+        raise CorruptArtifact(f"two arrays are named {twice[0]!r}", kind="name-clash", path=path)
+    return field_names(every)
 
 
 def as_options(fields: Iterable[Field]) -> str:
