@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from iobench.host import page_cache, process_counters
-from iobench.studies._memory_limit import join, memory_group
 from iobench.studies._subprocess import run_in_subprocess
+from iobench.studies._volumes import join, memory_group
 
 SOON_S = 60.0
 

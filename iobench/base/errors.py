@@ -30,6 +30,8 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -206,6 +208,18 @@ class ReportError(IobenchError, OSError):
 
 class TargetError(IobenchError, RuntimeError):
     """A user-defined loader cannot be made, raises or hangs; `traceback` says where, if known."""
+
+
+@contextmanager
+def needing(what: str, extra: str) -> Iterator[None]:
+    """Convert an ImportError in the body: `what` needs a library, which an extra of iobench installs."""
+    try:
+        yield
+    except MissingDependency:
+        raise
+    except ImportError as error:
+        problem = f"{what} needs {error.name}, which is not installed"
+        raise MissingDependency(problem, hint=f"pip install 'iobench[{extra}]'") from error
 
 
 REPREPARE = "prepare it again with the same options to repair it"  # for artifacts that prepare wrote

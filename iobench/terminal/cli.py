@@ -35,7 +35,7 @@ from iobench.terminal.commands import (
     study,
     tune,
 )
-from iobench.terminal.commands._command import Command
+from iobench.terminal.commands._options import Command
 from iobench.terminal.ranked import run_as_rank
 
 app = typer.Typer(rich_markup_mode=None)

@@ -65,6 +65,8 @@ class Loader(Options, ABC):
     ----------
     library : str
         Name of its library on PyPI.
+    format_names : tuple of str
+        Names of the formats that it reads; all if empty.
     recommended_options : str
         Options that its documentation recommends for throughput; ``{cores}`` is the number of cores.
     orders : tuple of str
@@ -83,6 +85,7 @@ class Loader(Options, ABC):
 
     kind: ClassVar[str] = "loader"
     library: ClassVar[str]
+    format_names: ClassVar[tuple[str, ...]] = ()
     recommended_options: ClassVar[str] = ""
     orders: ClassVar[tuple[str, ...]] = ORDERS
     iterable_style: ClassVar[bool] = False
@@ -117,7 +120,7 @@ class Loader(Options, ABC):
 
     def reads(self, format: Format) -> bool:
         """Return whether it can read artifacts of a format."""
-        return True
+        return not self.format_names or format.name in self.format_names
 
     def on(self: Self, device: str) -> Self:
         """Return it with all options that depend on the device resolved.
