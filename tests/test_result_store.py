@@ -13,13 +13,20 @@ RESULT = studies.StudyResult("x", "s", "a", Measurements({}), [], {"cpu": "Z80"}
 
 @pytest.mark.parametrize("past", [studies.past, recommendations.past])
 def test_results_that_cannot_be_listed_are_an_error(past, tmp_path):
+    (tmp_path / "results").touch()
+    with pytest.raises(RecordError, check=kind("not-readable")) as caught:
+        past(tmp_path)
+    assert "--data-dir" in caught.value.hint
+
+
+@pytest.mark.parametrize("past", [studies.past, recommendations.past])
+def test_a_link_in_a_circle_is_named(past, tmp_path):
     (tmp_path / "results").mkdir()
     for suffix in ("study", "recommendation"):
         loop = tmp_path / "results" / f"x.{suffix}.json"
         loop.symlink_to(loop)
-    with pytest.raises(RecordError, check=kind("not-readable")) as caught:
-        past(tmp_path)
-    assert "--data-dir" in caught.value.hint
+    results, problems = past(tmp_path)
+    assert (results, [problem.kind for problem in problems]) == ([], ["not-a-result"])
 
 
 def test_a_result_is_saved_atomically(monkeypatch, tmp_path):

@@ -15,6 +15,7 @@ from typing import Any
 
 import psutil
 
+from iobench.base.text import printable
 from iobench.host import page_cache
 
 SECTOR_BYTES = 512  # the unit of the kernel's counters, independent of the disk's sector size
@@ -27,7 +28,7 @@ def describe(data_dir: Path, device: str, libraries: Iterable[str] = ()) -> dict
     Versions are those of LIBRARIES and of `libraries`.
     """
     return {
-        "host": platform.node(),
+        "host": printable(platform.node()),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),

@@ -114,7 +114,7 @@ def _replace(path: Path, content: bytes) -> None:
         except OSError as error:
             raise _of_path(error, path) from error
         return
-    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary = target.with_name(f".iobench-{os.getpid()}")
     try:
         temporary.write_bytes(content)
         os.replace(temporary, target)

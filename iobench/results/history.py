@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import MissingDependency, RecordError
+from iobench.base.errors import MissingDependency, RecordError, no_permission
 from iobench.base.text import enumerated, reason, shortened
 from iobench.results import record, trend
 from iobench.results.metrics import row_of
@@ -55,8 +56,12 @@ def files_of(data_dir: Path, suffix: str) -> list[Path]:
     RecordError where they cannot be listed.
     """
     try:
-        files = (data_dir / "results").glob(f"*{suffix}")
-        return sorted(files, key=lambda path: path.stat().st_mtime_ns)
+        files = [Path(one) for one in os.scandir(data_dir / "results") if one.name.endswith(suffix)]
+        return sorted(files, key=lambda path: path.lstat().st_mtime_ns)
+    except FileNotFoundError:
+        return []
+    except PermissionError as error:
+        raise no_permission(RecordError, error.filename) from error
     except OSError as error:
         where = error.filename or data_dir / "results"
         raise RecordError(
@@ -86,11 +91,15 @@ def find(data_dir: Path, name: str) -> Path:
 
 
 def newest(data_dir: Path) -> Path:
-    """Return the file of the newest run; RecordError where there is none."""
-    runs = past(data_dir)
-    if not runs:
-        raise no_runs(data_dir)
-    return runs[0].path
+    """Return the file of the newest run that can be read; RecordError where there is none."""
+    problem = no_runs(data_dir)
+    for path in reversed(files_of(data_dir, SUFFIX)):
+        try:
+            record.read(path)
+            return path
+        except RecordError as error:
+            problem = error
+    raise problem
 
 
 def no_runs(data_dir: Path) -> RecordError:
@@ -148,10 +157,15 @@ def export(records: Sequence[Record], path: Path) -> None:
         raise RecordError(
             "exists already", kind="exists", path=path, hint="name another file, or remove it first"
         )
+    temporary = path.with_name(f".iobench-{os.getpid()}")
     try:
-        writers[path.suffix](path, names, rows)
+        writers[path.suffix](temporary, names, rows)
+        os.replace(temporary, path)
     except OSError as error:
         raise RecordError(f"cannot be written: {reason(error)}", kind="not-writable", path=path) from error
+    finally:
+        with suppress(OSError):  # where it was never written
+            temporary.unlink()
 
 
 def flat(one: Record) -> dict[str, Any]:
@@ -172,7 +186,7 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _write_csv(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
-    with open(path, "x", newline="") as file:
+    with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, names)
         writer.writeheader()
         writer.writerows(rows)

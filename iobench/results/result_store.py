@@ -14,7 +14,7 @@ import msgspec
 from iobench.base.errors import RecordError
 from iobench.base.text import reason
 from iobench.results import history
-from iobench.results.record import check_levels, plain
+from iobench.results.record import check_levels, plain, regular
 
 Stored = TypeVar("Stored")
 
@@ -48,7 +48,7 @@ class ResultStore(Generic[Stored]):
         """
         stamp = time[:19].replace(":", "").replace("-", "").replace("T", "-")
         path = data_dir / "results" / f"{name}-{stamp}{self.suffix}"
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        temporary = path.with_name(f".iobench-{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             try:
@@ -78,7 +78,7 @@ class ResultStore(Generic[Stored]):
         return results, problems
 
     def _read(self, path: Path) -> Stored:
-        result = msgspec.json.decode(path.read_bytes(), type=self.type)
+        result = msgspec.json.decode(regular(path).read_bytes(), type=self.type)
         body = msgspec.to_builtins(result)
         check_levels(body)
         json.dumps(body, ensure_ascii=False).encode()  # half of a surrogate pair is no text
