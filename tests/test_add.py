@@ -635,6 +635,6 @@ def test_damaged_added_data_as_a_source_say_what_to_do(tmp_path):
     with open(path, "r+b") as file:
         file.write(content)
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    with pytest.raises(iobench.IobenchError) as caught:
+    with pytest.raises(SourceError) as caught:
         prepare(iobench.AddedSource(manifest), ["npy"], data_dir=tmp_path / "data", name="d")
     assert "iobench add" in caught.value.hint

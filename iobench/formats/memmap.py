@@ -18,7 +18,7 @@ from tensordict import TensorDict, tensorclass
 
 from iobench.base.errors import CorruptArtifact, corrupt
 from iobench.base.text import shortened
-from iobench.formats._arrays import DTYPE_HINT, arrays_schema
+from iobench.formats._arrays import arrays_schema, unsupported_dtype
 from iobench.formats._format import Format
 from iobench.formats._mapped_reader import MappedReader
 from iobench.formats._placement import Strided
@@ -189,13 +189,7 @@ def _tensors(path: Path) -> dict[str, dict[str, Any]]:
                 hint="leave it out, or save td.flatten_keys()",
             )
         if dtype not in DTYPES or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
-            raise CorruptArtifact(
-                f"{shortened(key)}: unsupported dtype or shape",
-                kind="unsupported-dtype",
-                path=path,
-                found=shortened(f"{dtype} {shape}"),
-                hint=DTYPE_HINT,
-            )
+            raise unsupported_dtype(path, shortened(key), f"{dtype} {shape}")
         tensors[key] = {"dtype": dtype, "shape": shape}
     if not tensors:
         raise CorruptArtifact("it holds no tensor", kind="no-arrays", path=path)

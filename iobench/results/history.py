@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from iobench.base.errors import MissingDependency, RecordError, no_permission
-from iobench.base.text import enumerated, reason, shortened
+from iobench.base.errors import RecordError, needing, no_permission
+from iobench.base.files import replace_file, system_errors_as
+from iobench.base.text import enumerated, shortened
 from iobench.results import record, trend
 from iobench.results.metrics import row_of
 from iobench.results.record import Record
@@ -55,21 +56,15 @@ def files_of(data_dir: Path, suffix: str) -> list[Path]:
 
     RecordError where they cannot be listed.
     """
-    try:
-        files = [Path(one) for one in os.scandir(data_dir / "results") if one.name.endswith(suffix)]
+    folder, hint = data_dir / "results", "name another --data-dir"
+    with system_errors_as(RecordError, "cannot be listed", folder, kind="not-readable", hint=hint):
+        try:
+            files = [Path(one) for one in os.scandir(folder) if one.name.endswith(suffix)]
+        except FileNotFoundError:
+            return []
+        except PermissionError as error:
+            raise no_permission(RecordError, error.filename) from error
         return sorted(files, key=lambda path: path.lstat().st_mtime_ns)
-    except FileNotFoundError:
-        return []
-    except PermissionError as error:
-        raise no_permission(RecordError, error.filename) from error
-    except OSError as error:
-        where = error.filename or data_dir / "results"
-        raise RecordError(
-            f"cannot be listed: {reason(error)}",
-            kind="not-readable",
-            path=where,
-            hint="name another --data-dir",
-        ) from error
 
 
 def trends(runs: Sequence[PastRun]) -> list[Trend]:
@@ -114,22 +109,13 @@ def delete(path: Path) -> list[Path]:
     RecordError where the file holds no records, or cannot be removed.
     """
     record.read(path)
-    files = [path, *traces_of(path)]
-    try:
+    files = [path, *sorted(traces_folder(path).glob("*.json"))]
+    with system_errors_as(RecordError, "cannot be removed", path, kind="not-writable"):
         for file in files:
             file.unlink()
         if traces_folder(path).is_dir():
             traces_folder(path).rmdir()
-    except OSError as error:
-        raise RecordError(
-            f"cannot be removed: {reason(error)}", kind="not-writable", path=error.filename
-        ) from error
     return files
-
-
-def traces_of(path: Path) -> list[Path]:
-    """Return the traces written beside a file of records."""
-    return sorted(traces_folder(path).glob("*.json"))
 
 
 def traces_folder(path: Path) -> Path:
@@ -144,7 +130,7 @@ def export(records: Sequence[Record], path: Path) -> None:
     """
     rows = [flat(one) for one in records]
     names = list(dict.fromkeys(name for row in rows for name in row))
-    writers = {".csv": _write_csv, ".parquet": _write_parquet}
+    writers = {".csv": _as_csv, ".parquet": _as_parquet}
     if path.suffix not in writers:
         raise RecordError(
             "unknown table format",
@@ -157,15 +143,8 @@ def export(records: Sequence[Record], path: Path) -> None:
         raise RecordError(
             "exists already", kind="exists", path=path, hint="name another file, or remove it first"
         )
-    temporary = path.with_name(f".iobench-{os.getpid()}")
-    try:
-        writers[path.suffix](temporary, names, rows)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise RecordError(f"cannot be written: {reason(error)}", kind="not-writable", path=path) from error
-    finally:
-        with suppress(OSError):  # where it was never written
-            temporary.unlink()
+    with system_errors_as(RecordError, "cannot be written", path, kind="not-writable"):
+        replace_file(path, writers[path.suffix](names, rows))
 
 
 def flat(one: Record) -> dict[str, Any]:
@@ -185,23 +164,22 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
     return row
 
 
-def _write_csv(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
-    with open(path, "w", newline="") as file:
-        writer = csv.DictWriter(file, names)
-        writer.writeheader()
-        writer.writerows(rows)
+def _as_csv(names: list[str], rows: list[dict[str, Any]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names)
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue().encode()
 
 
-def _write_parquet(path: Path, names: list[str], rows: list[dict[str, Any]]) -> None:
-    try:
+def _as_parquet(names: list[str], rows: list[dict[str, Any]]) -> bytes:
+    with needing("a .parquet file", "parquet"):
         import pyarrow
         from pyarrow import parquet
-    except ImportError as error:
-        raise MissingDependency(
-            "a .parquet file needs pyarrow", hint="pip install 'iobench[parquet]'"
-        ) from error
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
-    parquet.write_table(table, path)
+    file = io.BytesIO()
+    parquet.write_table(table, file)
+    return file.getvalue()
 
 
 def _past_run(path: Path) -> PastRun:

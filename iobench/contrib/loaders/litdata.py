@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from iobench.base.errors import LoaderFailed
 from iobench.base.options import option
-from iobench.formats import Format, field_names
+from iobench.formats import field_names
 from iobench.host import interrupts
 from iobench.loading.loaders import Epochs, Job
 from iobench.loading.loaders.dataloader import unwarned
@@ -32,6 +32,7 @@ class LitDataLoader(WorkerLoader):
     name: ClassVar[str] = "litdata"
     summary: ClassVar[str] = "litdata: StreamingDataset over local chunks"
     library: ClassVar[str] = "litdata"
+    format_names: ClassVar[tuple[str, ...]] = ("litdata",)
     recommended_options: ClassVar[str] = "num_workers={cores}"
     modules: ClassVar[tuple[str, ...]] = ("litdata",)
     extra: ClassVar[str] = "litdata"
@@ -45,10 +46,6 @@ class LitDataLoader(WorkerLoader):
         minimum=0,
         maximum=1 << 30,
     )
-
-    def reads(self, format: Format) -> bool:
-        """Return True for LitData chunks."""
-        return format.name == "litdata"
 
     def open(self, job: Job) -> Epochs:
         """Open the dataset with its index."""

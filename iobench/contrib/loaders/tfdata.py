@@ -19,7 +19,7 @@ from iobench.base.errors import CorruptArtifact
 from iobench.base.options import option
 from iobench.contrib.loaders._data_files import data_files
 from iobench.contrib.loaders.webdataset import MAX_SHUFFLED
-from iobench.formats import Field, Format, Schema, field_names
+from iobench.formats import Field, Schema, field_names
 from iobench.loading.loaders import CopyingLoader, Epochs, Job
 from iobench.loading.tensors import tensors_of
 
@@ -40,6 +40,7 @@ class TfData(CopyingLoader):
     name: ClassVar[str] = "tfdata"
     summary: ClassVar[str] = "tf.data over TFRecord files, samples shuffled within a buffer"
     library: ClassVar[str] = "tensorflow"
+    format_names: ClassVar[tuple[str, ...]] = ("tfrecord",)
     recommended_options: ClassVar[str] = "interleave={cores}"
     modules: ClassVar[tuple[str, ...]] = ("tensorflow",)
     extra: ClassVar[str] = "tfdata"
@@ -53,10 +54,6 @@ class TfData(CopyingLoader):
     interleave: int | None = option(
         None, "files to read at the same time; by default one after the other", minimum=1, maximum=1024
     )
-
-    def reads(self, format: Format) -> bool:
-        """Return True for TFRecord files."""
-        return format.name == "tfrecord"
 
     def open(self, job: Job) -> Epochs:
         """Import TensorFlow, without the GPU."""

@@ -10,17 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from iobench import formats
-from iobench.base.errors import CorruptArtifact, MissingDependency
+from iobench.base.errors import CorruptArtifact, needing
 from iobench.base.text import reason, shortened
-from iobench.formats import Array, Convert, Field, Reader, Schema, identity
+from iobench.formats import Array, Field, Reader, Schema
 
-try:
+with needing("a .csv source", "parquet"):
     import pyarrow
     from pyarrow import csv
-except ImportError as error:
-    raise MissingDependency(
-        "a .csv source needs pyarrow, which is not installed", hint="pip install 'iobench[parquet]'"
-    ) from error
 
 
 class CsvAdapter:
@@ -68,10 +64,6 @@ class CsvReader(Reader):
         super().__init__(schema)
         self._path, self._pieces = path, _pieces(path)
         self._left: dict[str, Array] = schema.empty(0)
-
-    def sample(self, row: int, convert: Convert = identity) -> dict[str, Any]:
-        """Raise NotImplementedError: lines have no random access."""
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the file."""
@@ -124,13 +116,7 @@ def _check_column(path: Path, name: str, column: Any, before: int) -> None:
     if not (pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)) and not (
         pyarrow.types.is_boolean(column.type)
     ):
-        raise CorruptArtifact(
-            f"column {shortened(name)}: unsupported dtype",
-            kind="unsupported-dtype",
-            path=path,
-            found=column.type,
-            hint=formats.DTYPE_HINT,
-        )
+        raise formats.unsupported_dtype(path, f"column {shortened(name)}", column.type)
 
 
 def _is_number(text: str) -> bool:

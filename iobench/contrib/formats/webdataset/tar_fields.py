@@ -12,8 +12,19 @@ from iobench.contrib.formats.shared.external import FIXED, as_options
 from iobench.contrib.formats.shared.packed_images import PackedImages
 from iobench.contrib.formats.shared.placed_reader import FieldLocations, Maps, runs
 from iobench.contrib.formats.webdataset.tar_columns import TarColumn, columns_of
-from iobench.formats import DTYPES, Array, Blocks, Field, Index, Listed, Placement, Schema, field_names
-from iobench.formats.npy_header import LONGEST, header_of, read_header
+from iobench.formats import (
+    DTYPES,
+    Array,
+    Blocks,
+    Field,
+    Index,
+    Listed,
+    Placement,
+    Schema,
+    field_names,
+    unsupported_dtype,
+)
+from iobench.formats.npy_header import LONGEST, header_of, read_plain_header
 
 NUMBERS = {"cls", "cls2", "class", "count", "index", "inx", "id"}  # webdataset decodes them as int
 IMAGES = {"png", "jpg", "jpeg"}
@@ -91,15 +102,10 @@ def field_of(name: str, suffix: str, column: TarColumn, maps: Maps) -> Field | N
     """Return the field of this name that a column's first file describes; None if it describes none."""
     kind, path = _kind(suffix), column.path(maps, 0)
     if kind == "npy":
-        _, shape, dtype = read_header(_start(maps, column, 0), f"the first .{suffix}", path)
+        header = read_plain_header(_start(maps, column, 0), f"the first .{suffix}", path)
+        shape, dtype = header.shape, header.dtype
         if dtype.name not in DTYPES:
-            raise CorruptArtifact(
-                f"files .{suffix}: unsupported dtype",
-                kind="unsupported-dtype",
-                path=path,
-                expected=f"one of {', '.join(DTYPES)}",
-                found=dtype,
-            )
+            raise unsupported_dtype(path, f"files .{suffix}", dtype)
         return Field(name, shape, dtype.name)
     if kind in NUMBERS:
         return Field(name, (), "int64")
@@ -218,14 +224,15 @@ def _headers(maps: Maps, field: Field, column: TarColumn) -> Index:
             lengths[fits[some]] = np.where((starts == usual).all(1), len(first), 0)
     for row in np.flatnonzero(lengths == 0).tolist():
         path, what = column.path(maps, row), f"{field.name} of sample {row}"
-        lengths[row], shape, dtype = read_header(_start(maps, column, row), what, path)
-        if (shape, dtype.name) != (field.shape, field.dtype):
+        header = read_plain_header(_start(maps, column, row), what, path)
+        lengths[row] = header.offset
+        if (header.shape, header.dtype.name) != (field.shape, field.dtype):
             raise CorruptArtifact(
                 f"{what} has another shape or dtype",
                 kind="unequal-shapes",
                 path=path,
                 expected=f"{field.dtype} {field.shape}",
-                found=f"{dtype} {shape}",
+                found=f"{header.dtype} {header.shape}",
                 hint=FIXED,
             )
     return lengths
