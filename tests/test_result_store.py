@@ -5,6 +5,7 @@ from kinds import kind
 
 from iobench import studies
 from iobench.base.errors import RecordError
+from iobench.base.files import replace_file
 from iobench.recommendation import result as recommendations
 from iobench.studies import Measurements
 
@@ -50,3 +51,8 @@ def test_a_file_that_holds_no_result_is_an_error_beside_the_others(tmp_path):
     results, (problem,) = studies.past(tmp_path)
     assert [one.name for one in results] == ["x"]
     assert (problem.kind, problem.path) == ("not-a-result", str(broken))
+
+
+def test_a_file_with_the_longest_name_is_replaced(tmp_path):
+    replace_file(tmp_path / ("x" * 255), b"content")
+    assert (tmp_path / ("x" * 255)).read_bytes() == b"content"

@@ -1,4 +1,4 @@
-"""What the system lacks or refuses is told in one line, and is no fault of the data or of a loader."""
+"""One line for what the system lacks or refuses, which is no fault of the data or of a loader."""
 
 import subprocess
 import sys
