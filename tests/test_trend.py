@@ -8,9 +8,9 @@ import random
 import pytest
 from record_cases import MIB, rounds_of
 
-from iobench.results import record
+from iobench.results import record, trend
 from iobench.results.parts import BackgroundPart, LimitPart
-from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, trends
+from iobench.results.trend import MIN_RUNS, MIN_STEP_RUNS, case_points
 
 STEADY = [1000, 1010, 990, 1005, 995]
 
@@ -28,6 +28,11 @@ def a_run(number, factor=1.0, limit=10_000.0, busy=False, **chosen):
         )
         for one in rounds_of([speed * factor for speed in STEADY], **chosen)
     ]
+
+
+def trends(runs):
+    """Return the trends over records by the name of their run."""
+    return trend.trends([one for name, records in runs.items() for one in case_points(name, records)])
 
 
 def course(factors, limits=None, **chosen):
@@ -84,6 +89,12 @@ def test_the_rounds_of_a_race_are_no_run():
     assert len(short.points) == 4
 
 
+def test_a_run_in_several_files_is_one_point_with_the_most_rounds():
+    runs = {f"n{n}": a_run(n) for n in range(8)}
+    (result,) = trends({**runs, "copy": a_run(3)[:4]})
+    assert [point.run for point in result.points] == list(runs)
+
+
 def test_runs_under_background_load_are_shown_and_excluded_from_steps():
     runs = {f"n{n}": a_run(n, 1 if n < 8 else 0.5, busy=n >= 8) for n in range(14)}
     (result,) = trends(runs)
@@ -131,5 +142,5 @@ def test_the_report_draws_the_runs_of_its_cases(folder, inside, tmp_path):
     assert done.returncode == 0, done.stderr
     page = (tmp_path / "page.html").read_text()
     assert 'id="over-runs"' in page
-    (trend,) = json.loads(inside("runs", "--data-dir", folder, "trend", "--json").stdout)
-    assert html.escape(trend["sentence"], quote=False).replace("'", "&#39;") in page
+    (one,) = json.loads(inside("runs", "--data-dir", folder, "trend", "--json").stdout)
+    assert html.escape(one["sentence"], quote=False).replace("'", "&#39;") in page

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -44,10 +45,10 @@ def runs_in(folder: Path, paths: Sequence[Path], progress: Progress | None = Non
     index = _load(folder)
     current = {path: index[path.name].run for path in paths if _is_current(index, path, stamps[path])}
     new = [path for path in paths if path not in current]
-    sizes = [stamps[path][0] for path in new]
-    for number, path in enumerate(new):
+    done = [0, *accumulate(max(1, stamps[path][0]) for path in new)]
+    for path, before in zip(new, done, strict=False):
         if progress and len(new) >= MANY:
-            progress(f"reading {len(new)} runs", sum(sizes[:number]), sum(sizes))
+            progress(f"reading {len(new)} runs", before, done[-1])
         current[path] = past_run.read(path)
     if new or len(index) > len(paths):
         _save(folder, {path.name: IndexEntry(stamps[path], current[path]) for path in paths})

@@ -131,10 +131,12 @@ def trends(points: Iterable[CasePoint]) -> list[Trend]:
     for one in points:
         groups.setdefault(one.key, []).append(one)
     several = {key: chosen for key, group in groups.items() if len(chosen := _chosen(group)) >= MIN_RUNS}
-    labels = _labels({key: groups[key][0].facets for key in several})
+    facets = {key: groups[key][0].facets for key in several}
+    labels = _labels(facets)
     result = [
-        Trend(str(groups[key][0].facets["dataset"]), labels[key], key, chosen, _step(chosen, chance))
-        for chance in [SIGNIFICANCE / max(1, len(several))]
+        Trend(
+            str(facets[key]["dataset"]), labels[key], key, chosen, _step(chosen, SIGNIFICANCE / len(several))
+        )
         for key, chosen in several.items()
     ]
     return sorted(result, key=lambda trend: (trend.step is None, trend.dataset))

@@ -13,7 +13,7 @@ from iobench.base.units import MIB, bytes_text, bytes_word, counted, rate_text, 
 from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.host.hardware_limits import Limit
-from iobench.results.history import PastRun
+from iobench.results.past_run import PastRun
 from iobench.results.trend import Trend, speeds_text
 
 if TYPE_CHECKING:  # they load torch
