@@ -50,7 +50,7 @@ def runs_in(folder: Path, paths: Sequence[Path], progress: Progress | None = Non
         if progress and len(new) >= MANY:
             progress(f"reading {len(new)} runs", before, done[-1])
         current[path] = past_run.read(path)
-    if new or len(index) > len(paths):
+    if any(not current[path].problem for path in new) or index.keys() - {path.name for path in paths}:
         _save(folder, {path.name: IndexEntry(stamps[path], current[path]) for path in paths})
     return [replace(current[path], path=path) for path in paths]
 
