@@ -7,6 +7,7 @@ import csv
 import io
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from iobench.base.units import heading_of, text_of, three_digits
@@ -38,7 +39,7 @@ class Figure:
         spec: dict[str, Any] = plain(self.chart.to_dict())
         return {**spec, "config": style.CONFIG}
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """The names of the columns shown in the table."""
         return [name for name in self._names if name not in HIDDEN]
@@ -57,7 +58,7 @@ class Figure:
         spec = json.loads(json.dumps(self.spec).replace('"container"', str(IMAGE_WIDTH)))
         return {**spec, "background": "white", "padding": 12, "title": self.title}
 
-    @property
+    @cached_property
     def _names(self) -> list[str]:
         return list(dict.fromkeys(name for row in self.rows for name in row))
 
