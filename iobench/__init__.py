@@ -7,9 +7,12 @@ imported when it is first asked for, so that `import iobench` loads no torch and
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from iobench.results import display
+
 if TYPE_CHECKING:
     from iobench.bench.options import RunOptions
     from iobench.bench.outcome import Run
+    from iobench.bench.run import run
     from iobench.dataset.add import AddedSource, add
     from iobench.dataset.manifest import Manifest, find_dataset
     from iobench.dataset.prepare import prepare
@@ -18,8 +21,7 @@ if TYPE_CHECKING:
     from iobench.loading.batches import batches
     from iobench.loading.ray import RayLoader
     from iobench.loading.stream import StreamLoader
-    from iobench.notebook.notebook_recommendation import recommend
-    from iobench.notebook.notebook_run import run
+    from iobench.recommendation.recommend import recommend
     from iobench.recommendation.requirements import Requirements
     from iobench.results.summary import Summary, summarise
     from iobench.terminal.watch import watch
@@ -41,8 +43,8 @@ _HOMES = {
     "find_dataset": "iobench.dataset.manifest",
     "open_source": "iobench.dataset.sources",
     "prepare": "iobench.dataset.prepare",
-    "recommend": "iobench.notebook.notebook_recommendation",
-    "run": "iobench.notebook.notebook_run",
+    "recommend": "iobench.recommendation.recommend",
+    "run": "iobench.bench.run",
     "summarise": "iobench.results.summary",
     "tune": "iobench.tuning.tune",
     "verify": "iobench.dataset.verify",
@@ -79,3 +81,11 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'iobench' has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def _renderer() -> Any:
+    """Return the module that draws results in a notebook, from the room above those that make them."""
+    return importlib.import_module("iobench.report.display")
+
+
+display.render_with(_renderer)

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from iobench.advise import sentences
+from iobench.advise.answer import Answer
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.diagnose.checks import CHECKS
 from iobench.diagnose.evidence import Advice, Evidence
 from iobench.diagnose.loop_stats import LoopStats
+from iobench.diagnose.loop_tables import loop_table, profile_table
 from iobench.diagnose.sample_checks import memory_growth
-from iobench.results import stats
+from iobench.results import history
 from iobench.results.background_signs import background_warnings
+from iobench.results.columns import Columns
 from iobench.results.parts import BackgroundPart
 from iobench.results.run_warning import RunWarning
+from iobench.results.stats import Estimate
 from iobench.tuning.candidate import compare_to_baseline
+from iobench.tuning.tuning_result import candidates_table
 
 if TYPE_CHECKING:
     from iobench.diagnose.profiling import Profile
@@ -24,12 +30,16 @@ if TYPE_CHECKING:
 
 BOTTLENECK = 0.10  # of the time spent waiting: below this, loading is not the bottleneck
 MOST = 0.5  # of the time, from which on it is
+NOTHING_FASTER = Finding("nothing-faster", "No other setting that was tried is faster")
 MIN_BATCHES, MIN_S = 3, 0.05  # shorter loops support no verdict
 
 
-@dataclass(frozen=True)
-class Diagnosis:
-    """A verdict on a loop, and advice.
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis(Answer):
+    """A verdict on a loop, which is its first finding, and advice, the largest gain first.
+
+    The outcome is ``bottleneck``, ``costs-time``, ``not-bottleneck``, ``too-short``, ``loader-alone`` or
+    ``empty``.
 
     Attributes
     ----------
@@ -37,26 +47,40 @@ class Diagnosis:
         Measurements of the loop.
     bottleneck : bool or None
         Whether loading costs at least 10 % of the time; None without a step to compare with.
-    verdict : Finding
-        Its kind is ``bottleneck``, ``costs-time``, ``not-bottleneck``, ``too-short``, ``loader-alone`` or
-        ``empty``.
-    advice : list of Advice
-        What to change, the largest gain first.
+    alone : bool
+        The loop did nothing with its batches.
     candidates : list of Candidate
         Settings that were tried; the first is the baseline.
     profiles : list of Profile
         CPU profiles of the main process and the workers.
-    warnings : list of RunWarning
-        Reasons not to believe it.
     """
 
     loop: LoopStats
     bottleneck: bool | None
-    verdict: Finding
-    advice: list[Advice]
+    alone: bool = False
     candidates: list[Candidate] = field(default_factory=list)
     profiles: list[Profile] = field(default_factory=list)
-    warnings: list[RunWarning] = field(default_factory=list)
+
+    @property
+    def verdict(self) -> Finding:
+        """Verdict on the loop."""
+        return self.findings[0]
+
+    @property
+    def advice(self) -> list[Advice]:
+        """What to change, the largest gain first."""
+        return [one for one in self.findings if isinstance(one, Advice)]
+
+    def tables(self) -> Iterator[Columns]:
+        """Yield the figures of the loop, the settings that were tried, and the profiles."""
+        yield loop_table(self.loop, self.alone)
+        if self.candidates:
+            yield candidates_table(self.candidates, compare_to_baseline(self.candidates))
+        yield from map(profile_table, self.profiles)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row with the figures of the loop."""
+        return [history.flattened(self.loop.as_dict())]
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
@@ -101,14 +125,18 @@ def diagnose(
     slow = alone or bottleneck
     results = [check(evidence) for check in CHECKS] if slow else [memory_growth(evidence)]
     advice = sorted((one for one in results if one is not None), key=lambda one: -(one.gain or 0.0))
+    verdict = _verdict(loop, bottleneck, alone)
+    best = [sentences.headroom(Estimate(loop.headroom, None, None))] if loop.headroom is not None else []
+    nothing = [NOTHING_FASTER] if candidates and slow and not advice else []
     return Diagnosis(
-        loop,
-        bottleneck,
-        _verdict(loop, bottleneck, alone),
-        advice,
-        list(candidates),
-        list(profiles),
-        [*warnings, *([_slowing_down(slowdown)] if slowdown is not None else [])],
+        outcome=verdict.kind,
+        findings=[verdict, *best, *advice, *nothing],
+        warnings=[*warnings, *([_slowing_down(slowdown)] if slowdown is not None else [])],
+        loop=loop,
+        bottleneck=bottleneck,
+        alone=alone,
+        candidates=list(candidates),
+        profiles=list(profiles),
     )
 
 
@@ -140,9 +168,6 @@ def _verdict(loop: LoopStats, bottleneck: bool | None, alone: bool) -> Finding:
     waiter = "the step" if loop.device == "cpu" else f"{loop.device} (by its own clock)"
     message = f"{statement}: {waiter} waits {loop.wait_share:.0%} of the time ({speed})"
     values |= {"wait_share": loop.wait_share, "device": loop.device}
-    if loop.headroom is not None:
-        message += f". {_headroom(loop.headroom)}"
-        values["headroom"] = loop.headroom
     return Finding(kind, message, values=values)
 
 
@@ -152,10 +177,3 @@ def _judgement(wait_share: float) -> tuple[str, str]:
     if wait_share >= BOTTLENECK:
         return "costs-time", "Loading costs time"
     return "not-bottleneck", "Loading is not the bottleneck"
-
-
-def _headroom(times: float) -> str:
-    """Return the gain of the best possible loader in words, from replayed batches."""
-    if times < 1 + stats.MIN_DIFFERENCE:
-        return f"With batches already on the device it is {times:.2f} × as fast: no loader can bring more"
-    return f"The best possible loader would make the loop {times:.2f} × as fast"

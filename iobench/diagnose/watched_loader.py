@@ -11,12 +11,16 @@ import numpy as np
 
 from iobench.base.errors import InvalidSettings
 from iobench.bench.device_clock import DeviceClock
+from iobench.diagnose.diagnosis import diagnose
 from iobench.diagnose.loader_info import inspect_loader
 from iobench.diagnose.loop_replay import LoopReplay
 from iobench.diagnose.loop_stats import LoopStats
+from iobench.diagnose.loop_tables import loops_table
 from iobench.diagnose.process_monitor import ProcessMonitor
 from iobench.host.device import Device, device_of, pick_device
 from iobench.loading.inspection import batch_tensors, length_of, samples_in
+from iobench.results import history
+from iobench.results.display import Block, Displayed
 
 T = TypeVar("T")
 
@@ -26,7 +30,7 @@ LOW = 0.5  # utilisation of a GPU below which it is low
 SETTLE_S = 2.0  # for a device to finish when the loop has ended
 
 
-class WatchedLoader(Generic[T]):
+class WatchedLoader(Displayed, Generic[T]):
     """A loader whose loops are timed; it yields the same objects and has the same attributes.
 
     Waits are the device's: a host that only submits work is ahead of it and waits for batches meanwhile.
@@ -44,8 +48,8 @@ class WatchedLoader(Generic[T]):
 
     Attributes
     ----------
-    stats : LoopStats or None
-        Measurements of the last loop.
+    loops : list of LoopStats
+        Measurements of each loop, in order.
 
     Raises
     ------
@@ -61,7 +65,12 @@ class WatchedLoader(Generic[T]):
                 "headroom", kind="out-of-range", expected="a number of batches, 0 or more", found=headroom
             )
         self._loader, self._device, self._on_end, self._headroom = loader, device, on_end, headroom
-        self.stats: LoopStats | None = None
+        self.loops: list[LoopStats] = []
+
+    @property
+    def stats(self) -> LoopStats | None:
+        """Measurements of the last loop."""
+        return self.loops[-1] if self.loops else None
 
     def __iter__(self) -> Iterator[T]:
         device = device_of(pick_device(self._device))
@@ -73,14 +82,28 @@ class WatchedLoader(Generic[T]):
                 yield from loop.over(replay.holding(self._loader))
             yield from replay
         finally:
-            self.stats = replace(loop.stats(self._loader, processes), replay_step_s=replay.step_s)
-            self._on_end(self.stats)
+            self.loops.append(replace(loop.stats(self._loader, processes), replay_step_s=replay.step_s))
+            self._on_end(self.loops[-1])
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
+
+    def blocks(self) -> Iterator[Block]:
+        """Yield the diagnosis of the last loop, and a table of all loops."""
+        if self.loops:
+            yield from diagnose(self.loops[-1]).blocks()
+        else:
+            yield Block("answer", ["No loop yet"])
+        if len(self.loops) > 1:
+            yield Block("table", columns=loops_table(self.loops))
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each loop."""
+        loops = enumerate(self.loops, 1)
+        return [{"loop": number, **history.flattened(loop.as_dict())} for number, loop in loops]
 
 
 class _Loop:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from iobench.base.errors import IobenchError
+from iobench.advise import sentences
 from iobench.base.finding import Finding
 from iobench.bench.case import Case
 from iobench.bench.outcome import Run
@@ -16,7 +16,7 @@ from iobench.results.cases import labels
 
 CLOSE = 0.9  # of the fastest, from which on an alternative is worth naming
 SMALLER = 0.95  # of the bytes, below which one is
-MAX_NAMED, MAX_CLOSE = 5, 3
+MAX_CLOSE = 3
 
 
 def raced_formats(result: SearchResult) -> list[RacedFormat]:
@@ -96,22 +96,15 @@ def time_limited(race: Run, max_time_s: float) -> Iterator[Finding]:
         yield Finding(
             "time-limited",
             f"Tried {tried} of {cases} cases",
-            hint=f"--max-time {needed_s} covers all",
             values={"tried": tried, "cases": cases, "needed_s": needed_s},
         )
 
 
-def skipped_cases(race: Run, max_time_s: float) -> Iterator[Finding]:
+def skipped_cases(race: Run) -> Iterator[Finding]:
     """Yield the cases that failed in the race, or that there was no time for."""
+    labels = case_labels(race.cases)
     yield from _failed(race, "")
-    if race.skipped:
-        labels = case_labels(race.cases)
-        names, needed_s = _some([labels[key] for key in race.skipped]), enough_s(race, max_time_s)
-        yield Finding(
-            "no-time",
-            f"no time was left for {names}",
-            values={"cases": names, "skipped": len(race.skipped), "needed_s": needed_s},
-        )
+    yield from sentences.no_time([labels[key] for key in race.skipped])
 
 
 def failed_in_final(result: SearchResult) -> Iterator[Finding]:
@@ -133,24 +126,12 @@ def missing_default(result: SearchResult) -> Iterator[Finding]:
     if (error := failures.get(default.key) or failures.get(final)) is not None:
         yield Finding("default-failed", f"{subject}: it failed ({error})", values={"error": error.kind})
     elif not any(one.settings_key == final for one in result.final.valid_records):
-        yield Finding("default-no-time", f"{subject}: no time was left", hint="give a longer --max-time")
+        yield Finding("default-no-time", f"{subject}: no time was left")
 
 
 def _failed(run: Run, when: str) -> Iterator[Finding]:
-    """Yield the failed cases of a run, those with the same error together."""
-    named = case_labels(run.cases)
-    alike: dict[str, tuple[IobenchError, list[str]]] = {}
-    for key, error in run.failures.items():
-        alike.setdefault(str(error), (error, []))[1].append(named[key])
-    for error, names in alike.values():
-        cases = _some(names)
-        message = f"{cases}{when}: {error.changed(hint=None)}"
-        yield Finding(error.kind, message, error.hint, {"cases": cases, "failed": len(names)})
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return "; ".join(names[:MAX_NAMED]) + more
+    labels = case_labels(run.cases)
+    return sentences.failures([(labels[key], error) for key, error in run.failures.items()], when)
 
 
 def enough_s(race: Run, max_time_s: float) -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from iobench.advise.sentences import DECIDED, KEEP, NOT_BOTTLENECK, TIED, UNDECIDED, is_undecided
 from iobench.recommendation.finalists import WORTH_IT
 from iobench.recommendation.result import Finalist
 from iobench.recommendation.search import DEFAULT, SearchResult, cost_of
 from iobench.results import stats
-
-DECIDED, TIED, NOT_BOTTLENECK = "decided", "tied", "not-bottleneck"
 
 
 @dataclass(frozen=True)
@@ -36,18 +35,25 @@ class Choice:
 
 
 def choose(result: SearchResult, finalists: Sequence[Finalist]) -> Choice:
-    """Return the choice among the finalists, the first of which is the fastest."""
+    """Return the choice among the finalists, the first of which is the fastest.
+
+    Without a finalist that is significantly faster than the default, it is the default.
+    """
     default = next((one for one in finalists if DEFAULT in one.roles), None)
     # with several batch sizes, a larger one may train faster even if this one never waits
     one_size = len({case.batch_size for case in result.finalists}) == 1
     if one_size and default is not None and _keeps_busy(default):
         return Choice(NOT_BOTTLENECK, default)
-    busy = [one for one in finalists if _keeps_busy(one)]
+    busy = [one for one in finalists if _keeps_busy(one) and (one.significantly_better or default is None)]
     if one_size and busy:
         return Choice(DECIDED, _cheapest(result, busy))
     fastest, *others = finalists
     tied = [other for other in others if other.tied]
-    return _among(result, [fastest, *tied]) if tied else Choice(DECIDED, fastest)
+    choice = _among(result, [fastest, *tied]) if tied else Choice(DECIDED, fastest)
+    if default is None or choice.use.significantly_better:
+        return choice
+    compared = [one.against_default for one in finalists if one.against_default is not None]
+    return Choice(UNDECIDED if is_undecided(compared) else KEEP, default)
 
 
 def _among(result: SearchResult, tied: Sequence[Finalist]) -> Choice:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from iobench.advise import sentences
+from iobench.advise.sentences import DECIDED, LONGER, NOT_BOTTLENECK, TIED, UNDECIDED, Values
 from iobench.base.finding import Finding
 from iobench.base.text import enumerated
 from iobench.base.units import MIB, bytes_text, counted, percent_text, seconds_text, three_digits
@@ -18,7 +20,7 @@ from iobench.recommendation.alternatives import (
     skipped_cases,
     time_limited,
 )
-from iobench.recommendation.choice import NOT_BOTTLENECK, Choice, choose
+from iobench.recommendation.choice import Choice, choose
 from iobench.recommendation.code import loader_code, prepare_code
 from iobench.recommendation.finalists import WORTH_IT, finalists_of, rounds_of
 from iobench.recommendation.measured_data import MeasuredData, other_samples
@@ -32,47 +34,48 @@ from iobench.results.warnings import MACHINE_KINDS, warnings_of
 
 # kinds of warnings that matter here: few rounds are reported by the answer itself
 RELEVANT = (*MACHINE_KINDS, "low-residency", "page-reclaim", "read-on-open")
-LONGER = "give a longer --max-time"
 BUSY, LITTLE = 0.8, 0.5  # cores, and share of a limit: a case with more and less is bound by decoding
 FEW_BATCHES = 20  # in an epoch, of which the first wait is a large part
 LARGER = 1.05  # ratio of the full data to the sample, from which on figures are extrapolated
 
-Values = dict[str, float | int | str]
+SHORT_OF_TIME = ("time-limited", "few-rounds", "default-no-time", "finalists-skipped", "no-time-for-step")
 
 
 def recommendation_of(result: SearchResult, requirements: Requirements) -> Recommendation:
     """Return the recommendation that the final rounds support."""
     finalists = finalists_of(result)
     choice = choose(result, finalists)
-    use = choice.use
-    case = next(case for case in result.finalists if case.key == use.key)
-    default = next((one for one in finalists if DEFAULT in one.roles), None)
+    missing = list(missing_default(result)) if default_of(finalists) is None else []
+    if any(one.kind == "default-no-time" for one in missing):
+        choice = Choice(UNDECIDED, choice.use)
+    changes = choice.outcome in (DECIDED, TIED)
+    case = next(case for case in result.finalists if case.key == choice.use.key)
     findings = [
-        headline(choice, default, len(finalists) == 1, bool(result.data.added)),
-        *_certainty(choice),
-        *([] if default else missing_default(result)),
-        *time_limited(result.race, requirements.max_time_s),
+        headline(choice, finalists, bool(result.data.added)),
+        *(_certainty(choice) if changes else ()),
+        *missing,
         *result.notes,
-        *limit_share(use),
-        *_waiting(result, use, default, requirements, case.batch_size),
-        *_costs(result, use, default, requirements),
+        *time_limited(result.race, requirements.max_time_s),
+        *limit_share(choice.use),
+        *_waiting(result, choice.use, finalists, requirements, case.batch_size),
+        *(_costs(result, choice.use, finalists, requirements) if changes else ()),
         *_basis(result),
     ]
     runs = (result.race, result.final, result.with_step, result.half_size)
     return Recommendation(
-        choice.outcome,
-        use,
-        finalists,
-        findings,
-        list(alternatives(result, use)),
-        [*result.skipped, *skipped_cases(result.race, requirements.max_time_s), *failed_in_final(result)],
-        prepare_code(result.data, case),
-        loader_code(result.data, case, requirements.epochs),
-        [str(run.path) for run in runs if run],
-        result.data.manifest.name,
-        raced_formats(result),
-        now(),
-        relevant_warnings(result),
+        outcome=choice.outcome,
+        use=choice.use,
+        finalists=finalists,
+        findings=one_time_hint(findings, requirements.max_time_s),
+        alternatives=list(alternatives(result, choice.use)),
+        skipped=[*result.skipped, *skipped_cases(result.race), *failed_in_final(result)],
+        prepare=prepare_code(result.data, case) if changes else "",
+        code=loader_code(result.data, case, requirements.epochs) if changes else "",
+        records=[str(run.path) for run in runs if run],
+        dataset=result.data.manifest.name,
+        raced=raced_formats(result),
+        time=now(),
+        warnings=relevant_warnings(result),
     )
 
 
@@ -82,37 +85,47 @@ def relevant_warnings(result: SearchResult) -> list[RunWarning]:
     return [one for one in warnings_of(records, more_rounds=LONGER) if one.kind in RELEVANT]
 
 
-def headline(choice: Choice, default: Finalist | None, alone: bool, rewritten: bool) -> Finding:
+def one_time_hint(findings: Sequence[Finding], max_time_s: float) -> list[Finding]:
+    """Return the findings with all that more time would change in one line, after the answer."""
+    late = [one for one in findings[1:] if one.kind in SHORT_OF_TIME]
+    if not late:
+        return list(findings)
+    needed = [one.values.get("needed_s") for one in late]
+    seconds = max([2 * max_time_s, *(float(one) for one in needed if one is not None)])
+    joined = Finding(
+        "time-limited",
+        "; ".join(one.message for one in late),
+        hint=f"--max-time {math.ceil(seconds / 10) * 10} gives time for it",
+        values={"kinds": ", ".join(one.kind for one in late), "needed_s": seconds},
+    )
+    return [findings[0], joined, *(one for one in findings[1:] if one not in late)]
+
+
+def default_of(finalists: Sequence[Finalist]) -> Finalist | None:
+    """Return the default; None if it is no finalist."""
+    return next((one for one in finalists if DEFAULT in one.roles), None)
+
+
+def headline(choice: Choice, finalists: Sequence[Finalist], rewritten: bool) -> Finding:
     """Return what to use and its gain; `rewritten` if the default read a sample, not the user's files."""
-    use = choice.use
-    values: Values = {"use": use.label, "outcome": choice.outcome}
+    use, default = choice.use, default_of(finalists)
+    basis = ", over a rewritten sample" if rewritten else ""
     if choice.outcome == NOT_BOTTLENECK:
         wait_share = use.wait_share or 0.0
-        return Finding(
-            NOT_BOTTLENECK,
-            f"Loading is not the bottleneck: with {use.label}, the default, the device waits "
-            f"{wait_share:.1%} of the time; no loader can gain more",
-            values={**values, "wait_share": wait_share},
-        )
-    if alone:
-        return Finding("single-case", f"Use {use.label}: no other case could be measured", values=values)
-    if use.against_default is None or default is None:
-        return Finding(choice.outcome, f"Use {use.label}", values=values)
-    ratio = use.against_default.ratio
-    what = "training is " if use.trained_per_s else ""
-    relation = f"as fast as with {default.label}, the default"
-    message = f"Use {use.label}: {what}{ratio_text(ratio, relation)}"
-    message += ", over a rewritten sample" if rewritten else ""
-    undecided = use.against_default.outcome not in ("faster", "slower")
-    if undecided and use.decisive_rounds >= stats.ENOUGH_ROUNDS:
-        message += " (no significant difference)"
-    comparison: Values = {
-        "default": default.label,
-        "gain": ratio.median,
-        "comparison": use.against_default.outcome,
-        "rewritten": int(rewritten),
-    }
-    return Finding(choice.outcome, message, values={**values, **comparison})
+        evidence = f"with {use.label}, the default, the device waits {wait_share:.1%} of the time"
+        return sentences.not_bottleneck(evidence, {"use": use.label, "wait_share": wait_share})
+    if default is None and choice.outcome == UNDECIDED:
+        message = f"Undecided: {use.label} was not compared with the default"
+        return Finding("undecided", message, values={"use": use.label})
+    if default is None:
+        return Finding("no-baseline", f"Use {use.label}", values={"use": use.label})
+    others = [one.against_default for one in finalists if one.against_default is not None]
+    values: Values = {"default": default.label, "rewritten": int(rewritten)}
+    if use is default or use.against_default is None:
+        return sentences.keep(f"{use.label}, the default", others, len(others), basis, values)
+    baseline, training = f"with {default.label}, the default", "training is " if use.trained_per_s else ""
+    tied = choice.outcome == TIED
+    return sentences.gain(use.label, use.against_default.ratio, baseline, values, tied, training, basis)
 
 
 def _certainty(choice: Choice) -> Iterator[Finding]:
@@ -129,18 +142,11 @@ def _certainty(choice: Choice) -> Iterator[Finding]:
             values={**values, "instead_of": other.label, "ratio": ratio},
         )
     elif choice.tied and use.decisive_rounds < stats.ENOUGH_ROUNDS:
-        yield Finding(
-            "few-rounds",
-            f"Tied with {others}: {counted(use.decisive_rounds, 'round')} are too few for a decision",
-            hint=LONGER,
-            values={**values, "rounds": use.decisive_rounds},
-        )
+        message = f"Tied with {others}: {counted(use.decisive_rounds, 'round')} are too few for a decision"
+        yield Finding("few-rounds", message, values={**values, "rounds": use.decisive_rounds})
     elif choice.tied:
-        yield Finding(
-            "tied",
-            f"Tied with {others}; it costs least of those within {WORTH_IT:.0%} of the fastest",
-            values=values,
-        )
+        message = f"Tied with {others}; it costs least of those within {WORTH_IT:.0%} of the fastest"
+        yield Finding("tied", message, values=values)
 
 
 def limit_share(use: Finalist) -> Iterator[Finding]:
@@ -161,12 +167,13 @@ def limit_share(use: Finalist) -> Iterator[Finding]:
 def _waiting(
     result: SearchResult,
     use: Finalist,
-    default: Finalist | None,
+    finalists: Sequence[Finalist],
     requirements: Requirements,
     batch_size: int,
 ) -> Iterator[Finding]:
     if use.wait_share is None:
         return
+    default = default_of(finalists)
     step_ms, first = 1000 * requirements.step_s(batch_size), requirements.batch_sizes[0]
     scaled = batch_size != first and not requirements.measured_ms
     origin = f" (scaled from {requirements.step_ms:.3g} ms over {first} samples)" if scaled else ""
@@ -189,9 +196,9 @@ def _waiting(
 
 
 def _costs(
-    result: SearchResult, use: Finalist, default: Finalist | None, requirements: Requirements
+    result: SearchResult, use: Finalist, finalists: Sequence[Finalist], requirements: Requirements
 ) -> Iterator[Finding]:
-    memory = f"{bytes_text(use.memory_bytes)} of memory" if use.memory_bytes else ""
+    memory, default = sentences.memory(use.memory_bytes), default_of(finalists)
     if result.data.stored_already(use.format):
         message = "Your data are in that format already: nothing has to be written"
         yield Finding("stored-already", message + (f"; it uses {memory}" if memory else ""))
@@ -220,7 +227,7 @@ def break_even(result: SearchResult, use: Finalist, default: Finalist, requireme
     )
     before_s = samples / default.decisive_per_s.median
     if low is None or high is None:
-        return Finding("break-even-unknown", "The break-even point is unknown: too few rounds", hint=LONGER)
+        return Finding("break-even-unknown", "The break-even point is unknown: too few rounds")
     saved_s = [before_s * (1 - 1 / low), before_s * (1 - 1 / high)]
     if min(saved_s) <= 0:
         return Finding(

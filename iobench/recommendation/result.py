@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from iobench.advise.answer import Answer
 from iobench.base.errors import RecordError
 from iobench.base.finding import Finding
 from iobench.base.units import MIB, bytes_text, rate_text, three_digits
-from iobench.results.columns import Columns
+from iobench.results.columns import Columns, ratio_cell
 from iobench.results.result_store import ResultStore
-from iobench.results.run_warning import RunWarning
 from iobench.results.stats import Comparison, Estimate
 
 DEFAULT_ROLE = "default"
@@ -108,63 +108,46 @@ class RacedFormat:
     pareto: bool
 
 
-@dataclass(frozen=True)
-class Recommendation:
+@dataclass(frozen=True, kw_only=True)
+class Recommendation(Answer):
     """A format, a loader and settings to use, and the measurements behind them.
+
+    The outcome is ``decided``: `use` is significantly faster than the default. ``tied``: so it is, and others
+    are as fast, or may be. ``keep``: nothing is significantly faster than the default. ``undecided``: too
+    few rounds to tell. ``not-bottleneck``: the default keeps the device busy already. Only with the first two
+    is there code.
 
     Attributes
     ----------
-    outcome : str
-        ``decided``; ``tied``: others are equally fast within 5 %, or may be; ``not-bottleneck``: the
-        default keeps the device busy already.
     use : Finalist
         The case to use.
     finalists : list of Finalist
         The cases of the final rounds, the fastest first.
-    findings : list of Finding
-        The answer, its reasons and its cost, most important first.
     alternatives : list of Finding
         Cases to use if something else matters more than speed.
-    skipped : list of Finding
-        Cases that were not measured or failed, and why.
-    prepare, code : str
-        Command that prepares the data, and Python code that loads them.
-    records : list of str
-        Record files of the race, of the final rounds, and of others.
+    prepare : str
+        Command that prepares the data.
     dataset : str
         Name of the measured dataset.
     raced : list of RacedFormat
         Formats of the race, the fastest first.
     time : str
         ISO 8601, UTC.
-    warnings : list of RunWarning
-        Reasons not to believe the figures.
     """
 
-    outcome: str
     use: Finalist
     finalists: list[Finalist]
-    findings: list[Finding]
     alternatives: list[Finding] = field(default_factory=list)
-    skipped: list[Finding] = field(default_factory=list)
     prepare: str = ""
-    code: str = ""
-    records: list[str] = field(default_factory=list)
     dataset: str = ""
     raced: list[RacedFormat] = field(default_factory=list)
     time: str = ""
-    warnings: list[RunWarning] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all fields, for JSON."""
-        return asdict(self)
-
-    @property
-    def columns(self) -> Columns:
-        """The finalists as columns of a table."""
-        marks = {self.use.key: " ←"}
+    def tables(self) -> Iterator[Columns]:
+        """Yield the finalists."""
+        mark = " ←" if self.code else ""
         texts: dict[str, Callable[[Finalist], str | None]] = {
-            "case": lambda one: one.label + marks.get(one.key, ""),
+            "case": lambda one: one.label + mark * (one.key == self.use.key),
             "MiB/s": lambda one: three_digits(one.bytes_per_s / MIB),
             "samples/s": lambda one: rate_text(one.samples_per_s.median),
             "with step": lambda one: rate_text(one.trained_per_s.median) if one.trained_per_s else None,
@@ -174,7 +157,32 @@ class Recommendation:
             "role": lambda one: ", ".join(one.roles),
         }
         columns: Columns = [(title, [text(one) for one in self.finalists]) for title, text in texts.items()]
-        return [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
+        yield [(title, cells) for title, cells in columns if any(cell is not None for cell in cells)]
+
+    def lists(self) -> Iterator[tuple[str, Sequence[Finding]]]:
+        """Yield the alternatives, and what was skipped or failed."""
+        yield "Alternatives", self.alternatives
+        yield from super().lists()
+
+    def listings(self) -> Iterator[tuple[str, str]]:
+        """Yield the command that writes the data, and the code that loads them."""
+        yield "Write the full data", self.prepare
+        yield "Load them", self.code
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each finalist."""
+        return [
+            {
+                **{name: value for name, value in asdict(one).items() if not isinstance(value, dict)},
+                "roles": ", ".join(one.roles),
+                "samples_per_s": one.samples_per_s.median,
+                "samples_per_s low": one.samples_per_s.low,
+                "samples_per_s high": one.samples_per_s.high,
+                "relative to default": one.against_default.ratio.median if one.against_default else None,
+                "use": one.key == self.use.key,
+            }
+            for one in self.finalists
+        ]
 
 
 def now() -> str:
@@ -223,10 +231,7 @@ def _check(recommendation: Recommendation) -> None:
 _STORE = ResultStore(Recommendation, ".recommendation.json", "a recommendation", _check)
 
 
-def _times(one: Finalist) -> str | None:
+def _times(one: Finalist) -> str:
     if one.against_default is None:
         return "1" if DEFAULT_ROLE in one.roles else ""
-    ratio = one.against_default.ratio
-    if ratio.low is None or ratio.high is None:
-        return f"{ratio.median:.2f}"
-    return f"{ratio.median:.2f} ({ratio.low:.2f}–{ratio.high:.2f})"
+    return ratio_cell(one.against_default.ratio)

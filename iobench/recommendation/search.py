@@ -122,11 +122,11 @@ def search(data: MeasuredData, requirements: Requirements, observer: Observer, b
     if not final.valid_records:
         raise nothing_measured(final, requirements)
     result = SearchResult(data, race, final, roles, [*data.skipped, *candidates.skipped])
-    result.notes += skipped_finalists(final, "final rounds", requirements)
+    result.notes += skipped_finalists(final, "final rounds")
     stepping = _steppable(result, chosen, requirements, end - time.monotonic())
     result.with_step = _with_step(data.manifest, stepping, requirements, end, options, observer)
     if result.with_step is not None and not final.skipped:  # else they were reported already
-        result.notes += skipped_finalists(result.with_step, "rounds with the step", requirements)
+        result.notes += skipped_finalists(result.with_step, "rounds with the step")
     fastest = next(case for case in chosen if FASTEST in roles[case.key])
     try:
         result.half_size = _half_size(data, fastest, options, end, observer)
@@ -267,8 +267,11 @@ def _steppable(
         note = Finding(
             "no-time-for-step",
             f"No time for rounds with the step of {which}: these need about {seconds_text(needed_s)}",
-            hint="give that much more --max-time",
-            values={"needed_s": needed_s, "measured": len(taken), "cases": len(cases)},
+            values={
+                "needed_s": requirements.max_time_s + needed_s,
+                "measured": len(taken),
+                "cases": len(cases),
+            },
         )
         result.notes.append(note)
     return [case for case in cases if case in taken]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from iobench.advise.sentences import some
 from iobench.base.errors import LoaderFailed
 from iobench.base.finding import Finding
 from iobench.base.units import counted
@@ -39,14 +40,13 @@ def out_of_time(race: Run, requirements: Requirements) -> LoaderFailed:
     )
 
 
-def skipped_finalists(run: Run, rounds: str, requirements: Requirements) -> Iterator[Finding]:
+def skipped_finalists(run: Run, rounds: str) -> Iterator[Finding]:
     """Yield the finding for finalists that there was no time for; `rounds` names the rounds."""
     if run.skipped:
         labels = run.labels
-        names = "; ".join(str(labels[key]) for key in run.skipped)
+        names = some([str(labels[key]) for key in run.skipped])
         yield Finding(
             "finalists-skipped",
             f"There was no time for the {rounds} of {names}",
-            hint=f"give a longer --max-time than {requirements.max_time_s:g}",
             values={"cases": names, "skipped": len(run.skipped), "rounds": rounds},
         )

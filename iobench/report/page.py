@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from iobench.recommendation.result import Recommendation
-from iobench.report import across, figures, machine_facts, recommendations, sentences
+from iobench.report import across, figures, machine_facts, sentences
 from iobench.report.across import Matrix
+from iobench.report.blocks import html_of
 from iobench.report.figure import Figure
-from iobench.report.recommendations import RecommendationSection
+from iobench.report.result_figures import finalists_and_formats
 from iobench.report.sentences import LoaderDescription
 from iobench.results.record import Record
 from iobench.results.scaling_curve import curves
@@ -18,6 +19,15 @@ from iobench.results.summary import Context, summarise
 from iobench.results.trend import Trend
 
 MAX_CONTEXTS = 6  # with sections of their own; the matrix has all
+
+
+@dataclass(frozen=True)
+class RecommendationSection:
+    """One recommendation: its parts as HTML, and its charts."""
+
+    dataset: str
+    html: str
+    figures: list[Figure]
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,14 @@ def page(
 
     `trends` over several runs are shown for the cases in these records; `advice` precedes everything else.
     """
-    recommended = [recommendations.section(one, number) for number, one in enumerate(advice, 1)]
+    recommended = [
+        RecommendationSection(
+            one.dataset,
+            html_of(one.blocks()),
+            finalists_and_formats(one, f"recommended-{number}-"),
+        )
+        for number, one in enumerate(advice, 1)
+    ]
     if not records:
         title = f"{advice[0].findings[0].sentence}." if advice else "Published claims, reproduced here"
         return Page(title, recommended=recommended)

@@ -14,6 +14,18 @@ from iobench.results.summary import CaseSummary
 Columns = list[tuple[str, list[str | None]]]  # titles, each with one cell per case
 
 
+def is_numeric(cells: Sequence[str | None]) -> bool:
+    """Return whether all cells of a column are figures."""
+    return all(not cell or cell[0].isdigit() or cell == "–" for cell in cells)
+
+
+def ratio_cell(ratio: Estimate) -> str:
+    """Return a ratio with its interval, where there is one."""
+    if ratio.low is None or ratio.high is None:
+        return f"{ratio.median:.2f}"
+    return f"{ratio.median:.2f} ({ratio.low:.2f} – {ratio.high:.2f})"
+
+
 def identity_columns(cases: Sequence[CaseSummary]) -> Columns:
     """Return the columns that identify the cases: format, loader, and each facet that differs."""
     facets: list[Facets] = [case.facets for case in cases]
@@ -29,7 +41,7 @@ def metric_columns(cases: Sequence[CaseSummary], wide: bool = False) -> Columns:
         if wide or metric.main or metric.name in _relevant_metrics(cases):
             columns += _metric_columns(metric, cases, wide)
         if metric.name == "bytes_per_s":
-            columns.append(("relative time (95 %)", [_relative(case.relative) for case in cases]))
+            columns.append(("relative time (95 %)", [ratio_cell(case.relative) for case in cases]))
         if metric.name == "limit_bytes_per_s":
             columns.append(("limit", [case.limit for case in cases]))
             columns.append(("% of limit", [_share(case.limit_share) for case in cases]))
@@ -65,12 +77,6 @@ def _interval(estimate: Estimate | None, metric: Metric) -> str:
     if estimate is None or estimate.low is None or estimate.high is None or metric.interval is None:
         return "–"
     return f"{metric.interval(estimate.low)} – {metric.interval(estimate.high)}"
-
-
-def _relative(relative: Estimate) -> str:
-    if relative.low is None or relative.high is None:
-        return f"{relative.median:.2f}"
-    return f"{relative.median:.2f} ({relative.low:.2f} – {relative.high:.2f})"
 
 
 def _rank_rates(case: CaseSummary) -> str | None:

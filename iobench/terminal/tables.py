@@ -14,6 +14,7 @@ from iobench.dataset.manifest import Manifest
 from iobench.dataset.prepare import Prepared
 from iobench.formats import Schema
 from iobench.host.hardware_limits import Limit
+from iobench.results.columns import Columns, is_numeric
 from iobench.results.history import PastRun
 from iobench.results.trend import Trend, speeds_text
 
@@ -159,6 +160,17 @@ def plain_table(*columns: str, left: int) -> Table:
     table = _Plain(box=None, pad_edge=False, header_style="bold", collapse_padding=True)
     for number, name in enumerate(columns):
         table.add_column(Text(printable(name)), justify="left" if number < left else "right", no_wrap=True)
+    return table
+
+
+def columns_table(columns: Columns, left: int = 1) -> Table:
+    """Return a table of columns; figures are aligned to the right, but for the first `left` columns."""
+    table = plain_table(*(title for title, _ in columns), left=left)
+    table.show_header = any(title for title, _ in columns)
+    for column, (_, cells) in list(zip(table.columns, columns, strict=True))[left:]:
+        column.justify = "right" if is_numeric(cells) else "left"
+    for row in zip(*(cells for _, cells in columns), strict=True):
+        table.add_row(*(cell or "" for cell in row))
     return table
 
 

@@ -3,82 +3,107 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from iobench.advise import sentences
+from iobench.advise.answer import Answer
+from iobench.advise.sentences import DECIDED, KEEP, LIMITED, LONGER, NOT_BOTTLENECK, UNDECIDED, Values
 from iobench.base.errors import InvalidSettings
 from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results import stats
 from iobench.results.background_signs import background_warnings
-from iobench.results.run_warning import RunWarning
+from iobench.results.columns import Columns, ratio_cell
 from iobench.results.stats import Comparison
-from iobench.results.verdict import ratio_text
 from iobench.tuning.candidate import HEADROOM, Candidate, compare_to_baseline
 from iobench.tuning.search_space import code_of
 from iobench.tuning.settings_race import SettingsRace
 
-KEEP, DECIDED, NOT_BOTTLENECK, LIMITED = "keep", "decided", "not-bottleneck", "limited"
-LONGER = "give a longer --max-time"
 
-
-@dataclass(frozen=True)
-class TuningResult:
+@dataclass(frozen=True, kw_only=True)
+class TuningResult(Answer):
     """The settings to use, and the measurements behind them.
+
+    The outcome is ``decided``: `use` is significantly faster than the baseline, by at least 5 %. ``keep``:
+    nothing is. ``undecided``: too few rounds to tell. ``not-bottleneck``: no loader could bring 5 %.
+    ``limited``: the baseline exceeds a limit, and `use` is the fastest candidate within it.
 
     Attributes
     ----------
-    outcome : str
-        ``decided``: `use` is significantly faster than the baseline, by at least 5 %. ``keep``: nothing is.
-        ``not-bottleneck``: no loader could bring 5 %. ``limited``: the baseline exceeds a limit, and `use`
-        is the fastest candidate within it.
     use : Candidate
         The settings to use.
     candidates : list of Candidate
         Everything that was tried; the first is the baseline.
     against : dict of str to Comparison
         Each finalist compared with the baseline.
-    findings : list of Finding
-        The answer and the evidence, most important first.
     whole_epochs : bool
         The final rounds were whole epochs.
     headroom : Comparison or None
         Loop over batches already on the device, compared with the baseline.
-    code : str
-        Python code for the settings.
-    skipped : list of Finding
-        Settings that were not tried or failed, and why.
-    warnings : list of RunWarning
-        Reasons not to believe the figures.
-    records : str or None
-        Path of the record file.
     """
 
-    outcome: str
     use: Candidate
     candidates: list[Candidate]
     against: dict[str, Comparison]
-    findings: list[Finding]
     whole_epochs: bool
     headroom: Comparison | None = None
-    code: str = ""
-    skipped: list[Finding] = field(default_factory=list)
-    warnings: list[RunWarning] = field(default_factory=list)
-    records: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return all fields, for JSON."""
         return {
-            **vars(self),
+            **asdict(replace(self, use=Candidate(self.use.name), candidates=[])),
             "use": self.use.as_dict(),
             "candidates": [one.as_dict() for one in self.candidates],
-            "against": {name: asdict(one) for name, one in self.against.items()},
-            "findings": [asdict(one) for one in self.findings],
-            "headroom": asdict(self.headroom) if self.headroom else None,
-            "skipped": [asdict(one) for one in self.skipped],
             "warnings": [one.as_dict() for one in self.warnings],
         }
+
+    def tables(self) -> Iterator[Columns]:
+        """Yield the settings."""
+        against = {**self.against, **({HEADROOM: self.headroom} if self.headroom else {})}
+        yield candidates_table(self.candidates, against, self.use.name if self.code else "")
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a row for each setting."""
+        return [
+            {
+                "setting": one.name,
+                "samples_per_s": one.rate,
+                "relative to baseline": against.ratio.median if against else None,
+                "memory_bytes": one.memory_bytes,
+                "use": one.name == self.use.name,
+            }
+            for one in self.candidates
+            for against in [self.against.get(one.name)]
+        ]
+
+
+def candidates_table(
+    candidates: Sequence[Candidate], against: Mapping[str, Comparison], chosen: str = ""
+) -> Columns:
+    """Return the settings with their speed in the race, and final rounds compared with the baseline."""
+    # a finding says for which ones no time was left
+    shown = [one for one in candidates if one.rates or one.final_rates or one.failure or one.over_limit]
+    raced = [statistics.median(one.rates.values()) if one.rates else 0.0 for one in shown]
+    base = raced[0] if shown[:1] == list(candidates[:1]) else 0.0
+    compared = {candidates[0].name: "1", **{name: ratio_cell(one.ratio) for name, one in against.items()}}
+    problems = [one.failure or one.over_limit for one in shown]
+    return [
+        ("setting", [f"{one.name} ←" if one.name == chosen else one.name for one in shown]),
+        ("samples/s", [rate_text(one.rate) if one.rate else "" for one in shown]),
+        ("× baseline (race)", [f"{rate / base:.2f}" if base and rate else "" for rate in raced]),
+        ("× baseline (final rounds)", [compared.get(one.name, "") for one in shown]),
+        (
+            "first batch",
+            [
+                seconds_text(statistics.median(one.first_batch_s)) if one.first_batch_s else ""
+                for one in shown
+            ],
+        ),
+        ("memory", [bytes_text(one.memory_bytes) if one.memory_bytes else "" for one in shown]),
+        ("problem", [one.message if one else "" for one in problems]),
+    ]
 
 
 def result_of(
@@ -115,26 +140,28 @@ def result_of(
     headroom = against.pop(HEADROOM, None)
     better = [one for one in finalists[1:] if one.name in against and against[one.name].outcome == "faster"]
     outcome, use = _choose(race, baseline, better, finalists, headroom)
+    if outcome == KEEP and sentences.is_undecided(against.values()):
+        outcome = UNDECIDED
     whole = all(one.whole_epochs for one in finalists if one.final_rates)
     findings = [
-        _headline(outcome, use, against.get(use.name), candidates),
+        _headline(outcome, use, against, candidates),
         *_resources(race, baseline, use),
         *_first_batch(baseline, use),
         *(_training(baseline, headroom) if trains else ()),
         _basis(baseline, whole, interleaved=len(finalists) > 1),
     ]
     return TuningResult(
-        outcome,
-        use,
-        [*candidates, *(one for one in finalists if one.make is not None)],
-        against,
-        findings,
-        whole,
-        headroom,
-        code_of(race.loader, use.changes) if use.changes else "",
-        [*skipped, *_unsuccessful(candidates)],
-        background_warnings(race.background),
-        records,
+        outcome=outcome,
+        use=use,
+        candidates=[*candidates, *(one for one in finalists if one.make is not None)],
+        against=against,
+        findings=findings,
+        whole_epochs=whole,
+        headroom=headroom,
+        code=code_of(race.loader, use.changes) if use.changes else "",
+        skipped=[*skipped, *_unsuccessful(candidates)],
+        warnings=background_warnings(race.background),
+        records=[records] if records else [],
     )
 
 
@@ -174,37 +201,25 @@ def nothing_fits(reasons: Sequence[str]) -> InvalidSettings:
 
 
 def _headline(
-    outcome: str, use: Candidate, comparison: Comparison | None, candidates: Sequence[Candidate]
+    outcome: str, use: Candidate, against: Mapping[str, Comparison], candidates: Sequence[Candidate]
 ) -> Finding:
     if outcome == NOT_BOTTLENECK:
-        return Finding(
-            outcome,
-            "Loading is not the bottleneck: with batches already on the device the loop gains less than 5 %. "
-            "Keep your settings",
-        )
-    others = sum(bool(one.rates) for one in candidates[1:])
-    if outcome == KEEP and not others:
-        return Finding(outcome, "Keep your settings: no others could be tried", values={"tried": 0})
-    if outcome == KEEP:
-        slower = f"none of the {others} others is" if others > 1 else "the only other one is not"
-        message = f"Keep your settings: {slower} significantly (5 %) faster"
-        return Finding(outcome, message, values={"tried": others})
-    if outcome == LIMITED or comparison is None:
+        evidence = "with batches already on the device the loop gains less than 5 %. Keep your settings"
+        return sentences.not_bottleneck(evidence, {})
+    if outcome == DECIDED:
+        return sentences.gain(use.name, against[use.name].ratio, "the baseline", {})
+    if outcome == LIMITED:
         message = f"Use {use.name}: the fastest setting within the limits, which the baseline exceeds"
-        return Finding(LIMITED, message, values={"use": use.name})
-    gain = comparison.ratio.median
-    message = f"Use {use.name}: {ratio_text(comparison.ratio, 'as fast as the baseline')}"
-    return Finding(outcome, message, values={"use": use.name, "gain": gain})
+        return Finding("limited", message, values={"use": use.name})
+    tried = sum(bool(one.rates) for one in candidates[1:])
+    return sentences.keep("your settings", list(against.values()), tried)
 
 
 def _resources(race: SettingsRace, baseline: Candidate, use: Candidate) -> Iterator[Finding]:
     if use is baseline or use.memory_bytes is None or baseline.memory_bytes is None:
         return
-    costs = [f"{bytes_text(one.memory_bytes or 0)} of memory" for one in (use, baseline)]
-    values: dict[str, float | int | str] = {
-        "memory_bytes": use.memory_bytes,
-        "baseline_memory_bytes": baseline.memory_bytes,
-    }
+    costs = [sentences.memory(one.memory_bytes) for one in (use, baseline)]
+    values: Values = {"memory_bytes": use.memory_bytes, "baseline_memory_bytes": baseline.memory_bytes}
     if race.loader.knows_workers:
         workers = [race.loader.workers(one.changes) for one in (use, baseline)]
         costs = [f"{counted(n, 'worker')} and {cost}" for n, cost in zip(workers, costs, strict=True)]
@@ -215,12 +230,7 @@ def _resources(race: SettingsRace, baseline: Candidate, use: Candidate) -> Itera
 def _first_batch(baseline: Candidate, use: Candidate) -> Iterator[Finding]:
     """Yield the time to the first batch: workers start in every epoch."""
     if use is not baseline and use.first_batch_s and baseline.first_batch_s:
-        seconds = [statistics.median(one.first_batch_s) for one in (use, baseline)]
-        yield Finding(
-            "first-batch",
-            f"First batch of an epoch after {seconds_text(seconds[0])}; baseline: {seconds_text(seconds[1])}",
-            values={"first_batch_s": seconds[0], "baseline_first_batch_s": seconds[1]},
-        )
+        yield sentences.first_batch(*(statistics.median(one.first_batch_s) for one in (use, baseline)))
 
 
 def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Finding]:
@@ -233,15 +243,8 @@ def _training(baseline: Candidate, headroom: Comparison | None) -> Iterator[Find
         return
     # more gain than the waiting explains: the step itself is faster while no loader competes with it
     faster_step = waits is not None and (1 - waits) * headroom.ratio.median > 1 + stats.MIN_DIFFERENCE
-    message = (
-        f"With batches already on the device the loop is {ratio_text(headroom.ratio, 'as fast')}: "
-        "no loader can bring more"
-    )
-    if faster_step:
-        message += "; part of it is a faster step, since no loader uses the CPU"
-    yield Finding(
-        "headroom", message, values={"ratio": headroom.ratio.median, "step_is_faster": int(faster_step)}
-    )
+    more = "; part of it is a faster step, since no loader uses the CPU" if faster_step else ""
+    yield sentences.headroom(headroom.ratio, more, step_is_faster=int(faster_step))
 
 
 def _basis(baseline: Candidate, whole: bool, interleaved: bool) -> Finding:
@@ -257,10 +260,7 @@ def _basis(baseline: Candidate, whole: bool, interleaved: bool) -> Finding:
 
 
 def _unsuccessful(candidates: Sequence[Candidate]) -> Iterator[Finding]:
-    for one in candidates:
-        if one.failure:
-            values = {**one.failure.values, "setting": one.name}
-            yield Finding(one.failure.kind, f"{one.name}: {one.failure.message}", one.failure.hint, values)
-    late = "; ".join(one.name for one in candidates if not one.rates and not one.failure)
-    if late:
-        yield Finding("no-time", f"no time was left for {late}", hint=LONGER, values={"settings": late})
+    yield from sentences.failures((one.name, one.failure) for one in candidates if one.failure)
+    yield from sentences.no_time(
+        [one.name for one in candidates if not one.rates and not one.failure], LONGER
+    )

@@ -51,4 +51,4 @@ def diagnose(
     if as_json:
         display.as_json(diagnosis.as_dict())
     else:
-        display.diagnosis(diagnosis)
+        display.answer(diagnosis)

@@ -106,7 +106,7 @@ def recommend(
     from iobench.recommendation.recommend import recommend as search
     from iobench.recommendation.requirements import Requirements
     from iobench.recommendation.result import save
-    from iobench.terminal import display, live, recommended
+    from iobench.terminal import display, live
 
     requirements = Requirements(
         device=device,
@@ -132,9 +132,7 @@ def recommend(
     if as_json:
         display.as_json(recommendation.as_dict())
         return
-    for warning in recommendation.warnings:
-        display.warning(warning.kind, warning.sentence)
-    display.result(*recommended.parts(recommendation))
+    display.answer(recommendation)
     for path in recommendation.records:
         display.note(f"records: {path}")
     display.note(f"recommendation: {saved} ('iobench report' shows it)")

@@ -47,7 +47,7 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest settings of your own DataLoader."""
-    from iobench.terminal import display, tuned
+    from iobench.terminal import display
     from iobench.tuning.tune import tune as search
 
     result = search(
@@ -68,7 +68,6 @@ def tune(
     if as_json:
         display.as_json(result.as_dict())
         return
-    for warning in result.warnings:
-        display.warning(warning.kind, warning.sentence)
-    display.result(*tuned.parts(result))
-    display.note(f"records: {result.records}")
+    display.answer(result)
+    for path in result.records:
+        display.note(f"records: {path}")

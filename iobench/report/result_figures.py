@@ -1,34 +1,49 @@
-"""Section of a recommendation: what to use, why, the alternatives, and the code."""
+"""Figures of results: of a run, a recommendation and watched loops."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import singledispatch
 
+from iobench.bench.outcome import Run
+from iobench.diagnose.loop_stats import LoopStats
+from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.recommendation.result import Finalist, RacedFormat, Recommendation
-from iobench.report import charts, plots
+from iobench.report import charts, figures, plots
 from iobench.report.figure import Figure
 from iobench.report.rows import FASTEST, RIVAL, SLOWER, Row
+from iobench.results.display import Displayed
+
+MAX_CONTEXTS = 6  # of a run, with a chart
 
 
-@dataclass(frozen=True)
-class RecommendationSection:
-    """One recommendation with its table and its charts."""
-
-    recommendation: Recommendation
-    titles: list[str]
-    rows: list[list[str]]
-    figures: list[Figure]
+@singledispatch
+def figures_of(result: Displayed) -> list[Figure]:
+    """Return the charts of a result, the most important first."""
+    return []
 
 
-def section(recommendation: Recommendation, number: int) -> RecommendationSection:
-    """Return the section of a recommendation; its number makes the names of its charts unique."""
-    titles, columns = zip(*recommendation.columns, strict=True)
-    rows = [[cell or "" for cell in cells] for cells in zip(*columns, strict=True)]
-    charts = figures(recommendation, f"recommended-{number}-")
-    return RecommendationSection(recommendation, list(titles), rows, charts)
+@figures_of.register
+def _of_run(run: Run) -> list[Figure]:
+    contexts = run.summary.contexts[:MAX_CONTEXTS] if run.summary else []
+    speeds = [figures.of_context(one, number, whole=False)[0] for number, one in enumerate(contexts, 1)]
+    return [replace(one, title=at.title or one.title) for one, at in zip(speeds, contexts, strict=True)]
 
 
-def figures(recommendation: Recommendation, prefix: str = "") -> list[Figure]:
+@figures_of.register
+def _of_recommendation(recommendation: Recommendation) -> list[Figure]:
+    return finalists_and_formats(recommendation)
+
+
+@figures_of.register
+def _of_loops(watched: WatchedLoader) -> list[Figure]:  # type: ignore[type-arg]
+    times = _times(watched.loops)
+    caption = "Time of each loop after its first batch: waiting for batches, and everything else."
+    return [Figure("watch", "Time of each loop", caption, times, charts.stages(times))] if times else []
+
+
+def finalists_and_formats(recommendation: Recommendation, prefix: str = "") -> list[Figure]:
     """Return the finalists' speeds, and formats by size and speed where there are several."""
     speeds = [_row(one, place) for place, one in enumerate(recommendation.finalists)]
     notes = {one.key: ", ".join(one.roles) for one in recommendation.finalists}
@@ -78,3 +93,20 @@ def _size(one: RacedFormat) -> Row:
         "case": one.label,
         "frontier": "yes" if one.pareto else "no",
     }
+
+
+def _times(loops: Sequence[LoopStats]) -> list[Row]:
+    """Return the parts of each loop's time after its first batch."""
+    return [
+        {
+            "key": f"{number:06}",
+            "case": f"loop {number}",
+            "stage": stage,
+            "share": seconds / (loop.wait_s + loop.step_s),
+            "seconds": seconds,
+            "place": place,
+        }
+        for number, loop in enumerate(loops, 1)
+        for place, (stage, seconds) in enumerate({"wait": loop.wait_s, "compute": loop.step_s}.items())
+        if seconds
+    ]

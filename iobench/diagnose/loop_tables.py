@@ -1,30 +1,38 @@
-"""Tables of a diagnosis."""
+"""Tables of loops over a loader and of its profiles."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
-
-from iobench.base.units import bytes_text, counted, rate_text, seconds_text
+from iobench.base.units import MIB, bytes_text, counted, rate_text, seconds_text, three_digits
 from iobench.diagnose.loop_stats import LoopStats
-from iobench.terminal.tables import plain_table
+from iobench.results.columns import Columns
 
-if TYPE_CHECKING:  # they load torch
+if TYPE_CHECKING:  # it loads torch
     from iobench.diagnose.profiling import Profile
 
 MEASURABLE_S = 0.05  # shorter loops have no usable processor time: the system counts it in 10 ms
 
 
-def loop_table(stats: LoopStats, alone: bool = False) -> Table:
-    """Return the table of a loop's figures; `alone` where nothing was done with the batches."""
-    table = plain_table("", "", left=2)
-    table.show_header = False
-    table.columns[1].no_wrap = False
-    for name, value in _rows(stats, alone):
-        table.add_row(name, value)
-    return table
+def loop_table(stats: LoopStats, alone: bool = False) -> Columns:
+    """Return the names and figures of a loop; `alone` where nothing was done with the batches."""
+    names, figures = zip(*_rows(stats, alone), strict=True)
+    return [("", list(names)), ("", list(figures))]
+
+
+def loops_table(loops: Sequence[LoopStats]) -> Columns:
+    """Return the main figures of several loops."""
+    unit = "samples/s" if any(loop.samples for loop in loops) else "batches/s"
+    return [
+        ("loop", [f"{number}" for number in range(1, len(loops) + 1)]),
+        ("batches", [f"{loop.batches:,}" for loop in loops]),
+        (unit, [rate_text(loop.rate) for loop in loops]),
+        ("MiB/s", [three_digits(loop.bytes_per_s / MIB) for loop in loops]),
+        ("first batch", [seconds_text(loop.first_wait_s) for loop in loops]),
+        ("waiting", [f"{loop.wait_share:.0%}" for loop in loops]),
+        ("wait p99", [seconds_text(loop.wait_p99_s) for loop in loops]),
+    ]
 
 
 def _rows(stats: LoopStats, alone: bool) -> Iterator[tuple[str, str]]:
@@ -80,9 +88,11 @@ def _processors(stats: LoopStats) -> str:
     return f"{used}, {counted(stats.workers, 'worker')} {stats.worker_cpu_s / stats.elapsed_s:.0%}"
 
 
-def profile_table(profile: Profile) -> Table:
+def profile_table(profile: Profile) -> Columns:
     """Return the functions that took most of a process's time."""
-    table = plain_table(f"{profile.where}, {seconds_text(profile.total_s)}", "own time", "calls", left=1)
-    for function in profile.functions:
-        table.add_row(function.name, f"{function.share:.0%}", f"{function.calls:,}")
-    return table
+    functions = profile.functions
+    return [
+        (f"{profile.where}, {seconds_text(profile.total_s)}", [one.name for one in functions]),
+        ("own time", [f"{one.share:.0%}" for one in functions]),
+        ("calls", [f"{one.calls:,}" for one in functions]),
+    ]
