@@ -93,9 +93,7 @@ def test_data_that_are_wrong_are_proved_wrong_once_for_all_loaders(manifest, mon
         assert len(began) == 2, "one for each format"
         assert set(found.failures) == {case.key for case in found.cases}
         assert {error.kind for error in found.failures.values()} == {"other-content"}
-    assert len(list(alternatives.skipped_cases(found))) == 2, (
-        "a line for each reason, not for each case"
-    )
+    assert len(list(alternatives.skipped_cases(found))) == 2, "a line for each reason, not for each case"
 
 
 def test_a_loader_that_is_wrong_over_sound_data_is_wrong_alone(manifest, monkeypatch, clock):

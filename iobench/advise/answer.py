@@ -14,7 +14,7 @@ from iobench.results.run_warning import RunWarning
 
 @dataclass(frozen=True, kw_only=True)
 class Answer(Displayed):
-    """What to use or to change, and the measurements behind it.
+    """Recommendation or diagnosis, and the measurements behind it.
 
     Attributes
     ----------

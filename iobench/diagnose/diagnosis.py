@@ -68,7 +68,7 @@ class Diagnosis(Answer):
 
     @property
     def advice(self) -> list[Advice]:
-        """What to change, the largest gain first."""
+        """Changes, the largest gain first."""
         return [one for one in self.findings if isinstance(one, Advice)]
 
     def tables(self) -> Iterator[Columns]:

@@ -73,7 +73,7 @@ class Displayed(ABC):
 
 
 class Renderer(Protocol):
-    """What draws results."""
+    """Module that draws results."""
 
     def html(self, result: Displayed) -> str:
         """Return a result's parts and its first chart as HTML."""

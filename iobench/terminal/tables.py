@@ -164,11 +164,11 @@ def plain_table(*columns: str, left: int) -> Table:
 
 
 def columns_table(columns: Columns, left: int = 1) -> Table:
-    """Return a table of columns; figures are aligned to the right, but for the first `left` columns."""
+    """Return a table of columns, the first `left` and a last one of words aligned to the left."""
     table = plain_table(*(title for title, _ in columns), left=left)
     table.show_header = any(title for title, _ in columns)
-    for column, (_, cells) in list(zip(table.columns, columns, strict=True))[left:]:
-        column.justify = "right" if is_numeric(cells) else "left"
+    if not is_numeric(columns[-1][1]):
+        table.columns[-1].justify = "left"
     for row in zip(*(cells for _, cells in columns), strict=True):
         table.add_row(*(cell or "" for cell in row))
     return table
