@@ -13,6 +13,7 @@ from iobench.report.blocks import html_of
 from iobench.report.figure import Figure
 from iobench.report.result_figures import finalists_and_formats
 from iobench.report.sentences import LoaderDescription
+from iobench.results import verdict
 from iobench.results.record import Record
 from iobench.results.scaling_curve import curves
 from iobench.results.summary import Context, summarise
@@ -89,7 +90,9 @@ def page(
         return Page(title, recommended=recommended)
     summary = summarise(records)
     contexts, machines = in_order(summary.contexts), machine_facts.described(records)
-    answer = sentences.overall(contexts)
+    measured = {record.dataset.name for record in records}
+    about = [one.findings[0] for one in advice if {one.dataset} == measured]
+    answer = about[0] if about else sentences.overall(contexts)
     return Page(
         answer=f"{answer.sentence}.",
         outcome=answer.kind,
@@ -120,7 +123,7 @@ def in_order(contexts: Sequence[Context]) -> list[Context]:
 def _section(context: Context, number: int) -> Section:
     return Section(
         title=context.title,
-        answer=f"{sentences.answer(context).sentence}.",
+        answer=f"{verdict.verdict(context).sentence}.",
         reasons=list(sentences.reasons(context)),
         loaders=sentences.loader_descriptions(context),
         grid=across.grid(context),
