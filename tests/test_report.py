@@ -16,10 +16,13 @@ from pathlib import Path
 import pytest
 from kinds import complaint_kind, kind
 from record_cases import MIB, a_record, profiled, rounds_of
+from test_notebook import a_finalist
 
 from iobench import report
 from iobench.base.errors import MissingDependency, RecordError, ReportError
+from iobench.base.finding import Finding
 from iobench.loading import loaders
+from iobench.recommendation.result import Recommendation
 from iobench.report import across, conversion, figure, machine_facts, page, sentences, style
 from iobench.results import parts, record, verdict
 from iobench.results.metrics import METRICS
@@ -625,3 +628,21 @@ def test_warnings_are_printed(written, browse, tmp_path):
     printed.write_text(text.replace("@media print", "@media all"))
     dom, _ = browse(printed, measure=SHOWN)
     assert float(re.search(r'data-shown="([\d.]+)"', dom)[1]) > 0
+
+
+def test_a_recommendation_fits_a_phone_and_heads_the_page(browse, tmp_path):
+    finalists = [a_finalist("npy · stream: threads=4", 200, ["fastest"]), a_finalist("npy", 100, ["default"])]
+    advice = Recommendation(
+        outcome="decided",
+        use=finalists[0],
+        finalists=finalists,
+        findings=[Finding("decided", "Use npy with stream")],
+        code="loader = StreamLoader()",
+        dataset=rounds_of([1000])[0].dataset.name,
+    )
+    path = tmp_path / "report.html"
+    report.write(rounds_of([1000, 1010]) + rounds_of([500, 510], variant="hdf5"), path, recommended=[advice])
+    dom, console = browse(path, 390)
+    assert console == []
+    assert re.search(r'data-overflow="(-?\d+)"', dom)[1] == "0"
+    assert re.search(r'<h1 id="answer">(.*?)</h1>', dom)[1] == "Use npy with stream."
