@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 from iobench.results import display
 
 if TYPE_CHECKING:
+    from iobench.advise.recommend import recommend
+    from iobench.advise.requirements import Requirements
+    from iobench.advise.tune import tune
     from iobench.bench.options import RunOptions
     from iobench.bench.outcome import Run
     from iobench.bench.run import run
@@ -20,17 +23,14 @@ if TYPE_CHECKING:
     from iobench.dataset.sources import Source, Synthetic, open_source
     from iobench.dataset.verify import verify
     from iobench.loading.batches import batches
-    from iobench.recommendation.recommend import recommend
-    from iobench.recommendation.requirements import Requirements
     from iobench.results.summary import Summary, summarise
     from iobench.stream.stream_loader import StreamLoader
     from iobench.terminal.watch import watch
-    from iobench.tuning.tune import tune
 
 _HOMES = {
     "AddedSource": "iobench.dataset.add",
     "Manifest": "iobench.dataset.manifest",
-    "Requirements": "iobench.recommendation.requirements",
+    "Requirements": "iobench.advise.requirements",
     "RayLoader": "iobench.contrib.ray.loader",
     "Run": "iobench.bench.outcome",
     "RunOptions": "iobench.bench.options",
@@ -43,10 +43,10 @@ _HOMES = {
     "find_dataset": "iobench.dataset.manifest",
     "open_source": "iobench.dataset.sources",
     "prepare": "iobench.dataset.prepare",
-    "recommend": "iobench.recommendation.recommend",
+    "recommend": "iobench.advise.recommend",
     "run": "iobench.bench.run",
     "summarise": "iobench.results.summary",
-    "tune": "iobench.tuning.tune",
+    "tune": "iobench.advise.tune",
     "verify": "iobench.dataset.verify",
     "watch": "iobench.terminal.watch",
 }

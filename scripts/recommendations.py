@@ -23,12 +23,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import iobench
+from iobench.advise.candidates import candidate_set, loader_word
+from iobench.advise.requirements import Requirements
 from iobench.bench.case import Case
 from iobench.bench.observer import Observer
 from iobench.bench.run import run
 from iobench.dataset.manifest import Manifest
-from iobench.recommendation.candidates import candidate_set, loader_word
-from iobench.recommendation.requirements import Requirements
 from iobench.results import stats
 from iobench.results.record import Record
 

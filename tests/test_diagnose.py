@@ -22,20 +22,20 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
+from iobench.advise import diagnose as session
+from iobench.advise.checks.loader_info import LoaderInfo, inspect_loader
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.checks.loop_tables import loop_table
+from iobench.advise.checks.profiling import Profile
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.diagnosis import BOTTLENECK, diagnose
+from iobench.advise.settings.candidate import BASELINE, Candidate
+from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
+from iobench.advise.settings.tunable_loader import TunableLoader, rebuilt
 from iobench.base.errors import TargetError
 from iobench.base.finding import Finding
-from iobench.diagnose import session
-from iobench.diagnose.diagnosis import BOTTLENECK, diagnose
-from iobench.diagnose.loader_info import LoaderInfo, inspect_loader
-from iobench.diagnose.loop_stats import LoopStats
-from iobench.diagnose.loop_tables import loop_table
-from iobench.diagnose.profiling import Profile
-from iobench.diagnose.watched_loader import WatchedLoader
 from iobench.loading import target
 from iobench.loading.inspection import batch_tensors
-from iobench.tuning.candidate import BASELINE, Candidate
-from iobench.tuning.search_space import BATCH_FETCH, LoaderTraits, candidates_for
-from iobench.tuning.tunable_loader import TunableLoader, rebuilt
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 GOOD = LoopStats(
@@ -685,5 +685,5 @@ def test_a_loader_of_nothing_is_refused():
 def test_only_the_user_s_own_frames_are_shown(module, inside):
     done = inside("diagnose", "mine.py:failing")
     assert "in failing" in done.stderr
-    assert "iobench/diagnose" not in done.stderr
+    assert "iobench/advise" not in done.stderr
     assert inside("diagnose", "nowhere:make").stderr.count("\n") == 1

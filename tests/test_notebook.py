@@ -11,12 +11,12 @@ from kinds import kind
 from nbclient import NotebookClient
 from record_cases import rounds_of
 
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.recommendation import Finalist, RacedFormat, Recommendation
 from iobench.base.errors import MissingDependency, RecordError
 from iobench.base.finding import Finding
 from iobench.bench.options import RunOptions
 from iobench.bench.outcome import Run
-from iobench.diagnose.watched_loader import WatchedLoader
-from iobench.recommendation.result import Finalist, RacedFormat, Recommendation
 from iobench.results.stats import Comparison, Estimate
 from iobench.results.summary import summarise
 from iobench.results.verdict import sentences

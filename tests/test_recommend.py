@@ -19,6 +19,22 @@ from test_warnings import changed
 
 import iobench
 from iobench import formats
+from iobench.advise import alternatives, finalists, findings, search
+from iobench.advise.candidates import (
+    candidate_set,
+    default_case,
+    loader_word,
+    loader_words,
+    packages_of,
+    storable_variants,
+)
+from iobench.advise.choice import Choice, choose
+from iobench.advise.code import loader_code
+from iobench.advise.measured_data import MeasuredData, from_source, sample_count
+from iobench.advise.recommendation import Finalist
+from iobench.advise.requirements import Requirements
+from iobench.advise.search import runners_up
+from iobench.advise.step import time_step
 from iobench.base import thresholds
 from iobench.base.errors import (
     ArtifactExists,
@@ -38,22 +54,6 @@ from iobench.bench.run import run
 from iobench.bench.strategies import SuccessiveHalving
 from iobench.dataset.sources import FirstSamples
 from iobench.loading import loaders
-from iobench.recommendation import alternatives, finalists, findings, search
-from iobench.recommendation.candidates import (
-    candidate_set,
-    default_case,
-    loader_word,
-    loader_words,
-    packages_of,
-    storable_variants,
-)
-from iobench.recommendation.choice import Choice, choose
-from iobench.recommendation.code import loader_code
-from iobench.recommendation.measured_data import MeasuredData, from_source, sample_count
-from iobench.recommendation.requirements import Requirements
-from iobench.recommendation.result import Finalist
-from iobench.recommendation.search import runners_up
-from iobench.recommendation.step import time_step
 from iobench.report import result_figures
 from iobench.results import stats
 
@@ -716,7 +716,7 @@ def test_loaders_that_get_slower_or_raise_lose_the_race_and_are_listed(manifest,
 
 
 def test_a_format_that_is_not_prepared_is_refused_before_the_step_is_timed(manifest, monkeypatch):
-    monkeypatch.setattr("iobench.recommendation.recommend.time_step", lambda *of: pytest.fail("it was timed"))
+    monkeypatch.setattr("iobench.advise.recommend.time_step", lambda *of: pytest.fail("it was timed"))
     with pytest.raises(ManifestError, check=kind("not-prepared")):
         iobench.recommend(manifest, Requirements(formats=("zarr",), model="mlp"))
 
@@ -852,7 +852,7 @@ def test_the_time_needed_for_all_cases_is_estimated(manifest):
 
 
 def test_existing_files_are_added_and_a_recommendation_is_made_for_them(inside, tmp_path, monkeypatch):
-    monkeypatch.setattr("iobench.recommendation.requirements.MIN_TIME_S", 1.0)  # rounds are short here
+    monkeypatch.setattr("iobench.advise.requirements.MIN_TIME_S", 1.0)  # rounds are short here
     np.save(tmp_path / "own.npy", np.random.default_rng(0).random((4000, 64), np.float32))
     few = ("--format", "memmap", "--loader", "stream", "--loader", "dataloader", "--max-time", "10")
     data = ("--data-dir", tmp_path / "data")

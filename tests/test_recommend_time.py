@@ -8,6 +8,10 @@ import pytest
 from kinds import kind
 
 import iobench
+from iobench.advise import alternatives, measured_data, search
+from iobench.advise.measured_data import MeasuredData, OutOfTime, from_source, other_samples
+from iobench.advise.requirements import Requirements
+from iobench.advise.unmeasured import nothing_measured, out_of_time, skipped_finalists
 from iobench.base.errors import CaseDied, InvalidSettings, LoaderFailed, WrongContent
 from iobench.bench import run_loop
 from iobench.bench.executor import InProcess
@@ -15,10 +19,6 @@ from iobench.bench.options import RunOptions, cases_of
 from iobench.bench.run import run
 from iobench.bench.strategies import FinalRounds, SuccessiveHalving
 from iobench.dataset.sources import FirstSamples
-from iobench.recommendation import alternatives, measured_data, search
-from iobench.recommendation.measured_data import MeasuredData, OutOfTime, from_source, other_samples
-from iobench.recommendation.requirements import Requirements
-from iobench.recommendation.unmeasured import nothing_measured, out_of_time, skipped_finalists
 
 SIX = RunOptions(format=("npy", "hdf5"), loader=("native", "stream", "dataloader"), limits=False)
 

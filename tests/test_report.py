@@ -19,10 +19,10 @@ from record_cases import MIB, a_record, profiled, rounds_of
 from test_notebook import a_finalist
 
 from iobench import report
+from iobench.advise.recommendation import Recommendation
 from iobench.base.errors import MissingDependency, RecordError, ReportError
 from iobench.base.finding import Finding
 from iobench.loading import loaders
-from iobench.recommendation.result import Recommendation
 from iobench.report import across, conversion, figure, machine_facts, page, sentences, style
 from iobench.results import parts, record, verdict
 from iobench.results.metrics import METRICS

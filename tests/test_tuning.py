@@ -13,20 +13,18 @@ from kinds import complaint_kind, kind
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import iobench
-from iobench.base.errors import InvalidSettings, TargetError
-from iobench.base.finding import Finding
-from iobench.diagnose.diagnosis import diagnose
-from iobench.diagnose.padding import padding_of
-from iobench.diagnose.watched_loader import WatchedLoader
-from iobench.results import record
-from iobench.tuning import search_space, settings_race, turn_recorder
-from iobench.tuning.candidate import BASELINE, HEADROOM, Candidate, slowdown
-from iobench.tuning.pickle_check import spawn_problem
-from iobench.tuning.search_space import BATCH_FETCH, LoaderTraits, candidates_for
-from iobench.tuning.settings_race import ResourceLimits, SettingsRace
-from iobench.tuning.tunable_loader import TunableLoader, shallow_copy
-from iobench.tuning.tune import resolve_target
-from iobench.tuning.tuning_result import (
+from iobench.advise.checks.padding import padding_of
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.diagnosis import diagnose
+from iobench.advise.settings import search_space, settings_race, turn_recorder
+from iobench.advise.settings.candidate import BASELINE, HEADROOM, Candidate, slowdown
+from iobench.advise.settings.pickle_check import spawn_problem
+from iobench.advise.settings.search_space import BATCH_FETCH, LoaderTraits, candidates_for
+from iobench.advise.settings.settings_race import ResourceLimits, SettingsRace
+from iobench.advise.settings.tunable_loader import TunableLoader, shallow_copy
+from iobench.advise.settings.turn import TurnSpec, run_turn
+from iobench.advise.tune import resolve_target
+from iobench.advise.tuning_result import (
     DECIDED,
     KEEP,
     LIMITED,
@@ -35,7 +33,9 @@ from iobench.tuning.tuning_result import (
     candidates_table,
     result_of,
 )
-from iobench.tuning.turn import TurnSpec, run_turn
+from iobench.base.errors import InvalidSettings, TargetError
+from iobench.base.finding import Finding
+from iobench.results import record
 
 FORK = {"num_workers": 2, "multiprocessing_context": "fork"}
 
@@ -290,7 +290,7 @@ class Handle:
 
 def test_start_methods_are_skipped_for_a_dataset_that_cannot_be_pickled(monkeypatch):
     sent = DataLoader(TensorDataset(torch.zeros(1 << 20)), **FORK)
-    monkeypatch.setattr("iobench.tuning.pickle_check.MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("iobench.advise.settings.pickle_check.MOST_BYTES", 1 << 20)
     assert spawn_problem(sent) is None, "tensors are shared"
     cannot = {
         "cannot-pickle": DataLoader([Handle()], **FORK),
@@ -376,7 +376,7 @@ class Pairs:
 def test_workers_of_a_cut_turn_are_counted_by_whole_cycles(monkeypatch):
     """Half a pair more would look like twice the rate."""
     pairs = Pairs()
-    monkeypatch.setattr("iobench.tuning.turn.time", pairs)
+    monkeypatch.setattr("iobench.advise.settings.turn.time", pairs)
     for limit_s in (0.05, 0.07, 0.09):
         pairs.now = 0.0
         turn = run_turn(lambda: pairs, 2, TurnSpec(ignored, limit_s=limit_s, min_s=0.0))
@@ -437,7 +437,7 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_the_command_prints_an_answer_and_stores_every_turn_as_a_record(mine, inside, monkeypatch):
-    monkeypatch.setattr("iobench.tuning.tune.slowdown", lambda turns: None)  # other tests run meanwhile
+    monkeypatch.setattr("iobench.advise.tune.slowdown", lambda turns: None)  # other tests run meanwhile
     options = (
         "--max-time",
         3,

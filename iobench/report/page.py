@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from iobench.recommendation.result import Recommendation
+from iobench.advise.recommendation import Recommendation
 from iobench.report import across, figures, machine_facts, sentences
 from iobench.report.across import Matrix
 from iobench.report.blocks import html_of

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import singledispatch
 
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.recommendation import Finalist, RacedFormat, Recommendation
 from iobench.bench.outcome import Run
-from iobench.diagnose.loop_stats import LoopStats
-from iobench.diagnose.watched_loader import WatchedLoader
-from iobench.recommendation.result import Finalist, RacedFormat, Recommendation
 from iobench.report import charts, figures, plots
 from iobench.report.figure import Figure
 from iobench.report.rows import FASTEST, RIVAL, SLOWER, Row

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from iobench.diagnose.diagnosis import diagnose
-from iobench.diagnose.loop_stats import LoopStats
-from iobench.diagnose.watched_loader import WatchedLoader
+from iobench.advise.checks.loop_stats import LoopStats
+from iobench.advise.checks.watched_loader import WatchedLoader
+from iobench.advise.diagnosis import diagnose
 from iobench.host.device import in_use
 
 T = TypeVar("T")

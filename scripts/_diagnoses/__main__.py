@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from _diagnoses import bad, data, good
-from iobench.diagnose import session
-from iobench.tuning.candidate import BASELINE, Candidate, compare_to_baseline
-from iobench.tuning.settings_race import SettingsRace
-from iobench.tuning.tunable_loader import TunableLoader
-from iobench.tuning.turn import TurnSpec
+from iobench.advise import diagnose as session
+from iobench.advise.settings.candidate import BASELINE, Candidate, compare_to_baseline
+from iobench.advise.settings.settings_race import SettingsRace
+from iobench.advise.settings.tunable_loader import TunableLoader
+from iobench.advise.settings.turn import TurnSpec
 
 BURN = "import os, sys\nwhile os.path.exists(sys.argv[1]): sum(range(1_000_000))"  # until this process ends
 ACHIEVED_ROUNDS, ACHIEVED_S = 7, 5.0

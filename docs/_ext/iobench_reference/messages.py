@@ -5,10 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 
+from iobench.advise.checks.evidence import Advice
 from iobench.base import errors
 from iobench.base.errors import IobenchError
 from iobench.base.finding import Finding
-from iobench.diagnose.evidence import Advice
 from iobench.results.background_signs import BackgroundSign
 from iobench.results.run_warning import RunWarning
 from iobench_reference.kinds import Use, main_use, makers_of, parameters_of, scan

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from iobench.advise.requirements import EPOCHS, MAX_TIME_S
 from iobench.base.errors import InvalidSettings
 from iobench.bench.options import MODELS
 from iobench.loading.order import ORDERS
-from iobench.recommendation.requirements import EPOCHS, MAX_TIME_S
 from iobench.terminal.commands._options import (
     AsJson,
     DataDir,
@@ -102,10 +102,10 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Recommend a format, a loader and settings, with code to paste."""
+    from iobench.advise.recommend import recommend as search
+    from iobench.advise.recommendation import save
+    from iobench.advise.requirements import Requirements
     from iobench.bench.strategies import AutoRounds
-    from iobench.recommendation.recommend import recommend as search
-    from iobench.recommendation.requirements import Requirements
-    from iobench.recommendation.result import save
     from iobench.terminal import display, live
 
     requirements = Requirements(

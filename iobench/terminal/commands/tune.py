@@ -47,8 +47,8 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest settings of your own DataLoader."""
+    from iobench.advise.tune import tune as search
     from iobench.terminal import display
-    from iobench.tuning.tune import tune as search
 
     result = search(
         target,
