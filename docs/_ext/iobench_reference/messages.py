@@ -75,8 +75,8 @@ def _advice() -> str:
 def _findings() -> str:
     return page(
         "Findings",
-        "Each fact in an answer of `iobench recommend`, `tune` and `diagnose` has a kind, in JSON: a verdict, "
-        "a reason, a cost, or something that was skipped.",
+        "Each fact in an answer of `iobench recommend`, `tune` and `diagnose` has a kind, in JSON: "
+        "a verdict, a reason, a cost, or something that was skipped.",
         *_sections("finding", finding_kinds()),
         label="reference-findings",
     )
