@@ -12,7 +12,7 @@ from iobench.advise.answer import Answer
 from iobench.base.errors import RecordError
 from iobench.base.finding import Finding
 from iobench.base.units import MIB, bytes_text, rate_text, three_digits
-from iobench.results.columns import Columns, ratio_cell
+from iobench.results.columns import Columns
 from iobench.results.result_store import ResultStore
 from iobench.results.stats import Comparison, Estimate
 
@@ -234,4 +234,4 @@ _STORE = ResultStore(Recommendation, ".recommendation.json", "a recommendation",
 def _times(one: Finalist) -> str:
     if one.against_default is None:
         return "1" if DEFAULT_ROLE in one.roles else ""
-    return ratio_cell(one.against_default.ratio)
+    return one.against_default.ratio.text("{:.2f}".format)

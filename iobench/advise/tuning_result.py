@@ -18,7 +18,7 @@ from iobench.base.finding import Finding
 from iobench.base.units import bytes_text, counted, rate_text, seconds_text
 from iobench.results import stats
 from iobench.results.background_signs import background_warnings
-from iobench.results.columns import Columns, ratio_cell
+from iobench.results.columns import Columns
 from iobench.results.stats import Comparison
 
 
@@ -87,7 +87,10 @@ def candidates_table(
     shown = [one for one in candidates if one.rates or one.final_rates or one.failure or one.over_limit]
     raced = [statistics.median(one.rates.values()) if one.rates else 0.0 for one in shown]
     base = raced[0] if shown[:1] == list(candidates[:1]) else 0.0
-    compared = {candidates[0].name: "1", **{name: ratio_cell(one.ratio) for name, one in against.items()}}
+    compared = {
+        candidates[0].name: "1",
+        **{name: one.ratio.text("{:.2f}".format) for name, one in against.items()},
+    }
     problems = [one.failure or one.over_limit for one in shown]
     return [
         ("setting", [f"{one.name} ←" if one.name == chosen else one.name for one in shown]),

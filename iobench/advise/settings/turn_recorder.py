@@ -11,6 +11,7 @@ from typing import Any
 from iobench.advise.settings.candidate import Candidate
 from iobench.advise.settings.consumer import Consumer
 from iobench.advise.settings.turn import TurnResult
+from iobench.base.finding import Finding
 from iobench.bench.case import CaseSettings
 from iobench.bench.hosts import WARMED
 from iobench.bench.recorder import machine_part
@@ -19,7 +20,7 @@ from iobench.results.cases import OWN_DATA
 from iobench.results.parts import CachePart, ContentCheckPart, DatasetPart, FieldSpec
 from iobench.results.record import Record
 
-UNVERIFIED = "it reads data that iobench has no checksums of"
+UNVERIFIED = Finding("no-checksums", "it reads data that iobench has no checksums of")
 OWN_ORDER = "own"
 
 
@@ -42,11 +43,10 @@ class TurnRecorder:
 
     def add(self, candidate: Candidate, number: int, turn: TurnResult, final: bool) -> None:
         """Append the record of one turn; `final` for one of the final rounds."""
-        part = (
-            ""
-            if turn.complete
-            else f"; {turn.batches} of {turn.epoch_batches or 'an unknown number of'} batches"
-        )
+        unverified = [UNVERIFIED]
+        if not turn.complete:
+            part = f"{turn.batches} of {turn.epoch_batches or 'an unknown number of'} batches"
+            unverified.append(Finding("incomplete-epoch", part, values={"batches": turn.batches}))
         written = Record(
             run=self._runs[final],
             time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -55,7 +55,7 @@ class TurnRecorder:
             dataset=self._dataset(turn),
             cache=CachePart(mode="warm", residency=None, method=WARMED),
             machine=self._machine,
-            content_check=ContentCheckPart(unverified=UNVERIFIED + part),
+            content_check=ContentCheckPart(unverified=unverified),
             timing=turn.measured.timing,
             processor=turn.measured.processor,
             disk=turn.measured.disk,
