@@ -92,7 +92,7 @@ def candidates_table(
         **{name: one.ratio.text("{:.2f}".format) for name, one in against.items()},
     }
     problems = [one.failure or one.over_limit for one in shown]
-    return [
+    columns: Columns = [
         ("setting", [f"{one.name} ←" if one.name == chosen else one.name for one in shown]),
         ("samples/s", [rate_text(one.rate) if one.rate else "" for one in shown]),
         ("× baseline (race)", [f"{rate / base:.2f}" if base and rate else "" for rate in raced]),
@@ -107,6 +107,7 @@ def candidates_table(
         ("memory", [bytes_text(one.memory_bytes) if one.memory_bytes else "" for one in shown]),
         ("problem", [one.message if one else "" for one in problems]),
     ]
+    return [(title, cells) for title, cells in columns if any(cells)]
 
 
 def result_of(

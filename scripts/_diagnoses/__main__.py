@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from _diagnoses import bad, data, good
+
 from iobench.advise import diagnose as session
 from iobench.advise.settings.candidate import BASELINE, Candidate, compare_to_baseline
 from iobench.advise.settings.settings_race import SettingsRace
