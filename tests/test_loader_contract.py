@@ -19,8 +19,8 @@ from iobench.formats import read_word
 from iobench.loading import loaders
 from iobench.loading.loaders import Job
 from iobench.loading.order import Order
-from iobench.testing._cases import SCHEMA, store
-from iobench.testing._corruption import Bomb
+from iobench.testing.cases import SCHEMA, store
+from iobench.testing.corruption import Bomb
 from iobench.testing.loaders import LoaderContract, as_arrays, epoch_request, is_python_helper, job_over
 
 FORMATS = {

@@ -18,7 +18,7 @@ import pytest
 
 from iobench.base.errors import CorruptArtifact, UnsupportedSchema
 from iobench.formats import Field, Format, Reader, Schema, build, read_word
-from iobench.testing._cases import (
+from iobench.testing.cases import (
     INDICES,
     SAMPLES,
     Call,

@@ -10,8 +10,8 @@ from format_cases import NARROW, SMALL, variants
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema, Strided
-from iobench.testing._cases import INDICES, SAMPLES, SCHEMA, assert_same, files_of, read_all, store
-from iobench.testing._corruption import Bomb
+from iobench.testing.cases import INDICES, SAMPLES, SCHEMA, assert_same, files_of, read_all, store
+from iobench.testing.corruption import Bomb
 from iobench.testing.formats import FormatContract, NarrowFormatContract
 
 

@@ -13,7 +13,7 @@ import pytest
 from iobench import formats
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Field, Schema, _lmdb_meta
-from iobench.testing._cases import store
+from iobench.testing.cases import store
 
 FLIPS = 400
 PAGE = 4096

@@ -16,7 +16,7 @@ import pytest
 
 from iobench.base.errors import CorruptArtifact, IobenchError
 from iobench.formats import Blocks, Field, Format, Reader, Schema, get
-from iobench.testing._cases import (
+from iobench.testing.cases import (
     SAMPLES,
     Call,
     StoredArtifact,
@@ -26,7 +26,7 @@ from iobench.testing._cases import (
     read_all,
     store,
 )
-from iobench.testing._placements import decoded
+from iobench.testing.placements import decoded
 
 # no magic, and those of a zip archive, of NumPy's and HDF5's files and of a pickle
 STARTS = [b"", b"PK\x03\x04", b"\x93NUMPY\x01\x00", b"\x89HDF\r\n\x1a\n", b"\x80\x04"]

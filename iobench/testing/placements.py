@@ -11,7 +11,7 @@ import numpy as np
 
 from iobench.base.errors import CorruptArtifact
 from iobench.formats import Array, Batch, Blocks, Format, Reader, Schema
-from iobench.testing._cases import StoredArtifact, assert_rows, store
+from iobench.testing.cases import StoredArtifact, assert_rows, store
 
 
 def rows_of(blocks: Blocks, number: int, samples: int) -> slice:
