@@ -39,21 +39,14 @@ cpu_speed.SECONDS = 0.0003  # nor at how fast the processors are
 thresholds.ROUND_S = 0.01  # nor at how sure a figure is
 
 
-class Heap:
-    """State of the garbage collector: frozen, it skips the imported modules, which took 0.2 s per collection.
-
-    Rounds with forked workers unfreeze the heap. Counting frozen objects takes as long as a collection.
-    """
-
-    frozen, unfreeze, count = False, gc.unfreeze, gc.get_freeze_count
+def pytest_addoption(parser):
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
 
 
-def noted_unfreeze():
-    Heap.frozen = False
-    Heap.unfreeze()
-
-
-gc.unfreeze, gc.get_freeze_count = noted_unfreeze, lambda: 1 if Heap.frozen else Heap.count()
+def pytest_collection_modifyitems(config, items):
+    if not config.getoption("slow"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("slow")])
+        items[:] = [item for item in items if not item.get_closest_marker("slow")]
 
 
 def pytest_collectstart():
@@ -61,14 +54,8 @@ def pytest_collectstart():
 
 
 def pytest_collection_finish():
+    gc.freeze()  # a collection skips the imported modules, which took 0.2 s
     gc.enable()
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup():
-    if not Heap.frozen:
-        gc.freeze()
-        Heap.frozen = True
 
 
 def image_arrays(samples=SAMPLES):
