@@ -54,6 +54,7 @@ def queue(request, monkeypatch):
     if request.param == "threads":
         monkeypatch.setattr(io_engines, "AIO_CALLS", None)
     made = ReadQueue(4 * PAGE, memory_bytes=32 * PAGE)
+    assert request.param == "kernel" or isinstance(made.engine, io_engines.ThreadPoolEngine)
     if request.param == "kernel" and not isinstance(made.engine, io_engines.LibaioEngine):
         pytest.skip("no asynchronous reads in this kernel")
     yield made
@@ -216,31 +217,15 @@ def test_reads_that_cannot_be_submitted_are_an_error_and_the_next_read_works(fil
     assert (done.stdout, done.stderr) == ("an error\n", "")
 
 
-def test_without_asynchronous_calls_threads_read(monkeypatch):
-    monkeypatch.setattr(io_engines, "AIO_CALLS", None)
-    with closing(ReadQueue(PAGE)) as queue:
-        assert isinstance(queue.engine, io_engines.ThreadPoolEngine)
-
-
-def test_where_the_kernel_refuses_a_queue_threads_read(monkeypatch, file, descriptor):
-    def refuse(name, *arguments):
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    monkeypatch.setattr(io_engines, "_call", refuse)
-    offsets, lengths = reads((3, 2), (0, 1))
-    with closing(ReadQueue(2 * PAGE)) as queue:
-        assert isinstance(queue.engine, io_engines.ThreadPoolEngine)
-        assert taken(queue.read(descriptor, offsets, lengths)) == expected(file, offsets, lengths)
-
-
-def test_where_no_queue_is_left_threads_read(monkeypatch, file, descriptor):
-    """Other processes hold all of fs.aio-max-nr: retries would never end."""
+@pytest.mark.parametrize("refusal", [errno.EPERM, errno.EAGAIN])
+def test_where_the_kernel_refuses_a_queue_threads_read(monkeypatch, file, descriptor, refusal):
+    """EAGAIN: other processes hold all of fs.aio-max-nr, and retries would never end."""
     calls = []
 
     class Libc:
         def syscall(self, *arguments):
             calls.append(arguments)
-            ctypes.set_errno(errno.EAGAIN)
+            ctypes.set_errno(refusal)
             return -1
 
     monkeypatch.setattr(io_engines, "libc", Libc())
@@ -251,9 +236,11 @@ def test_where_no_queue_is_left_threads_read(monkeypatch, file, descriptor):
     assert len(calls) == 1
 
 
-def test_a_queue_may_be_closed_twice(queue):
+def test_a_queue_may_be_closed_twice_and_reads_no_more(descriptor, queue):
     queue.close()
     queue.close()
+    with pytest.raises(ValueError, match="closed"):
+        list(queue.read(descriptor, *reads((0, 1))))
 
 
 @pytest.fixture
@@ -285,7 +272,7 @@ def test_a_child_has_a_queue_of_its_own_from_the_kernel(kernel, monkeypatch):
 def test_only_a_few_kernel_contexts_are_kept_and_none_in_flight(monkeypatch, descriptor, kernel):
     monkeypatch.setattr(io_engines, "MAX_IDLE", 1)
     busy, destroyed = kernel.engine, []
-    monkeypatch.setattr(io_engines.LibaioEngine, "_destroy", lambda self: destroyed.append(self))
+    monkeypatch.setattr(io_engines.LibaioEngine, "destroy", lambda self: destroyed.append(self))
     memory = [touched_array(PAGE)]
     assert busy.submit(np.array([descriptor]), [0], memory, np.array([0])) == 1
     kernel.close()

@@ -179,19 +179,20 @@ def test_stopping_early_leaves_no_thread_no_file_and_no_map(stored, in_order):
 
 
 def test_stopping_early_does_not_wait_for_the_rest_of_the_file(stored, in_thread):
-    offsets, begun = [], threading.Event()
+    offsets, begun, leaving = [], threading.Event(), threading.Event()
 
     def read(descriptor, buffers, offset):
         offsets.append(offset)
         begun.set()
-        while not (reader._ahead and reader._ahead._stopping):
-            time.sleep(1e-3)
+        leaving.wait(20)
+        time.sleep(0.2)  # until the reader is being closed
         return sum(map(len, buffers))
 
     in_thread(read)
     with stored.open() as reader:
         reader.read_ahead(stored.batches())
         begun.wait(20)
+        leaving.set()
     assert offsets == [stored.offset]
 
 

@@ -19,7 +19,7 @@ from iobench.formats import DTYPES, Field, Schema, Strided
 from iobench.host import aio, io_engines
 from iobench.host.memory import PAGE, touched_array
 from iobench.loading.stream import direct_reader
-from iobench.loading.stream.direct_reader import PIECE_BYTES, DirectReader, _pieces
+from iobench.loading.stream.direct_reader import PIECE_BYTES, DirectReader, pieces_of
 from iobench.loading.stream.scatter_plan import sorted_by
 
 SIZE = (12 << 20) + 77
@@ -336,7 +336,7 @@ def page_ranges(stride, offset, rows):
 @given(**PAGE_RANGES)
 def test_reads_cover_every_row_and_stay_within_their_size(stride, offset, rows):
     low, high = page_ranges(stride, offset, rows)
-    first = _pieces(low, high)
+    first = pieces_of(low, high)
     last = np.append(first[1:], len(low)) - 1
     assert first[0] == 0
     assert (np.diff(first) > 0).all()
@@ -348,7 +348,7 @@ def test_reads_cover_every_row_and_stay_within_their_size(stride, offset, rows):
 def test_nothing_between_rows_is_read(stride, offset, rows):
     low, high = page_ranges(stride, offset, rows)
     gaps = np.flatnonzero(low[1:] > high[:-1]) + 1
-    assert set(gaps) <= set(_pieces(low, high))
+    assert set(gaps) <= set(pieces_of(low, high))
 
 
 @settings(deadline=None)
@@ -356,7 +356,7 @@ def test_nothing_between_rows_is_read(stride, offset, rows):
 def test_neighbours_that_one_read_can_hold_are_one_read(stride, offset, rows):
     low, high = page_ranges(stride, offset, rows)
     runs = np.concatenate(([0], np.flatnonzero(low[1:] > high[:-1]) + 1, [len(low)]))
-    first = _pieces(low, high)
+    first = pieces_of(low, high)
     for begin, end in pairwise(runs.tolist()):
         if high[end - 1] - low[begin] <= PIECE_BYTES:
             assert ((first >= begin) & (first < end)).sum() == 1

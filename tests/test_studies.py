@@ -391,7 +391,7 @@ def test_growth_is_compared_with_that_of_the_data_and_needs_long_epochs():
     tiny = result_of(settings, settings_measured({row: s / 500 for row, s in seconds.items()}), "Time grows")
     assert tiny.verdict == INCONCLUSIVE
     assert tiny.values[-1] == {
-        "contender": settings._at(settings.TABLE[2].on("cpu").label, 10),
+        "contender": settings.label_at(settings.TABLE[2].on("cpu").label, 10),
         "epoch_s": 0.002,
     }
 

@@ -100,11 +100,12 @@ class LibaioEngine:
     def close(self) -> None:
         """Keep the context for reuse, because the kernel takes 30 ms to destroy one."""
         if self._in_flight or len(idle_contexts) >= MAX_IDLE:
-            self._destroy()
+            self.destroy()
         else:
             idle_contexts.append(self)
 
-    def _destroy(self) -> None:
+    def destroy(self) -> None:
+        """Return the context to the kernel, in the process that it belongs to."""
         if self._process == os.getpid():
             _call(1, self._context)
         self._context.value = 0

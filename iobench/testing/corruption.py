@@ -181,7 +181,7 @@ class CorruptionTests:
         elsewhere(assert_flips_fit, artifact, damaged, flips)
 
     def test_damaged_blocks_are_corrupt_or_other_content(self, reader: Reader) -> None:
-        """Truncated, empty, zeroed, random and flipped blocks raise CorruptArtifact or fill the whole array."""
+        """Truncated, zeroed, random and flipped blocks raise CorruptArtifact or fill the whole array."""
         rng = np.random.default_rng(3)
         for blocks in reader.blocks():
             content = stored(blocks, 0)
